@@ -1,0 +1,52 @@
+# Every target sets up its own virtual environment first; `make demo` works as the first command ever typed.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
+DEVELOPMENT := $(VENV)/.development
+PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto
+
+.PHONY: help demo test check format stubs clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(RUNTIME): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "TopoGPU needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt install python3-venv" >&2; exit 1; }
+	@echo "installing TopoGPU into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	@echo "installing development tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
+	@$(BIN)/topogpu-sim demo $(ARGS)
+
+test: $(DEVELOPMENT) ## the test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@rm -rf build/stubs && mkdir -p build/stubs && $(MAKE) --no-print-directory stubs STUBS_OUT=build/stubs
+	@for f in $$(cd build/stubs && find . -type f); do cmp -s build/stubs/$$f $$f || { echo "generated stub $$f is out of date: run 'make stubs'" >&2; exit 1; }; done
+	@echo "stubs up to date"
+
+format: $(DEVELOPMENT) ## reformat in place
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+STUBS_OUT ?= .
+stubs: $(DEVELOPMENT) ## regenerate the gRPC stubs from the .proto files
+	@PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I. --python_out=$(STUBS_OUT) --mypy_out=$(STUBS_OUT) \
+	  --grpc_python_out=$(STUBS_OUT) --mypy_grpc_out=$(STUBS_OUT) $(PROTOS)
+
+clean: ## remove the virtual environment and everything built
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

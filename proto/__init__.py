@@ -1,0 +1,1 @@
+"""The language both programs speak: values, annotation codecs, kubelet stubs, Kubernetes objects."""

@@ -1,0 +1,36 @@
+"""`hami.io/bind-phase` and the Unix times `hami.io/bind-time` and `hami.io/vgpu-time`."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import BIND_PHASE
+
+
+class BindPhase(StrEnum):
+    ALLOCATING = "allocating"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+def decode_phase(value: str) -> BindPhase:
+    """Raises AnnotationError for any other word."""
+    try:
+        return BindPhase(value)
+    except ValueError:
+        raise AnnotationError(
+            BIND_PHASE, "", f"expected {', '.join(BindPhase)}, found {value!r}"
+        ) from None
+
+
+def encode_time(at: datetime) -> str:
+    """Whole Unix seconds in decimal."""
+    return str(int(at.timestamp()))
+
+
+def decode_time(key: str, value: str) -> datetime:
+    """Raises AnnotationError unless the value is whole Unix seconds."""
+    try:
+        return datetime.fromtimestamp(int(value), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise AnnotationError(key, "", f"expected Unix seconds, found {value!r}") from None

@@ -1,0 +1,36 @@
+"""Every annotation, label and resource name on the wire, spelled once.
+
+`hami.io/*` and `nvidia.com/*` are HAMi's names (v2.10, docs/develop/protocol.md and
+pkg/device/nvidia/device.go of Project-HAMi/HAMi); `topogpu.io/*` are ours.
+"""
+
+NODE_REGISTER = "hami.io/node-nvidia-register"
+NODE_SCORE = "hami.io/node-nvidia-score"
+NODE_HANDSHAKE = "hami.io/node-handshake"
+NODE_LOCK = "hami.io/mutex.lock"
+DEVICE_CORDON = "hami.io/device-cordon"
+NODE_ALLOCATION = "topogpu.io/allocation"
+
+POD_NODE = "hami.io/vgpu-node"
+POD_TIME = "hami.io/vgpu-time"
+DEVICES_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
+MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+BIND_PHASE = "hami.io/bind-phase"
+BIND_TIME = "hami.io/bind-time"
+
+NODE_POLICY = "hami.io/node-scheduler-policy"
+GPU_POLICY = "hami.io/gpu-scheduler-policy"
+SCORING_WEIGHTS = "hami.io/device-scoring-weights"
+USE_GPU_TYPE = "nvidia.com/use-gputype"
+NO_USE_GPU_TYPE = "nvidia.com/nouse-gputype"
+USE_GPU_UUID = "nvidia.com/use-gpuuuid"
+NO_USE_GPU_UUID = "nvidia.com/nouse-gpuuuid"
+NUMA_BIND = "nvidia.com/numa-bind"
+VGPU_MODE = "nvidia.com/vgpu-mode"
+
+RESOURCE_COUNT = "nvidia.com/gpu"
+RESOURCE_MEMORY = "nvidia.com/gpumem"
+RESOURCE_MEMORY_PERCENTAGE = "nvidia.com/gpumem-percentage"
+RESOURCE_CORES = "nvidia.com/gpucores"
+RESOURCE_PRIORITY = "nvidia.com/priority"

@@ -1,0 +1,45 @@
+"""`hami.io/node-handshake`: the liveness question of HAMi's schedulers and the answer of old plugins."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+_REQUEST_LAYOUTS = ("%Y-%m-%d %H:%M:%S", "%Y.%m.%d %H:%M:%S")
+
+
+class HandshakeState(StrEnum):
+    """Told apart by a word anywhere in the value, as HAMi does; anything else is a report."""
+
+    REQUESTING = "Requesting"
+    DELETED = "Deleted"
+    REPORTED = "Reported"
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """`stamped_at` has no zone: schedulers write their local time without one. None when unreadable."""
+
+    state: HandshakeState
+    stamped_at: datetime | None
+
+
+def decode_handshake(value: str) -> Handshake:
+    """Never fails: HAMi takes whatever it does not know for a report."""
+    for state in (HandshakeState.REQUESTING, HandshakeState.DELETED):
+        if state in value:
+            return Handshake(state, _stamp(value.partition("_")[2]))
+    return Handshake(HandshakeState.REPORTED, None)
+
+
+def encode_reported(now: datetime) -> str:
+    """The answer schedulers up to 2.7 wait for; they compare the word, never the time."""
+    return f"{HandshakeState.REPORTED} {now:%Y-%m-%d %H:%M:%S.%f %z}"
+
+
+def _stamp(text: str) -> datetime | None:
+    for layout in _REQUEST_LAYOUTS:
+        try:
+            return datetime.strptime(text, layout)  # noqa: DTZ007 - the wire carries no zone
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,44 @@
+"""`hami.io/mutex.lock`: which pod a HAMi-style node is being allocated for.
+
+`<RFC 3339>,<namespace>,<pod>`, or a bare time stamp from very old schedulers.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_LOCK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLock:
+    """Who holds a node, since when. `namespace` and `pod` are empty in the legacy form."""
+
+    taken_at: datetime
+    namespace: str = ""
+    pod: str = ""
+
+
+def encode_lock(lock: NodeLock) -> str:
+    """Seconds precision, UTC written as `Z`."""
+    stamp = lock.taken_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{stamp},{lock.namespace},{lock.pod}" if lock.pod else stamp
+
+
+def decode_lock(value: str) -> NodeLock:
+    """Raises AnnotationError for any other number of parts and for a time without an offset."""
+    stamp, *owner = value.split(",")
+    if len(owner) not in (0, 2):
+        raise AnnotationError(NODE_LOCK, "", f"expected <time>,<namespace>,<pod>, found {value!r}")
+    try:
+        taken_at = datetime.fromisoformat(stamp)
+    except ValueError as error:
+        raise AnnotationError(NODE_LOCK, "time", str(error)) from None
+    if taken_at.tzinfo is None:
+        raise AnnotationError(NODE_LOCK, "time", f"{stamp!r} has no time zone")
+    if not owner:
+        return NodeLock(taken_at=taken_at)
+    namespace, pod = owner
+    if not (namespace and pod):
+        raise AnnotationError(NODE_LOCK, "owner", f"expected <namespace>,<pod>, found {value!r}")
+    return NodeLock(taken_at=taken_at, namespace=namespace, pod=pod)

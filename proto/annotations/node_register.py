@@ -1,0 +1,194 @@
+"""`hami.io/node-nvidia-register`: the GPUs of a node.
+
+Written as the JSON list of HAMi 2.8 and later (zero-valued fields omitted, as Go's encoder does), read in
+that form and in the comma-and-colon text of 2.4 (7 fields) and 2.5 to 2.7 (9 fields).
+Source: pkg/device/devices.go of Project-HAMi/HAMi.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_REGISTER
+from proto.devices import Device, DeviceUUID, MigPlacement, MigProfile
+
+TextFields = Literal[7, 9]
+DEFAULT_MODE = "hami-core"
+
+
+class _Placement(msgspec.Struct):
+    start: int
+    size: int
+
+
+class _Profile(msgspec.Struct, rename={"memory_mb": "memoryMB", "slice_count": "sliceCount"}):
+    name: str
+    memory_mb: int
+    core: int
+    slice_count: int
+    placements: list[_Placement] = []
+
+
+class _Row(msgspec.Struct, omit_defaults=True, rename={"mig_profiles": "migProfiles"}):
+    """Field order is Go's; a field equal to its default is not written."""
+
+    id: str = ""
+    index: int = 0
+    count: int = 0
+    devmem: int = 0
+    devcore: int = 0
+    type: str = ""
+    numa: int = 0
+    mode: str = ""
+    mig_profiles: list[_Profile] = []
+    health: bool = False
+
+
+def encode_register(devices: Sequence[Device]) -> str:
+    """The annotation value, in the order given; `[]` for a node without GPUs."""
+    return msgspec.json.encode([_row(device) for device in devices]).decode()
+
+
+def encode_register_text(devices: Sequence[Device], fields: TextFields = 9) -> str:
+    """The text form old schedulers read; HAMi up to 2.7 doubles the vendor word in the type.
+
+    Raises AnnotationError for a product name holding `,` or `:`, which the form cannot carry.
+    """
+    for position, device in enumerate(devices):
+        if set(",:") & set(device.type):
+            raise AnnotationError(NODE_REGISTER, f"device {position}", f"{device.type!r} cannot be written as text")
+    return "".join(_text(device, fields) for device in devices)
+
+
+def decode_register(value: str) -> tuple[Device, ...]:
+    """The GPUs in annotation order. Raises AnnotationError naming the position and the reason."""
+    text = value.strip()
+    if not text:
+        raise AnnotationError(NODE_REGISTER, "", "empty")
+    devices = _decode_json(text) if text.startswith("[") else _decode_text(text)
+    seen: set[str] = set()
+    for position, device in enumerate(devices):
+        if not device.uuid:
+            raise AnnotationError(NODE_REGISTER, f"$[{position}].id", "missing")
+        if device.uuid in seen:
+            raise AnnotationError(NODE_REGISTER, f"$[{position}].id", f"{device.uuid} is listed twice")
+        seen.add(device.uuid)
+        for field, number in (("count", device.slots), ("devmem", device.memory_mib), ("devcore", device.cores)):
+            if number < 0:
+                raise AnnotationError(NODE_REGISTER, f"$[{position}].{field}", f"negative: {number}")
+    return devices
+
+
+def _row(device: Device) -> _Row:
+    return _Row(
+        id=device.uuid,
+        index=device.index,
+        count=device.slots,
+        devmem=device.memory_mib,
+        devcore=device.cores,
+        type=device.type,
+        numa=device.numa,
+        mode=device.mode,
+        mig_profiles=[
+            _Profile(
+                name=profile.name,
+                memory_mb=profile.memory_mib,
+                core=profile.cores,
+                slice_count=profile.slice_count,
+                placements=[_Placement(start=p.start, size=p.size) for p in profile.placements],
+            )
+            for profile in device.mig_profiles
+        ],
+        health=device.healthy,
+    )
+
+
+def _device(row: _Row) -> Device:
+    return Device(
+        uuid=DeviceUUID(row.id),
+        index=row.index,
+        slots=row.count,
+        memory_mib=row.devmem,
+        cores=row.devcore,
+        type=row.type,
+        numa=row.numa,
+        mode=row.mode or DEFAULT_MODE,
+        healthy=row.health,
+        mig_profiles=tuple(
+            MigProfile(
+                name=profile.name,
+                memory_mib=profile.memory_mb,
+                cores=profile.core,
+                slice_count=profile.slice_count,
+                placements=tuple(MigPlacement(start=p.start, size=p.size) for p in profile.placements),
+            )
+            for profile in row.mig_profiles
+        ),
+    )
+
+
+def _decode_json(text: str) -> tuple[Device, ...]:
+    try:
+        rows = msgspec.json.decode(text, type=list[_Row])
+    except msgspec.DecodeError as error:
+        problem, _, where = str(error).partition(" - at `")
+        raise AnnotationError(NODE_REGISTER, where.rstrip("`"), problem) from error
+    return tuple(_device(row) for row in rows)
+
+
+def _text(device: Device, fields: TextFields) -> str:
+    health = "true" if device.healthy else "false"
+    row = [
+        device.uuid,
+        str(device.slots),
+        str(device.memory_mib),
+        str(device.cores),
+        f"NVIDIA-{device.type}",
+        str(device.numa),
+        health,
+    ]
+    if fields == 9:
+        row += [str(device.index), device.mode]
+    return ",".join(row) + ":"
+
+
+def _decode_text(text: str) -> tuple[Device, ...]:
+    if ":" not in text:
+        raise AnnotationError(NODE_REGISTER, "", "neither a JSON list nor a list of devices that end in ':'")
+    segments = (segment for segment in text.split(":") if segment)
+    return tuple(_decode_segment(position, segment) for position, segment in enumerate(segments))
+
+
+def _decode_segment(position: int, segment: str) -> Device:
+    fields = segment.split(",")
+    if len(fields) not in (7, 9):
+        raise AnnotationError(NODE_REGISTER, f"device {position}", f"expected 7 or 9 fields, found {len(fields)}")
+
+    def number(field: int, name: str) -> int:
+        try:
+            return int(fields[field])
+        except ValueError:
+            raise AnnotationError(
+                NODE_REGISTER, f"device {position}, {name}", f"expected a number, found {fields[field]!r}"
+            ) from None
+
+    if fields[6] not in ("true", "false"):
+        raise AnnotationError(
+            NODE_REGISTER, f"device {position}, health", f"expected true or false, found {fields[6]!r}"
+        )
+    index = number(7, "index") if len(fields) == 9 else 0
+    if index < 0:
+        raise AnnotationError(NODE_REGISTER, f"device {position}, index", f"negative: {index}")
+    return Device(
+        uuid=DeviceUUID(fields[0]),
+        index=index,
+        slots=number(1, "count"),
+        memory_mib=number(2, "memory"),
+        cores=number(3, "cores"),
+        type=fields[4].removeprefix("NVIDIA-") if fields[4].startswith("NVIDIA-NVIDIA") else fields[4],
+        numa=number(5, "numa"),
+        mode=(fields[8] if len(fields) == 9 else "") or DEFAULT_MODE,
+        healthy=fields[6] == "true",
+    )

@@ -1,0 +1,41 @@
+"""`hami.io/node-nvidia-score`: how well each pair of a node's GPUs is connected.
+
+`[{"uuid": A, "score": {B: 100}}]`. Integers are written, because HAMi's scheduler drops the whole node for
+anything else; integer strings, as in HAMi's topology design note, are read as well.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_SCORE
+from proto.devices import DeviceUUID, PairScores
+
+
+class _Row(msgspec.Struct):
+    uuid: DeviceUUID
+    score: dict[DeviceUUID, int | str] = {}
+
+
+def encode_scores(scores: PairScores, order: Sequence[DeviceUUID]) -> str:
+    """Rows in `order`, each row's peers sorted by UUID as Go's encoder does."""
+    rows = [{"uuid": uuid, "score": dict(sorted(scores.get(uuid, {}).items()))} for uuid in order]
+    return msgspec.json.encode(rows).decode()
+
+
+def decode_scores(value: str) -> PairScores:
+    """Scores by GPU and peer. Raises AnnotationError naming the GPU and peer that cannot be read."""
+    try:
+        rows = msgspec.json.decode(value, type=list[_Row])
+    except msgspec.DecodeError as error:
+        problem, _, where = str(error).partition(" - at `")
+        raise AnnotationError(NODE_SCORE, where.rstrip("`"), problem) from error
+    return {row.uuid: {peer: _score(row.uuid, peer, score) for peer, score in row.score.items()} for row in rows}
+
+
+def _score(uuid: str, peer: str, score: int | str) -> int:
+    try:
+        return int(score)
+    except ValueError:
+        raise AnnotationError(NODE_SCORE, f"{uuid} to {peer}", f"expected an integer, found {score!r}") from None

@@ -1,0 +1,60 @@
+"""`hami.io/vgpu-devices-to-allocate` and `…-allocated`: what each container of a pod holds.
+
+    pod       := container*              init containers first
+    container := share* ";"
+    share     := UUID "," "NVIDIA" "," MiB "," cores ":"
+"""
+
+from proto.annotations.errors import AnnotationError
+from proto.devices import VENDOR, ContainerShares, DeviceShare, DeviceUUID, PodShares
+
+
+def encode_pod_devices(pod: PodShares) -> str:
+    return "".join("".join(_encode_share(share) for share in container) + ";" for container in pod)
+
+
+def decode_pod_devices(key: str, value: str, containers: int | None = None) -> PodShares:
+    """One entry per container. `key` names the annotation in errors.
+
+    HAMi's plugin lets the value grow by one `;` each time it consumes an entry: with `containers` given, empty
+    entries beyond that number are dropped, missing ones added, and devices beyond it refused. Raises
+    AnnotationError naming container and device.
+    """
+    entries = value.split(";")
+    if entries[-1]:
+        raise AnnotationError(key, f"container {len(entries) - 1}", "does not end in ';'")
+    pod = tuple(_decode_container(key, position, entry) for position, entry in enumerate(entries[:-1]))
+    if containers is None:
+        return pod
+    if any(pod[containers:]):
+        raise AnnotationError(key, "", f"devices for {len(pod)} containers, but the pod has {containers}")
+    return pod[:containers] + ((),) * (containers - len(pod))
+
+
+def _encode_share(share: DeviceShare) -> str:
+    return f"{share.uuid},{VENDOR},{share.memory_mib},{share.cores}:"
+
+
+def _decode_container(key: str, position: int, entry: str) -> ContainerShares:
+    pieces = (piece for piece in entry.split(":") if piece)
+    return tuple(_decode_share(key, f"container {position}, device {n}", piece) for n, piece in enumerate(pieces))
+
+
+def _decode_share(key: str, where: str, piece: str) -> DeviceShare:
+    fields = piece.split(",")
+    if len(fields) < 4:
+        raise AnnotationError(key, where, f"expected UUID,vendor,MiB,cores, found {piece!r}")
+    uuid, vendor, memory, cores = fields[:4]
+    if not uuid:
+        raise AnnotationError(key, where, "no UUID")
+    if vendor != VENDOR:
+        raise AnnotationError(key, where, f"expected vendor {VENDOR}, found {vendor!r}")
+    return DeviceShare(
+        uuid=DeviceUUID(uuid), memory_mib=_natural(key, where, "MiB", memory), cores=_natural(key, where, "cores", cores)
+    )
+
+
+def _natural(key: str, where: str, name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise AnnotationError(key, f"{where}, {name}", f"expected a number, found {text!r}")
+    return int(text)

@@ -1,0 +1,71 @@
+"""GPUs and shares of GPUs, as they travel between the node daemon and the extender."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NewType
+
+DeviceUUID = NewType("DeviceUUID", str)
+
+VENDOR = "NVIDIA"
+"""The second field of every device entry on a pod; the vendor, not the model."""
+
+UNKNOWN_NUMA = -1
+"""A GPU whose NUMA node nobody could tell. Distinct from node 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigPlacement:
+    """Memory slices `[start, start + size)` of one GPU."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfile:
+    """One kind of MIG instance a GPU can be cut into."""
+
+    name: str
+    memory_mib: int
+    cores: int
+    slice_count: int
+    placements: tuple[MigPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One physical GPU, as its node advertises it."""
+
+    uuid: DeviceUUID
+    index: int
+    """NVML index; orders the annotation, never identifies a GPU."""
+    slots: int
+    """How many containers may share it."""
+    memory_mib: int
+    cores: int
+    """Percent of one GPU: 100 unless the node scales cores."""
+    type: str
+    """Product name, always beginning with `NVIDIA`."""
+    numa: int
+    mode: str
+    """`hami-core`, `mig` or `mps`."""
+    healthy: bool
+    mig_profiles: tuple[MigProfile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """What one container holds of one GPU."""
+
+    uuid: DeviceUUID
+    memory_mib: int
+    cores: int
+    """Percent of one GPU; 0 means no core limit."""
+
+
+ContainerShares = tuple[DeviceShare, ...]
+PodShares = tuple[ContainerShares, ...]
+"""One entry per container, init containers first; empty for a container without GPUs."""
+
+PairScores = Mapping[DeviceUUID, Mapping[DeviceUUID, int]]
+"""Score of every known pair of GPUs of one node; a missing pair counts 0."""

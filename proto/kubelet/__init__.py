@@ -1,0 +1,1 @@
+"""kubelet device-plugin v1beta1: the protocol file and its generated stubs."""

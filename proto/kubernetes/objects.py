@@ -1,0 +1,280 @@
+"""The fields of Kubernetes objects that we use, and nothing else.
+
+Names follow the API in snake case; unknown fields are ignored on reading, so these structs are never written back
+whole: writes are patches, Bindings, Events and Leases. Timestamps stay the RFC 3339 text of the wire.
+Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, admission.k8s.io/v1.
+"""
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+
+class Object(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """Camel case on the wire, defaults left out."""
+
+
+class OwnerReference(Object):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(Object):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] = []
+
+
+class ListMeta(Object):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+    remaining_item_count: int | None = None
+
+
+class Resources(Object):
+    """Quantities by resource name, as text; JSON numbers are read as well."""
+
+    limits: dict[str, str | int | float] = {}
+    requests: dict[str, str | int | float] = {}
+
+
+class EnvVar(Object):
+    name: str
+    value: str = ""
+    value_from: dict[str, Any] | None = None
+
+
+class Container(Object):
+    name: str
+    image: str = ""
+    command: list[str] = []
+    args: list[str] = []
+    env: list[EnvVar] = []
+    resources: Resources = msgspec.field(default_factory=Resources)
+    restart_policy: str = ""
+    """`Always` on an init container makes it a sidecar."""
+    security_context: dict[str, Any] | None = None
+
+
+class PodSpec(Object):
+    node_name: str = ""
+    scheduler_name: str = ""
+    runtime_class_name: str | None = None
+    priority: int | None = None
+    priority_class_name: str = ""
+    restart_policy: str = ""
+    node_selector: dict[str, str] = {}
+    init_containers: list[Container] = []
+    containers: list[Container] = []
+
+
+class ContainerStateTerminated(Object):
+    exit_code: int = 0
+    reason: str = ""
+
+
+class ContainerState(Object):
+    waiting: dict[str, Any] | None = None
+    running: dict[str, Any] | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(Object):
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    container_id: str = msgspec.field(name="containerID", default="")
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class Condition(Object):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(Object):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: list[Condition] = []
+    init_container_statuses: list[ContainerStatus] = []
+    container_statuses: list[ContainerStatus] = []
+
+
+class Pod(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class Taint(Object):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Object):
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeInfo(Object):
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+
+
+class NodeStatus(Object):
+    capacity: dict[str, str | int | float] = {}
+    allocatable: dict[str, str | int | float] = {}
+    conditions: list[Condition] = []
+    node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
+
+
+class Node(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class ResourceQuotaSpec(Object):
+    hard: dict[str, str | int | float] = {}
+
+
+class ResourceQuota(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
+
+
+class LeaseSpec(Object):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class ObjectReference(Object):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class Binding(Object):
+    """Posted to `pods/<name>/binding`; its annotations are merged into the pod in the same write."""
+
+    metadata: ObjectMeta
+    target: ObjectReference
+
+
+class EventSource(Object):
+    component: str = ""
+    host: str = ""
+
+
+class Event(Object):
+    metadata: ObjectMeta
+    involved_object: ObjectReference
+    reason: str = ""
+    message: str = ""
+    type: str = "Normal"
+    count: int = 1
+    source: EventSource = msgspec.field(default_factory=EventSource)
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+
+
+class Status(Object):
+    """What the API server answers instead of an object."""
+
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+
+
+class UserInfo(Object):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+
+
+class AdmissionRequest(Object):
+    uid: str = ""
+    operation: str = ""
+    namespace: str = ""
+    name: str = ""
+    user_info: UserInfo = msgspec.field(default_factory=UserInfo)
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+    dry_run: bool | None = None
+
+
+class AdmissionResponse(Object):
+    uid: str
+    allowed: bool
+    status: Status | None = None
+    patch_type: str | None = None
+    patch: str | None = None
+    """Base64 of an RFC 6902 list."""
+    warnings: list[str] = []
+
+
+class AdmissionReview(Object):
+    api_version: str = ""
+    kind: str = ""
+    request: AdmissionRequest | None = None
+    response: AdmissionResponse | None = None
+
+
+T = TypeVar("T", bound=Object)
+
+
+class ObjectList(Object, Generic[T]):
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[T] = []
+
+
+class Resource(msgspec.Struct, Generic[T], frozen=True):
+    """Where objects of one kind live on the API server."""
+
+    group_version: str
+    plural: str
+    namespaced: bool
+    type: type[T]
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path; without `namespace`, of all namespaces."""
+        root = "/api" if self.group_version == "v1" else "/apis"
+        parts = [root, self.group_version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/".join(parts)
+
+
+PODS = Resource("v1", "pods", True, Pod)
+NODES = Resource("v1", "nodes", False, Node)
+RESOURCE_QUOTAS = Resource("v1", "resourcequotas", True, ResourceQuota)
+EVENTS = Resource("v1", "events", True, Event)
+LEASES = Resource("coordination.k8s.io/v1", "leases", True, Lease)
