@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE
+from proto.annotations.values import decode_integer
 
 
 class BindPhase(StrEnum):
@@ -18,9 +19,7 @@ def decode_phase(value: str) -> BindPhase:
     try:
         return BindPhase(value)
     except ValueError:
-        raise AnnotationError(
-            BIND_PHASE, "", f"expected {', '.join(BindPhase)}, found {value!r}"
-        ) from None
+        raise AnnotationError(BIND_PHASE, "", f"expected {', '.join(BindPhase)}, found {value!r}") from None
 
 
 def encode_time(at: datetime) -> str:
@@ -31,6 +30,6 @@ def encode_time(at: datetime) -> str:
 def decode_time(key: str, value: str) -> datetime:
     """Raises AnnotationError unless the value is whole Unix seconds."""
     try:
-        return datetime.fromtimestamp(int(value), UTC)
+        return datetime.fromtimestamp(decode_integer(key, "", value), UTC)
     except (ValueError, OverflowError, OSError):
         raise AnnotationError(key, "", f"expected Unix seconds, found {value!r}") from None

@@ -12,6 +12,7 @@ import msgspec
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER
+from proto.annotations.values import decode_integer, decode_json
 from proto.devices import Device, DeviceUUID, MigPlacement, MigProfile
 
 TextFields = Literal[7, 9]
@@ -54,11 +55,12 @@ def encode_register(devices: Sequence[Device]) -> str:
 def encode_register_text(devices: Sequence[Device], fields: TextFields = 9) -> str:
     """The text form old schedulers read; HAMi up to 2.7 doubles the vendor word in the type.
 
-    Raises AnnotationError for a product name holding `,` or `:`, which the form cannot carry.
+    Raises AnnotationError for a name holding `,` or `:`, which the form cannot carry.
     """
     for position, device in enumerate(devices):
-        if set(",:") & set(device.type):
-            raise AnnotationError(NODE_REGISTER, f"device {position}", f"{device.type!r} cannot be written as text")
+        for name in (device.uuid, device.type, device.mode):
+            if set(",:") & set(name):
+                raise AnnotationError(NODE_REGISTER, f"device {position}", f"{name!r} cannot be written as text")
     return "".join(_text(device, fields) for device in devices)
 
 
@@ -75,10 +77,15 @@ def decode_register(value: str) -> tuple[Device, ...]:
         if device.uuid in seen:
             raise AnnotationError(NODE_REGISTER, f"$[{position}].id", f"{device.uuid} is listed twice")
         seen.add(device.uuid)
-        for field, number in (("count", device.slots), ("devmem", device.memory_mib), ("devcore", device.cores)):
-            if number < 0:
-                raise AnnotationError(NODE_REGISTER, f"$[{position}].{field}", f"negative: {number}")
+        _refuse_negative(position, device)
     return devices
+
+
+def _refuse_negative(position: int, device: Device) -> None:
+    numbers = {"index": device.index, "count": device.slots, "devmem": device.memory_mib, "devcore": device.cores}
+    for field, number in numbers.items():
+        if number < 0:
+            raise AnnotationError(NODE_REGISTER, f"$[{position}].{field}", f"negative: {number}")
 
 
 def _row(device: Device) -> _Row:
@@ -130,12 +137,7 @@ def _device(row: _Row) -> Device:
 
 
 def _decode_json(text: str) -> tuple[Device, ...]:
-    try:
-        rows = msgspec.json.decode(text, type=list[_Row])
-    except msgspec.DecodeError as error:
-        problem, _, where = str(error).partition(" - at `")
-        raise AnnotationError(NODE_REGISTER, where.rstrip("`"), problem) from error
-    return tuple(_device(row) for row in rows)
+    return tuple(_device(row) for row in decode_json(NODE_REGISTER, text, list[_Row]))
 
 
 def _text(device: Device, fields: TextFields) -> str:
@@ -167,23 +169,15 @@ def _decode_segment(position: int, segment: str) -> Device:
         raise AnnotationError(NODE_REGISTER, f"device {position}", f"expected 7 or 9 fields, found {len(fields)}")
 
     def number(field: int, name: str) -> int:
-        try:
-            return int(fields[field])
-        except ValueError:
-            raise AnnotationError(
-                NODE_REGISTER, f"device {position}, {name}", f"expected a number, found {fields[field]!r}"
-            ) from None
+        return decode_integer(NODE_REGISTER, f"device {position}, {name}", fields[field])
 
     if fields[6] not in ("true", "false"):
         raise AnnotationError(
             NODE_REGISTER, f"device {position}, health", f"expected true or false, found {fields[6]!r}"
         )
-    index = number(7, "index") if len(fields) == 9 else 0
-    if index < 0:
-        raise AnnotationError(NODE_REGISTER, f"device {position}, index", f"negative: {index}")
     return Device(
         uuid=DeviceUUID(fields[0]),
-        index=index,
+        index=number(7, "index") if len(fields) == 9 else 0,
         slots=number(1, "count"),
         memory_mib=number(2, "memory"),
         cores=number(3, "cores"),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_SCORE
+from proto.annotations.values import decode_integer, decode_json
 from proto.devices import DeviceUUID, PairScores
 
 
@@ -26,16 +26,9 @@ def encode_scores(scores: PairScores, order: Sequence[DeviceUUID]) -> str:
 
 def decode_scores(value: str) -> PairScores:
     """Scores by GPU and peer. Raises AnnotationError naming the GPU and peer that cannot be read."""
-    try:
-        rows = msgspec.json.decode(value, type=list[_Row])
-    except msgspec.DecodeError as error:
-        problem, _, where = str(error).partition(" - at `")
-        raise AnnotationError(NODE_SCORE, where.rstrip("`"), problem) from error
+    rows = decode_json(NODE_SCORE, value, list[_Row])
     return {row.uuid: {peer: _score(row.uuid, peer, score) for peer, score in row.score.items()} for row in rows}
 
 
 def _score(uuid: str, peer: str, score: int | str) -> int:
-    try:
-        return int(score)
-    except ValueError:
-        raise AnnotationError(NODE_SCORE, f"{uuid} to {peer}", f"expected an integer, found {score!r}") from None
+    return score if isinstance(score, int) else decode_integer(NODE_SCORE, f"{uuid} to {peer}", score)

@@ -1,11 +1,12 @@
 """`hami.io/vgpu-devices-to-allocate` and `…-allocated`: what each container of a pod holds.
 
-    pod       := container*              init containers first
-    container := share* ";"
-    share     := UUID "," "NVIDIA" "," MiB "," cores ":"
+pod       := container*              init containers first
+container := share* ";"
+share     := UUID "," "NVIDIA" "," MiB "," cores ":"
 """
 
 from proto.annotations.errors import AnnotationError
+from proto.annotations.values import decode_natural
 from proto.devices import VENDOR, ContainerShares, DeviceShare, DeviceUUID, PodShares
 
 
@@ -50,11 +51,7 @@ def _decode_share(key: str, where: str, piece: str) -> DeviceShare:
     if vendor != VENDOR:
         raise AnnotationError(key, where, f"expected vendor {VENDOR}, found {vendor!r}")
     return DeviceShare(
-        uuid=DeviceUUID(uuid), memory_mib=_natural(key, where, "MiB", memory), cores=_natural(key, where, "cores", cores)
+        uuid=DeviceUUID(uuid),
+        memory_mib=decode_natural(key, f"{where}, MiB", memory),
+        cores=decode_natural(key, f"{where}, cores", cores),
     )
-
-
-def _natural(key: str, where: str, name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise AnnotationError(key, f"{where}, {name}", f"expected a number, found {text!r}")
-    return int(text)

@@ -191,7 +191,9 @@ class EventSource(Object):
     host: str = ""
 
 
-class Event(Object):
+class Event(Object, omit_defaults=False):
+    """Written whole: the API server's own defaults of `type` and `count` are not these."""
+
     metadata: ObjectMeta
     involved_object: ObjectReference
     reason: str = ""

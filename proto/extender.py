@@ -1,0 +1,176 @@
+"""JSON between kube-scheduler and an extender (extender/v1): Go's capitalised names, read in any case.
+
+The Pod and Node objects inside keep the usual camel case.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from proto.kubernetes.objects import Node, Object, Pod
+from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
+
+T = TypeVar("T", bound=Object)
+
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class ExtenderError(ValueError):
+    """A request is not what kube-scheduler sends; `where` is the path of the field, `$` the whole body."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where = where
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderArgs:
+    """What /filter is asked. `node_names` with nodeCacheCapable, else `nodes`; the other one is None."""
+
+    pod: Pod
+    nodes: list[Node] | None
+    node_names: list[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterResult:
+    """`nodes` answers `nodes`, `node_names` answers `node_names`. A non-empty `error` fails the whole attempt.
+
+    A node in `failed_nodes` may still be preempted on, one in `failed_and_unresolvable_nodes` may not.
+    `nodes` holds the JSON of Node objects, so that what we do not know of them survives.
+    """
+
+    node_names: Sequence[str] | None = None
+    nodes: Sequence[Node | Mapping[str, object] | msgspec.Raw] | None = None
+    failed_nodes: Mapping[str, str] | None = None
+    failed_and_unresolvable_nodes: Mapping[str, str] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingArgs:
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindingResult:
+    """An empty `error` means bound."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPriority:
+    """One line of a /prioritize answer; `score` from 0 to 10."""
+
+    host: str
+    score: int
+
+
+def decode_extender_args(body: bytes) -> ExtenderArgs:
+    """Raises ExtenderError."""
+    fields = _fields(body)
+    pod = fields.get("pod")
+    if pod is None:
+        raise ExtenderError("$.Pod", "missing")
+    nodes = fields.get("nodes")
+    return ExtenderArgs(
+        pod=_object("$.Pod", Pod, pod),
+        nodes=None if nodes is None else _nodes(nodes),
+        node_names=_node_names(fields.get("nodenames")),
+    )
+
+
+def decode_binding_args(body: bytes) -> BindingArgs:
+    """Raises ExtenderError; a pod's name, its namespace and the node must be there."""
+    fields = _fields(body)
+    return BindingArgs(
+        pod_name=_text(fields, "PodName", required=True),
+        pod_namespace=_text(fields, "PodNamespace", required=True),
+        pod_uid=_text(fields, "PodUID"),
+        node=_text(fields, "Node", required=True),
+    )
+
+
+def encode_filter_result(result: FilterResult) -> bytes:
+    """All five keys, always."""
+    nodes = None if result.nodes is None else {"metadata": {}, "items": list(result.nodes)}
+    return msgspec.json.encode(
+        {
+            "Nodes": nodes,
+            "NodeNames": None if result.node_names is None else list(result.node_names),
+            "FailedNodes": _mapping(result.failed_nodes),
+            "FailedAndUnresolvableNodes": _mapping(result.failed_and_unresolvable_nodes),
+            "Error": result.error,
+        }
+    )
+
+
+def encode_binding_result(result: BindingResult) -> bytes:
+    return msgspec.json.encode({"Error": result.error})
+
+
+def encode_host_priorities(priorities: Sequence[HostPriority]) -> bytes:
+    return msgspec.json.encode([{"Host": priority.host, "Score": priority.score} for priority in priorities])
+
+
+def _mapping(reasons: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if reasons is None else dict(reasons)
+
+
+def _fields(body: bytes) -> dict[str, msgspec.Raw]:
+    """The members of the body by lower-case name; as in Go, the last of several spellings counts, null is absence."""
+    try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        raise ExtenderError("$", "expected an object") from None
+    except _NOT_JSON as error:
+        raise ExtenderError("$", f"not JSON: {error}" if body.strip() else "the body is empty") from error
+    return {name.lower(): value for name, value in members.items() if bytes(value) != b"null"}
+
+
+def _object(where: str, kind: type[T], raw: msgspec.Raw) -> T:
+    try:
+        return decode_object(kind, raw)
+    except (UnreadableObject, NotJson) as error:
+        raise _at(where, error) from error
+
+
+def _nodes(raw: msgspec.Raw) -> list[Node]:
+    rows: list[msgspec.Raw] | None = _value("$.Nodes", _NodeList, raw).items
+    return [_object(f"$.Nodes.items[{position}]", Node, row) for position, row in enumerate(rows or [])]
+
+
+def _node_names(raw: msgspec.Raw | None) -> list[str] | None:
+    return None if raw is None else _value("$.NodeNames", list[str], raw)
+
+
+def _text(fields: Mapping[str, msgspec.Raw], name: str, *, required: bool = False) -> str:
+    raw = fields.get(name.lower())
+    text: str = "" if raw is None else _value(f"$.{name}", str, raw)
+    if required and not text:
+        raise ExtenderError(f"$.{name}", "missing")
+    return text
+
+
+class _NodeList(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+def _value(where: str, kind: Any, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except _NOT_JSON as error:
+        raise _at(where, error) from error
+
+
+def _at(where: str, error: Exception) -> ExtenderError:
+    """msgspec names the path below its own root `$`."""
+    problem, _, path = str(error).partition(" - at `$")
+    return ExtenderError(where + path.rstrip("`"), problem)

@@ -1,0 +1,317 @@
+"""The API server over HTTP: typed reads and watches, patches, creations and Bindings.
+
+`kubernetes.aio` brings configuration, credentials, TLS and the aiohttp transport; decoding is ours.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.config import ConfigException
+
+from proto.kubernetes.kubeconfig import ApiServerUnconfigured, Configure, load_configuration
+from proto.kubernetes.objects import PODS, Binding, Object, ObjectList, Resource, Status
+from proto.kubernetes.wire import (
+    Added,
+    Bookmark,
+    Deleted,
+    Modified,
+    NotJson,
+    UnreadableObject,
+    WatchEvent,
+    WatchFailed,
+    decode_list,
+    decode_object,
+    decode_watch_line,
+)
+
+__all__ = [
+    "Added",
+    "ApiError",
+    "ApiServer",
+    "ApiServerUnconfigured",
+    "ApiUnreachable",
+    "Bookmark",
+    "Deleted",
+    "Modified",
+    "WatchEvent",
+]
+
+T = TypeVar("T", bound=Object)
+
+log = logging.getLogger(__name__)
+
+LONGEST_LINE_BYTES = 16 * 1024 * 1024
+"""Ten times what etcd stores of one object; a longer line is not a watch event."""
+
+LIST_SECONDS = 60.0
+"""For a whole page of a list; a silence within it ends at the client's own timeout."""
+
+_MERGE_PATCH = "application/merge-patch+json"
+
+
+class ApiError(Exception):
+    """The API server answered, and its answer is no."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(f"the API server answered {status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ApiUnreachable(Exception):  # noqa: N818 - named for what the caller meets
+    """No usable answer: refused, reset, timed out, or not the API server that is speaking."""
+
+
+class ApiServer:
+    """One API server, safe for any number of concurrent calls on one event loop."""
+
+    def __init__(self, client: Any, configure: Configure, *, timeout_seconds: float) -> None:
+        self._client = client
+        self._configure = configure
+        self._timeout_seconds = timeout_seconds
+        self.url: str = client.configuration.host
+
+    @classmethod
+    async def connect(
+        cls, kubeconfig: str | None = None, *, timeout_seconds: float = 10.0, user_agent: str = "topogpu"
+    ) -> "ApiServer":
+        """A client of the kubeconfig named, else $KUBECONFIG, else ~/.kube/config, else of the cluster around us.
+
+        Nothing is sent yet. Raises ApiServerUnconfigured.
+        """
+        configuration, configure = await load_configuration(kubeconfig)
+        try:
+            client = ApiClient(configuration)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
+        client.user_agent = user_agent
+        return cls(client, configure, timeout_seconds=timeout_seconds)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
+        """Raises ApiError (404 if there is none) or ApiUnreachable."""
+        body = await self._call("GET", _path(resource, namespace, name))
+        return self._read(resource, body)
+
+    async def list_page(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        limit: int = 500,
+        continue_: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+        resource_version: str = "",
+    ) -> ObjectList[T]:
+        """One page; the next is asked for with `metadata.continue_`. Objects that cannot be read are left out, logged.
+
+        Raises ApiError (410 when `continue_` has expired) or ApiUnreachable.
+        """
+        query = _query(
+            limit=limit,
+            fieldSelector=field_selector,
+            labelSelector=label_selector,
+            resourceVersion=resource_version,
+            **{"continue": continue_},
+        )
+        body = await self._call("GET", _path(resource, namespace) + query, total_seconds=LIST_SECONDS)
+        try:
+            return decode_list(resource.type, body, log.warning)
+        except (NotJson, UnreadableObject) as error:
+            raise self._unusable(error) from error
+
+    async def watch(
+        self,
+        resource: Resource[T],
+        *,
+        namespace: str = "",
+        resource_version: str,
+        field_selector: str = "",
+        label_selector: str = "",
+        timeout_seconds: int = 300,
+    ) -> AsyncGenerator[WatchEvent[T], None]:
+        """Changes after `resource_version`, until the API server ends the watch after `timeout_seconds`.
+
+        Raises ApiError (410 when the position has expired), and ApiUnreachable when the connection drops, carries
+        anything but events, or is still open one client timeout after it should have ended.
+        """
+        query = _query(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            timeoutSeconds=timeout_seconds,
+            fieldSelector=field_selector,
+            labelSelector=label_selector,
+        )
+        limit_seconds = timeout_seconds + self._timeout_seconds
+        silence = aiohttp.ClientTimeout(total=limit_seconds, sock_connect=self._timeout_seconds)
+        path = _path(resource, namespace) + query
+        async with self._answer("GET", path, timeout=silence, headers_seconds=self._timeout_seconds) as response:
+            async for line in _lines(response.content):
+                event = decode_watch_line(resource.type, line, log.warning)
+                if isinstance(event, WatchFailed):
+                    raise _refusal(event.status.code or 500, event.status)
+                if event is not None:
+                    yield event
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        body: Mapping[str, object],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        """A JSON merge patch (RFC 7386), of the object or of its `status`. Raises ApiError or ApiUnreachable."""
+        path = _path(resource, namespace, name, subresource)
+        answer = await self._call("PATCH", path, body=dict(body), content_type=_MERGE_PATCH)
+        return self._read(resource, answer)
+
+    async def create(self, resource: Resource[T], body: Object, *, namespace: str = "") -> T:
+        """`apiVersion` and `kind` are filled in. Raises ApiError (409 if the name is taken) or ApiUnreachable."""
+        document = {"apiVersion": resource.group_version, "kind": type(body).__name__, **msgspec.to_builtins(body)}
+        return self._read(resource, await self._call("POST", _path(resource, namespace), body=document))
+
+    async def bind(self, binding: Binding) -> None:
+        """Gives a pod its node and the Binding's annotations in one write. Raises ApiError or ApiUnreachable."""
+        metadata = binding.metadata
+        document = {"apiVersion": "v1", "kind": "Binding", **msgspec.to_builtins(binding)}
+        document["target"] = {"apiVersion": "v1", "kind": "Node", **document["target"]}
+        await self._call("POST", _path(PODS, metadata.namespace, metadata.name, "binding"), body=document)
+
+    def _read(self, resource: Resource[T], body: bytes) -> T:
+        try:
+            return decode_object(resource.type, body)
+        except (NotJson, UnreadableObject) as error:
+            raise self._unusable(error) from error
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, object] | None = None,
+        content_type: str = "application/json",
+        total_seconds: float | None = None,
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(
+            total=max(self._timeout_seconds, total_seconds or 0),
+            sock_connect=self._timeout_seconds,
+            sock_read=self._timeout_seconds,
+        )
+        async with self._answer(method, path, body=body, content_type=content_type, timeout=timeout) as response:
+            return await response.read()
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout: aiohttp.ClientTimeout,
+        body: Mapping[str, object] | None = None,
+        content_type: str = "application/json",
+        headers_seconds: float | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer of the 2xx kind, its body still unread; everything else becomes ApiError or ApiUnreachable."""
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with asyncio.timeout(headers_seconds):
+                response = await self._send(method, path, body, content_type, timeout)
+                if response.status == 401:
+                    response.release()
+                    await self._configure()
+                    response = await self._send(method, path, body, content_type, timeout)
+            if not 200 <= response.status < 300:
+                raise await _error_of(response)
+            yield response
+        except NotJson as error:
+            raise self._unusable(error) from error
+        except (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError) as error:
+            raise ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}") from error
+        finally:
+            if response is not None:
+                response.release()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._client.user_agent}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        answer = await self._client.rest_client.request(
+            method, self.url + path, headers=headers, body=body, _request_timeout=timeout
+        )
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    def _unusable(self, error: Exception) -> ApiUnreachable:
+        return ApiUnreachable(f"{self.url} does not answer as an API server: {error}")
+
+
+def _path(resource: Resource[T], namespace: str = "", name: str = "", subresource: str = "") -> str:
+    """The escaped path. `.` and `..` would walk the URL, and no object can be called so."""
+    for part in (namespace, name):
+        if part in (".", ".."):
+            raise ApiError(404, "NotFound", f"{resource.plural} {part!r} is no name of an object")
+    return resource.path(quote(namespace, safe=""), quote(name, safe=""), subresource)
+
+
+def _query(**parameters: str | int) -> str:
+    return "?" + urlencode({key: value for key, value in parameters.items() if value})
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines without their ends. Raises NotJson for an endless one, ClientPayloadError for one cut off."""
+    pending = bytearray()
+    async for chunk in content.iter_any():
+        pending += chunk
+        if b"\n" in chunk:
+            *complete, rest = pending.split(b"\n")
+            pending = rest
+            for line in complete:
+                if line.strip():
+                    yield bytes(line)
+        if len(pending) > LONGEST_LINE_BYTES:
+            raise NotJson(f"a watch event is longer than {LONGEST_LINE_BYTES} bytes")
+    if pending.strip():
+        raise aiohttp.ClientPayloadError("the watch ended in the middle of an event")
+
+
+async def _error_of(response: aiohttp.ClientResponse) -> ApiError:
+    body = await response.read()
+    try:
+        status = decode_object(Status, body)
+    except (NotJson, UnreadableObject):
+        text = " ".join(body[:200].decode(errors="replace").split())
+        status = Status(message=text or "no explanation")
+    return _refusal(response.status, status, response.reason or "", response.headers.get("Retry-After", ""))
+
+
+def _refusal(code: int, status: Status, reason: str = "", retry_after: str = "") -> ApiError:
+    wait = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
+    return ApiError(code, status.reason or reason, status.message, wait)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

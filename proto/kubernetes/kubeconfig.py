@@ -1,0 +1,72 @@
+"""Where the API server is and who we are there: a kubeconfig, or the service account of a pod."""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+Configure = Callable[[], Awaitable[Any]]
+"""Reads the credentials anew into the same Configuration. Raises ApiServerUnconfigured."""
+
+_DEFAULT = "~/.kube/config"
+_BROKEN = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError, LookupError)
+
+
+class ApiServerUnconfigured(Exception):  # noqa: N818 - named for what the caller meets
+    """Neither a usable kubeconfig nor a cluster around us; one sentence saying which file and why."""
+
+
+def kubeconfig_path(explicit: str | None) -> str | None:
+    """The kubeconfig to use, or None for the service account of the pod around us.
+
+    In kubectl's order: the argument, $KUBECONFIG, ~/.kube/config. Raises ApiServerUnconfigured if a file was
+    named and is not there.
+    """
+    for origin, paths in (("--kubeconfig", explicit), ("KUBECONFIG", os.environ.get("KUBECONFIG"))):
+        if paths:
+            if not any(_is_file(path) for path in paths.split(os.pathsep) if path):
+                raise ApiServerUnconfigured(f"The kubeconfig {paths} is not there or no file: check {origin}.")
+            return paths
+    return _DEFAULT if _is_file(_DEFAULT) else None
+
+
+def _is_file(path: str) -> bool:
+    """With `~` resolved; pathlib's own way raises where there is no home, as in many containers."""
+    return Path(os.path.expanduser(path)).is_file()
+
+
+async def load_configuration(explicit: str | None) -> tuple[Any, Configure]:
+    """A `kubernetes.aio` Configuration and what reads its credentials again. Raises ApiServerUnconfigured."""
+    path = kubeconfig_path(explicit)
+    configuration = Configuration()
+
+    async def configure() -> None:
+        try:
+            if path is None:
+                load_incluster_config(client_configuration=configuration)
+            else:
+                await load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
+        except _BROKEN as error:
+            raise ApiServerUnconfigured(_sentence(path, error)) from error
+
+    configuration.host = ""
+    await configure()
+    if not str(configuration.host).startswith(("http://", "https://")):
+        raise ApiServerUnconfigured(f"The kubeconfig {path} names no server with an http:// or https:// address.")
+    return configuration, configure
+
+
+def _sentence(path: str | None, error: Exception) -> str:
+    reason = " ".join(str(error).split()).rstrip(".")
+    if path is None:
+        return (
+            "No API server is configured: give --kubeconfig, set KUBECONFIG, or run inside a cluster "
+            f"(there is no ~/.kube/config, and in the cluster's place: {reason[:1].lower()}{reason[1:]})."
+        )
+    if isinstance(error, (TypeError, AttributeError, LookupError)):
+        reason = "it does not have the form of a kubeconfig"
+    return f"The kubeconfig {path} cannot be used: {reason}."

@@ -1,0 +1,174 @@
+"""One kind of objects, kept current: a paged list, then watches that resume where they broke off."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import ListMeta, Object, ObjectMeta, Resource
+from proto.kubernetes.wire import Added, Bookmark, Deleted, Modified, WatchEvent
+
+T = TypeVar("T", bound=Object)
+
+FIRST_DELAY_SECONDS = 0.2
+LONGEST_DELAY_SECONDS = 30.0
+SETTLED_SECONDS = 1.0
+"""A watch that stood this long has worked, even if nothing happened meanwhile."""
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Generic[T]):
+    """A complete list: every object that is not in it is gone."""
+
+    objects: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[T]):
+    """Added or modified."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Removed(Generic[T]):
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The API server is away; the last state stands until the next attempt."""
+
+    problem: str
+    retry_in_seconds: float
+
+
+Change = Replaced[T] | Applied[T] | Removed[T] | Interrupted
+
+
+@dataclass(slots=True)
+class Backoff:
+    """0.2 s doubling to 30 s; each delay is drawn from its upper half so that clients spread out."""
+
+    jitter: Callable[[], float]
+    failures: int = 0
+
+    def next_delay(self, at_least_seconds: float = 0.0) -> float:
+        nominal = min(FIRST_DELAY_SECONDS * 2.0 ** min(self.failures, 16), LONGEST_DELAY_SECONDS)
+        self.failures += 1
+        return min(max(nominal * (0.5 + 0.5 * self.jitter()), at_least_seconds), LONGEST_DELAY_SECONDS)
+
+    def reset(self) -> None:
+        self.failures = 0
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where the next watch starts; None asks for a list first."""
+
+    resource_version: str | None = None
+
+
+async def reflect(
+    api: ApiServer,
+    resource: Resource[T],
+    *,
+    field_selector: str = "",
+    label_selector: str = "",
+    page_size: int = 500,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    jitter: Callable[[], float] = random.random,
+    namespace: str = "",
+    watch_timeout_seconds: int = 300,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncGenerator[Replaced[T] | Applied[T] | Removed[T] | Interrupted, None]:
+    """The objects, then every change to them, for ever. Never raises for trouble of the API server."""
+    selection = {"namespace": namespace, "field_selector": field_selector, "label_selector": label_selector}
+    position = _Position()
+    backoff = Backoff(jitter)
+    while True:
+        began = clock()
+        try:
+            if position.resource_version is None:
+                yield await _list(api, resource, page_size, selection, position)
+                began = clock()
+            async with aclosing(_watch(api, resource, position, selection, watch_timeout_seconds)) as changes:
+                async for change in changes:
+                    backoff.reset()
+                    if change is not None:
+                        yield change
+            problem: Exception | None = None
+        except (ApiError, ApiUnreachable) as error:
+            problem = error
+        if clock() - began >= SETTLED_SECONDS:
+            backoff.reset()
+        if isinstance(problem, ApiError) and problem.status == GONE:
+            position.resource_version = None
+        if _may_go_on_at_once(problem, backoff):
+            backoff.failures += 1
+            continue
+        delay = backoff.next_delay(_wished_delay(problem))
+        yield Interrupted(str(problem or "the API server ended the watch at once"), delay)
+        await sleep(delay)
+
+
+def _may_go_on_at_once(problem: Exception | None, backoff: Backoff) -> bool:
+    """An ended watch and an expired position are ordinary, unless they come in a row without any progress."""
+    expired = isinstance(problem, ApiError) and problem.status == GONE
+    return backoff.failures == 0 and (problem is None or expired)
+
+
+def _wished_delay(problem: Exception | None) -> float:
+    return (problem.retry_after_seconds or 0.0) if isinstance(problem, ApiError) else 0.0
+
+
+async def _list(
+    api: ApiServer, resource: Resource[T], page_size: int, selection: dict[str, str], position: _Position
+) -> Replaced[T]:
+    """All pages; they show one moment, whose resourceVersion becomes the position."""
+    objects: list[T] = []
+    metadata = ListMeta()
+    while True:
+        page = await api.list_page(resource, limit=page_size, continue_=metadata.continue_, **selection)
+        metadata = page.metadata
+        objects += page.items
+        if not metadata.continue_:
+            position.resource_version = metadata.resource_version
+            return Replaced(tuple(objects))
+
+
+async def _watch(
+    api: ApiServer, resource: Resource[T], position: _Position, selection: dict[str, str], timeout_seconds: int
+) -> AsyncGenerator[Applied[T] | Removed[T] | None, None]:
+    """Changes after the position, which moves along; None for a bookmark."""
+    events = api.watch(
+        resource,
+        resource_version=position.resource_version or "",
+        timeout_seconds=timeout_seconds,
+        **selection,
+    )
+    async with aclosing(events) as open_events:
+        async for event in open_events:
+            version, change = _change(event)
+            position.resource_version = version or position.resource_version
+            yield change
+
+
+def _change(event: WatchEvent[T]) -> tuple[str, Applied[T] | Removed[T] | None]:
+    match event:
+        case Bookmark(version):
+            return version, None
+        case Added(found) | Modified(found):
+            return _version(found), Applied(found)
+        case Deleted(found):
+            return _version(found), Removed(found)
+
+
+def _version(found: Object) -> str:
+    metadata: ObjectMeta | None = getattr(found, "metadata", None)
+    return metadata.resource_version if metadata else ""

@@ -1,0 +1,190 @@
+"""JSON of the API server to typed objects: single objects, list pages and the lines of a watch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from proto.kubernetes.objects import ListMeta, Object, ObjectList, ObjectMeta, Status
+
+T = TypeVar("T", bound=Object)
+S = TypeVar("S", bound=msgspec.Struct)
+
+Unreadable = Callable[[str], None]
+"""Told, in one sentence, about each object that had to be left out."""
+
+
+class UnreadableObject(ValueError):  # noqa: N818 - named for what the caller meets
+    """An object is JSON, but not of the form its kind has; the message holds the field path."""
+
+
+class NotJson(ValueError):  # noqa: N818 - named for what the caller meets
+    """An answer is not JSON at all: a proxy's page, or a body cut short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added(Generic[T]):
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Modified(Generic[T]):
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted(Generic[T]):
+    """`object` is the last state before the deletion."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """Everything up to `resource_version` has been sent."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFailed:
+    """The API server's last word on a watch, instead of a further event."""
+
+    status: Status
+
+
+WatchEvent = Added[T] | Modified[T] | Deleted[T] | Bookmark
+
+
+class _Envelope(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _RawList(Object):
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+class _Identity(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+
+
+def decode_object(kind: type[S], body: bytes | msgspec.Raw) -> S:
+    """One object. A null counts as a missing field, as it does for Go.
+
+    Raises NotJson, or UnreadableObject naming the field.
+    """
+    try:
+        decoder: msgspec.json.Decoder[S] = _decoder(kind)
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        return _decode_without_nulls(kind, body)
+    except _NOT_JSON as error:
+        raise NotJson(str(error)) from error
+
+
+def decode_list(kind: type[T], body: bytes, unreadable: Unreadable) -> ObjectList[T]:
+    """One page of a list, without the objects that cannot be read. Raises NotJson or UnreadableObject."""
+    try:
+        page: ObjectList[T] = _list_decoder(kind).decode(body)
+        return page
+    except msgspec.ValidationError:
+        raw = decode_object(_RawList, body)
+    except _NOT_JSON as error:
+        raise NotJson(str(error)) from error
+    items = [item for row in raw.items or [] if (item := _readable(kind, row, unreadable)) is not None]
+    return ObjectList(metadata=raw.metadata, items=items)
+
+
+def decode_watch_line(kind: type[T], line: bytes, unreadable: Unreadable) -> WatchEvent[T] | WatchFailed | None:
+    """One line of a watch; None for an event without meaning here. Raises NotJson.
+
+    An object that cannot be read moves the position on like a bookmark; a deleted one keeps its metadata, so
+    that it is still seen to go.
+    """
+    try:
+        envelope = _ENVELOPE.decode(line)
+    except _NOT_JSON as error:
+        raise NotJson(str(error)) from error
+    match envelope.type:
+        case "ADDED":
+            found = _readable(kind, envelope.object, unreadable)
+            return Added(found) if found is not None else _position(envelope.object)
+        case "MODIFIED":
+            found = _readable(kind, envelope.object, unreadable)
+            return Modified(found) if found is not None else _position(envelope.object)
+        case "DELETED":
+            found = _readable(kind, envelope.object, unreadable)
+            return Deleted(found if found is not None else _remains(kind, envelope.object))
+        case "BOOKMARK":
+            return _position(envelope.object)
+        case "ERROR":
+            return WatchFailed(_status(envelope.object))
+    return None
+
+
+@lru_cache(maxsize=64)
+def _decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+@lru_cache(maxsize=64)
+def _list_decoder(kind: type[Object]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(ObjectList[kind])  # type: ignore[valid-type]
+
+
+def _decode_without_nulls(kind: type[S], body: bytes | msgspec.Raw) -> S:
+    try:
+        return msgspec.convert(_without_nulls(msgspec.json.decode(body)), kind)
+    except msgspec.ValidationError as error:
+        raise UnreadableObject(str(error)) from error
+    except _NOT_JSON as error:
+        raise NotJson(str(error)) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
+    return value
+
+
+def _readable(kind: type[T], raw: msgspec.Raw, unreadable: Unreadable) -> T | None:
+    try:
+        return decode_object(kind, raw)
+    except (UnreadableObject, NotJson) as error:
+        metadata = _identity(raw).metadata
+        name = "/".join(part for part in (metadata.namespace, metadata.name) if part) or "(no name)"
+        unreadable(f"{kind.__name__} {name} cannot be read and is left out: {error}")
+        return None
+
+
+def _identity(raw: msgspec.Raw) -> _Identity:
+    try:
+        return decode_object(_Identity, raw)
+    except (UnreadableObject, NotJson):
+        return _Identity()
+
+
+def _position(raw: msgspec.Raw) -> Bookmark | None:
+    version = _identity(raw).metadata.resource_version
+    return Bookmark(version) if version else None
+
+
+def _remains(kind: type[T], raw: msgspec.Raw) -> T:
+    return msgspec.convert({"metadata": msgspec.to_builtins(_identity(raw).metadata)}, kind)
+
+
+def _status(raw: msgspec.Raw) -> Status:
+    try:
+        return decode_object(Status, raw)
+    except (UnreadableObject, NotJson) as error:
+        return Status(status="Failure", reason="Unreadable", message=str(error))

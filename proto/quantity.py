@@ -1,0 +1,45 @@
+"""Kubernetes quantities: `500m`, `4k`, `1Gi`, `1e3`, as exact numbers.
+
+Source: k8s.io/apimachinery, resource.Quantity.
+"""
+
+import re
+from fractions import Fraction
+
+_SUFFIXES: dict[str, Fraction] = {
+    "": Fraction(1),
+    **{suffix: Fraction(10) ** (3 * power) for power, suffix in enumerate(("n", "u", "m"), start=-3)},
+    **{suffix: Fraction(10) ** (3 * power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{suffix: Fraction(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+}
+
+_FORM = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)"
+)
+
+LONGEST_TEXT = 64
+"""No quantity anybody means is longer; a million digits are an attack on the reader."""
+
+
+class QuantityError(ValueError):
+    """A text is no quantity, or not the whole number that is wanted; one sentence."""
+
+
+def parse_quantity(text: str | int | float) -> Fraction:
+    """The exact value. A JSON number stands for its decimal text. Raises QuantityError."""
+    shown = str(text) if not isinstance(text, bool) else ""
+    match = _FORM.fullmatch(shown) if len(shown) <= LONGEST_TEXT else None
+    if match is None:
+        raise QuantityError(f"expected a quantity such as 1, 500m, 4k or 1Gi, found {str(text)[:LONGEST_TEXT]!r}")
+    if match["exponent"]:
+        return Fraction(match["number"]) * Fraction(10) ** int(match["exponent"])
+    return Fraction(match["number"]) * _SUFFIXES[match["suffix"] or ""]
+
+
+def integer_quantity(text: str | int | float) -> int:
+    """The value as a whole number: `4k` is 4000, `1Gi` 1073741824, `2000m` 2. Raises QuantityError."""
+    value = parse_quantity(text)
+    if value.denominator != 1:
+        raise QuantityError(f"expected a whole number, found {str(text)!r}")
+    return value.numerator

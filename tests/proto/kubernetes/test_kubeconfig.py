@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
+from tests.proto.kubernetes.scripted_server import write_kubeconfig
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither a kubeconfig nor a cluster."""
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+async def url_of(kubeconfig: str | None = None) -> str:
+    api = await ApiServer.connect(kubeconfig)
+    await api.close()
+    return api.url
+
+
+async def test_the_argument_comes_before_the_variable_before_the_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "home/.kube").mkdir(parents=True)
+    write_kubeconfig(tmp_path / "home/.kube/config", "http://home:1")
+    assert await url_of() == "http://home:1"
+    write_kubeconfig(tmp_path / "variable", "http://variable:1")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{tmp_path / 'variable'}")
+    assert await url_of() == "http://variable:1"
+    write_kubeconfig(tmp_path / "argument", "http://argument:1/")
+    assert await url_of(str(tmp_path / "argument")) == "http://argument:1"
+
+
+async def sentence_of(kubeconfig: str | None = None) -> str:
+    with pytest.raises(ApiServerUnconfigured) as caught:
+        await ApiServer.connect(kubeconfig)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    return sentence
+
+
+async def test_nothing_configured_says_what_to_do() -> None:
+    assert "give --kubeconfig, set KUBECONFIG, or run inside a cluster" in await sentence_of()
+
+
+async def test_a_named_file_that_is_missing_is_never_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert await sentence_of("/no/such") == "The kubeconfig /no/such is not there or no file: check --kubeconfig."
+    monkeypatch.setenv("KUBECONFIG", "/no/such/either")
+    assert await sentence_of() == "The kubeconfig /no/such/either is not there or no file: check KUBECONFIG."
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "does not have the form of a kubeconfig"),
+        ("just text", "does not have the form of a kubeconfig"),
+        ("[1, 2]", "does not have the form of a kubeconfig"),
+        ("a: [b", "cannot be used: while parsing"),
+        ("\x00", "cannot be used"),
+        ("current-context: x", "cannot be used"),
+        ("clusters: 3\ncurrent-context: x", "cannot be used"),
+    ],
+)
+async def test_a_broken_file_is_named_with_the_reason(tmp_path: Path, content: str, reason: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+    sentence = await sentence_of(str(path))
+    assert str(path) in sentence
+    assert reason in sentence
+
+
+async def test_a_cluster_without_a_server_and_a_broken_certificate(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    write_kubeconfig(path, "")
+    assert "names no server" in await sentence_of(str(path))
+    write_kubeconfig(path, "https://x:1")
+    path.write_text(path.read_text().replace('"https://x:1"', '"https://x:1", certificate-authority-data: "eHh4"'))
+    assert "certificates" in await sentence_of(str(path))
+
+
+async def test_a_folder_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path))
+    assert await sentence_of() == f"The kubeconfig {tmp_path} is not there or no file: check KUBECONFIG."

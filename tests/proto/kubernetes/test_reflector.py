@@ -1,0 +1,256 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import pytest
+
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import NODES, PODS, Node, ObjectMeta
+from proto.kubernetes.reflector import Applied, Backoff, Interrupted, Removed, Replaced, reflect
+from tests.proto.kubernetes.scripted_server import (
+    Scripted,
+    answer,
+    connected,
+    drop,
+    event,
+    gone,
+    hanging_up,
+    node,
+    page,
+    stream,
+    text,
+    write_kubeconfig,
+)
+
+Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted
+
+
+class Naps:
+    """A sleep that takes no time and remembers how long it should have been."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+async def changes(
+    api: ApiServer,
+    count: int,
+    *,
+    sleep: Callable[[float], Awaitable[object]] | None = None,
+    watch_timeout_seconds: int = 300,
+    page_size: int = 500,
+) -> list[Change]:
+    """The first `count` changes."""
+    found: list[Change] = []
+    nodes = reflect(
+        api,
+        NODES,
+        sleep=sleep or Naps(),
+        jitter=lambda: 1.0,
+        watch_timeout_seconds=watch_timeout_seconds,
+        page_size=page_size,
+    )
+    async with asyncio.timeout(10), aclosing(nodes) as stream_of_changes:
+        async for change in stream_of_changes:
+            found.append(change)
+            if len(found) == count:
+                break
+    return found
+
+
+def a_node(name: str, version: int) -> Node:
+    return Node(metadata=ObjectMeta(name=name, resource_version=str(version)))
+
+
+def names(found: list[Change]) -> list[str]:
+    """Kinds of changes with the names in them, short."""
+    words = []
+    for change in found:
+        match change:
+            case Replaced(objects):
+                words.append("=" + ",".join(each.metadata.name for each in objects))
+            case Applied(one):
+                words.append("+" + one.metadata.name)
+            case Removed(one):
+                words.append("-" + one.metadata.name)
+            case Interrupted():
+                words.append("!")
+    return words
+
+
+async def test_pages_make_one_list_and_the_watch_starts_at_its_moment(server: Scripted, api: ApiServer) -> None:
+    server.lists.extend([page(7, node("a", 1), node("b", 2), continue_="next"), page(7, node("c", 3))])
+    server.watches.append(server.silence(event("ADDED", node("d", 8)), event("DELETED", node("a", 9))))
+    assert await changes(api, 3, page_size=2) == [
+        Replaced((a_node("a", 1), a_node("b", 2), a_node("c", 3))),
+        Applied(a_node("d", 8)),
+        Removed(a_node("a", 9)),
+    ]
+    assert server.queries("limit", watch=False) == ["2", "2"]
+    assert server.queries("continue", watch=False) == [None, "next"]
+    assert server.queries("resourceVersion", watch=True) == ["7"]
+
+
+async def test_selectors_go_with_every_request(server: Scripted, api: ApiServer) -> None:
+    server.lists.append(page(7))
+    server.watches.append(server.silence(event("ADDED", {"metadata": {"name": "p"}})))
+    pods = reflect(api, PODS, field_selector="spec.nodeName=n", label_selector="a=b", namespace="ns")
+    async with asyncio.timeout(5), aclosing(pods) as found:
+        assert isinstance(await anext(found), Replaced)
+        assert isinstance(await anext(found), Applied)
+    assert [(seen.path, seen.query["fieldSelector"], seen.query["labelSelector"]) for seen in server.seen] == [
+        ("/api/v1/namespaces/ns/pods", "spec.nodeName=n", "a=b")
+    ] * 2
+
+
+async def test_a_watch_that_ended_in_order_goes_on_at_once_where_it_was(server: Scripted, api: ApiServer) -> None:
+    server.lists.append(page(7))
+    bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
+    server.watches.extend(
+        [
+            stream(event("ADDED", node("a", 8))),
+            stream(event("MODIFIED", node("a", 9)), bookmark),
+            server.silence(event("DELETED", node("a", 21))),
+        ]
+    )
+    naps = Naps()
+    assert names(await changes(api, 4, sleep=naps)) == ["=", "+a", "+a", "-a"]
+    assert server.queries("resourceVersion", watch=True) == ["7", "8", "20"]
+    assert naps.seconds == []
+
+
+async def test_a_dropped_watch_resumes_from_the_newest_version_without_a_list(server: Scripted, api: ApiServer) -> None:
+    server.lists.append(page(7))
+    server.watches.extend(
+        [stream(event("ADDED", node("a", 8)), then=drop), server.silence(event("DELETED", node("a", 9)))]
+    )
+    naps = Naps()
+    found = await changes(api, 4, sleep=naps)
+    assert names(found) == ["=", "+a", "!", "-a"]
+    assert server.queries("resourceVersion", watch=True) == ["7", "8"]
+    assert naps.seconds == [0.2]
+    interrupted = found[2]
+    assert isinstance(interrupted, Interrupted)
+    assert "cannot be reached" in interrupted.problem
+    assert interrupted.retry_in_seconds == 0.2
+
+
+@pytest.mark.parametrize("as_event", [True, False], ids=["as an event", "as an answer"])
+async def test_an_expired_position_is_listed_again_at_once(server: Scripted, api: ApiServer, as_event: bool) -> None:
+    server.lists.extend([page(7, node("a", 1)), page(90, node("b", 80))])
+    server.watches.append(stream(event("ERROR", gone())) if as_event else answer(410, gone()))
+    server.watches.append(server.silence(event("ADDED", node("c", 91))))
+    naps = Naps()
+    assert names(await changes(api, 3, sleep=naps)) == ["=a", "=b", "+c"]
+    assert server.queries("resourceVersion", watch=True) == ["7", "90"]
+    assert naps.seconds == []
+
+
+async def test_positions_that_expire_in_a_row_do_not_become_a_storm(server: Scripted, api: ApiServer) -> None:
+    server.lists.extend([page(7)] * 4)
+    server.watches.extend([answer(410, gone())] * 3)
+    server.watches.append(server.silence(event("ADDED", node("a", 8))))
+    naps = Naps()
+    assert names(await changes(api, 7, sleep=naps)) == ["=", "=", "!", "=", "!", "=", "+a"]
+    assert naps.seconds == [0.4, 0.8]
+
+
+async def test_a_page_that_expires_starts_the_list_again(server: Scripted, api: ApiServer) -> None:
+    server.lists.extend([page(7, node("a", 1), continue_="next"), answer(410, gone()), page(8, node("b", 2))])
+    assert names(await changes(api, 1)) == ["=b"]
+
+
+async def test_delays_double_to_thirty_seconds_and_start_afresh_after_progress(
+    server: Scripted, api: ApiServer
+) -> None:
+    server.lists.extend([*hanging_up, *hanging_up] * 4 + [*hanging_up, page(7)])
+    server.watches.extend(
+        [stream(event("ADDED", node("a", 8)), then=drop), server.silence(event("ADDED", node("b", 9)))]
+    )
+    naps = Naps()
+    assert names(await changes(api, 13, sleep=naps)) == ["!"] * 9 + ["=", "+a", "!", "+b"]
+    assert naps.seconds == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 0.2]
+
+
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(server: Scripted, api: ApiServer) -> None:
+    server.lists.extend([answer(429, {}, **{"Retry-After": "7"}), answer(503, {}, **{"Retry-After": "600"}), page(7)])
+    naps = Naps()
+    assert names(await changes(api, 3, sleep=naps)) == ["!", "!", "="]
+    assert naps.seconds == [7.0, 30.0]
+
+
+async def test_refusals_garbage_and_wrong_pages_are_interruptions(server: Scripted, api: ApiServer) -> None:
+    forbidden = answer(403, {"reason": "Forbidden", "message": "nodes is forbidden"})
+    server.lists.extend([forbidden, text("<html>"), answer(200, {"items": 3}), page(7)])
+    server.watches.extend([text("garbage\n"), stream("{}\n"), forbidden, server.silence(event("ADDED", node("a", 8)))])
+    found = await changes(api, 8)
+    assert names(found) == ["!", "!", "!", "=", "!", "!", "!", "+a"]
+    assert server.queries("resourceVersion", watch=True) == ["7"] * 4
+    assert isinstance(found[0], Interrupted)
+    assert found[0].problem == "the API server answered 403 Forbidden: nodes is forbidden"
+
+
+async def test_watches_that_end_at_once_and_empty_do_not_become_a_storm(server: Scripted, api: ApiServer) -> None:
+    server.lists.append(page(7))
+    server.watches.extend([stream(), stream(), stream(), server.silence(event("ADDED", node("a", 8)))])
+    naps = Naps()
+    assert names(await changes(api, 4, sleep=naps)) == ["=", "!", "!", "+a"]
+    assert naps.seconds == [0.4, 0.8]
+
+
+async def test_one_unreadable_object_is_left_out_and_the_rest_goes_on(server: Scripted, api: ApiServer) -> None:
+    server.lists.append(page(7, node("a", 1), {"metadata": {"name": "bad"}, "spec": 3}))
+    server.watches.append(
+        stream(
+            event("MODIFIED", {"metadata": {"name": "bad", "resourceVersion": "8"}, "spec": 3}),
+            event("ADDED", node("b", 9)),
+            then=drop,
+        )
+    )
+    assert names(await changes(api, 3)) == ["=a", "+b", "!"]
+
+
+async def test_a_watch_that_stalls_is_dropped_and_resumed(server: Scripted) -> None:
+    server.lists.append(page(7))
+    server.watches.extend([server.silence(event("ADDED", node("a", 8))), server.silence(event("ADDED", node("b", 9)))])
+    async with connected(server, timeout_seconds=0.2) as api:
+        found = await changes(api, 4, watch_timeout_seconds=1)
+    assert names(found) == ["=", "+a", "!", "+b"]
+    assert server.queries("resourceVersion", watch=True) == ["7", "8"]
+
+
+async def test_an_api_server_that_comes_back_elsewhere_in_time_is_found_again(server: Scripted) -> None:
+    server.lists.append(page(7, node("a", 1)))
+    good = server.kubeconfig.read_text()
+    write_kubeconfig(server.kubeconfig, "http://127.0.0.1:1")
+    async with connected(server) as api:
+
+        async def move(_: float) -> None:
+            api.url = good.split('server: "')[1].split('"')[0]
+
+        assert names(await changes(api, 2, sleep=move)) == ["!", "=a"]
+
+
+async def test_cancelling_the_reader_ends_the_watch(server: Scripted, api: ApiServer) -> None:
+    server.lists.append(page(7))
+    listed = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in reflect(api, NODES):
+            listed.set()
+
+    task = asyncio.create_task(read())
+    async with asyncio.timeout(5):
+        await listed.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_jitter_draws_from_the_upper_half_of_each_delay() -> None:
+    low, high = Backoff(lambda: 0.0), Backoff(lambda: 1.0)
+    assert [low.next_delay() for _ in range(3)] == [0.1, 0.2, 0.4]
+    assert [high.next_delay() for _ in range(3)] == [0.2, 0.4, 0.8]
