@@ -1,0 +1,47 @@
+"""`topogpu-device-plugin`: the node daemon and what an administrator asks of a node."""
+
+import importlib
+
+import click
+
+_COMMANDS = {
+    "run": ("deviceplugin.cli.run", "Serve this node's GPUs to kubelet and describe them on the Node."),
+    "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
+    "devices": ("deviceplugin.cli.devices", "List the GPUs of this machine as they would be advertised."),
+}
+
+
+class _Commands(click.Group):
+    """Loads a command's module when it is used, so that `topo` needs no gRPC and `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="topogpu", prog_name="topogpu-device-plugin")
+def main() -> None:
+    """The TopoGPU node daemon, and a look at the GPUs it sees.
+
+    \b
+      topogpu-device-plugin run          on every GPU node, as its DaemonSet does
+      topogpu-device-plugin devices      the GPUs of this machine
+      topogpu-device-plugin topo         their links: matrix, scores and GB/s
+      nvidia-smi topo -m | topogpu-device-plugin topo --smi -
+
+    Options may be given in the environment; each command's help names the variable.
+    Shell completion: eval "$(_TOPOGPU_DEVICE_PLUGIN_COMPLETE=bash_source topogpu-device-plugin)"
+    """

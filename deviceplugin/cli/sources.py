@@ -1,0 +1,73 @@
+"""Options that say where a command reads a machine from, and the reading of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from deviceplugin.described import describe_reading
+from deviceplugin.machine_description import MachineDescriptionError, read_machine_description
+from deviceplugin.nvml import Nvml, NvmlUnavailable
+from deviceplugin.readings import MachineReading
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+_LARGEST_TEXT = 16 * 1024 * 1024
+
+
+def machine_options(command: Command) -> Command:
+    """`--machine`, and the two that say which NVML is asked."""
+    options = (
+        click.option("--machine", metavar="FILE", help="Read a machine description (YAML) instead of NVML."),
+        click.option(
+            "--nvml-library",
+            metavar="PATH",
+            envvar="NVML_LIBRARY",
+            show_envvar=True,
+            help="NVML library to load instead of the system's libnvidia-ml.so.1.",
+        ),
+        click.option(
+            "--sysfs-root",
+            metavar="DIR",
+            default="/sys",
+            envvar="SYSFS_ROOT",
+            show_envvar=True,
+            show_default=True,
+            help="Where the host's /sys is mounted.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_machine(machine: str | None, nvml_library: str | None, sysfs_root: str) -> MachineReading:
+    """From a description if one is named, else from NVML. Raises click.ClickException."""
+    if machine is not None:
+        try:
+            return describe_reading(read_machine_description(read_text(machine), machine))
+        except MachineDescriptionError as error:
+            raise click.ClickException(str(error)) from error
+    nvml = Nvml(nvml_library, sysfs_root=Path(sysfs_root))
+    try:
+        return nvml.read_machine()
+    except NvmlUnavailable as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        nvml.close()
+
+
+def read_text(path: str) -> str:
+    """The file, or standard input for `-`. Raises click.ClickException for what is no text."""
+    name = "standard input" if path == "-" else path
+    try:
+        with click.open_file(path, "rb") as stream:
+            raw: bytes = stream.read(_LARGEST_TEXT + 1)
+    except OSError as error:
+        raise click.ClickException(f"cannot read {name}: {error.strerror or error}") from error
+    if len(raw) > _LARGEST_TEXT:
+        raise click.ClickException(f"{name} is larger than {_LARGEST_TEXT // 2**20} MiB; this is no text of a machine")
+    if b"\0" in raw:
+        raise click.ClickException(f"{name} is not text: it holds a zero byte")
+    return raw.decode("utf-8", errors="replace")

@@ -1,0 +1,55 @@
+"""CPU lists of the kernel, and the host NUMA node a GPU stands next to."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from proto.devices import UNKNOWN_NUMA
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """`0-3,8` to the numbers it stands for. Raises ValueError for anything else; empty text is the empty set."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        if part.strip():
+            first, _, last = part.partition("-")
+            numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+def format_cpu_list(numbers: Iterable[int]) -> str:
+    """The kernel's spelling: runs as `first-last`, joined by commas."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def mask_bits(words: Sequence[int], word_bits: int = 64) -> frozenset[int]:
+    """The numbers of the bits that are set, the first word holding the lowest ones."""
+    return frozenset(
+        position * word_bits + bit for position, word in enumerate(words) for bit in range(word_bits) if word >> bit & 1
+    )
+
+
+def host_node(
+    sysfs_node: int,
+    memory_nodes: Collection[int],
+    cpus: Collection[int],
+    cpus_of_node: Mapping[int, Collection[int]],
+) -> int:
+    """The node near a GPU, UNKNOWN_NUMA when nothing tells.
+
+    The kernel's word first, then the lowest node of the memory mask that has CPUs (GPU memory of Grace machines
+    makes nodes of its own), then the node of the lowest near CPU, then the only node there is.
+    """
+    if sysfs_node >= 0:
+        return sysfs_node
+    with_cpus = {node for node, own in cpus_of_node.items() if own}
+    near = sorted(with_cpus & set(memory_nodes))
+    if not near and cpus:
+        near = [node for node in sorted(with_cpus) if min(cpus) in cpus_of_node[node]]
+    if not near and len(with_cpus) == 1:
+        near = sorted(with_cpus)
+    return near[0] if near else UNKNOWN_NUMA

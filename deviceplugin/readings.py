@@ -1,0 +1,108 @@
+"""What was read of a machine: its GPUs and, pair by pair, the paths between them. Nothing is judged here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, StrEnum
+
+from proto.devices import UNKNOWN_NUMA, DeviceUUID
+
+
+class PcieLevel(IntEnum):
+    """Nearest common ancestor of two GPUs; the numbers are NVML's nvmlGpuTopologyLevel_t."""
+
+    INTERNAL = 0
+    SINGLE = 10
+    MULTIPLE = 20
+    HOSTBRIDGE = 30
+    NODE = 40
+    SYSTEM = 50
+
+
+class PeerStatus(Enum):
+    """May one GPU reach the other's memory? UNREADABLE also stands for NVML's own "unknown"."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    UNREADABLE = "unreadable"
+
+
+class SwitchEvidence(StrEnum):
+    """How the links to NVSwitches were told. FIELD and TYPE are the driver's word, ADDRESS is inferred."""
+
+    NONE = "none"
+    FIELD = "field"
+    TYPE = "type"
+    ADDRESS = "address"
+
+    @property
+    def is_strong(self) -> bool:
+        return self in (SwitchEvidence.FIELD, SwitchEvidence.TYPE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Registration with the NVLink fabric (nvmlGpuFabricInfoV_t); state 0 means there is none to register with."""
+
+    state: int
+    status: int
+    cluster: str
+    clique: int
+
+    @property
+    def is_broken(self) -> bool:
+        """Anything but completed (3) with success (0); the status has no meaning in other states."""
+        return self.state != 0 and (self.state, self.status) != (3, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One GPU. `problem` is empty for a healthy one, else the sentence that says why it cannot be used."""
+
+    index: int
+    uuid: DeviceUUID
+    name: str
+    bus_id: str
+    memory_mib: int | None = None
+    minor: int | None = None
+    numa: int = UNKNOWN_NUMA
+    own_numa: int | None = None
+    """The NUMA node the GPU's memory is (Grace machines); never the host node."""
+    cpu_affinity: str = ""
+    numa_affinity: str = ""
+    mig_enabled: bool = False
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    switch_links: int = 0
+    switch_evidence: SwitchEvidence = SwitchEvidence.NONE
+    nvlink_version: int | None = None
+    """NVML_NVLINK_VERSION number: 1=1.0 2=2.0 3=2.2 4=3.0 5=3.1 6=4.0 7=5.0."""
+    nvlink_mbps: int | None = None
+    fabric: Fabric | None = None
+    problem: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairReading:
+    """Two GPUs, the first with the lower index. A level of None means that it could not be read."""
+
+    level: PcieLevel | None
+    links_there: int = 0
+    links_back: int = 0
+    p2p_nvlink: PeerStatus = PeerStatus.UNREADABLE
+    p2p_pcie: PeerStatus = PeerStatus.UNREADABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineReading:
+    """A whole machine. `pairs` is keyed by (lower, higher) GPU index; `problems` are sentences for people."""
+
+    driver: str = ""
+    cpu: str = ""
+    """Model of the CPU or a key of `bandwidth.SOCKET_LINKS`; decides the speed between sockets."""
+    gpus: tuple[GpuReading, ...] = ()
+    pairs: Mapping[tuple[int, int], PairReading] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
