@@ -1,0 +1,31 @@
+"""The extender's commands."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from scheduler_ext.cli.decide import decide
+from scheduler_ext.cli.serve import serve
+
+
+def _version() -> str:
+    try:
+        return version("topogpu")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_version(), prog_name="topogpu-scheduler")
+def main() -> None:
+    """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.
+
+    `serve` answers kube-scheduler over HTTP. `decide` takes one decision offline, on files that kubectl writes, and
+    shows why.
+
+    Shell completion: eval "$(_TOPOGPU_SCHEDULER_COMPLETE=bash_source topogpu-scheduler)" (or zsh_source, fish_source).
+    """
+
+
+main.add_command(serve)
+main.add_command(decide)

@@ -1,0 +1,229 @@
+"""Who holds which part of which GPU: the one place that knows, kept up to date event by event."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from proto.devices import Device, DeviceUUID, PodShares
+from proto.kubernetes.objects import Node, Pod, ResourceQuota
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, total
+from scheduler_ext.cluster.holdings import Holding, read_holding, suspected
+from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
+from scheduler_ext.cluster.registered import RegisteredNode, Unregistered, read_node
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
+from scheduler_ext.requests import container_kinds, pod_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A decision that is not bound yet. `until` is a monotonic time in seconds."""
+
+    node: str
+    shares: PodShares
+    until: float
+
+
+class Ledger:
+    """Nodes, the holdings of bound pods, reservations and quotas.
+
+    A node's usage and a namespace's are sums over their holdings, changed with each event; a snapshot copies two
+    dictionaries and rebuilds only nodes that changed since the last one.
+    """
+
+    def __init__(self, memory_factor: int = 1) -> None:
+        self._memory_factor = memory_factor
+        self._registered: dict[str, RegisteredNode] = {}
+        self._unregistered: dict[str, str] = {}
+        self._bound: dict[str, Holding] = {}
+        self._reserved: dict[str, Holding] = {}
+        self._reservations: dict[str, Reservation] = {}
+        self._unreadable: dict[str, dict[str, Holding]] = {}
+        self._used: dict[str, dict[DeviceUUID, Footprint]] = {}
+        self._namespace_used: dict[str, Footprint] = {}
+        self._limits: dict[str, dict[str, Limits]] = {}
+        self._strictest: dict[str, Limits] = {}
+        self._usages: dict[str, NodeUsage] = {}
+        self._changed: set[str] = set()
+
+    def replace_nodes(self, nodes: Iterable[Node]) -> None:
+        """These nodes and no others."""
+        current = {node.metadata.name: node for node in nodes}
+        for name in (self._registered.keys() | self._unregistered.keys()) - current.keys():
+            self.remove_node(name)
+        for node in current.values():
+            self.apply_node(node)
+
+    def apply_node(self, node: Node) -> None:
+        name = node.metadata.name
+        try:
+            registered = read_node(node)
+        except Unregistered as refusal:
+            self.remove_node(name)
+            self._unregistered[name] = refusal.reason
+            return
+        self._unregistered.pop(name, None)
+        if self._registered.get(name) != registered:
+            self._registered[name] = registered
+            self._changed.add(name)
+
+    def remove_node(self, name: str) -> None:
+        """Its pods keep what they hold: the node may come back."""
+        self._registered.pop(name, None)
+        self._unregistered.pop(name, None)
+        self._usages.pop(name, None)
+        self._changed.discard(name)
+
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
+        """These pods and no others; reservations stay until they are forgotten or expire."""
+        current = {pod_key(pod): pod for pod in pods}
+        for uid in self._bound.keys() - current.keys():
+            self._unbind(uid)
+        for pod in current.values():
+            self.apply_pod(pod)
+
+    def apply_pod(self, pod: Pod) -> None:
+        """A pod seen bound takes over from its reservation; one that ended holds nothing."""
+        uid = pod_key(pod)
+        holding = read_holding(pod)
+        if holding is None:
+            self._unbind(uid)
+            if pod.status.phase in ("Succeeded", "Failed"):
+                self.forget(uid)
+            return
+        self.forget(uid)
+        if self._bound.get(uid) != holding:
+            self._unbind(uid)
+            self._bound[uid] = holding
+            self._add(uid, holding)
+
+    def remove_pod(self, uid: str) -> None:
+        self._unbind(uid)
+        self.forget(uid)
+
+    def replace_quotas(self, quotas: Iterable[ResourceQuota]) -> None:
+        """These quotas and no others."""
+        self._limits.clear()
+        self._strictest.clear()
+        for quota in quotas:
+            self.apply_quota(quota)
+
+    def apply_quota(self, quota: ResourceQuota) -> None:
+        namespace = quota.metadata.namespace or "default"
+        limits = self._limits.setdefault(namespace, {})
+        limits[quota.metadata.name] = read_limits(quota, self._memory_factor)
+        self._strictest[namespace] = strictest(limits.values())
+
+    def remove_quota(self, quota: ResourceQuota) -> None:
+        namespace = quota.metadata.namespace or "default"
+        limits = self._limits.get(namespace, {})
+        limits.pop(quota.metadata.name, None)
+        self._strictest[namespace] = strictest(limits.values())
+        if not limits:
+            self._limits.pop(namespace, None)
+            self._strictest.pop(namespace, None)
+
+    def reserve(self, uid: str, pod: Pod, node: str, shares: PodShares, until: float) -> None:
+        """Holds `shares` for the pod until it is seen bound, forgotten, or `until` passes; replaces an earlier one."""
+        self.forget(uid)
+        if uid in self._bound:
+            return
+        footprints = effective(container_kinds(pod), shares)
+        holding = Holding(node=node, namespace=pod.metadata.namespace or "default", footprints=footprints)
+        self._reserved[uid] = holding
+        self._reservations[uid] = Reservation(node=node, shares=shares, until=until)
+        self._add(uid, holding)
+
+    def forget(self, uid: str) -> None:
+        """Drops the pod's reservation, if it has one."""
+        holding = self._reserved.pop(uid, None)
+        self._reservations.pop(uid, None)
+        if holding is not None:
+            self._subtract(uid, holding)
+
+    def expire(self, now: float) -> None:
+        """Drops every reservation whose time has come."""
+        for uid in [uid for uid, reservation in self._reservations.items() if reservation.until <= now]:
+            self.forget(uid)
+
+    def reservation(self, uid: str) -> Reservation | None:
+        return self._reservations.get(uid)
+
+    def snapshot(self, excluding_uid: str = "") -> Snapshot:
+        """The cluster as it is now; what the pod `excluding_uid` holds itself does not count."""
+        for name in self._changed & self._registered.keys():
+            self._usages[name] = self._usage(name, self._used.get(name, {}), self._unreadable.get(name, {}))
+        self._changed.clear()
+        nodes = dict(self._usages)
+        own = self._bound.get(excluding_uid) or self._reserved.get(excluding_uid)
+        if own is not None and own.node in nodes:
+            nodes[own.node] = self._usage_without(excluding_uid, own)
+        return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=self._quotas(own))
+
+    def problems(self) -> Mapping[str, str]:
+        """Unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why."""
+        nodes = {f"node {name}": reason for name, reason in self._unregistered.items() if ": " in reason}
+        pods = {f"pod {uid}": holding.problem for uid, holding in self._bound.items() if holding.problem}
+        quotas = {
+            f"resourcequota {namespace}/{name}": "; ".join(limits.problems)
+            for namespace, by_name in self._limits.items()
+            for name, limits in by_name.items()
+            if limits.problems
+        }
+        return {**nodes, **pods, **quotas}
+
+    def _unbind(self, uid: str) -> None:
+        holding = self._bound.pop(uid, None)
+        if holding is not None:
+            self._subtract(uid, holding)
+
+    def _add(self, uid: str, holding: Holding) -> None:
+        used = self._used.setdefault(holding.node, {})
+        for device, footprint in holding.footprints.items():
+            used[device] = used.get(device, NOTHING) + footprint
+        self._unreadable.setdefault(holding.node, {})
+        if holding.unreadable:
+            self._unreadable[holding.node][uid] = holding
+        namespace = self._namespace_used.get(holding.namespace, NOTHING)
+        self._namespace_used[holding.namespace] = namespace + total(holding.footprints.values())
+        self._changed.add(holding.node)
+
+    def _subtract(self, uid: str, holding: Holding) -> None:
+        used = self._used[holding.node]
+        for device, footprint in holding.footprints.items():
+            left = used[device] - footprint
+            if left == NOTHING:
+                del used[device]
+            else:
+                used[device] = left
+        self._unreadable[holding.node].pop(uid, None)
+        left = self._namespace_used[holding.namespace] - total(holding.footprints.values())
+        self._namespace_used[holding.namespace] = left
+        self._changed.add(holding.node)
+
+    def _usage(self, name: str, used: Mapping[DeviceUUID, Footprint], unreadable: Mapping[str, Holding]) -> NodeUsage:
+        node = self._registered[name]
+        full = frozenset[DeviceUUID]().union(*(suspected(holding, node.devices) for holding in unreadable.values()))
+        gpus = (_gpu_usage(device, used.get(device.uuid, NOTHING), device.uuid in full) for device in node.devices)
+        return NodeUsage(node=node, gpus=tuple(gpus))
+
+    def _usage_without(self, uid: str, own: Holding) -> NodeUsage:
+        used = dict(self._used.get(own.node, {}))
+        for device, footprint in own.footprints.items():
+            used[device] = used[device] - footprint
+        unreadable = {key: held for key, held in self._unreadable.get(own.node, {}).items() if key != uid}
+        return self._usage(own.node, used, unreadable)
+
+    def _quotas(self, own: Holding | None) -> dict[str, Quota]:
+        quotas = {}
+        for namespace, limits in self._strictest.items():
+            used = self._namespace_used.get(namespace, NOTHING)
+            if own is not None and own.namespace == namespace:
+                used = used - total(own.footprints.values())
+            quotas[namespace] = Quota(memory_mib=limits.memory_mib, cores=limits.cores, used=used)
+        return quotas
+
+
+def _gpu_usage(device: Device, used: Footprint, full: bool) -> GpuUsage:
+    """A GPU somebody holds an unknown part of counts as wholly taken."""
+    if full:
+        used = used | Footprint(device.slots, device.memory_mib, device.cores)
+    return GpuUsage(device, used.slots, used.memory_mib, used.cores)

@@ -1,0 +1,47 @@
+"""Limits of namespaces on GPU memory and cores, from their ResourceQuotas."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from proto.annotations.keys import RESOURCE_CORES, RESOURCE_MEMORY
+from proto.kubernetes.objects import ResourceQuota
+from proto.quantity import QuantityError, integer_quantity
+
+_MEMORY_KEY = f"limits.{RESOURCE_MEMORY}"
+_CORES_KEY = f"limits.{RESOURCE_CORES}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """None does not limit."""
+
+    memory_mib: int | None = None
+    cores: int | None = None
+    problems: tuple[str, ...] = ()
+
+
+def read_limits(quota: ResourceQuota, memory_factor: int = 1) -> Limits:
+    """An unreadable limit counts as 0 and is named in `problems`: nobody is let past it."""
+    problems: list[str] = []
+
+    def limit(key: str) -> int | None:
+        if key not in quota.spec.hard:
+            return None
+        try:
+            return integer_quantity(quota.spec.hard[key])
+        except QuantityError as error:
+            problems.append(f"{key}: {error}; nothing is admitted until it is corrected")
+            return 0
+
+    memory, cores = limit(_MEMORY_KEY), limit(_CORES_KEY)
+    memory_mib = None if memory is None else memory * max(memory_factor, 1)
+    return Limits(memory_mib=memory_mib, cores=cores, problems=tuple(problems))
+
+
+def strictest(limits: Iterable[Limits]) -> Limits:
+    """Every quota of a namespace must hold, so the smallest limit counts."""
+    every = tuple(limits)
+    return Limits(
+        memory_mib=min((each.memory_mib for each in every if each.memory_mib is not None), default=None),
+        cores=min((each.cores for each in every if each.cores is not None), default=None),
+    )

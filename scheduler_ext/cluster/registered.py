@@ -1,0 +1,62 @@
+"""A node's GPUs as its annotations register them."""
+
+from dataclasses import dataclass, field
+
+from proto.annotations.device_cordon import decode_cordon
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICE_CORDON, NODE_REGISTER, NODE_SCORE, RESOURCE_COUNT
+from proto.annotations.node_register import decode_register
+from proto.annotations.node_score import decode_scores
+from proto.devices import Device, DeviceUUID, PairScores
+from proto.kubernetes.objects import Node
+from proto.quantity import QuantityError, integer_quantity
+
+UNREGISTERED = "node unregistered"
+
+
+class Unregistered(Exception):  # noqa: N818 - a refusal, named by its word on the wire
+    """No GPU of this node can be given out. `reason` is its line in FailedNodes."""
+
+    def __init__(self, problem: str = "") -> None:
+        self.reason = f"{UNREGISTERED}: {problem}" if problem else UNREGISTERED
+        super().__init__(self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredNode:
+    """GPUs in annotation order: that order breaks ties."""
+
+    name: str
+    devices: tuple[Device, ...]
+    pair_scores: PairScores = field(default_factory=dict)
+    cordoned: frozenset[DeviceUUID] = frozenset()
+
+
+def read_node(node: Node) -> RegisteredNode:
+    """Raises Unregistered for a node without GPUs, with unreadable annotations, or whose kubelet offers none now."""
+    annotations = node.metadata.annotations
+    if NODE_REGISTER not in annotations:
+        raise Unregistered
+    try:
+        devices = decode_register(annotations[NODE_REGISTER])
+        scores = decode_scores(annotations[NODE_SCORE]) if annotations.get(NODE_SCORE) else {}
+    except AnnotationError as error:
+        raise Unregistered(str(error)) from error
+    if not devices:
+        raise Unregistered(f"{NODE_REGISTER} lists no GPU")
+    if _kubelet_offers_none(node):
+        raise Unregistered(f"its kubelet offers no {RESOURCE_COUNT} now; is the device plugin running?")
+    return RegisteredNode(
+        name=node.metadata.name,
+        devices=devices,
+        pair_scores=scores,
+        cordoned=decode_cordon(annotations.get(DEVICE_CORDON, "")),
+    )
+
+
+def _kubelet_offers_none(node: Node) -> bool:
+    """A missing count says nothing; an explicit 0 is kubelet's word that the plugin is gone."""
+    try:
+        return integer_quantity(node.status.allocatable.get(RESOURCE_COUNT, 1)) == 0
+    except QuantityError:
+        return False

@@ -1,0 +1,55 @@
+"""The state of the cluster one decision is taken on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from proto.devices import Device
+from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.registered import RegisteredNode
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """One GPU and what is taken of it."""
+
+    device: Device
+    slots: int = 0
+    memory_mib: int = 0
+    cores: int = 0
+
+    def plus(self, memory_mib: int, cores: int) -> "GpuUsage":
+        """With one more container on it."""
+        return GpuUsage(self.device, self.slots + 1, self.memory_mib + memory_mib, self.cores + cores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUsage:
+    """A registered node and its GPUs, in annotation order."""
+
+    node: RegisteredNode
+    gpus: tuple[GpuUsage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What a namespace may hold of all GPUs together; None does not limit."""
+
+    memory_mib: int | None = None
+    cores: int | None = None
+    used: Footprint = NOTHING
+
+    def admits(self, memory_mib: int, cores: int) -> bool:
+        """Whether so much more stays within the limits."""
+        return (self.memory_mib is None or self.used.memory_mib + memory_mib <= self.memory_mib) and (
+            self.cores is None or self.used.cores + cores <= self.cores
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Immutable. `unregistered` says why a known node offers no GPU."""
+
+    nodes: Mapping[str, NodeUsage] = field(default_factory=dict)
+    unregistered: Mapping[str, str] = field(default_factory=dict)
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    """By namespace; a namespace without one is not limited."""

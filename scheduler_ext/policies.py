@@ -1,0 +1,180 @@
+"""Node and GPU policies, and scoring weights, as flags and pod annotations spell them."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from proto.annotations.keys import GPU_POLICY, NODE_POLICY, SCORING_WEIGHTS
+
+_INT64_MAX = 2**63 - 1
+
+
+class PolicyError(ValueError):
+    """A policy or weight that means nothing. `key` is the annotation or flag, `problem` what to write instead."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}")
+        self.key = key
+        self.problem = problem
+
+
+class NodePolicy(StrEnum):
+    BINPACK = "binpack"
+    """Fullest node first."""
+    SPREAD = "spread"
+    """Emptiest node first."""
+
+
+class SortKey(StrEnum):
+    """What GPUs are ordered by; the GPU that sorts last is tried first."""
+
+    SCORE = "score"
+    SCORE_DESCENDING = "score descending"
+    NUMA = "numa"
+    NUMA_DESCENDING = "numa descending"
+    USED_DESCENDING = "used descending"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPolicy:
+    """`keys` order the GPUs, `bound_keys` do when the pod asks to stay on one NUMA node."""
+
+    text: str
+    keys: tuple[SortKey, ...]
+    bound_keys: tuple[SortKey, ...]
+    topology_aware: bool = False
+    idle_only: bool = False
+    """`mutex`: only GPUs that nobody uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Factors of the three terms of the device score."""
+
+    slots: int = 1
+    cores: int = 1
+    memory: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What one pod is placed by. `warnings` are sentences for the pod's author."""
+
+    node: NodePolicy
+    gpu: GpuPolicy
+    weights: Weights = field(default_factory=Weights)
+    warnings: tuple[str, ...] = ()
+
+
+_SPREAD_KEYS = (SortKey.SCORE_DESCENDING, SortKey.NUMA)
+_SINGLE_KEYS: dict[str, tuple[tuple[SortKey, ...], tuple[SortKey, ...]]] = {
+    "binpack": ((SortKey.SCORE, SortKey.NUMA), (SortKey.NUMA_DESCENDING, SortKey.SCORE)),
+    "spread": (_SPREAD_KEYS, (SortKey.NUMA, SortKey.SCORE_DESCENDING)),
+    "mutex": ((SortKey.USED_DESCENDING, SortKey.NUMA), (SortKey.USED_DESCENDING, SortKey.NUMA)),
+}
+_SINGLE_KEYS["topology-aware"] = _SINGLE_KEYS["spread"]
+_CHAIN_KEYS = {"binpack": SortKey.SCORE, "spread": SortKey.SCORE_DESCENDING, "numa": SortKey.NUMA}
+_ALIASES = {"topology": "topology-aware"}
+_GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa")
+
+
+def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePolicy:
+    """For flags. Raises PolicyError for any word but `binpack` and `spread`."""
+    try:
+        return NodePolicy(text)
+    except ValueError:
+        raise PolicyError(key, f"unknown node policy {text!r}; write {' or '.join(NodePolicy)}") from None
+
+
+def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolicy:
+    """For flags: one word or a comma list. Raises PolicyError for a word that is no policy."""
+    unknown = _unknown_words(text)
+    if unknown:
+        raise PolicyError(
+            key, f"unknown GPU policy {unknown[0]!r}; write {', '.join(_GPU_WORDS)} or a comma list of them"
+        )
+    return _gpu_policy(text)
+
+
+def read_policies(annotations: dict[str, str], node: NodePolicy, gpu: GpuPolicy) -> Policies:
+    """The defaults `node` and `gpu`, overridden by the pod's annotations.
+
+    An unknown word in an annotation places the pod as HAMi would (binpack over nodes, spread over GPUs), with a
+    warning. Raises PolicyError for bad weights.
+    """
+    warnings: list[str] = []
+    if NODE_POLICY in annotations:
+        text = annotations[NODE_POLICY]
+        node = NodePolicy.SPREAD if text == NodePolicy.SPREAD else NodePolicy.BINPACK
+        if text not in set(NodePolicy):
+            warnings.append(f"{NODE_POLICY}: unknown node policy {text!r}; placed by binpack")
+    if GPU_POLICY in annotations:
+        text = annotations[GPU_POLICY]
+        gpu = _gpu_policy(text)
+        warnings += (f"{GPU_POLICY}: unknown GPU policy {word!r}; ignored" for word in _unknown_words(text))
+        if any(token in _ALIASES for token in _tokens(text)):
+            warnings.append(f"{GPU_POLICY}: 'topology' is read as 'topology-aware'; write that")
+    return Policies(node=node, gpu=gpu, weights=_weights(annotations), warnings=tuple(warnings))
+
+
+def _tokens(text: str) -> list[str]:
+    """A single word is taken as it stands, blanks included; the words of a list are trimmed."""
+    return [token.strip() for token in text.split(",")] if "," in text else [text]
+
+
+def _unknown_words(text: str) -> list[str]:
+    """Empty words inside a list are harmless, an empty policy is not a policy."""
+    is_list = "," in text
+    return [t for t in _tokens(text) if t not in _GPU_WORDS and t not in _ALIASES and (t or not is_list)]
+
+
+def _gpu_policy(text: str) -> GpuPolicy:
+    tokens = [_ALIASES.get(token, token) for token in _tokens(text)]
+    if "," in text or tokens == ["numa"]:
+        keys, bound_keys = _chain(tokens)
+    else:
+        keys, bound_keys = _SINGLE_KEYS.get(tokens[0], _SINGLE_KEYS["spread"])
+    return GpuPolicy(
+        text=text,
+        keys=keys,
+        bound_keys=bound_keys,
+        topology_aware="topology-aware" in tokens,
+        idle_only="mutex" in tokens,
+    )
+
+
+def _chain(tokens: list[str]) -> tuple[tuple[SortKey, ...], tuple[SortKey, ...]]:
+    keys = tuple(dict.fromkeys(_CHAIN_KEYS[token] for token in tokens if token in _CHAIN_KEYS))
+    keys = keys or (SortKey.SCORE_DESCENDING,)
+    rest = tuple(key for key in keys if key is not SortKey.NUMA)
+    return (*keys, SortKey.INDEX), (SortKey.NUMA, *rest, SortKey.INDEX)
+
+
+def _weights(annotations: dict[str, str]) -> Weights:
+    text = annotations.get(SCORING_WEIGHTS)
+    if text is None:
+        return Weights()
+    parts = text.split(",")
+    values: dict[str, int] = {}
+    for part in parts:
+        name, separator, number = (piece.strip() for piece in part.partition("="))
+        if name not in ("slot", "core", "memory") or not separator:
+            raise _bad_weights(text, f"{part.strip()!r} is not slot=, core= or memory=")
+        if name in values:
+            raise _bad_weights(text, f"{name} is given twice")
+        values[name] = _weight(text, name, number)
+    if len(values) != 3:
+        raise _bad_weights(text, "slot, core and memory are all needed")
+    if not any(values.values()):
+        raise _bad_weights(text, "at least one weight must be above 0")
+    return Weights(slots=values["slot"], cores=values["core"], memory=values["memory"])
+
+
+def _weight(text: str, name: str, number: str) -> int:
+    if not (number.isascii() and number.removeprefix("+").isdigit()) or int(number) > _INT64_MAX:
+        raise _bad_weights(text, f"{name} must be a whole number from 0, found {number!r}")
+    return int(number)
+
+
+def _bad_weights(text: str, problem: str) -> PolicyError:
+    return PolicyError(SCORING_WEIGHTS, f"{problem} in {text!r}; write it like slot=1,core=1,memory=3")

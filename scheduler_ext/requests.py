@@ -1,0 +1,211 @@
+"""What a pod asks for: GPUs, memory and cores of each container, filters and policies."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from proto.annotations import keys
+from proto.devices import DeviceUUID
+from proto.kubernetes.objects import Container, Pod
+from proto.quantity import QuantityError, integer_quantity
+from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
+
+_INT32_MAX = 2**31 - 1
+_TRUE_WORDS = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+
+
+class RequestError(ValueError):
+    """A pod asks for something that cannot be read. `container` is empty when the pod's annotations are at fault."""
+
+    def __init__(self, container: str, key: str, problem: str) -> None:
+        super().__init__(f"container {container}: {key}: {problem}" if container else f"{key}: {problem}")
+        self.container = container
+        self.key = key
+        self.problem = problem
+
+
+class ContainerKind(StrEnum):
+    INIT = "init"
+    """Runs to its end before the next container starts."""
+    SIDECAR = "sidecar"
+    """An init container that keeps running beside everything after it."""
+    APP = "app"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSettings:
+    """Defaults of the cluster. A memory request is multiplied by `memory_factor` to get MiB."""
+
+    default_memory_mib: int = 0
+    """For containers that ask for no memory; 0 gives them the whole GPU."""
+    default_cores: int = 0
+    memory_factor: int = 1
+    node_policy: NodePolicy = NodePolicy.BINPACK
+    gpu_policy: GpuPolicy = field(default_factory=lambda: parse_gpu_policy("spread"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerNeed:
+    """`count` different GPUs with so much of each."""
+
+    count: int
+    memory_mib: int
+    """0 when only a percentage is asked for."""
+    memory_percent: int | None
+    cores: int
+    """Percent of one GPU as asked for, also above 100: the device score counts it so. 0 shares without a limit."""
+
+    @property
+    def reserved_cores(self) -> int:
+        """What is taken: at most one GPU."""
+        return min(self.cores, 100)
+
+    def reserved_mib(self, total_mib: int) -> int:
+        """What is taken of a GPU with `total_mib`: the absolute amount wins over the percentage."""
+        if self.memory_mib or self.memory_percent is None:
+            return self.memory_mib
+        return total_mib * self.memory_percent // 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFilter:
+    """Which GPUs the pod's author allows; None does not restrict. Types are lower case and match anywhere."""
+
+    types: tuple[str, ...] | None = None
+    refused_types: tuple[str, ...] = ()
+    uuids: frozenset[DeviceUUID] | None = None
+    refused_uuids: frozenset[DeviceUUID] = frozenset()
+    modes: str | None = None
+    """A GPU's mode must occur in this text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """`needs` and `kinds` have one entry per container, init containers first; None asks for no GPU."""
+
+    pod: str
+    namespace: str
+    uid: str
+    needs: tuple[ContainerNeed | None, ...]
+    kinds: tuple[ContainerKind, ...]
+    policies: Policies
+    filter: DeviceFilter = field(default_factory=DeviceFilter)
+    numa_bound: bool = False
+
+
+def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
+    """None when no container asks for a GPU. Raises RequestError naming container, key and problem."""
+    needs = tuple(_need(container, settings) for container in containers(pod))
+    if not any(needs):
+        return None
+    annotations = pod.metadata.annotations
+    try:
+        policies = read_policies(annotations, settings.node_policy, settings.gpu_policy)
+    except PolicyError as error:
+        raise RequestError("", error.key, error.problem) from error
+    return GpuRequest(
+        pod=pod.metadata.name,
+        namespace=pod.metadata.namespace or "default",
+        uid=pod_key(pod),
+        needs=needs,
+        kinds=container_kinds(pod),
+        policies=policies,
+        filter=_device_filter(annotations),
+        numa_bound=annotations.get(keys.NUMA_BIND, "") in _TRUE_WORDS,
+    )
+
+
+def containers(pod: Pod) -> tuple[Container, ...]:
+    """In the order of the device annotations: init containers, then app containers."""
+    return (*pod.spec.init_containers, *pod.spec.containers)
+
+
+def container_kinds(pod: Pod) -> tuple[ContainerKind, ...]:
+    inits = (
+        ContainerKind.SIDECAR if container.restart_policy == "Always" else ContainerKind.INIT
+        for container in pod.spec.init_containers
+    )
+    return (*inits, *(ContainerKind.APP for _ in pod.spec.containers))
+
+
+def pod_key(pod: Pod) -> str:
+    """The UID; `<namespace>/<name>` for a pod written by hand that has none."""
+    return pod.metadata.uid or f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
+
+
+def gpu_count(container: Container) -> int:
+    """How many GPUs the container asks for, 0 when that cannot be read."""
+    try:
+        return _amount(container, keys.RESOURCE_COUNT) or 0
+    except RequestError:
+        return 0
+
+
+def _need(container: Container, settings: RequestSettings) -> ContainerNeed | None:
+    count = _amount(container, keys.RESOURCE_COUNT)
+    if not count:
+        return None
+    memory_mib = _memory_mib(container, settings.memory_factor)
+    percent = _percent(container)
+    if percent is None and memory_mib == 0:
+        memory_mib = settings.default_memory_mib
+        percent = None if memory_mib else 100
+    cores = _amount(container, keys.RESOURCE_CORES)
+    return ContainerNeed(
+        count=count,
+        memory_mib=memory_mib,
+        memory_percent=percent,
+        cores=settings.default_cores if cores is None else min(cores, _INT32_MAX),
+    )
+
+
+def _memory_mib(container: Container, factor: int) -> int:
+    amount = (_amount(container, keys.RESOURCE_MEMORY) or 0) * max(factor, 1)
+    if amount > _INT32_MAX:
+        raise RequestError(
+            container.name,
+            keys.RESOURCE_MEMORY,
+            f"{amount} MiB is more than any GPU has; the number counts MiB already, so 8 GiB is written 8192",
+        )
+    return amount
+
+
+def _percent(container: Container) -> int | None:
+    """None when unset; 0 counts as unset, above 100 as 100."""
+    percent = _amount(container, keys.RESOURCE_MEMORY_PERCENTAGE)
+    return min(percent, 100) if percent else None
+
+
+def _amount(container: Container, key: str) -> int | None:
+    """The limit, else the request, else None."""
+    resources = container.resources
+    value = resources.limits.get(key, resources.requests.get(key))
+    if value is None:
+        return None
+    try:
+        amount = integer_quantity(value)
+    except QuantityError as error:
+        raise RequestError(container.name, key, str(error)) from error
+    if amount < 0:
+        raise RequestError(container.name, key, f"must not be negative, found {value}")
+    return amount
+
+
+def _device_filter(annotations: dict[str, str]) -> DeviceFilter:
+    types = _words(annotations.get(keys.USE_GPU_TYPE, ""))
+    refused_types = _words(annotations.get(keys.NO_USE_GPU_TYPE, "")) or ()
+    uuids = _words(annotations.get(keys.USE_GPU_UUID, ""))
+    refused_uuids = _words(annotations.get(keys.NO_USE_GPU_UUID, "")) or ()
+    return DeviceFilter(
+        types=None if types is None else tuple(word.lower() for word in types),
+        refused_types=tuple(word.lower() for word in refused_types),
+        uuids=None if uuids is None else frozenset(map(DeviceUUID, uuids)),
+        refused_uuids=frozenset(map(DeviceUUID, refused_uuids)),
+        modes=annotations.get(keys.VGPU_MODE),
+    )
+
+
+def _words(text: str) -> tuple[str, ...] | None:
+    """The words of a comma list; None for a blank one, which restricts nothing."""
+    if not text.strip():
+        return None
+    return tuple(word.strip() for word in text.split(",") if word.strip())

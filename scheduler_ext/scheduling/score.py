@@ -1,0 +1,58 @@
+"""Device and node scores, in 32-bit floats as HAMi computes them, so that ties fall the same way.
+
+The device score is a prediction: it counts the request in.
+Source of the formulas: HAMi v2.10, pkg/scheduler/policy.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+
+from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.policies import Weights
+from scheduler_ext.requests import ContainerNeed
+
+_SINGLE = Struct("f")
+_FACTOR = 10
+
+
+def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
+    """`10 * (slots + cores + memory)`, each the weighted fraction in use with the container; 0 if a total is 0."""
+    device = gpu.device
+    if not (device.slots and device.cores and device.memory_mib):
+        return 0.0
+    slots = _fraction(gpu.slots + 1, device.slots, weights.slots)
+    cores = _fraction(gpu.cores + need.cores, device.cores, weights.cores)
+    memory = _fraction(gpu.memory_mib + _scored_mib(need, device.memory_mib), device.memory_mib, weights.memory)
+    return _single(_single(_single(slots + cores) + memory) * _FACTOR)
+
+
+def node_score(gpus: Iterable[GpuUsage]) -> float:
+    """`10 * (slots + cores + memory)`, each the fraction of the node in use before the pod; 0 if a total is 0."""
+    used_slots = used_cores = used_mib = slots = cores = mib = 0
+    for gpu in gpus:
+        used_slots += gpu.slots
+        used_cores += gpu.cores
+        used_mib += gpu.memory_mib
+        slots += gpu.device.slots
+        cores += gpu.device.cores
+        mib += gpu.device.memory_mib
+    if not (slots and cores and mib):
+        return 0.0
+    terms = _fraction(used_slots, slots), _fraction(used_cores, cores), _fraction(used_mib, mib)
+    return _single(_single(_single(terms[0] + terms[1]) + terms[2]) * _FACTOR)
+
+
+def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
+    """Unlike the reservation, the score lets the percentage win over the absolute amount."""
+    return need.memory_mib if need.memory_percent is None else total_mib * need.memory_percent // 100
+
+
+def _fraction(used: int, total: int, weight: int = 1) -> float:
+    fraction = _single(_single(used) / _single(total))
+    return fraction if weight == 1 else _single(fraction * _single(weight))
+
+
+def _single(number: float) -> float:
+    """Rounded to 32 bits; rounding a 64-bit sum, product or quotient of 32-bit numbers once more is exact."""
+    rounded: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    return rounded

@@ -1,0 +1,178 @@
+"""Binds against the embedded API server."""
+
+import asyncio
+
+from proto.annotations import keys
+from proto.annotations.node_lock import NodeLock, encode_lock
+from simulation.apiserver import Fault
+from tests.scheduler_ext.rig import eventually, node_json, now, running
+
+IMMEDIATE = node_json("n", allocation="immediate")
+
+
+async def test_a_bind_is_one_write_with_the_whole_decision() -> None:
+    async with running(node_json("n")) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+        assert await rig.bind(pod, "n") == ""
+        assert rig.writes() == [("create", "pods", "binding")]
+        bound = rig.pod("p")
+        assert bound["spec"]["nodeName"] == "n"
+        assert bound["metadata"]["labels"][keys.POD_NODE] == "n"
+        annotations = bound["metadata"]["annotations"]
+        assert annotations.pop(keys.POD_TIME).isdigit()
+        assert annotations.pop(keys.BIND_TIME).isdigit()
+        assert annotations == {
+            keys.POD_NODE: "n",
+            keys.DEVICES_TO_ALLOCATE: "GPU-n-0,NVIDIA,1000,0:;",
+            keys.DEVICES_ALLOCATED: "GPU-n-0,NVIDIA,1000,0:;",
+            keys.BIND_PHASE: "allocating",
+        }
+
+
+async def test_a_repeated_bind_does_no_harm() -> None:
+    async with running(node_json("n"), node_json("m")) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+        assert await asyncio.gather(*(rig.bind(pod, "n") for _ in range(3))) == ["", "", ""]
+        assert await rig.bind(pod, "n") == ""
+        assert "already bound to node n" in await rig.bind(pod, "m")
+        assert len(rig.writes()) <= 2
+
+
+async def test_without_a_reservation_the_pod_is_decided_for_the_named_node() -> None:
+    async with running(node_json("n", slots=1)) as rig:
+        pod, late = rig.add_pod("p"), rig.add_pod("late")
+        assert await rig.bind(pod, "n") == ""
+        assert rig.pod("p")["metadata"]["annotations"][keys.DEVICES_ALLOCATED] == "GPU-n-0,NVIDIA,1000,0:;"
+        problem = await rig.bind(late, "n")
+        assert problem == "pod default/late cannot be bound to node n: 1/1 CardTimeSlicingExhausted"
+
+
+async def test_a_pod_without_gpus_gets_a_plain_binding() -> None:
+    async with running(node_json("n")) as rig:
+        pod = rig.add_pod("p", gpus=0)
+        assert await rig.bind(pod, "n") == ""
+        assert rig.pod("p")["spec"]["nodeName"] == "n"
+        assert keys.POD_NODE not in rig.pod("p")["metadata"].get("annotations", {})
+
+
+async def test_a_pod_or_node_that_is_gone_is_one_sentence() -> None:
+    async with running(node_json("n")) as rig:
+        pod = rig.add_pod("p")
+        assert await rig.bind(pod, "x") == "pod default/p cannot be bound to node x: there is no such node"
+        rig.server.delete("pods", "p", namespace="default")
+        assert await rig.bind(pod, "n") == "pod default/p cannot be bound to node n: the pod is gone"
+
+
+async def test_a_bind_whose_answer_was_lost_is_still_a_bind() -> None:
+    async with running(node_json("n")) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+        rig.server.inject(Fault(resources=frozenset({"pods"}), subresource="binding", drop="after", times=1))
+        assert await rig.bind(pod, "n") == ""
+
+
+async def test_an_api_server_that_stays_away_ends_at_the_deadline() -> None:
+    async with running(node_json("n"), bind_deadline_seconds=0.5) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+        rig.server.inject(Fault(subresource="binding", status=500))
+        problem = await rig.bind(pod, "n")
+        assert problem.startswith(
+            "pod default/p cannot be bound to node n: not done within 0.5 s: the API server answered 500"
+        )
+
+
+async def test_two_binds_on_an_immediate_node_go_one_after_the_other_as_the_phase_flips() -> None:
+    async with running(IMMEDIATE) as rig:
+        first, second = rig.add_pod("first"), rig.add_pod("second")
+        for pod in (first, second):
+            await rig.filter(pod, "n")
+        assert await rig.bind(first, "n") == ""
+        lock = rig.lock("n")
+        assert lock is not None
+        assert lock.endswith(",default,first")
+        waiting = asyncio.create_task(rig.bind(second, "n"))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        rig.set_phase("first", "success")
+        assert await waiting == ""
+        lock = rig.lock("n")
+        assert lock is not None
+        assert lock.endswith(",default,second")
+
+
+async def test_a_bind_that_waits_too_long_says_for_whom_and_leaves_the_others_lock() -> None:
+    async with running(IMMEDIATE, bind_deadline_seconds=0.4) as rig:
+        first, second = rig.add_pod("first"), rig.add_pod("second")
+        assert await rig.bind(first, "n") == ""
+        problem = await rig.bind(second, "n")
+        assert "not done within 0.4 s: pod default/first holds its lock since" in problem
+        lock = rig.lock("n")
+        assert lock is not None
+        assert lock.endswith(",default,first")
+
+
+async def test_the_lock_of_a_pod_that_is_gone_is_taken_over() -> None:
+    async with running(IMMEDIATE) as rig:
+        stale = encode_lock(NodeLock(taken_at=now(), namespace="default", pod="never-was"))
+        rig.server.patch("nodes", "n", {"metadata": {"annotations": {keys.NODE_LOCK: stale}}})
+        assert await rig.bind(rig.add_pod("p"), "n") == ""
+
+
+async def test_a_deleted_holder_frees_its_node_at_once() -> None:
+    async with running(IMMEDIATE) as rig:
+        first, second = rig.add_pod("first"), rig.add_pod("second")
+        assert await rig.bind(first, "n") == ""
+        waiting = asyncio.create_task(rig.bind(second, "n"))
+        await asyncio.sleep(0.1)
+        rig.server.delete("pods", "first", namespace="default")
+        assert await waiting == ""
+
+
+async def test_an_unreadable_lock_expires() -> None:
+    async with running(IMMEDIATE, node_lock_ttl_seconds=0.3) as rig:
+        rig.server.patch("nodes", "n", {"metadata": {"annotations": {keys.NODE_LOCK: "a,b,c,d"}}})
+        assert await rig.bind(rig.add_pod("p"), "n") == ""
+
+
+async def test_a_refused_binding_gives_lock_and_gpus_back() -> None:
+    async with running(node_json("n", slots=1, allocation="immediate")) as rig:
+        pod, other = rig.add_pod("p"), rig.add_pod("other")
+        await rig.filter(pod, "n")
+        rig.server.inject(Fault(subresource="binding", status=422, times=1))
+        assert "422" in await rig.bind(pod, "n")
+        assert (await rig.filter(other, "n"))["NodeNames"] == ["n"]
+
+        async def unlocked() -> bool:
+            return rig.lock("n") is None
+
+        await eventually(unlocked)
+
+
+async def test_many_binds_on_one_immediate_node_all_succeed() -> None:
+    async with running(IMMEDIATE, bind_deadline_seconds=10.0) as rig:
+        pods = [rig.add_pod(f"p{n}") for n in range(8)]
+        binds = [asyncio.create_task(rig.bind(pod, "n")) for pod in pods]
+
+        async def served() -> bool:
+            for pod in rig.server.store.objects("pods"):
+                if pod["metadata"].get("annotations", {}).get(keys.BIND_PHASE) == "allocating":
+                    rig.set_phase(pod["metadata"]["name"], "success")
+            return all(bind.done() for bind in binds)
+
+        await eventually(served, 10.0)
+        assert [bind.result() for bind in binds] == [""] * 8
+
+
+async def test_events_tell_of_the_bind() -> None:
+    async with running(node_json("n")) as rig:
+        assert await rig.bind(rig.add_pod("p"), "n") == ""
+
+        async def told() -> bool:
+            return [(e["reason"], e["type"], e["message"]) for e in rig.server.store.objects("events")] == [
+                ("BindingSucceed", "Normal", "Successfully binding node [n] to default/p")
+            ]
+
+        await eventually(told)

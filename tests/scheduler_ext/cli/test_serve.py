@@ -1,0 +1,88 @@
+"""`topogpu-scheduler serve` as a process."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+from scheduler_ext.cli.serve import serve
+from simulation.apiserver import EmbeddedApiServer
+
+UNREACHABLE = EmbeddedApiServer(port=1).kubeconfig()
+
+
+def refusal(*args: str) -> str:
+    result = CliRunner().invoke(serve, list(args))
+    assert result.exit_code == 1
+    assert len(result.output.strip().splitlines()) == 1
+    return result.output.strip()
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--node-scheduler-policy", "tidy"), "--node-scheduler-policy: unknown node policy 'tidy'"),
+        (("--gpu-scheduler-policy", "tidy"), "--gpu-scheduler-policy: unknown GPU policy 'tidy'"),
+        (("--http_bind", "8080"), "'8080' is not an address to listen on"),
+        (("--node-lock-timeout", "soon"), "'soon' is not a duration"),
+        (("--node-lock-timeout", "0s"), "'0s' is not a duration above zero"),
+        (("--kubeconfig", "/nowhere/config"), "/nowhere/config"),
+    ],
+)
+def test_a_bad_flag_is_one_sentence(args: tuple[str, ...], sentence: str) -> None:
+    assert sentence in refusal(*args)
+
+
+def test_a_taken_port_is_one_sentence() -> None:
+    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as folder, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        kubeconfig = Path(folder) / "config"
+        kubeconfig.write_text(UNREACHABLE)
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", address, "--log-level", "error"]
+        result = subprocess.run(
+            [*command, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True, timeout=30, check=False
+        )
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert result.stderr == (
+            f"Error: Cannot listen on {address}: address already in use; choose another --http_bind.\n"
+        )
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+async def test_it_says_where_it_listens_answers_and_stops_cleanly(stop: signal.Signals) -> None:
+    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as folder:
+        kubeconfig = Path(folder) / "config"
+        async with EmbeddedApiServer() as server:
+            kubeconfig.write_text(server.kubeconfig())
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
+                *("--kubeconfig", str(kubeconfig)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+            try:
+                assert process.stdout is not None
+                line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+                assert re.fullmatch(r"listening on http://127\.0\.0\.1:\d+", line)
+                async with aiohttp.ClientSession() as http, http.get(f"{line.split()[-1]}/healthz") as response:
+                    assert response.status == 200
+                process.send_signal(stop)
+                _, errors = await asyncio.wait_for(process.communicate(), 30)
+                assert process.returncode == 0
+                assert b"Traceback" not in errors
+            finally:
+                if process.returncode is None:
+                    process.kill()

@@ -1,0 +1,169 @@
+"""A whole extender before an embedded API server: real HTTP on both sides."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from proto.annotations import keys
+from proto.kubernetes.client import ApiServer
+from scheduler_ext.cli.serve import listening, running_extender
+from scheduler_ext.http_server import Extender
+from scheduler_ext.requests import RequestSettings
+from scheduler_ext.settings import ListenAddress, ServeSettings
+from simulation.apiserver import EmbeddedApiServer
+
+FAST = ServeSettings(sync_wait_seconds=0.3, bind_deadline_seconds=2.0)
+
+
+@dataclass(frozen=True)
+class Rig:
+    server: EmbeddedApiServer
+    extender: Extender
+    url: str
+    http: aiohttp.ClientSession
+
+    async def post(self, path: str, body: object) -> dict[str, Any]:
+        async with self.http.post(self.url + path, data=json.dumps(body)) as response:
+            assert response.status == 200, await response.text()
+            answer: dict[str, Any] = json.loads(await response.read())
+            return answer
+
+    async def filter(self, pod: dict[str, Any], *nodes: str) -> dict[str, Any]:
+        return await self.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+
+    async def bind(self, pod: dict[str, Any], node: str) -> str:
+        metadata = pod["metadata"]
+        args = {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+        return str((await self.post("/bind", args))["Error"])
+
+    async def status(self, path: str) -> tuple[int, str]:
+        async with self.http.get(self.url + path) as response:
+            return response.status, await response.text()
+
+    def add_pod(self, name: str, *, gpus: int = 1, memory_mib: int = 1000) -> dict[str, Any]:
+        return self.server.create(pod_json(name, gpus=gpus, memory_mib=memory_mib))
+
+    def pod(self, name: str) -> dict[str, Any]:
+        found = self.server.store.get("pods", "default", name)
+        assert found is not None
+        return found
+
+    def lock(self, node: str) -> str | None:
+        found = self.server.store.get("nodes", "", node)
+        assert found is not None
+        value: str | None = found["metadata"].get("annotations", {}).get(keys.NODE_LOCK)
+        return value
+
+    def set_phase(self, pod: str, phase: str) -> None:
+        body = {"metadata": {"annotations": {keys.BIND_PHASE: phase}}}
+        self.server.patch("pods", pod, body, namespace="default")
+
+    def writes(self) -> list[tuple[str, str, str]]:
+        """Everything written through HTTP, events apart."""
+        return [
+            (request.verb, request.resource, request.subresource)
+            for request in self.server.requests
+            if request.verb in ("create", "patch", "update", "delete") and request.resource != "events"
+        ]
+
+
+@asynccontextmanager
+async def running(
+    *nodes: dict[str, Any], settings: ServeSettings = FAST, synced: bool = True, **changes: Any
+) -> AsyncIterator[Rig]:
+    async with EmbeddedApiServer() as server:
+        for node in nodes:
+            server.create(node)
+        with_changes = replace(settings, **changes)
+        async with extender_for(server, with_changes, synced=synced) as rig:
+            yield rig
+
+
+@asynccontextmanager
+async def extender_for(server: EmbeddedApiServer, settings: ServeSettings, *, synced: bool) -> AsyncIterator[Rig]:
+    kubeconfig = Path("/tmp") / f"tg-kubeconfig-{server.url.rpartition(':')[2]}"
+    kubeconfig.write_text(server.kubeconfig())
+    api = await ApiServer.connect(str(kubeconfig), timeout_seconds=1.0)
+    kubeconfig.unlink()
+    try:
+        async with (
+            running_extender(api, settings, RequestSettings()) as extender,
+            listening(extender, ListenAddress(host="127.0.0.1", port=0)) as url,
+            aiohttp.ClientSession() as http,
+        ):
+            rig = Rig(server=server, extender=extender, url=url, http=http)
+            if synced:
+                await eventually(lambda: _ready(rig))
+            yield rig
+    finally:
+        await api.close()
+
+
+async def _ready(rig: Rig) -> bool:
+    return (await rig.status("/readyz"))[0] == 200
+
+
+async def eventually(fact: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not await fact():
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.01)
+
+
+def node_json(
+    name: str, *, gpus: int = 1, slots: int = 10, memory_mib: int = 40960, allocation: str = "slots"
+) -> dict[str, Any]:
+    devices = [
+        {
+            "id": f"GPU-{name}-{index}",
+            "index": index,
+            "count": slots,
+            "devmem": memory_mib,
+            "devcore": 100,
+            "type": "NVIDIA A100-SXM4-40GB",
+            "mode": "hami-core",
+            "health": True,
+        }
+        for index in range(gpus)
+    ]
+    annotations = {keys.NODE_REGISTER: json.dumps(devices), keys.NODE_ALLOCATION: allocation}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "annotations": annotations},
+        "status": {
+            "allocatable": {keys.RESOURCE_COUNT: str(gpus * slots)},
+            "capacity": {keys.RESOURCE_COUNT: str(gpus * slots)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def pod_json(name: str, *, gpus: int = 1, memory_mib: int = 1000) -> dict[str, Any]:
+    limits = {keys.RESOURCE_COUNT: str(gpus), keys.RESOURCE_MEMORY: str(memory_mib)} if gpus else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {
+            "schedulerName": "topogpu-scheduler",
+            "containers": [{"name": "main", "image": "work", "resources": {"limits": limits}}],
+        },
+    }
+
+
+def now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)

@@ -1,0 +1,108 @@
+"""The golden vectors of HAMi's decisions that no recorded case holds, and what TopoGPU does better."""
+
+import dataclasses
+
+import pytest
+
+from proto.annotations import keys
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.devices import PairScores
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
+from scheduler_ext.scheduling.decide import Decision, decide
+from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+
+
+def two_numa(**used: tuple[int, int, int]) -> list[GpuUsage]:
+    return [GpuUsage(device(n, numa=n // 2), *used.get(f"G{n}", (0, 0, 0))) for n in range(4)]
+
+
+def on(gpus: list[GpuUsage], wanted: Pod, scores: PairScores | None = None, quota: Quota | None = None) -> str:
+    """The annotation, or the reason."""
+    cluster = snapshot(usage("n", gpus, scores))
+    if quota is not None:
+        cluster = dataclasses.replace(cluster, quotas={"default": quota})
+    decision = decide(request(wanted), cluster, ["n"])
+    return encode_pod_devices(decision.shares) if decision.node else decision.failed["n"]
+
+
+def test_a_container_without_gpus_keeps_its_place_in_the_annotation() -> None:
+    assert on(two_numa(), pod(container(), container(gpu=1, gpumem=1000))) == ";G3,NVIDIA,1000,0:;"
+
+
+def test_an_init_container_shares_the_gpu_of_the_app_container() -> None:
+    both = pod(container(gpu=1, gpumem=1000), inits=[container(gpu=1, gpumem=8000)])
+    assert on(two_numa(), both) == "G3,NVIDIA,8000,0:;G3,NVIDIA,1000,0:;"
+
+
+def test_an_init_container_is_moved_to_the_gpus_of_the_app_containers_when_it_fits_there() -> None:
+    both = pod(
+        container(gpu=1, gpumem=40960),
+        inits=[container(gpu=1, gpumem=1000)],
+        annotations={keys.GPU_POLICY: "binpack"},
+    )
+    gpus = two_numa(G0=(1, 1000, 0))
+    assert on(gpus, both) == "G3,NVIDIA,1000,0:;G3,NVIDIA,40960,0:;"
+
+
+def test_a_sidecar_keeps_its_share_while_the_app_containers_run() -> None:
+    together = pod(container(gpu=1, gpumem=30000), inits=[container("s", "Always", gpu=1, gpumem=20000)])
+    assert on([GpuUsage(device(0))], together) == "1/1 CardInsufficientMemory"
+
+
+def test_an_ordinary_init_container_is_gone_when_the_app_containers_run() -> None:
+    in_turn = pod(container(gpu=1, gpumem=30000), inits=[container("i", gpu=1, gpumem=20000)])
+    assert on([GpuUsage(device(0))], in_turn) == "G0,NVIDIA,20000,0:;G0,NVIDIA,30000,0:;"
+
+
+def test_topology_aware_and_numa_bind_find_the_group_that_fits() -> None:
+    bound = {keys.GPU_POLICY: "topology-aware", keys.NUMA_BIND: "true"}
+    wanted = pod(container(gpu=2, gpumem=1000), annotations=bound)
+    assert on(two_numa(G0=(10, 0, 0)), wanted) == "G3,NVIDIA,1000,0:G2,NVIDIA,1000,0:;"
+    assert on(two_numa(G2=(10, 0, 0)), wanted) == "G1,NVIDIA,1000,0:G0,NVIDIA,1000,0:;"
+
+
+def test_numa_bind_says_how_many_gpus_each_side_lacked() -> None:
+    wanted = pod(container(gpu=3, gpumem=1000), annotations={keys.NUMA_BIND: "true"})
+    assert on(two_numa(), wanted) == "2/4 AllocatedCardsInsufficientRequest, 2/4 NumaNotFit"
+
+
+def test_a_quota_does_not_hide_the_best_connected_pair() -> None:
+    uuids = [gpu.device.uuid for gpu in two_numa()]
+    scores = {a: {b: 100 if {a, b} == {"G0", "G1"} else 10 for b in uuids if b != a} for a in uuids}
+    wanted = pod(container(gpu=2, gpumem=10000), annotations={keys.GPU_POLICY: "topology-aware"})
+    assert on(two_numa(), wanted, scores, Quota(memory_mib=25000)) == "G1,NVIDIA,10000,0:G0,NVIDIA,10000,0:;"
+    assert on(two_numa(), wanted, scores, Quota(memory_mib=15000)).endswith("3/4 ResourceQuotaNotFit")
+
+
+@pytest.mark.parametrize("inits", [0, 1])
+def test_a_quota_counts_all_app_containers_also_behind_an_init_container(inits: int) -> None:
+    wanted = pod(
+        container(gpu=1, gpumem=3000), container(gpu=1, gpumem=3000), inits=[container(f"i{n}") for n in range(inits)]
+    )
+    assert on([GpuUsage(device(0))], wanted, quota=Quota(memory_mib=5000)) == "1/1 ResourceQuotaNotFit"
+
+
+def test_a_gpu_in_mig_mode_is_not_cut_by_hami_core() -> None:
+    gpu = GpuUsage(dataclasses.replace(device(0), mode="mig"))
+    wanted = pod(container(gpu=1, gpumem=1000), annotations={keys.VGPU_MODE: "hami-core"})
+    assert on([gpu], wanted) == "1/1 CardTypeMismatch"
+
+
+def test_a_cordoned_gpu_gets_no_new_pods() -> None:
+    gpus = two_numa()
+    node = RegisteredNode(
+        name="n", devices=tuple(gpu.device for gpu in gpus), cordoned=frozenset({gpus[3].device.uuid})
+    )
+    cluster = Snapshot(nodes={"n": NodeUsage(node=node, gpus=tuple(gpus))})
+    assert decide(request(pod(container(gpu=1))), cluster, ["n"]).shares[0][0].uuid == "G2"
+
+
+def test_nodes_of_equal_score_are_taken_by_name() -> None:
+    cluster = snapshot(*(usage(name, two_numa()) for name in ("b", "a", "c")))
+    assert decide(request(pod(container(gpu=1))), cluster, ["c", "b", "a"]).node == "a"
+
+
+def test_no_node_offered_is_said() -> None:
+    assert decide(request(pod(container(gpu=1))), Snapshot(), []) == Decision(node=None, error="no node was offered")

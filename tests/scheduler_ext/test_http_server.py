@@ -1,0 +1,154 @@
+"""`/filter`, health and bad input, over real HTTP."""
+
+import asyncio
+
+import pytest
+
+from proto.annotations import keys
+from simulation.apiserver import EmbeddedApiServer
+from tests.scheduler_ext.rig import FAST, eventually, extender_for, node_json, pod_json, running
+
+
+async def test_filter_by_names_answers_one_node_and_all_five_keys() -> None:
+    async with running(node_json("a"), node_json("b")) as rig:
+        answer = await rig.filter(pod_json("p"), "a", "b", "nowhere")
+        assert answer == {
+            "Nodes": None,
+            "NodeNames": ["a"],
+            "FailedNodes": None,
+            "FailedAndUnresolvableNodes": None,
+            "Error": "",
+        }
+        assert rig.writes() == []
+
+
+async def test_filter_says_of_each_node_why_it_does_not_fit() -> None:
+    async with running(node_json("small", memory_mib=500)) as rig:
+        answer = await rig.filter(pod_json("p"), "small", "nowhere")
+        assert answer["NodeNames"] is None
+        assert answer["FailedNodes"] == {"small": "1/1 CardInsufficientMemory", "nowhere": "node unregistered"}
+
+
+async def test_filter_by_nodes_decides_as_if_nothing_ran_and_reserves_nothing() -> None:
+    async with running(node_json("a", slots=1)) as rig:
+        assert (await rig.filter(pod_json("first"), "a"))["NodeNames"] == ["a"]
+        for name in ("second", "third"):
+            body = {"Pod": pod_json(name), "Nodes": {"items": [node_json("a", slots=1), {"metadata": {"name": "x"}}]}}
+            answer = await rig.post("/filter", body)
+            assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["a"]
+            assert answer["NodeNames"] is None
+            assert answer["FailedNodes"].keys() == {"x"}
+
+
+async def test_a_pod_without_gpus_passes_even_before_the_sync() -> None:
+    async with EmbeddedApiServer() as server:
+        await server.go_offline()
+        async with extender_for(server, FAST, synced=False) as rig:
+            answer = await rig.filter(pod_json("p", gpus=0), "a", "b")
+            assert answer["NodeNames"] == ["a", "b"]
+            by_nodes = await rig.post("/filter", {"Pod": pod_json("p", gpus=0), "Nodes": {"items": [node_json("n")]}})
+            assert [node["metadata"]["name"] for node in by_nodes["Nodes"]["items"]] == ["n"]
+
+
+async def test_without_a_sync_readyz_is_503_and_filter_says_what_is_missing_in_bounded_time() -> None:
+    async with EmbeddedApiServer() as server:
+        await server.go_offline()
+        async with extender_for(server, FAST, synced=False) as rig:
+            assert await rig.status("/healthz") == (200, "")
+            assert await rig.status("/readyz") == (
+                503,
+                "waiting for the first list of nodes, pods, resourcequotas\n",
+            )
+            answer = await rig.filter(pod_json("p"), "a")
+            assert answer["Error"] == "not ready: the API server has not listed nodes, pods, resourcequotas yet"
+            await server.go_online()
+
+            async def ready() -> bool:
+                return (await rig.status("/readyz"))[0] == 200
+
+            await eventually(ready)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "where"),
+    [
+        ("/filter", b"", "$: "),
+        ("/filter", b"{", "$: "),
+        ("/filter", b"[]", "$: "),
+        ("/filter", b'{"NodeNames": ["a"]}', "$.Pod: missing"),
+        ("/filter", b'{"Pod": {"spec": {"containers": 7}}, "NodeNames": ["a"]}', "$.Pod.spec.containers"),
+        ("/filter", b'{"Pod": {}, "NodeNames": [1]}', "$.NodeNames[0]"),
+        ("/bind", b'{"PodName": "p", "PodNamespace": "n"}', "$.Node: missing"),
+    ],
+)
+async def test_a_body_of_the_wrong_shape_is_400_with_the_field(path: str, body: bytes, where: str) -> None:
+    async with running() as rig, rig.http.post(rig.url + path, data=body) as response:
+        assert response.status == 400
+        assert (await response.text()).startswith(where)
+
+
+async def test_neither_nodes_nor_names_is_an_error_in_the_answer() -> None:
+    async with running() as rig:
+        answer = await rig.post("/filter", {"Pod": pod_json("p"), "Nodes": None, "NodeNames": None})
+        assert answer["Error"] == "neither Nodes nor NodeNames are given"
+
+
+async def test_an_unreadable_quantity_is_an_error_and_an_event() -> None:
+    async with running(node_json("a")) as rig:
+        pod = rig.add_pod("p")
+        pod["spec"]["containers"][0]["resources"]["limits"][keys.RESOURCE_MEMORY] = "many"
+        answer = await rig.filter(pod, "a")
+        assert answer["Error"].startswith("container main: nvidia.com/gpumem: ")
+
+        async def told() -> bool:
+            return [e["message"] for e in rig.server.store.objects("events")] == [answer["Error"]]
+
+        await eventually(told)
+
+
+async def test_a_body_of_many_megabytes_is_read() -> None:
+    async with running(node_json("a")) as rig:
+        pod = pod_json("p")
+        pod["metadata"]["annotations"] = {"filler": "x" * 8_000_000}
+        assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
+
+
+async def test_filtering_again_replaces_the_pods_own_reservation() -> None:
+    async with running(node_json("a", slots=1)) as rig:
+        for _ in range(3):
+            assert (await rig.filter(pod_json("p"), "a"))["NodeNames"] == ["a"]
+        assert (await rig.filter(pod_json("q"), "a"))["NodeNames"] is None
+
+
+async def test_concurrent_filters_never_book_more_than_a_node_has() -> None:
+    async with running(node_json("a", gpus=2, slots=3), node_json("b", gpus=1, slots=4, memory_mib=3000)) as rig:
+        answers = await asyncio.gather(*(rig.filter(pod_json(f"p{n}"), "a", "b") for n in range(60)))
+        picked = [answer["NodeNames"][0] for answer in answers if answer["NodeNames"]]
+        assert (picked.count("a"), picked.count("b")) == (6, 3)
+
+
+async def test_a_reservation_lapses_when_no_bind_follows() -> None:
+    async with running(node_json("a", slots=1), reservation_lease_seconds=0.2) as rig:
+        assert (await rig.filter(pod_json("p"), "a"))["NodeNames"] == ["a"]
+
+        async def free() -> bool:
+            return (await rig.filter(pod_json("q"), "a"))["NodeNames"] == ["a"]
+
+        await eventually(free)
+
+
+async def test_events_tell_of_each_reason_once_a_minute() -> None:
+    async with running(node_json("a", memory_mib=500)) as rig:
+        pod = rig.add_pod("p")
+        for _ in range(5):
+            await rig.filter(pod, "a")
+
+        async def told() -> bool:
+            return len(rig.server.store.objects("events")) > 0
+
+        await eventually(told)
+        (event,) = rig.server.store.objects("events")
+        assert (event["reason"], event["type"], event["count"]) == ("FilteringFailed", "Warning", 1)
+        assert event["message"] == "no available node, 1 nodes do not meet: 1 nodes 1/1 CardInsufficientMemory(a)"
+        assert event["source"]["component"] == "topogpu-scheduler"
+        assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]

@@ -1,0 +1,69 @@
+import pytest
+
+from proto.annotations import keys
+from proto.kubernetes.objects import Container, Resources
+from scheduler_ext.requests import ContainerKind, ContainerNeed, RequestError, RequestSettings, read_request
+from tests.scheduler_ext.gpus import container, pod, request
+
+
+def need(**limits: int | str) -> ContainerNeed | None:
+    return request(pod(container("c", "", **limits))).needs[0]
+
+
+def test_a_pod_that_asks_for_no_gpu_is_none_even_with_bad_weights() -> None:
+    plain = pod(container(gpumem=1000), annotations={keys.SCORING_WEIGHTS: "nonsense"})
+    assert read_request(plain, RequestSettings()) is None
+    assert read_request(pod(container(gpu=0)), RequestSettings()) is None
+
+
+def test_without_memory_a_container_gets_the_whole_gpu_or_the_default() -> None:
+    assert need(gpu=1) == ContainerNeed(count=1, memory_mib=0, memory_percent=100, cores=0)
+    settings = RequestSettings(default_memory_mib=5000, default_cores=30)
+    defaulted = read_request(pod(container(gpu=1)), settings)
+    assert defaulted is not None
+    assert defaulted.needs == (ContainerNeed(count=1, memory_mib=5000, memory_percent=None, cores=30),)
+
+
+@pytest.mark.parametrize(("percent", "reserved"), [(33, 5406), (120, 16384), (0, 16384), (-5, None)])
+def test_a_percentage_is_of_the_gpu_it_lands_on(percent: int, reserved: int | None) -> None:
+    if reserved is None:
+        with pytest.raises(RequestError, match="gpumem-percentage: must not be negative"):
+            need(gpu=1, gpumem_percentage=percent)
+        return
+    found = need(gpu=1, gpumem_percentage=percent)
+    assert found is not None
+    assert found.reserved_mib(16384) == reserved
+
+
+def test_the_absolute_amount_wins_over_the_percentage_and_suffixes_are_honoured() -> None:
+    found = need(gpu=1, gpumem="4k", gpumem_percentage=50)
+    assert found is not None
+    assert found.reserved_mib(16384) == 4000
+
+
+def test_limits_win_and_requests_are_the_fallback() -> None:
+    resources = Resources(
+        limits={keys.RESOURCE_MEMORY: "10"}, requests={keys.RESOURCE_MEMORY: "20", "nvidia.com/gpu": 2}
+    )
+    found = request(pod(Container(name="c", resources=resources))).needs[0]
+    assert found is not None
+    assert (found.count, found.memory_mib) == (2, 10)
+
+
+@pytest.mark.parametrize(("key", "amount"), [("gpu", "half"), ("gpu", "1.5"), ("gpumem", "-1"), ("gpucores", "much")])
+def test_a_bad_quantity_names_container_and_key(key: str, amount: str) -> None:
+    resources = Resources(limits={keys.RESOURCE_COUNT: 1, f"nvidia.com/{key}": amount})
+    with pytest.raises(RequestError) as refused:
+        request(pod(Container(name="main", resources=resources)))
+    assert (refused.value.container, refused.value.key) == ("main", f"nvidia.com/{key}")
+
+
+def test_memory_beyond_32_bits_is_refused_with_the_unit() -> None:
+    with pytest.raises(RequestError, match="so 8 GiB is written 8192"):
+        need(gpu=1, gpumem="8Gi")
+
+
+def test_init_containers_come_first_and_sidecars_are_told_apart() -> None:
+    wanted = pod(container(gpu=1), inits=[container("i"), container("s", "Always", gpu=1)])
+    assert request(wanted).kinds == (ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP)
+    assert [bool(each) for each in request(wanted).needs] == [False, True, True]
