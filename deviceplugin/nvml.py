@@ -40,7 +40,7 @@ _INIT_PROBLEMS = {
 _RESTART_CODES = (18, 999)
 
 
-class NvmlUnavailable(Exception):  # noqa: N818 - a state of the machine
+class NvmlUnavailable(Exception):
     """No library, no driver or no access, in one sentence. `needs_restart`: only a new process can see it again."""
 
     def __init__(self, problem: str, *, needs_restart: bool = False) -> None:

@@ -8,7 +8,7 @@ RESET_REQUIRED = 16
 FUNCTION_NOT_FOUND = 13
 
 
-class CallFailed(Exception):  # noqa: N818 - the driver's answer
+class CallFailed(Exception):
     """The driver answered no. `code` is nvmlReturn_t."""
 
     def __init__(self, function: str, code: int, problem: str) -> None:

@@ -1,0 +1,229 @@
+"""Edge to kubelet: the device-plugin gRPC server, registration, and the sockets both live on.
+
+Kubelet empties its plugin folder when it starts and forgets every plugin. So both sockets are watched: a new
+kubelet socket asks for a registration, a vanished plugin socket for a new server.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import grpc
+
+from deviceplugin.allocation import ContainerEdits
+from deviceplugin.replicas import replica_ids
+from deviceplugin.settings import KubeletSettings
+from proto.devices import Device
+from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
+from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "v1beta1"
+SocketIdentity = tuple[int, int, int]
+_STOP_SECONDS = 0.2
+_SLOWEST_RETRY_SECONDS = 5.0
+
+
+class CannotAllocate(Exception):
+    """This Allocate is refused; the text goes to the pod's events."""
+
+
+class KubeletUnusable(Exception):
+    """The plugin's socket cannot be served or kubelet does not take the registration."""
+
+
+class Allocator(Protocol):
+    """Who answers for the GPUs."""
+
+    def devices(self) -> AsyncIterator[tuple[Device, ...]]:
+        """The GPUs now and after every change."""
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """The replica ids that land on the GPUs decided for whoever asks; empty when that is unknown."""
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """What the container that asks is given. Raises CannotAllocate."""
+
+
+class DevicePlugin(rpc.DevicePluginServicer):
+    """Kubelet's calls, translated."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: object) -> pb.DevicePluginOptions:  # noqa: ARG002, N802
+        return _options()
+
+    async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
+        async for devices in self._allocator.devices():
+            yield list_response(devices)
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self,
+        request: pb.PreferredAllocationRequest,
+        context: object,  # noqa: ARG002
+    ) -> pb.PreferredAllocationResponse:
+        answers = [
+            pb.ContainerPreferredAllocationResponse(
+                deviceIDs=await self._allocator.prefer(
+                    container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
+                )
+            )
+            for container in request.container_requests
+        ]
+        return pb.PreferredAllocationResponse(container_responses=answers)
+
+    async def Allocate(  # noqa: N802
+        self, request: pb.AllocateRequest, context: grpc.aio.ServicerContext[pb.AllocateRequest, pb.AllocateResponse]
+    ) -> pb.AllocateResponse:
+        try:
+            answers = [
+                allocate_response(await self._allocator.allocate(container.devices_ids))
+                for container in request.container_requests
+            ]
+        except CannotAllocate as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return pb.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(  # noqa: N802
+        self,
+        request: pb.PreStartContainerRequest,  # noqa: ARG002
+        context: object,  # noqa: ARG002
+    ) -> pb.PreStartContainerResponse:
+        return pb.PreStartContainerResponse()
+
+
+def list_response(devices: Sequence[Device]) -> pb.ListAndWatchResponse:
+    """Every replica of every GPU. No NUMA hints: the extender has chosen, kubelet must not choose again."""
+    return pb.ListAndWatchResponse(
+        devices=[
+            pb.Device(ID=replica, health="Healthy" if device.healthy else "Unhealthy")
+            for device in devices
+            for replica in replica_ids(device)
+        ]
+    )
+
+
+def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=edits.env,
+        mounts=[
+            pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in edits.mounts
+        ],
+        devices=[
+            pb.DeviceSpec(container_path=node.path, host_path=node.path, permissions="rw") for node in edits.devices
+        ],
+        annotations=edits.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
+    )
+
+
+class PluginServer:
+    """One resource, served and registered through every restart of kubelet."""
+
+    def __init__(
+        self, settings: KubeletSettings, allocator: Allocator, *, registered: Callable[[], None] = lambda: None
+    ) -> None:
+        """`registered` is called after each registration."""
+        self._settings = settings
+        self._allocator = allocator
+        self._registered = registered
+        self._server: grpc.aio.Server | None = None
+        self._own: SocketIdentity | None = None
+        self._answered: SocketIdentity | None = None
+
+    async def run(self) -> None:
+        """Until cancelled; then the plugin's socket is gone."""
+        delay, problem = self._settings.poll_seconds, ""
+        try:
+            while True:
+                kubelet = identity(self._settings.kubelet_socket)
+                try:
+                    await self._follow(kubelet)
+                    delay, problem = self._settings.poll_seconds, ""
+                except KubeletUnusable as error:
+                    if str(error) != problem:
+                        problem = str(error)
+                        log.warning("%s; trying again", problem)
+                    delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)
+                await self._pause(kubelet, delay)
+        finally:
+            await self._stop()
+
+    async def _follow(self, kubelet: SocketIdentity | None) -> None:
+        """Serve where the plugin's socket is missing, register where kubelet's is new. Raises KubeletUnusable."""
+        if kubelet is None:
+            return
+        if self._own is None or identity(self._settings.plugin_socket) != self._own:
+            await self._stop()
+            await self._start()
+        if kubelet != self._answered:
+            await register(self._settings)
+            self._answered = kubelet
+            log.info("registered %s with kubelet", self._settings.resource_name)
+            self._registered()
+
+    async def _start(self) -> None:
+        path = self._settings.plugin_socket
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        rpc.add_DevicePluginServicer_to_server(DevicePlugin(self._allocator), server)
+        try:
+            _remove(path)
+            server.add_insecure_port(f"unix:{path}")
+            await server.start()
+        except (RuntimeError, OSError) as error:
+            raise KubeletUnusable(f"cannot serve on {path}: {error}") from error
+        self._server, self._own, self._answered = server, identity(path), None
+
+    async def _stop(self) -> None:
+        server, self._server, self._own, self._answered = self._server, None, None, None
+        if server is not None:
+            await server.stop(_STOP_SECONDS)
+            _remove(self._settings.plugin_socket)
+
+    async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
+        """Up to `seconds`, less when kubelet's socket changes meanwhile."""
+        poll = self._settings.poll_seconds
+        for _ in range(max(1, round(seconds / poll))):
+            await asyncio.sleep(poll)
+            if identity(self._settings.kubelet_socket) != kubelet:
+                return
+
+
+async def register(settings: KubeletSettings) -> None:
+    """One Register call. Raises KubeletUnusable."""
+    # A channel of its own: a shared one would sit out gRPC's back-off after kubelet's restart.
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    request = pb.RegisterRequest(
+        version=API_VERSION, endpoint=settings.endpoint, resource_name=settings.resource_name, options=_options()
+    )
+    async with grpc.aio.insecure_channel(f"unix:{settings.kubelet_socket}", options=options) as channel:
+        try:
+            await rpc.RegistrationStub(channel).Register(request, timeout=settings.register_seconds)
+        except grpc.aio.AioRpcError as error:
+            raise KubeletUnusable(
+                f"kubelet did not take the registration on {settings.kubelet_socket}: {error.details()}"
+            ) from error
+
+
+def identity(path: str) -> SocketIdentity | None:
+    """Device, inode and time of creation, because inodes are used again at once; None when there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _options() -> pb.DevicePluginOptions:
+    return pb.DevicePluginOptions(get_preferred_allocation_available=True)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

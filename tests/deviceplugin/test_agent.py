@@ -1,0 +1,229 @@
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from deviceplugin.agent import Agent, GpusUnavailable, Inventory
+from deviceplugin.settings import AgentSettings, KubeletSettings
+from proto.annotations.keys import BIND_PHASE, DEVICES_TO_ALLOCATE, NODE_ALLOCATION, NODE_LOCK, NODE_REGISTER
+from proto.annotations.node_lock import NodeLock, encode_lock
+from proto.annotations.node_register import decode_register
+from proto.devices import PodShares
+from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
+from proto.kubernetes.client import ApiServer
+from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod, share
+from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
+
+ONE = (share(A),)
+TWO = (share(A, 1000), share(B, 2000))
+
+
+@dataclass
+class Rig:
+    """A running agent between a real API server and a tiny kubelet."""
+
+    server: EmbeddedApiServer
+    kubelet: TinyKubelet
+    gpus: list[Inventory] = field(default_factory=lambda: [Inventory(devices=PAIR, scores={A: {B: 100}, B: {A: 100}})])
+
+    def read(self) -> Inventory:
+        if not self.gpus:
+            raise GpusUnavailable("No driver.")
+        return self.gpus[0]
+
+    def annotations(self, plural: str, name: str) -> dict[str, str]:
+        found: Any = self.server.store.get(plural, "" if plural == "nodes" else "default", name)
+        annotations: dict[str, str] = found["metadata"].get("annotations", {})
+        return annotations
+
+    def node_writes(self) -> int:
+        return sum(request.verb == "patch" and request.resource == "nodes" for request in self.server.requests)
+
+    def bind(self, name: str, shares: PodShares, init: int = 0) -> None:
+        pod = msgspec.to_builtins(bound_pod(name, shares, init=init))
+        del pod["metadata"]["uid"]
+        self.server.create({"apiVersion": "v1", "kind": "Pod", **pod})
+
+    def lock(self, name: str) -> None:
+        lock = encode_lock(NodeLock(taken_at=datetime(2030, 1, 1, tzinfo=UTC), namespace="default", pod=name))
+        self.server.patch("nodes", NODE, {"metadata": {"annotations": {NODE_LOCK: lock}}})
+
+    async def allocate(self, *ids: str) -> dict[str, str]:
+        async with self.kubelet.plugin() as plugin:
+            request = pb.ContainerAllocateRequest(devices_ids=ids)
+            answer = await plugin.Allocate(pb.AllocateRequest(container_requests=[request]), timeout=5)
+            return dict(answer.container_responses[0].envs)
+
+    async def refused(self, *ids: str) -> str:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await self.allocate(*ids)
+        return error.value.details() or ""
+
+    async def prefer(self, available: Sequence[str], size: int) -> list[str]:
+        wish = pb.ContainerPreferredAllocationRequest(available_deviceIDs=available, allocation_size=size)
+        async with self.kubelet.plugin() as plugin:
+            answer = await plugin.GetPreferredAllocation(pb.PreferredAllocationRequest(container_requests=[wish]))
+            return list(answer.container_responses[0].deviceIDs)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@asynccontextmanager
+async def running(*, gpus: list[Inventory] | None = None, hook_path: str = "/nonexistent") -> AsyncIterator[Rig]:
+    async with kubelet_root() as root, EmbeddedApiServer() as server:
+        server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        write(Path(root, "kubeconfig"), server.kubeconfig())
+        api = await ApiServer.connect(f"{root}/kubeconfig")
+        rig = Rig(server, TinyKubelet(root)) if gpus is None else Rig(server, TinyKubelet(root), gpus)
+        await rig.kubelet.start()
+        settings = AgentSettings(node_name=NODE, hook_path=hook_path, read_seconds=0.05, retry_seconds=0.05)
+        task = asyncio.create_task(Agent(api, rig.read, settings, kubelet=KubeletSettings(root=root)).run())
+        try:
+            if rig.gpus:
+                await rig.kubelet.registered(1)
+            yield rig
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await rig.kubelet.stop()
+            await api.close()
+
+
+async def test_the_node_tells_its_gpus_once_and_again_only_after_a_change() -> None:
+    async with running() as rig:
+        await until(lambda: NODE_REGISTER in rig.annotations("nodes", NODE))
+        annotations = rig.annotations("nodes", NODE)
+        assert decode_register(annotations[NODE_REGISTER]) == PAIR
+        assert annotations[NODE_ALLOCATION] == "immediate"
+        rig.server.patch("nodes", NODE, {"metadata": {"labels": {"touched": "yes"}}})
+        await asyncio.sleep(0.3)
+        assert rig.node_writes() == 1
+        rig.server.patch("nodes", NODE, {"metadata": {"annotations": {NODE_REGISTER: None}}})
+        await until(lambda: NODE_REGISTER in rig.annotations("nodes", NODE))
+
+
+async def test_a_pod_gets_its_gpus_and_the_cluster_is_told() -> None:
+    async with running() as rig:
+        rig.lock("train")
+        rig.bind("train", (TWO,))
+        assert await rig.prefer([f"{A}-0", f"{A}-1", f"{B}-0", f"{B}-1"], 2) == [f"{A}-0", f"{B}-0"]
+        env = await rig.allocate(f"{A}-0", f"{B}-0")
+        assert env["NVIDIA_VISIBLE_DEVICES"] == f"{A},{B}"
+        assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ("1000m", "2000m")
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
+        annotations = rig.annotations("pods", "train")
+        assert annotations[BIND_PHASE] == "success"
+        assert annotations[DEVICES_TO_ALLOCATE] == ";"
+
+
+async def test_ids_of_other_gpus_are_answered_with_the_decided_ones() -> None:
+    async with running() as rig:
+        rig.bind("train", (ONE,))
+        assert (await rig.allocate(f"{B}-2"))["NVIDIA_VISIBLE_DEVICES"] == A
+
+
+async def test_containers_are_served_one_after_the_other_without_waiting_for_the_write() -> None:
+    async with running() as rig:
+        rig.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=500, times=2))
+        rig.bind("train", (ONE, (), (share(B),)), init=1)
+        assert (await rig.allocate(f"{A}-0"))["NVIDIA_VISIBLE_DEVICES"] == A
+        assert (await rig.allocate(f"{A}-0"))["NVIDIA_VISIBLE_DEVICES"] == B
+        await until(lambda: rig.annotations("pods", "train")[BIND_PHASE] == "success")
+        assert rig.annotations("pods", "train")[DEVICES_TO_ALLOCATE] == ";;;"
+
+
+async def test_an_allocate_that_is_ahead_of_the_watch_waits_for_the_pod() -> None:
+    async with running() as rig:
+        early = asyncio.create_task(rig.allocate(f"{A}-0"))
+        await asyncio.sleep(0.3)
+        rig.bind("train", (ONE,))
+        assert (await early)["NVIDIA_VISIBLE_DEVICES"] == A
+
+
+async def test_an_allocate_for_nobody_is_refused_after_two_seconds() -> None:
+    async with running() as rig:
+        began = time.monotonic()
+        assert await rig.refused(f"{A}-0") == f"no pod bound to node {NODE} is known to wait for 1 GPUs"
+        assert 1.9 < time.monotonic() - began < 3.0
+
+
+async def test_a_pod_whose_decision_was_changed_is_refused_and_marked_and_the_lock_is_released() -> None:
+    async with running() as rig:
+        rig.bind("forged", (ONE,))
+        raised = {DEVICES_TO_ALLOCATE: f"{A},NVIDIA,40960,100:;"}
+        rig.server.patch("pods", "forged", {"metadata": {"annotations": raised}}, namespace="default")
+        rig.lock("forged")
+        assert "default/forged" in await rig.refused(f"{A}-0")
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
+        assert rig.annotations("pods", "forged")[BIND_PHASE] == "failed"
+
+
+async def test_the_lock_of_another_pod_is_left_alone() -> None:
+    async with running() as rig:
+        rig.bind("train", (ONE,))
+        await rig.allocate(f"{A}-0")
+        rig.lock("train-2")
+        await until(lambda: rig.annotations("pods", "train")[BIND_PHASE] == "success")
+        await asyncio.sleep(0.1)
+        assert NODE_LOCK in rig.annotations("nodes", NODE)
+
+
+async def test_a_pod_that_runs_but_was_never_recorded_is_caught_up_with() -> None:
+    async with running() as rig:
+        rig.lock("train")
+        rig.bind("train", (ONE,))
+        rig.server.patch("pods", "train", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
+        assert rig.annotations("pods", "train")[BIND_PHASE] == "success"
+
+
+async def test_known_pods_are_served_while_the_api_server_is_away_and_recorded_when_it_returns() -> None:
+    async with running() as rig:
+        rig.bind("train", (ONE,))
+        assert await rig.prefer([f"{A}-0"], 1) == [f"{A}-0"]
+        await rig.server.go_offline()
+        assert (await rig.allocate(f"{A}-0"))["NVIDIA_VISIBLE_DEVICES"] == A
+        await rig.server.go_online()
+        await until(lambda: rig.annotations("pods", "train")[BIND_PHASE] == "success")
+
+
+async def test_without_a_driver_nothing_is_said_until_it_comes_and_lost_gpus_turn_unhealthy() -> None:
+    gpus: list[Inventory] = []
+    async with running(gpus=gpus) as rig:
+        await asyncio.sleep(0.2)
+        assert rig.kubelet.registrations == []
+        assert NODE_REGISTER not in rig.annotations("nodes", NODE)
+        gpus.append(Inventory(devices=PAIR, scores={}))
+        await rig.kubelet.registered(1)
+        await until(lambda: NODE_REGISTER in rig.annotations("nodes", NODE))
+        gpus.clear()
+        await until(lambda: not any(d.healthy for d in decode_register(rig.annotations("nodes", NODE)[NODE_REGISTER])))
+
+
+async def test_where_the_library_is_installed_its_folders_are_made() -> None:
+    with tempfile.TemporaryDirectory() as hook:
+        vgpu = Path(hook, "vgpu")
+        for name in ("libvgpu.so", "ld.so.preload"):
+            write(vgpu / name, "")
+        async with running(hook_path=hook) as rig:
+            rig.bind("train", (ONE,))
+            env = await rig.allocate(f"{A}-0")
+            stored: Any = rig.server.store.get("pods", "default", "train")
+            uid = stored["metadata"]["uid"]
+            assert env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == f"{hook}/vgpu/{uid}.cache"
+            assert os.listdir(vgpu / "containers") == [f"{uid}_c0"]

@@ -1,0 +1,177 @@
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from deviceplugin.allocation import ContainerEdits, DeviceNode, Mount
+from deviceplugin.kubelet import CannotAllocate, PluginServer, allocate_response
+from deviceplugin.settings import KubeletSettings
+from proto.devices import Device
+from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
+from tests.deviceplugin.gpus import PAIR, A, B
+from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
+
+
+class TwoGpus:
+    """Serves whoever asks for one id, refuses everybody else."""
+
+    def __init__(self) -> None:
+        self.changes: asyncio.Queue[tuple[Device, ...]] = asyncio.Queue()
+        self.changes.put_nowait(PAIR)
+
+    async def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
+        while True:
+            yield await self.changes.get()
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        return sorted(available)[:size] if size == 1 else ()
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        if len(ids) != 1:
+            raise CannotAllocate("pods default/a and default/b wait for 2 GPUs")
+        return ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": ids[0]})
+
+
+@asynccontextmanager
+async def serving(root: str) -> AsyncIterator[TwoGpus]:
+    gpus = TwoGpus()
+    task = asyncio.create_task(PluginServer(KubeletSettings(root=root), gpus).run())
+    try:
+        yield gpus
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def listed(message: object) -> pb.ListAndWatchResponse:
+    assert isinstance(message, pb.ListAndWatchResponse)
+    return message
+
+
+async def test_kubelet_is_told_version_socket_resource_and_options() -> None:
+    async with kubelet_root() as root:
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        async with serving(root):
+            await kubelet.registered(1)
+        assert kubelet.registrations == [
+            pb.RegisterRequest(
+                version="v1beta1",
+                endpoint="nvidia-gpu.sock",
+                resource_name="nvidia.com/gpu",
+                options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
+            )
+        ]
+        await kubelet.stop()
+
+
+async def test_every_call_is_answered_over_the_socket_and_the_socket_is_removed_at_the_end() -> None:
+    async with kubelet_root() as root:
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        async with serving(root) as gpus:
+            await kubelet.registered(1)
+            async with kubelet.plugin() as plugin:
+                options = await plugin.GetDevicePluginOptions(pb.Empty())
+                assert options == pb.DevicePluginOptions(get_preferred_allocation_available=True)
+
+                stream = plugin.ListAndWatch(pb.Empty())
+                first = listed(await stream.read())
+                assert {device.ID: device.health for device in first.devices} == {
+                    f"{gpu}-{number}": "Healthy" for gpu in (A, B) for number in range(3)
+                }
+                gpus.changes.put_nowait((replace(PAIR[0], healthy=False), PAIR[1]))
+                second = listed(await stream.read())
+                assert {device.ID for device in second.devices if device.health == "Unhealthy"} == {
+                    f"{A}-{number}" for number in range(3)
+                }
+
+                wish = pb.ContainerPreferredAllocationRequest(available_deviceIDs=["y", "x"], allocation_size=1)
+                other = pb.ContainerPreferredAllocationRequest(available_deviceIDs=["y", "x"], allocation_size=2)
+                preferred = await plugin.GetPreferredAllocation(
+                    pb.PreferredAllocationRequest(container_requests=[other, wish])
+                )
+                assert [list(answer.deviceIDs) for answer in preferred.container_responses] == [[], ["x"]]
+
+                one = pb.ContainerAllocateRequest(devices_ids=["x"])
+                answer = await plugin.Allocate(pb.AllocateRequest(container_requests=[one]))
+                assert dict(answer.container_responses[0].envs) == {"NVIDIA_VISIBLE_DEVICES": "x"}
+
+                two = pb.ContainerAllocateRequest(devices_ids=["x", "y"])
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await plugin.Allocate(pb.AllocateRequest(container_requests=[two]))
+                assert refused.value.details() == "pods default/a and default/b wait for 2 GPUs"
+
+                started = await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["x"]))
+                assert started == pb.PreStartContainerResponse()
+        assert os.listdir(f"{root}/device-plugins") == ["kubelet.sock"]
+        await kubelet.stop()
+
+
+async def test_a_kubelet_that_comes_later_is_registered_with() -> None:
+    async with kubelet_root() as root, serving(root):
+        await asyncio.sleep(0.3)
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        assert await kubelet.registered(1) < 1.0
+        await kubelet.stop()
+
+
+async def test_a_restarted_kubelet_that_emptied_its_folder_is_registered_with_within_a_second() -> None:
+    async with kubelet_root() as root, serving(root) as gpus:
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        await kubelet.registered(1)
+        await kubelet.stop()
+        await kubelet.start()
+        assert await kubelet.registered(2) < 1.0
+        gpus.changes.put_nowait(PAIR)
+        async with kubelet.plugin() as plugin:
+            assert len(listed(await plugin.ListAndWatch(pb.Empty()).read()).devices) == 6
+        await kubelet.stop()
+
+
+async def test_a_plugin_socket_that_was_removed_comes_back() -> None:
+    async with kubelet_root() as root, serving(root):
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        await kubelet.registered(1)
+        own = f"{root}/device-plugins/nvidia-gpu.sock"
+        os.unlink(own)
+        await kubelet.registered(2)
+        await until(lambda: os.path.exists(own))
+        await kubelet.stop()
+
+
+async def test_a_left_over_socket_is_no_kubelet(caplog: pytest.LogCaptureFixture) -> None:
+    async with kubelet_root() as root:
+        os.makedirs(f"{root}/device-plugins")
+        os.mknod(f"{root}/device-plugins/kubelet.sock")
+        async with serving(root):
+            await until(lambda: "kubelet did not take the registration" in caplog.text)
+            kubelet = TinyKubelet(root)
+            await kubelet.start()
+            assert await kubelet.registered(1) < 1.0
+            await kubelet.stop()
+
+
+def test_every_kind_of_edit_has_its_place_in_the_answer() -> None:
+    edits = ContainerEdits(
+        env={"A": "1"},
+        mounts=(Mount(container_path="/in", host_path="/out", read_only=True),),
+        devices=(DeviceNode(path="/dev/nvidia0"),),
+        annotations={"k": "v"},
+        cdi_devices=("vendor/class=name",),
+    )
+    assert allocate_response(edits) == pb.ContainerAllocateResponse(
+        envs={"A": "1"},
+        mounts=[pb.Mount(container_path="/in", host_path="/out", read_only=True)],
+        devices=[pb.DeviceSpec(container_path="/dev/nvidia0", host_path="/dev/nvidia0", permissions="rw")],
+        annotations={"k": "v"},
+        cdi_devices=[pb.CDIDevice(name="vendor/class=name")],
+    )
