@@ -153,7 +153,8 @@ async def listening(extender: Extender, address: ListenAddress) -> AsyncIterator
             await site.start()
         except OSError as error:
             # asyncio wraps the system's words in its own; a failed name look-up has no positive number.
-            reason = (os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)).lower()
+            known = error.errno is not None and error.errno > 0
+            reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
             raise PortTaken(
                 f"Cannot listen on {address.host}:{address.port}: {reason}; choose another --http_bind."
             ) from error

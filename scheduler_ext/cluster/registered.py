@@ -14,7 +14,7 @@ from proto.quantity import QuantityError, integer_quantity
 UNREGISTERED = "node unregistered"
 
 
-class Unregistered(Exception):  # noqa: N818 - a refusal, named by its word on the wire
+class Unregistered(Exception):
     """No GPU of this node can be given out. `reason` is its line in FailedNodes."""
 
     def __init__(self, problem: str = "") -> None:

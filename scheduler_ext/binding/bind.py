@@ -1,0 +1,233 @@
+"""The order of a bind: find the decision, take the lock where one is needed, write the Binding, undo on failure."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from weakref import WeakValueDictionary
+
+from proto.devices import PodShares
+from proto.extender import BindingArgs
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import NODES, PODS, Pod
+from scheduler_ext.binding.lock import PodName
+from scheduler_ext.binding.node_locks import NodeLocks, NodeUnknown
+from scheduler_ext.binding.view import NodeFacts, View, node_facts
+from scheduler_ext.binding.write import binding_of
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+_PASSING = frozenset({429, 500, 502, 503, 504})
+"""Answers of an API server that may be different a moment later."""
+_RETRY_SECONDS = 0.2
+
+
+class BindRefused(Exception):
+    """The pod stays unbound; the message is the sentence for kube-scheduler."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One bind under way; `doing` is what a missed deadline is blamed on."""
+
+    pod: PodName
+    uid: str
+    node: str
+    doing: str = "reading the pod"
+    lock_wanted: bool = False
+    uncertain: bool = False
+    """Whether a Binding was sent without an answer that settles what became of it."""
+
+
+class Binder:
+    """Binds pods to nodes, each bind at most once at a time."""
+
+    def __init__(
+        self,
+        *,
+        api: ApiServer,
+        ledger: Ledger,
+        view: View,
+        requests: RequestSettings,
+        settings: ServeSettings,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._view = view
+        self._requests = requests
+        self._settings = settings
+        self._now = now
+        self._monotonic = monotonic
+        ttl = timedelta(seconds=settings.node_lock_ttl_seconds)
+        self._locks = NodeLocks(api=api, view=view, now=now, ttl=ttl)
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._under_way: dict[PodName, tuple[BindingArgs, asyncio.Task[str]]] = {}
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    async def bind(self, args: BindingArgs) -> str:
+        """Empty once the pod is bound to the node, else one sentence; a repeated call joins the first one."""
+        pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
+        first, task = self._under_way.get(pod, (None, None))
+        if first is not None and first != args:
+            return f"pod {pod} cannot be bound to node {args.node}: its bind to node {first.node} is under way"
+        if task is None:
+            task = asyncio.create_task(self._bind_in_time(pod, args))
+            self._under_way[pod] = (args, task)
+            task.add_done_callback(lambda _: self._under_way.pop(pod, None))
+        return await asyncio.shield(task)
+
+    def is_binding(self, pod: PodName) -> bool:
+        return pod in self._under_way
+
+    async def close(self) -> None:
+        """Lets the binds under way finish; each has a deadline of its own."""
+        await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
+        await asyncio.gather(*self._undoing, return_exceptions=True)
+
+    async def _bind_in_time(self, pod: PodName, args: BindingArgs) -> str:
+        attempt = _Attempt(pod=pod, uid=args.pod_uid, node=args.node)
+        seconds = self._settings.bind_deadline_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._bind(attempt)
+            return ""
+        except TimeoutError:
+            problem = f"not done within {seconds:g} s: {attempt.doing}"
+        except NodeUnknown:
+            problem = "there is no such node"
+        except (BindRefused, ApiError, ApiUnreachable) as error:
+            problem = str(error)
+        self._undo(attempt)
+        return f"pod {pod} cannot be bound to node {args.node}: {problem}"
+
+    async def _bind(self, attempt: _Attempt) -> None:
+        known = self._view.pod(attempt.pod)
+        if known is not None and known.node and known.uid == attempt.uid:
+            self._confirm(attempt, known.node)
+            return
+        node = await self._node(attempt.node)
+        pod = known.pending if known is not None and known.uid == attempt.uid else None
+        if pod is None or self._reserved(attempt) is None:
+            pod = await self._pod(attempt)
+            if pod.spec.node_name:
+                self._confirm(attempt, pod.spec.node_name)
+                return
+        shares = self._reserved(attempt) or self._decide_again(attempt, pod)
+        if shares is not None:
+            self._keep(attempt, pod, shares, self._settings.reservation_lease_seconds)
+        if shares is None or node.slots:
+            await self._write(attempt, shares)
+        else:
+            await self._write_locked(attempt, shares)
+        if shares is not None and self._reserved(attempt) is not None:
+            self._keep(attempt, pod, shares, self._settings.bound_lease_seconds)
+
+    async def _write_locked(self, attempt: _Attempt, shares: PodShares) -> None:
+        """One pod of the node at a time: each waits until the one before has its devices."""
+        queue = self._queues.setdefault(attempt.node, asyncio.Lock())
+        attempt.doing = "other pods are being bound to it one after the other"
+        async with queue:
+            attempt.lock_wanted = True
+            await self._locks.take(attempt.node, attempt.pod, lambda why: setattr(attempt, "doing", why))
+            await self._write(attempt, shares)
+
+    def _confirm(self, attempt: _Attempt, node: str) -> None:
+        """For a pod that already has a node. Raises BindRefused if it is another one."""
+        attempt.uncertain = False
+        if node != attempt.node:
+            raise BindRefused(f"it is already bound to node {node}" if node else "the API server refused the Binding")
+
+    async def _node(self, name: str) -> NodeFacts:
+        """The watch may not have shown a young node yet."""
+        facts = self._view.node(name)
+        if facts is not None:
+            return facts
+        try:
+            return node_facts(await self._api.get(NODES, name))
+        except ApiError as error:
+            raise NodeUnknown(name) if error.status == 404 else error from error
+
+    def _reserved(self, attempt: _Attempt) -> PodShares | None:
+        """What `/filter` decided for this node."""
+        self._ledger.expire(self._monotonic())
+        reservation = self._ledger.reservation(attempt.uid)
+        return reservation.shares if reservation is not None and reservation.node == attempt.node else None
+
+    def _decide_again(self, attempt: _Attempt, pod: Pod) -> PodShares | None:
+        """For this one node; None for a pod without GPUs. Raises BindRefused when it does not fit any more."""
+        try:
+            request = read_request(pod, self._requests)
+        except RequestError as error:
+            raise BindRefused(str(error)) from error
+        if request is None:
+            return None
+        decision = decide(request, self._ledger.snapshot(attempt.uid), [attempt.node])
+        if decision.node is None:
+            raise BindRefused(decision.error or decision.failed.get(attempt.node, "the pod does not fit"))
+        return decision.shares
+
+    def _keep(self, attempt: _Attempt, pod: Pod, shares: PodShares, lease_seconds: float) -> None:
+        """Reserves for as long as this bind can take and the lease beyond; nothing once the watch shows it bound."""
+        until = self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
+        self._ledger.reserve(attempt.uid, pod, attempt.node, shares, until)
+
+    async def _pod(self, attempt: _Attempt) -> Pod:
+        """The live pod. Fills in its uid when the caller gave none. Raises BindRefused if it is not the one meant."""
+        try:
+            pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+        except ApiError as error:
+            raise BindRefused("the pod is gone") if error.status == 404 else error from error
+        if attempt.uid and pod.metadata.uid != attempt.uid:
+            raise BindRefused(f"the pod was created anew, uid {attempt.uid} is gone")
+        if pod.metadata.deletion_timestamp:
+            raise BindRefused("the pod is being deleted")
+        attempt.uid = attempt.uid or pod_key(pod)
+        return pod
+
+    async def _write(self, attempt: _Attempt, shares: PodShares | None) -> None:
+        """Again until the API server answers. Writing twice does no harm: the second conflicts with the first."""
+        binding = binding_of(attempt.pod, attempt.uid, attempt.node, shares, self._now())
+        attempt.doing = "the API server has not taken the Binding"
+        attempt.uncertain = True
+        while True:
+            try:
+                return await self._api.bind(binding)
+            except ApiUnreachable as error:
+                attempt.doing = str(error)
+            except ApiError as error:
+                attempt.doing = str(error)
+                if error.status == 409:
+                    return self._confirm(attempt, (await self._pod(attempt)).spec.node_name)
+                if error.status not in _PASSING:
+                    attempt.uncertain = False
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _undo(self, attempt: _Attempt) -> None:
+        """Gives back reservation and lock, except where the Binding may have been written after all."""
+        reservation = self._ledger.reservation(attempt.uid)
+        if reservation is not None and reservation.node == attempt.node and not attempt.uncertain:
+            self._ledger.forget(attempt.uid)
+        if attempt.lock_wanted:
+            task = asyncio.create_task(self._release(attempt))
+            self._undoing.add(task)
+            task.add_done_callback(self._undoing.discard)
+
+    async def _release(self, attempt: _Attempt) -> None:
+        try:
+            pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+        except ApiError as error:
+            bound = error.status != 404
+        except ApiUnreachable:
+            bound = True
+        else:
+            bound = pod.spec.node_name == attempt.node
+        if not bound:
+            await self._locks.release(attempt.node, attempt.pod)

@@ -1,0 +1,98 @@
+"""The node lock `hami.io/mutex.lock`: may this pod take it now, and if not, until when must it wait.
+
+HAMi's rules (scheduler side, pkg/util/nodelock) with these differences: an unreadable value expires instead of
+blocking the node for ever, a time stamp from the future cannot stretch the lock, and a node is free as soon as the
+owner's devices are handed over.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.node_lock import NodeLock, decode_lock, encode_lock
+
+
+class Owner(Enum):
+    """What became of the pod that a lock names."""
+
+    WAITING = "waiting"
+    """Its devices are not handed over yet."""
+    SERVED = "served"
+    """Bound to the node, and its bind phase says success or failed."""
+    ELSEWHERE = "elsewhere"
+    """Bound to another node."""
+    GONE = "gone"
+    """Deleted, or its containers have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodName:
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """Write `value` over the lock that was seen."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The lock already carries this pod's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Another pod's allocation is under way; the lock expires at `until` at the latest."""
+
+    until: datetime
+    why: str
+
+
+def owner_of(value: str) -> PodName | None:
+    """The pod that a lock names; None for an unreadable value and for the form without an owner."""
+    lock = _read(value)
+    return PodName(namespace=lock.namespace, name=lock.pod) if lock and lock.pod else None
+
+
+def judge(
+    value: str, pod: PodName, owner: Owner, *, first_seen: datetime, now: datetime, ttl: timedelta
+) -> Take | Ours | Wait:
+    """Whether `pod` may take a node whose lock annotation reads `value` (empty: no lock).
+
+    `owner` is the state of the pod that the lock names; it is ignored when the lock names none. `first_seen` is when
+    we first saw this very value.
+    """
+    take = Take(value=encode_lock(NodeLock(taken_at=now.astimezone(UTC), namespace=pod.namespace, pod=pod.name)))
+    if not value:
+        return take
+    lock = _read(value)
+    expires_at = (min(lock.taken_at, first_seen) if lock else first_seen) + ttl
+    if now >= expires_at:
+        return take
+    if lock is None or not lock.pod:
+        return Wait(until=expires_at, why=f"its lock {value!r} names no pod")
+    holder = PodName(namespace=lock.namespace, name=lock.pod)
+    if holder == pod:
+        return Ours()
+    if owner is Owner.WAITING:
+        return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}")
+    return take
+
+
+def is_held_by(value: str, pod: PodName) -> bool:
+    """Whether `pod` may remove this lock."""
+    return owner_of(value) == pod
+
+
+def _read(value: str) -> NodeLock | None:
+    try:
+        return decode_lock(value)
+    except AnnotationError:
+        return None

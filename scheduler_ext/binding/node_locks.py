@@ -1,0 +1,120 @@
+"""Takes and gives back the node lock on the API server; waits for the pod before, woken by the watch."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from proto.annotations.keys import NODE_LOCK
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import NODES, PODS
+from scheduler_ext.binding.lock import Owner, PodName, Take, Wait, is_held_by, judge, owner_of
+from scheduler_ext.binding.view import NodeFacts, View, concerns_gpus, node_facts, owner_state, pod_facts
+
+log = logging.getLogger(__name__)
+
+RELEASE_ATTEMPTS = 5
+
+
+class NodeUnknown(Exception):
+    """There is no such node."""
+
+
+class NodeLocks:
+    """The locks of all nodes, as one extender sees them."""
+
+    def __init__(self, *, api: ApiServer, view: View, now: Callable[[], datetime], ttl: timedelta) -> None:
+        self._api = api
+        self._view = view
+        self._now = now
+        self._ttl = ttl
+        self._first_seen: dict[str, tuple[str, datetime]] = {}
+
+    async def take(self, node: str, pod: PodName, waiting: Callable[[str], None]) -> None:
+        """Returns once the node's lock carries `pod`; each reason to wait is told to `waiting`. Has no deadline.
+
+        Raises NodeUnknown, ApiError or ApiUnreachable.
+        """
+        facts: NodeFacts | None = self._view.node(node)
+        while True:
+            changed = self._view.next_change()
+            if facts is None:
+                raise NodeUnknown(node)
+            verdict = await self._judge(node, facts.lock, pod)
+            if isinstance(verdict, Take):
+                if await self._write(node, verdict.value, facts.resource_version):
+                    return
+                # Somebody was faster than our watch.
+                facts = node_facts(await self._api.get(NODES, node))
+            elif isinstance(verdict, Wait):
+                waiting(verdict.why)
+                await self._sleep(changed, verdict.until)
+                facts = self._view.node(node)
+            else:
+                return
+
+    async def release(self, node: str, pod: PodName) -> None:
+        """Removes the lock if it is this pod's. Trouble is logged: an unreleased lock expires."""
+        try:
+            for _ in range(RELEASE_ATTEMPTS):
+                facts = node_facts(await self._api.get(NODES, node))
+                if not is_held_by(facts.lock, pod) or await self._write(node, None, facts.resource_version):
+                    return
+        except (ApiError, ApiUnreachable) as error:
+            log.warning("the lock of pod %s on node %s stays until it expires: %s", pod, node, error)
+
+    async def _judge(self, node: str, value: str, pod: PodName) -> object:
+        return judge(
+            value,
+            pod,
+            await self._owner(node, value, pod),
+            first_seen=self._seen(node, value),
+            now=self._now(),
+            ttl=self._ttl,
+        )
+
+    async def _owner(self, node: str, value: str, pod: PodName) -> Owner:
+        holder = owner_of(value)
+        if holder is None or holder == pod:
+            return Owner.WAITING
+        known = self._view.pod(holder)
+        if known is not None:
+            return owner_state(known, node)
+        # A pod younger than our watch must not lose its lock.
+        try:
+            found = await self._api.get(PODS, holder.name, holder.namespace)
+        except ApiError as error:
+            if error.status == 404:
+                return Owner.GONE
+            raise
+        if not concerns_gpus(found):
+            return Owner.GONE
+        self._view.apply_pod(found)
+        return owner_state(pod_facts(found), node)
+
+    def _seen(self, node: str, value: str) -> datetime:
+        known, at = self._first_seen.get(node, ("", None))
+        if known != value or at is None:
+            at = self._now()
+            self._first_seen[node] = (value, at)
+        return at
+
+    async def _write(self, node: str, value: str | None, resource_version: str) -> bool:
+        """False when the node has changed since `resource_version`."""
+        metadata = {"annotations": {NODE_LOCK: value}, "resourceVersion": resource_version}
+        try:
+            await self._api.patch(NODES, node, {"metadata": metadata})
+        except ApiError as error:
+            if error.status == 409:
+                return False
+            if error.status == 404:
+                raise NodeUnknown(node) from error
+            raise
+        return True
+
+    async def _sleep(self, changed: asyncio.Event, until: datetime) -> None:
+        try:
+            async with asyncio.timeout(max((until - self._now()).total_seconds(), 0.01)):
+                await changed.wait()
+        except TimeoutError:
+            pass

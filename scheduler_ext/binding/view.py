@@ -1,0 +1,137 @@
+"""What binding needs to know of nodes and pods: a few words each, kept from the watch."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from proto.annotations.keys import (
+    BIND_PHASE,
+    NODE_ALLOCATION,
+    NODE_LOCK,
+    POD_NODE,
+    RESOURCE_CORES,
+    RESOURCE_COUNT,
+    RESOURCE_MEMORY,
+    RESOURCE_MEMORY_PERCENTAGE,
+)
+from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.binding.lock import Owner, PodName
+
+_RESOURCES = frozenset({RESOURCE_COUNT, RESOURCE_MEMORY, RESOURCE_MEMORY_PERCENTAGE, RESOURCE_CORES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """`lock` is the annotation's text, empty without one."""
+
+    resource_version: str
+    lock: str
+    slots: bool
+    """Whether its daemon proves the pod of each Allocate itself and so needs no lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFacts:
+    uid: str
+    node: str
+    ended: bool
+    phase: str
+    """The bind phase as written; empty before the first."""
+    pending: Pod | None = None
+    """The pod itself while it waits for a node."""
+
+
+def node_facts(node: Node) -> NodeFacts:
+    annotations = node.metadata.annotations
+    return NodeFacts(
+        resource_version=node.metadata.resource_version,
+        lock=annotations.get(NODE_LOCK, ""),
+        slots=annotations.get(NODE_ALLOCATION) == "slots",
+    )
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    return PodFacts(
+        uid=pod.metadata.uid,
+        node=pod.spec.node_name,
+        ended=pod.status.phase in ("Succeeded", "Failed"),
+        phase=pod.metadata.annotations.get(BIND_PHASE, ""),
+        pending=None if pod.spec.node_name else pod,
+    )
+
+
+def owner_state(pod: PodFacts | None, node: str) -> Owner:
+    """What a lock on `node` that names this pod still means; None for a pod that does not exist."""
+    if pod is None or pod.ended:
+        return Owner.GONE
+    if pod.node and pod.node != node:
+        return Owner.ELSEWHERE
+    if pod.node and pod.phase in ("success", "failed"):
+        return Owner.SERVED
+    return Owner.WAITING
+
+
+class View:
+    """Nodes by name, and the pods that ask for GPUs by namespace and name; wakes whoever waits for a change."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeFacts] = {}
+        self._pods: dict[PodName, PodFacts] = {}
+        self._next_change: asyncio.Event | None = None
+
+    def next_change(self) -> asyncio.Event:
+        """Set at the first change after this call."""
+        if self._next_change is None:
+            self._next_change = asyncio.Event()
+        return self._next_change
+
+    def _changed(self) -> None:
+        if self._next_change is not None:
+            self._next_change.set()
+            self._next_change = None
+
+    def node(self, name: str) -> NodeFacts | None:
+        return self._nodes.get(name)
+
+    def pod(self, name: PodName) -> PodFacts | None:
+        return self._pods.get(name)
+
+    def replace_nodes(self, nodes: Iterable[Node]) -> None:
+        self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
+        self._changed()
+
+    def apply_node(self, node: Node) -> None:
+        self._nodes[node.metadata.name] = node_facts(node)
+        self._changed()
+
+    def remove_node(self, name: str) -> None:
+        self._nodes.pop(name, None)
+        self._changed()
+
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
+        self._pods = {pod_name(pod): pod_facts(pod) for pod in pods if concerns_gpus(pod)}
+        self._changed()
+
+    def apply_pod(self, pod: Pod) -> None:
+        if concerns_gpus(pod):
+            self._pods[pod_name(pod)] = pod_facts(pod)
+            self._changed()
+
+    def remove_pod(self, pod: Pod) -> None:
+        """A later pod of the same name stays."""
+        known = self._pods.get(pod_name(pod))
+        if known and known.uid == pod.metadata.uid:
+            del self._pods[pod_name(pod)]
+            self._changed()
+
+
+def pod_name(pod: Pod) -> PodName:
+    return PodName(namespace=pod.metadata.namespace, name=pod.metadata.name)
+
+
+def concerns_gpus(pod: Pod) -> bool:
+    """Whether the pod asks for GPUs or any scheduler has treated it so."""
+    if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
+        return True
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return any(not _RESOURCES.isdisjoint((*c.resources.limits, *c.resources.requests)) for c in containers)

@@ -1,0 +1,45 @@
+"""The one write that binds a pod: node and decision together."""
+
+from datetime import datetime
+
+from proto.annotations.bind_phase import BindPhase, encode_time
+from proto.annotations.keys import (
+    BIND_PHASE,
+    BIND_TIME,
+    DEVICES_ALLOCATED,
+    DEVICES_TO_ALLOCATE,
+    POD_NODE,
+    POD_TIME,
+)
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.devices import PodShares
+from proto.kubernetes.objects import Binding, ObjectMeta, ObjectReference
+from scheduler_ext.binding.lock import PodName
+
+LONGEST_LABEL_VALUE = 63
+
+
+def binding_of(pod: PodName, uid: str, node: str, shares: PodShares | None, now: datetime) -> Binding:
+    """A Binding that carries the decision; `shares` is None for a pod that asks for no GPU.
+
+    The uid makes the API server refuse a later pod of the same name.
+    """
+    metadata = ObjectMeta(name=pod.name, namespace=pod.namespace, uid=uid)
+    if shares is not None:
+        metadata.annotations = _annotations(node, shares, now)
+        # Only HAMi's monitor reads the label; a longer node name cannot be a label value.
+        metadata.labels = {POD_NODE: node} if len(node) <= LONGEST_LABEL_VALUE else {}
+    target = ObjectReference(api_version="v1", kind="Node", name=node)
+    return Binding(metadata=metadata, target=target)
+
+
+def _annotations(node: str, shares: PodShares, now: datetime) -> dict[str, str]:
+    devices = encode_pod_devices(shares)
+    return {
+        POD_NODE: node,
+        POD_TIME: encode_time(now),
+        DEVICES_TO_ALLOCATE: devices,
+        DEVICES_ALLOCATED: devices,
+        BIND_PHASE: BindPhase.ALLOCATING,
+        BIND_TIME: encode_time(now),
+    }

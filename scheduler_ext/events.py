@@ -1,0 +1,107 @@
+"""Events on pods, off the request path: at most one a pod, reason and minute; the next one carries the count."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from proto.kubernetes import objects
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import EVENTS, EventSource, ObjectMeta, ObjectReference
+from scheduler_ext.binding.filtering import Notice
+
+log = logging.getLogger(__name__)
+
+WINDOW_SECONDS = 60.0
+LONGEST_QUEUE = 1000
+LONGEST_MESSAGE = 1024
+"""What the API server accepts of an event's message."""
+
+
+class Event(objects.Event, omit_defaults=False):
+    """With `type` and `count` spelled out: the API server gives them no default."""
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """A pod and reason that was told of; `until` is monotonic seconds, `held_back` counts since then."""
+
+    until: float
+    held_back: int = 0
+
+
+class EventRecorder:
+    """Takes notices without waiting and posts them one after the other."""
+
+    def __init__(
+        self, *, api: ApiServer, component: str, now: Callable[[], datetime], monotonic: Callable[[], float]
+    ) -> None:
+        self._api = api
+        self._component = component
+        self._now = now
+        self._monotonic = monotonic
+        self._queue: asyncio.Queue[Event] = asyncio.Queue(LONGEST_QUEUE)
+        self._quiet: dict[tuple[str, str], _Quiet] = {}
+        self._number = 0
+
+    def record(self, pod: ObjectReference, notice: Notice) -> None:
+        """Dropped when the same was told within the minute, or when the API server is too slow for all of them."""
+        count = self._due((pod.uid or f"{pod.namespace}/{pod.name}", notice.reason))
+        if count and not self._queue.full():
+            self._queue.put_nowait(self._event(pod, notice, count))
+
+    async def run(self) -> None:
+        """Posts until cancelled."""
+        while True:
+            await self._post(await self._queue.get())
+
+    async def flush(self, seconds: float) -> None:
+        """Posts what is waiting, for as long as that."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._queue.empty():
+                    await self._post(self._queue.get_nowait())
+        except TimeoutError:
+            log.info("%d events are left unwritten", self._queue.qsize())
+
+    def _due(self, key: tuple[str, str]) -> int:
+        """How many times this happened since it was told last, now included; 0 while it is to be kept quiet."""
+        now = self._monotonic()
+        quiet = self._quiet.get(key)
+        if quiet is not None and now < quiet.until:
+            quiet.held_back += 1
+            return 0
+        if len(self._quiet) >= 10 * LONGEST_QUEUE:
+            self._quiet = {key: entry for key, entry in self._quiet.items() if now < entry.until}
+        self._quiet[key] = _Quiet(until=now + WINDOW_SECONDS)
+        return 1 + (quiet.held_back if quiet is not None else 0)
+
+    def _event(self, pod: ObjectReference, notice: Notice, count: int) -> Event:
+        now = self._now()
+        stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._number += 1
+        return Event(
+            metadata=ObjectMeta(
+                name=f"{pod.name[:220]}.{int(now.timestamp() * 1e6):x}{self._number % 0x1000:03x}",
+                namespace=pod.namespace or "default",
+            ),
+            involved_object=pod,
+            reason=notice.reason,
+            message=_shortened(notice.message),
+            type="Warning" if notice.warning else "Normal",
+            count=count,
+            source=EventSource(component=self._component),
+            first_timestamp=stamp,
+            last_timestamp=stamp,
+        )
+
+    async def _post(self, event: Event) -> None:
+        try:
+            await self._api.create(EVENTS, event, namespace=event.metadata.namespace)
+        except (ApiError, ApiUnreachable) as error:
+            log.warning("event %s of pod %s is not written: %s", event.reason, event.involved_object.name, error)
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
