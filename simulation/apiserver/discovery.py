@@ -1,0 +1,90 @@
+"""What clients read to learn which kinds are served (pure): discovery documents and an OpenAPI v3 outline.
+
+The outline names only what kubectl looks for before it writes: that patches take `fieldValidation` and `dryRun`.
+"""
+
+from simulation.apiserver.errors import JsonObject
+from simulation.apiserver.kinds import GROUP_VERSIONS, KINDS, POD, Kind
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+VERSION = {
+    "major": "1",
+    "minor": "33",
+    "gitVersion": "v1.33.0+topogpu-simulation",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2025-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "linux/amd64",
+}
+
+
+def document(path: str) -> JsonObject | None:
+    """The discovery document at a path, None if there is none."""
+    return _DOCUMENTS.get(path)
+
+
+def _root(group_version: str) -> str:
+    return f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
+
+
+def _group(group_version: str) -> JsonObject:
+    name, _, version = group_version.partition("/")
+    entry = {"groupVersion": group_version, "version": version}
+    return {"name": name, "versions": [entry], "preferredVersion": entry}
+
+
+def _resources(group_version: str) -> JsonObject:
+    rows = [row for kind in KINDS if kind.group_version == group_version for row in _rows(kind)]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": rows}
+
+
+def _rows(kind: Kind) -> list[JsonObject]:
+    base = {"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind}
+    rows: list[JsonObject] = [base | {"verbs": _VERBS, "shortNames": list(kind.short_names)}]
+    if kind is POD:
+        rows[0]["categories"] = ["all"]
+        rows.append(base | {"name": "pods/binding", "singularName": "", "kind": "Binding", "verbs": ["create"]})
+        eviction = {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1"}
+        rows.append(base | eviction | {"singularName": "", "verbs": ["create"]})
+    if kind.has_status:
+        rows.append(base | {"name": f"{kind.plural}/status", "singularName": "", "verbs": ["get", "patch", "update"]})
+    return rows
+
+
+def _openapi(group_version: str) -> JsonObject:
+    paths = {}
+    for kind in KINDS:
+        if kind.group_version == group_version:
+            scope = "/namespaces/{namespace}" if kind.namespaced else ""
+            names = ("dryRun", "fieldManager", "fieldValidation", "force")
+            operation = {
+                "x-kubernetes-action": "patch",
+                "x-kubernetes-group-version-kind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+                "parameters": [{"name": name, "in": "query", "schema": {"type": "string"}} for name in names],
+                "responses": {"200": {"description": "OK"}},
+            }
+            paths[f"{kind.root}{scope}/{kind.plural}/{{name}}"] = {"patch": operation}
+    info = {"title": "Embedded Kubernetes API", "version": VERSION["gitVersion"]}
+    return {"openapi": "3.0.0", "info": info, "paths": paths}
+
+
+def _all_documents() -> dict[str, JsonObject]:
+    named = [group_version for group_version in GROUP_VERSIONS if "/" in group_version]
+    roots = {_root(one).lstrip("/"): {"serverRelativeURL": f"/openapi/v3{_root(one)}"} for one in GROUP_VERSIONS}
+    documents: dict[str, JsonObject] = {
+        "/version": dict(VERSION),
+        "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(one) for one in named]},
+        "/openapi/v3": {"paths": roots},
+    }
+    for one in GROUP_VERSIONS:
+        documents[_root(one)] = _resources(one)
+        documents[f"/openapi/v3{_root(one)}"] = _openapi(one)
+    for one in named:
+        documents[f"/apis/{one.partition('/')[0]}"] = _group(one) | {"kind": "APIGroup", "apiVersion": "v1"}
+    return documents
+
+
+_DOCUMENTS = _all_documents()

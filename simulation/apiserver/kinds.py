@@ -1,0 +1,112 @@
+"""Which kinds the embedded API server serves, and where (pure)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind:
+    """One served kind; `fields` are its field selectors beside metadata.*, with the value that an absent field has."""
+
+    kind: str
+    plural: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    has_status: bool = False
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """The URL path of its group and version."""
+        return f"/apis/{self.group_version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def qualified_plural(self) -> str:
+        """The plural as error messages write it: `leases.coordination.k8s.io`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+def _fields(*paths: str, **defaults: str) -> Mapping[str, str]:
+    return dict.fromkeys(paths, "") | defaults
+
+
+POD = Kind(
+    kind="Pod",
+    plural="pods",
+    short_names=("po",),
+    has_status=True,
+    fields=_fields(
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    ),
+)
+NODE = Kind(
+    kind="Node",
+    plural="nodes",
+    namespaced=False,
+    short_names=("no",),
+    has_status=True,
+    fields={"spec.unschedulable": "false"},
+)
+NAMESPACE = Kind(
+    kind="Namespace",
+    plural="namespaces",
+    namespaced=False,
+    short_names=("ns",),
+    has_status=True,
+    fields=_fields("status.phase"),
+)
+EVENT = Kind(
+    kind="Event",
+    plural="events",
+    short_names=("ev",),
+    fields=_fields(
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.apiVersion",
+        "involvedObject.resourceVersion",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ),
+)
+KINDS: tuple[Kind, ...] = (
+    POD,
+    NODE,
+    NAMESPACE,
+    EVENT,
+    Kind(kind="ResourceQuota", plural="resourcequotas", short_names=("quota",), has_status=True),
+    Kind(kind="ConfigMap", plural="configmaps", short_names=("cm",)),
+    Kind(kind="Secret", plural="secrets", fields=_fields("type")),
+    Kind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",)),
+    Kind(kind="Lease", plural="leases", group="coordination.k8s.io"),
+    Kind(
+        kind="PriorityClass",
+        plural="priorityclasses",
+        group="scheduling.k8s.io",
+        namespaced=False,
+        short_names=("pc",),
+    ),
+)
+BY_PLURAL: Mapping[str, Kind] = {kind.plural: kind for kind in KINDS}
+BY_NAME: Mapping[str, Kind] = {kind.kind: kind for kind in KINDS}
+GROUP_VERSIONS: tuple[str, ...] = tuple(dict.fromkeys(kind.group_version for kind in KINDS))

@@ -1,0 +1,301 @@
+"""The API's verbs on the store (no IO; the clock and the randomness are passed in)."""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from simulation.apiserver import defaults, patches
+from simulation.apiserver.errors import (
+    ApiRefusal,
+    JsonObject,
+    already_exists,
+    bad_request,
+    conflict,
+    expired,
+    invalid,
+    not_found,
+)
+from simulation.apiserver.kinds import KINDS, POD, Kind
+from simulation.apiserver.routes import Target
+from simulation.apiserver.selectors import Selector
+from simulation.apiserver.store import Store, key_of
+
+OBJECT_MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+_KEPT_METADATA = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page of a list, taken from the state at `version`."""
+
+    items: list[JsonObject]
+    version: int
+    continue_: str = ""
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The verbs. `longest_grace_seconds` caps every pod's grace, so that tests need not wait for 30 s."""
+
+    store: Store
+    now: Callable[[], datetime]
+    new_uid: Callable[[], str]
+    longest_grace_seconds: int = 30
+
+    def get(self, target: Target) -> JsonObject:
+        found = self.store.get(target.kind.plural, target.namespace, target.name)
+        if found is None:
+            raise not_found(target.kind.qualified_plural, target.name)
+        return found
+
+    def page(
+        self, target: Target, chosen: Selector, *, limit: int = 0, continue_: str = "", version: int | None = None
+    ) -> Page:
+        """A page of at most `limit` objects (0: all); `version` asks for the state of that moment."""
+        start: tuple[str, str] | None = None
+        if continue_:
+            version, start = _read_continue(continue_)
+        at = self.store.version if version is None else version
+        held = self._held_at(target, at)
+        items = [item for item in held if chosen(item) and (start is None or key_of(item) > start)]
+        if not limit or len(items) <= limit:
+            return Page(items=items, version=at)
+        token = json.dumps({"v": at, "after": key_of(items[limit - 1])}).encode()
+        return Page(
+            items=items[:limit],
+            version=at,
+            continue_=base64.urlsafe_b64encode(token).decode(),
+            remaining=len(items) - limit,
+        )
+
+    def _held_at(self, target: Target, version: int) -> list[JsonObject]:
+        if version == self.store.version:
+            return self._only(target, self.store.objects(target.kind.plural, target.namespace))
+        try:
+            return self._only(target, self.store.objects_at(target.kind.plural, version, target.namespace))
+        except ApiRefusal as e:
+            problem = "The provided continue parameter is too old to display a consistent list result"
+            raise expired(f"{problem}; start a new list without it") from e
+
+    @staticmethod
+    def _only(target: Target, items: list[JsonObject]) -> list[JsonObject]:
+        return [item for item in items if item["metadata"]["name"] == target.name] if target.name else items
+
+    def create(self, target: Target, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        """Stores a new object: name, uid and defaults filled in. 409 if it exists, 404 without its namespace."""
+        item = self._identified(target, body)
+        namespace, name = key_of(item)
+        if self.store.get(target.kind.plural, namespace, name) is not None:
+            raise already_exists(target.kind.qualified_plural, name)
+        if namespace and self.store.get("namespaces", "", namespace) is None:
+            raise not_found("namespaces", namespace)
+        classes = {c["metadata"]["name"]: int(c.get("value", 0)) for c in self.store.objects("priorityclasses")}
+        item = defaults.with_defaults(target.kind, item, classes)
+        return item if dry_run else self.store.put(target.kind.plural, item)
+
+    def _identified(self, target: Target, body: JsonObject) -> JsonObject:
+        kind = target.kind
+        metadata = dict(_metadata_of(body))
+        if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion", kind.group_version) != kind.group_version:
+            raise bad_request(
+                f"the object is a {body.get('apiVersion')} {body.get('kind')}, "
+                f"but {kind.group_version} {kind.kind} belongs at this path"
+            )
+        uid = self.new_uid()
+        if not metadata.get("name"):
+            if not metadata.get("generateName"):
+                raise invalid(kind.kind, "", "metadata.name: Required value: name or generateName is required")
+            metadata["name"] = metadata["generateName"] + uid.replace("-", "")[:5]
+        defaults.check_name(kind, metadata["name"])
+        defaults.check_metadata(kind, metadata)
+        own = metadata.pop("namespace", None) or target.namespace
+        if kind.namespaced:
+            if own != target.namespace:
+                raise bad_request("the namespace of the provided object does not match the namespace of the request")
+            metadata["namespace"] = own
+        metadata.pop("resourceVersion", None)
+        metadata |= {"uid": uid, "creationTimestamp": timestamp(self.now())}
+        return {"kind": kind.kind, "apiVersion": kind.group_version} | body | {"metadata": metadata}
+
+    def update(self, target: Target, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        """Replaces the object, or its status only; a resourceVersion or uid in the body must be the current one."""
+        before = self.get(target)
+        metadata = _metadata_of(body)
+        self._check_preconditions(target, before, metadata)
+        if metadata.get("name", target.name) != target.name:
+            raise bad_request("the name of the object does not match the name on the URL")
+        defaults.check_metadata(target.kind, metadata)
+        after = _kept_parts(target.kind, before, body, status=target.subresource == "status")
+        if target.kind is POD:
+            defaults.check_pod_update(before, after)
+        if _without_version(after) == _without_version(before):
+            return before
+        if dry_run:
+            return after
+        if _is_finished_deletion(after):
+            return self.store.remove(target.kind.plural, *key_of(before))
+        return self.store.put(target.kind.plural, after)
+
+    def bind(self, target: Target, binding: JsonObject) -> None:
+        """Gives a pod its node and merges the binding's labels and annotations, in one write. 409 if it has one."""
+        pod = self.get(target)
+        metadata = _metadata_of(binding)
+        self._check_preconditions(target, pod, metadata)
+        self.store.put(target.kind.plural, bound(pod, binding, timestamp(self.now())))
+
+    @staticmethod
+    def _check_preconditions(target: Target, before: JsonObject, wanted: JsonObject) -> None:
+        plural, current = target.kind.qualified_plural, before["metadata"]
+        if wanted.get("uid") and wanted["uid"] != current["uid"]:
+            problem = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {current['uid']}"
+            raise conflict(plural, target.name, problem)
+        if wanted.get("resourceVersion") and wanted["resourceVersion"] != current["resourceVersion"]:
+            raise conflict(plural, target.name, OBJECT_MODIFIED)
+
+    def patch(self, target: Target, body: object, media_type: str, *, dry_run: bool = False) -> JsonObject:
+        """Applies a patch of the media type; a resourceVersion in the patched object must be the current one."""
+        before = self.get(target)
+        if media_type == "application/json-patch+json":
+            if not isinstance(body, list):
+                raise bad_request("a JSON patch is a list of operations")
+            after = patches.json_patch(before, body)
+        elif not isinstance(body, dict):
+            raise bad_request("a merge patch is a JSON object")
+        elif media_type == "application/merge-patch+json":
+            after = patches.merge(before, body)
+        elif media_type == "application/strategic-merge-patch+json":
+            after = patches.strategic(before, body)
+        else:
+            raise ApiRefusal(
+                415, "UnsupportedMediaType", f"patches of {media_type!r} are not served; use merge, strategic or JSON"
+            )
+        if not isinstance(after, dict):
+            raise invalid(target.kind.kind, target.name, "the patch leaves no object")
+        return self.update(target, after, dry_run=dry_run)
+
+    def delete(self, target: Target, options: JsonObject, *, dry_run: bool = False) -> tuple[JsonObject, bool]:
+        """The object and whether it is gone; a bound pod or one with finalizers is first marked as being deleted."""
+        before = self.get(target)
+        self._check_preconditions(target, before, options.get("preconditions") or {})
+        grace = self._grace_seconds(target.kind, before, options)
+        metadata = before["metadata"]
+        if dry_run:
+            return before, True
+        if grace == 0 and not metadata.get("finalizers"):
+            return self.store.remove(target.kind.plural, *key_of(before)), True
+        if metadata.get("deletionTimestamp") and grace >= int(metadata.get("deletionGracePeriodSeconds", 0)):
+            return before, False
+        marked = metadata | {
+            "deletionTimestamp": timestamp(self.now() + timedelta(seconds=grace)),
+            "deletionGracePeriodSeconds": grace,
+        }
+        return self.store.put(target.kind.plural, before | {"metadata": marked}), False
+
+    def _grace_seconds(self, kind: Kind, item: JsonObject, options: JsonObject) -> int:
+        """Only a pod that is bound and not finished gets time to stop."""
+        phase = (item.get("status") or {}).get("phase")
+        if kind is not POD or not item["spec"].get("nodeName") or phase in {"Succeeded", "Failed"}:
+            return 0
+        asked = options.get("gracePeriodSeconds")
+        seconds = int(item["spec"].get("terminationGracePeriodSeconds", 30) if asked is None else asked)
+        return min(max(seconds, 0), self.longest_grace_seconds)
+
+    def finish_deletions(self) -> list[JsonObject]:
+        """Removes the pods whose grace is over (what kubelet or the pod garbage collector would do)."""
+        now = timestamp(self.now())
+        due = [
+            item
+            for item in self.store.objects("pods")
+            if item["metadata"].get("deletionTimestamp", "~") <= now and not item["metadata"].get("finalizers")
+        ]
+        return [self.store.remove("pods", *key_of(item)) for item in due]
+
+    def empty_namespace(self, namespace: str) -> None:
+        """Removes all that lies in a namespace."""
+        for kind in KINDS:
+            for item in self.store.objects(kind.plural, namespace) if kind.namespaced else ():
+                self.store.remove(kind.plural, *key_of(item))
+
+
+def bound(pod: JsonObject, binding: JsonObject, at: str) -> JsonObject:
+    """The pod on the binding's node; 409 while it is bound, gated or being deleted."""
+    name = pod["metadata"]["name"]
+    wanted = (binding.get("target") or {}).get("name", "")
+    if not wanted or (binding["target"].get("kind") or "Node") != "Node":
+        raise invalid("Binding", name, "target: a target of kind Node with a name is required")
+    for problem in _binding_problems(pod):
+        raise conflict("pods/binding", name, problem)
+    metadata, added = dict(pod["metadata"]), binding["metadata"]
+    defaults.check_metadata(POD, added)
+    for field in ("labels", "annotations"):
+        if added.get(field):
+            metadata[field] = {**(metadata.get(field) or {}), **added[field]}
+    condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": at}
+    status = patches.strategic(pod.get("status") or {}, {"conditions": [condition]})
+    for one in status["conditions"]:
+        if one["type"] == "PodScheduled":
+            one.pop("reason", None)
+            one.pop("message", None)
+    return pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": wanted}, "status": status}
+
+
+def _binding_problems(pod: JsonObject) -> list[str]:
+    name, spec = pod["metadata"]["name"], pod["spec"]
+    problems = []
+    if pod["metadata"].get("deletionTimestamp"):
+        problems.append(f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        problems.append(f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        problems.append(f"pod {name} has non-empty .spec.schedulingGates")
+    return problems
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, whole seconds, as object metadata carries it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _metadata_of(body: JsonObject) -> JsonObject:
+    metadata = body.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise bad_request("metadata: expected a JSON object")
+    return metadata
+
+
+def _read_continue(token: str) -> tuple[int, tuple[str, str]]:
+    try:
+        content = json.loads(base64.urlsafe_b64decode(token))
+        namespace, name = content["after"]
+        return int(content["v"]), (str(namespace), str(name))
+    except (binascii.Error, ValueError, KeyError, TypeError) as e:
+        raise bad_request("continue key is not valid") from e
+
+
+def _kept_parts(kind: Kind, before: JsonObject, body: JsonObject, *, status: bool) -> JsonObject:
+    """The body with what its writer may not change taken from `before`: identity, and status or all but status."""
+    old = before["metadata"]
+    metadata = {key: value for key, value in _metadata_of(body).items() if key not in _KEPT_METADATA}
+    metadata |= {key: old[key] for key in _KEPT_METADATA if key in old}
+    metadata["resourceVersion"] = old["resourceVersion"]
+    after = {"kind": kind.kind, "apiVersion": kind.group_version} | body | {"metadata": metadata}
+    if status:
+        return before | {"metadata": metadata, "status": body.get("status") or {}}
+    if kind.has_status:
+        after["status"] = before.get("status") or {}
+    return after
+
+
+def _without_version(item: JsonObject) -> JsonObject:
+    metadata = {key: value for key, value in item["metadata"].items() if key != "resourceVersion" and value != {}}
+    return item | {"metadata": metadata}
+
+
+def _is_finished_deletion(item: JsonObject) -> bool:
+    metadata = item["metadata"]
+    finished = metadata.get("deletionGracePeriodSeconds", 0) == 0 and not metadata.get("finalizers")
+    return bool(metadata.get("deletionTimestamp")) and finished

@@ -1,0 +1,151 @@
+"""Rows as `kubectl get` prints them (pure). Source: Kubernetes API concepts, "Receiving resources as Tables"."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from simulation.apiserver.errors import JsonObject
+from simulation.apiserver.kinds import Kind
+
+Cell = str | int
+Column = tuple[str, int, Callable[[JsonObject, datetime], Cell]]
+"""Heading, priority (0 always, 1 with -o wide), value."""
+
+
+def table(kind: Kind, items: Sequence[JsonObject], now: datetime, *, headings: bool = True) -> JsonObject:
+    """The objects as a Table; kubectl takes the headings from the first table of a watch only."""
+    columns = [("Name", 0, _name), *_COLUMNS.get(kind.plural, ()), ("Age", 0, _age)]
+    definitions = [
+        {
+            "name": heading,
+            "type": "string",
+            "format": "name" if heading == "Name" else "",
+            "description": heading,
+            "priority": priority,
+        }
+        for heading, priority, _ in columns
+    ]
+    rows = [
+        {
+            "cells": [cell(item, now) for _, _, cell in columns],
+            "object": {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": item["metadata"],
+            },
+        }
+        for item in items
+    ]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {},
+        "columnDefinitions": definitions if headings else None,
+        "rows": rows,
+    }
+
+
+def age(since: str | None, now: datetime) -> str:
+    """How long ago, in the largest unit that fits: 45s, 12m, 5h, 3d."""
+    try:
+        seconds = int((now - datetime.fromisoformat(since or "").astimezone(UTC)).total_seconds())
+    except ValueError:
+        return "<unknown>"
+    for unit, length, until in (("s", 1, 120), ("m", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < until:
+            return f"{max(seconds, 0) // length}{unit}"
+    return f"{seconds // 86_400}d"
+
+
+def _name(item: JsonObject, _: datetime) -> Cell:
+    return str(item["metadata"]["name"])
+
+
+def _age(item: JsonObject, now: datetime) -> Cell:
+    return age(item["metadata"].get("creationTimestamp"), now)
+
+
+def _last_seen(item: JsonObject, now: datetime) -> Cell:
+    return age(item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp"), now)
+
+
+def _text(*path: str, absent: str = "<none>") -> Callable[[JsonObject, datetime], Cell]:
+    def value(item: JsonObject, _: datetime) -> Cell:
+        found: object = item
+        for part in path:
+            found = found.get(part) if isinstance(found, dict) else None
+        return str(found) if found not in (None, "") else absent
+
+    return value
+
+
+def _containers(item: JsonObject) -> list[JsonObject]:
+    return list((item.get("status") or {}).get("containerStatuses") or [])
+
+
+def _ready(item: JsonObject, _: datetime) -> Cell:
+    ready = sum(bool(status.get("ready")) for status in _containers(item))
+    return f"{ready}/{len(item['spec'].get('containers') or [])}"
+
+
+def _pod_status(item: JsonObject, _: datetime) -> Cell:
+    """The phase, or the reason that says more."""
+    status = item.get("status") or {}
+    if item["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    for container in _containers(item):
+        for state in ("waiting", "terminated"):
+            if reason := ((container.get("state") or {}).get(state) or {}).get("reason"):
+                return str(reason)
+    return str(status.get("reason") or status.get("phase") or "Unknown")
+
+
+def _restarts(item: JsonObject, _: datetime) -> Cell:
+    return sum(int(status.get("restartCount", 0)) for status in _containers(item))
+
+
+def _node_status(item: JsonObject, _: datetime) -> Cell:
+    conditions = {c.get("type"): c.get("status") for c in (item.get("status") or {}).get("conditions") or []}
+    ready = {"True": "Ready", "False": "NotReady"}.get(str(conditions.get("Ready")), "Unknown")
+    return f"{ready},SchedulingDisabled" if item.get("spec", {}).get("unschedulable") else ready
+
+
+def _roles(item: JsonObject, _: datetime) -> Cell:
+    prefix = "node-role.kubernetes.io/"
+    labels = item["metadata"].get("labels") or {}
+    return ",".join(sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix))) or "<none>"
+
+
+def _involved(item: JsonObject, _: datetime) -> Cell:
+    involved = item.get("involvedObject") or {}
+    return f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
+
+
+def _data_size(item: JsonObject, _: datetime) -> Cell:
+    return len(item.get("data") or {})
+
+
+_COLUMNS: dict[str, tuple[Column, ...]] = {
+    "pods": (
+        ("Ready", 0, _ready),
+        ("Status", 0, _pod_status),
+        ("Restarts", 0, _restarts),
+        ("Node", 1, _text("spec", "nodeName")),
+    ),
+    "nodes": (
+        ("Status", 0, _node_status),
+        ("Roles", 0, _roles),
+        ("Version", 0, _text("status", "nodeInfo", "kubeletVersion", absent="")),
+    ),
+    "namespaces": (("Status", 0, _text("status", "phase")),),
+    "events": (
+        ("Last Seen", 0, _last_seen),
+        ("Type", 0, _text("type")),
+        ("Reason", 0, _text("reason")),
+        ("Object", 0, _involved),
+        ("Message", 0, _text("message", absent="")),
+    ),
+    "configmaps": (("Data", 0, _data_size),),
+    "secrets": (("Type", 0, _text("type", absent="Opaque")), ("Data", 0, _data_size)),
+    "leases": (("Holder", 0, _text("spec", "holderIdentity")),),
+    "priorityclasses": (("Value", 0, _text("value")),),
+}

@@ -1,0 +1,280 @@
+"""Stands in for kube-scheduler towards an HTTP extender (edge).
+
+One scheduling cycle at a time, bindings in the background, replies read as kube-scheduler reads them
+(`nodeCacheCapable: true`). Objects stay the JSON that the API server sent, so the extender sees whole pods.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from simulation import scheduling_queue as queue
+
+JsonObject = dict[str, Any]
+MANAGED_RESOURCES = frozenset(
+    f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpucores", "gpumem-percentage", "priority")
+)
+_STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+_log = logging.getLogger(__name__)
+
+
+class ExtenderCallError(Exception):
+    """The extender did not answer, or answered with an error; one sentence."""
+
+
+class KubeSchedulerStandIn:
+    """`async with KubeSchedulerStandIn(api_url, extender_url):` schedules the pods that name this scheduler."""
+
+    def __init__(
+        self,
+        api_url: str,
+        extender_url: str,
+        scheduler_name: str = "topogpu-scheduler",
+        *,
+        managed_resources: Collection[str] = MANAGED_RESOURCES,
+        extender_timeout_seconds: float = 30.0,
+    ) -> None:
+        self._api_url = api_url.rstrip("/")
+        self._extender_url = extender_url.rstrip("/")
+        self._scheduler_name = scheduler_name
+        self._managed = managed_resources
+        self._timeout = aiohttp.ClientTimeout(total=extender_timeout_seconds)
+        self._pods: dict[str, JsonObject] = {}
+        self._nodes: dict[str, JsonObject] = {}
+        self._assumed: set[str] = set()
+        self._synced: set[str] = set()
+        self._backoff = queue.Backoff()
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "KubeSchedulerStandIn":
+        agent = {"User-Agent": "kube-scheduler-stand-in"}
+        self._session = aiohttp.ClientSession(headers=agent, connector=aiohttp.TCPConnector(limit=0))
+        self._start(self._follow("pods", self._pods))
+        self._start(self._follow("nodes", self._nodes))
+        self._start(self._schedule())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the scheduler stand-in is entered with `async with` before use")
+        return self._session
+
+    def _start(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Watching
+
+    async def _follow(self, plural: str, held: dict[str, JsonObject]) -> None:
+        """Keeps `held` (by uid) like the API server; lists again after any trouble."""
+        while True:
+            with suppress(aiohttp.ClientError, TimeoutError, ValueError, KeyError, ConnectionError):
+                version = await self._list(plural, held)
+                self._synced.add(plural)
+                self._changed()
+                await self._watch(plural, held, version)
+            await asyncio.sleep(0.2)
+
+    async def _list(self, plural: str, held: dict[str, JsonObject]) -> str:
+        async with self._http.get(f"{self._api_url}/api/v1/{plural}") as response:
+            response.raise_for_status()
+            listed = await response.json()
+        held.clear()
+        held.update({item["metadata"]["uid"]: item for item in listed["items"]})
+        return str(listed["metadata"]["resourceVersion"])
+
+    async def _watch(self, plural: str, held: dict[str, JsonObject], version: str) -> None:
+        query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "300"}
+        url, endless = f"{self._api_url}/api/v1/{plural}", aiohttp.ClientTimeout(total=None)
+        async with self._http.get(url, params=query, timeout=endless, read_bufsize=2**24) as response:
+            response.raise_for_status()
+            async for line in response.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                self._apply(plural, held, event["type"], event["object"])
+
+    def _apply(self, plural: str, held: dict[str, JsonObject], kind: str, item: JsonObject) -> None:
+        uid = item["metadata"]["uid"]
+        if kind == "DELETED":
+            held.pop(uid, None)
+            self._backoff.forget(uid)
+            self._assumed.discard(uid)
+        else:
+            before, held[uid] = held.get(uid), item
+            # What this scheduler itself writes about a waiting pod is no change of the cluster.
+            if before and plural == "pods" and queue.is_waiting(item, self._scheduler_name) and _same(before, item):
+                return
+        self._changed()
+
+    def _changed(self) -> None:
+        self._backoff.cluster_changed()
+        self._news.set()
+
+    # Scheduling
+
+    async def _schedule(self) -> None:
+        while True:
+            self._news.clear()
+            now = asyncio.get_running_loop().time()
+            pod = self._next(now) if {"pods", "nodes"} <= self._synced else None
+            if pod is not None:
+                await self._cycle(pod)
+                continue
+            due = self._backoff.next_due(uid for uid, pod in self._pods.items() if self._waits(uid, pod))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if due is None else max(due - now, 0.01)):
+                    await self._news.wait()
+
+    def _waits(self, uid: str, pod: JsonObject) -> bool:
+        return uid not in self._assumed and queue.is_waiting(pod, self._scheduler_name)
+
+    def _next(self, now: float) -> JsonObject | None:
+        waiting = (pod for uid, pod in self._pods.items() if self._waits(uid, pod) and self._backoff.is_due(uid, now))
+        return min(waiting, key=queue.order, default=None)
+
+    async def _cycle(self, pod: JsonObject) -> None:
+        """One attempt: filter, take the first node, bind in the background; or say why not."""
+        problems = {node["metadata"]["name"]: queue.node_problem(pod, node) for node in self._nodes.values()}
+        passed = sorted(name for name, problem in problems.items() if not problem)
+        extended = queue.mentions_managed_resource(pod, self._managed)
+        uid = pod["metadata"]["uid"]
+        try:
+            if passed and extended:
+                asked = {"Pod": pod, "Nodes": None, "NodeNames": passed}
+                passed, refused = queue.passed_nodes(await self._extender("filter", asked), passed)
+                problems |= refused
+        except (ExtenderCallError, ValueError) as e:
+            await self._failed(pod, str(e), "SchedulerError", park=False)
+            return
+        if not passed:
+            reasons = [problem or "node(s) didn't pass the extender" for problem in problems.values()]
+            message = queue.unschedulable_message(len(problems), reasons)
+            await self._failed(pod, message, "Unschedulable", park=True)
+            return
+        self._assumed.add(uid)
+        self._start(self._bind(pod, passed[0], extended=extended))
+
+    async def _bind(self, pod: JsonObject, node: str, *, extended: bool) -> None:
+        metadata = pod["metadata"]
+        try:
+            if extended:
+                body = {
+                    "PodName": metadata["name"],
+                    "PodNamespace": metadata["namespace"],
+                    "PodUID": metadata["uid"],
+                    "Node": node,
+                }
+                reply = await self._extender("bind", body)
+                if problem := reply.get("Error"):
+                    raise ExtenderCallError(str(problem))
+            else:
+                await self._post_binding(metadata, node)
+        except ExtenderCallError as e:
+            self._assumed.discard(metadata["uid"])
+            await self._failed(pod, f"binding rejected: {e}", "SchedulerError", park=False)
+            self._news.set()
+            return
+        where = f"{metadata['namespace']}/{metadata['name']}"
+        await self._event(pod, "Normal", "Scheduled", f"Successfully assigned {where} to {node}")
+        self._backoff.forget(metadata["uid"])
+
+    async def _post_binding(self, metadata: JsonObject, node: str) -> None:
+        own = {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": own, "target": {"kind": "Node", "name": node}}
+        try:
+            async with self._http.post(f"{self._pod_url(metadata)}/binding", json=body) as response:
+                if response.status >= 300:
+                    raise ExtenderCallError((await response.json()).get("message", f"status {response.status}"))
+        except (aiohttp.ClientError, TimeoutError) as e:
+            raise ExtenderCallError(f"the API server did not answer the binding: {e}") from e
+
+    async def _extender(self, verb: str, body: JsonObject) -> JsonObject:
+        url = f"{self._extender_url}/{verb}"
+        try:
+            async with self._http.post(url, json=body, timeout=self._timeout) as response:
+                raw = await response.read()
+                if response.status != 200:
+                    raise ExtenderCallError(f"failed {verb} with extender at URL {url}, code {response.status}")
+                reply = json.loads(raw)
+        except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError) as e:
+            raise ExtenderCallError(f"failed {verb} with extender at URL {url}: {e or type(e).__name__}") from e
+        if not isinstance(reply, dict):
+            raise ExtenderCallError(f"failed {verb} with extender at URL {url}: the reply is not a JSON object")
+        return reply
+
+    # What it writes about pods that have to wait
+
+    async def _failed(self, pod: JsonObject, message: str, reason: str, *, park: bool) -> None:
+        self._backoff.failed(pod["metadata"]["uid"], asyncio.get_running_loop().time(), park=park)
+        await self._condition(pod, reason, message)
+        await self._event(pod, "Warning", "FailedScheduling", message)
+
+    async def _condition(self, pod: JsonObject, reason: str, message: str) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+        known = (pod.get("status") or {}).get("conditions") or []
+        if any(all(one.get(key) == value for key, value in condition.items()) for one in known):
+            return
+        condition["lastTransitionTime"] = _now()
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"conditions": [condition]}}
+        await self._write("patch", f"{self._pod_url(pod['metadata'])}/status", body)
+
+    async def _event(self, pod: JsonObject, kind: str, reason: str, message: str) -> None:
+        metadata, at = pod["metadata"], _now()
+        involved = {key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion")}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod"} | involved,
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": {"component": self._scheduler_name},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        await self._write("post", f"{self._api_url}/api/v1/namespaces/{metadata['namespace']}/events", body)
+
+    async def _write(self, method: str, url: str, body: JsonObject) -> None:
+        """Best effort: a pod that is gone meanwhile or an API server that is away is only logged."""
+        headers = _STRATEGIC if method == "patch" else {}
+        try:
+            async with self._http.request(method, url, json=body, headers=headers) as response:
+                if response.status >= 300:
+                    _log.info("%s %s was answered %d", method, url, response.status)
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
+            _log.info("%s %s failed: %s", method, url, e)
+
+    def _pod_url(self, metadata: JsonObject) -> str:
+        return f"{self._api_url}/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _same(before: JsonObject, after: JsonObject) -> bool:
+    """Whether a pod's author changed nothing."""
+    own = ("labels", "annotations")
+    same_metadata = all(before["metadata"].get(key) == after["metadata"].get(key) for key in own)
+    return same_metadata and bool(before["spec"] == after["spec"])
+
+
+def _now() -> str:
+    now = datetime.now(UTC)  # noqa: TID251 - the stand-in's clock
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,52 @@
+"""kubelet's device-manager checkpoint, `kubelet_internal_checkpoint`, in the form of kubelet 1.20 and later.
+
+Source: kubelet's pkg/kubelet/cm/devicemanager/checkpoint. Its checksum is taken over Go's in-memory dump, which
+nobody but kubelet can or does compute; here it is taken over the JSON of `Data`.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+CHECKPOINT_NAME = "kubelet_internal_checkpoint"
+NO_NUMA = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """One resource of one container."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids_by_numa: Mapping[int, tuple[str, ...]]
+    response: bytes
+
+
+def encode_checkpoint(entries: Sequence[CheckpointEntry], registered: Mapping[str, Sequence[str]]) -> str:
+    """The file's text: what every container holds, and the ids every resource has."""
+    data = {
+        "PodDeviceEntries": [_entry(entry) for entry in entries],
+        "RegisteredDevices": {resource: sorted(ids) for resource, ids in sorted(registered.items())},
+    }
+    checksum = fnv32a(json.dumps(data, separators=(",", ":")).encode())
+    return json.dumps({"Data": data, "Checksum": checksum}, separators=(",", ":"))
+
+
+def fnv32a(data: bytes) -> int:
+    """Fowler-Noll-Vo 1a, 32 bits."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value
+
+
+def _entry(entry: CheckpointEntry) -> dict[str, object]:
+    return {
+        "PodUID": entry.pod_uid,
+        "ContainerName": entry.container,
+        "ResourceName": entry.resource,
+        "DeviceIDs": {str(numa): sorted(ids) for numa, ids in sorted(entry.ids_by_numa.items())},
+        "AllocResp": base64.b64encode(entry.response).decode(),
+    }

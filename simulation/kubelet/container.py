@@ -1,0 +1,150 @@
+"""What a container is created with: the plugins' answers, the CDI specs they name, then the pod's own environment.
+
+Sources: kubelet's pod_devices.go (deviceRunContainerOptions) and the Container Device Interface specification 0.6.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
+from proto.kubernetes.objects import Container
+
+Phase = Literal["init", "app"]
+
+
+class CdiError(Exception):
+    """A CDI device the container names cannot be resolved; the container cannot be created."""
+
+
+class _Lenient(msgspec.Struct, rename="camel"):
+    """CDI's spelling on the wire."""
+
+
+class CdiDeviceNode(_Lenient):
+    path: str
+    host_path: str = ""
+    permissions: str = "rwm"
+
+
+class CdiMount(_Lenient):
+    host_path: str
+    container_path: str
+    options: list[str] = []
+
+
+class CdiEdits(_Lenient):
+    env: list[str] = []
+    device_nodes: list[CdiDeviceNode] = []
+    mounts: list[CdiMount] = []
+
+
+class CdiDevice(_Lenient):
+    name: str
+    container_edits: CdiEdits = msgspec.field(default_factory=CdiEdits)
+
+
+class CdiSpec(_Lenient):
+    kind: str
+    devices: list[CdiDevice] = []
+    container_edits: CdiEdits = msgspec.field(default_factory=CdiEdits)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    container_path: str
+    host_path: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    container_path: str
+    host_path: str
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedContainer:
+    """One container as its runtime would have created it."""
+
+    name: str
+    phase: Phase
+    device_ids: tuple[str, ...]
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    devices: tuple[DeviceNode, ...]
+    annotations: Mapping[str, str]
+    cdi_devices: tuple[str, ...]
+
+
+def create_container(
+    container: Container,
+    phase: Phase,
+    device_ids: Sequence[str],
+    answers: Sequence[ContainerAllocateResponse],
+    specs: Sequence[CdiSpec],
+) -> CreatedContainer:
+    """Kubelet's merge of all answers, the runtime's CDI edits, and pod environment last so that it wins.
+
+    Raises CdiError for a CDI device that no spec holds.
+    """
+    names = tuple(device.name for answer in answers for device in answer.cdi_devices)
+    edits = [edit for name in names for edit in resolve_cdi(name, specs)]
+    own_env = {variable.name: variable.value for variable in container.env if variable.value_from is None}
+    return CreatedContainer(
+        name=container.name,
+        phase=phase,
+        device_ids=tuple(device_ids),
+        env=_answered_env(answers) | own_env | _edited_env(edits),
+        mounts=_answered_mounts(answers) + _edited_mounts(edits),
+        devices=_answered_devices(answers) + _edited_devices(edits),
+        annotations={key: value for answer in answers for key, value in sorted(answer.annotations.items())},
+        cdi_devices=names,
+    )
+
+
+def resolve_cdi(name: str, specs: Sequence[CdiSpec]) -> tuple[CdiEdits, ...]:
+    """The edits of `vendor/class=device`: those of the whole spec, then the device's own. Raises CdiError."""
+    kind, _, device_name = name.partition("=")
+    for spec in specs:
+        for device in spec.devices:
+            if spec.kind == kind and device.name == device_name:
+                return (spec.container_edits, device.container_edits)
+    raise CdiError(f"unresolvable CDI device {name}: no spec of kind {kind} holds {device_name or 'it'}")
+
+
+def decode_cdi_spec(text: bytes) -> CdiSpec:
+    """Reads a spec in JSON. Raises CdiError."""
+    try:
+        return msgspec.json.decode(text, type=CdiSpec)
+    except msgspec.DecodeError as error:
+        raise CdiError(f"unreadable CDI spec: {error}") from error
+
+
+def _answered_env(answers: Sequence[ContainerAllocateResponse]) -> dict[str, str]:
+    return {key: value for answer in answers for key, value in sorted(answer.envs.items())}
+
+
+def _edited_env(edits: Sequence[CdiEdits]) -> dict[str, str]:
+    """CDI edits reach the runtime's spec after the pod's environment and replace it."""
+    pairs = (variable.partition("=") for edit in edits for variable in edit.env)
+    return {key: value for key, _, value in pairs}
+
+
+def _answered_mounts(answers: Sequence[ContainerAllocateResponse]) -> tuple[Mount, ...]:
+    return tuple(Mount(m.container_path, m.host_path, m.read_only) for answer in answers for m in answer.mounts)
+
+
+def _edited_mounts(edits: Sequence[CdiEdits]) -> tuple[Mount, ...]:
+    return tuple(Mount(m.container_path, m.host_path, "ro" in m.options) for edit in edits for m in edit.mounts)
+
+
+def _answered_devices(answers: Sequence[ContainerAllocateResponse]) -> tuple[DeviceNode, ...]:
+    return tuple(DeviceNode(d.container_path, d.host_path, d.permissions) for answer in answers for d in answer.devices)
+
+
+def _edited_devices(edits: Sequence[CdiEdits]) -> tuple[DeviceNode, ...]:
+    return tuple(DeviceNode(d.path, d.host_path or d.path, d.permissions) for edit in edits for d in edit.device_nodes)

@@ -1,0 +1,266 @@
+"""Kubelet's device manager: registers plugins on its socket, follows their devices, allocates to containers."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+from grpc import aio
+
+from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
+from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from proto.kubernetes.objects import Container, Pod
+from simulation.kubelet.checkpoint import CHECKPOINT_NAME, NO_NUMA, CheckpointEntry, encode_checkpoint
+from simulation.kubelet.device_ids import (
+    AdmissionRefused,
+    AdvertisedDevice,
+    choices,
+    containers_in_order,
+    device_requests,
+    settle,
+)
+
+if TYPE_CHECKING:
+    from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import DevicePluginAsyncStub
+
+SUPPORTED_VERSION = "v1beta1"
+_STOP_GRACE_SECONDS = 0.2
+
+
+class PreStartRefused(Exception):
+    """A plugin's PreStartContainer failed; the container waits and is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one container holds of one resource."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    response: wire.ContainerAllocateResponse
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plugin:
+    endpoint: str
+    options: wire.DevicePluginOptions
+    channel: aio.Channel
+    devices: dict[str, AdvertisedDevice] = field(default_factory=dict)
+    follower: asyncio.Task[None] | None = None
+
+    @property
+    def stub(self) -> "DevicePluginAsyncStub":
+        return DevicePluginStub(self.channel)
+
+
+class DeviceManager(RegistrationServicer):
+    """Serves Registration on `<directory>/kubelet.sock`; `changed` is set whenever capacity may have changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.changed = asyncio.Event()
+        self.calls: list[str] = []
+        """Every call made to a plugin, in order: what kubelet did."""
+        self._plugins: dict[str, _Plugin] = {}
+        self._held: list[Held] = []
+        self._server: aio.Server | None = None
+
+    async def start(self) -> None:
+        """Empties the directory but for the checkpoint, as kubelet does at every start, then listens."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for entry in self.directory.iterdir():
+            if entry.name != CHECKPOINT_NAME and not entry.is_dir():
+                entry.unlink(missing_ok=True)
+        server = aio.server()
+        add_RegistrationServicer_to_server(self, server)
+        server.add_insecure_port(f"unix:{self.directory / 'kubelet.sock'}")
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_SECONDS)
+            self._server = None
+        (self.directory / "kubelet.sock").unlink(missing_ok=True)
+        for resource in tuple(self._plugins):
+            await self._disconnect(resource)
+        self.changed.set()
+
+    async def Register(  # noqa: N802 - gRPC's name
+        self,
+        request: wire.RegisterRequest,
+        context: aio.ServicerContext[wire.RegisterRequest, wire.Empty],
+    ) -> wire.Empty:
+        if request.version != SUPPORTED_VERSION:
+            await context.abort(
+                grpc.StatusCode.UNKNOWN, f"requested API version {request.version!r} is not supported by kubelet"
+            )
+        if "/" not in request.resource_name:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"invalid name of resource {request.resource_name!r}")
+        self.calls.append(f"Register {request.resource_name}")
+        await self._disconnect(request.resource_name)
+        channel = aio.insecure_channel(f"unix:{self.directory / request.endpoint}")
+        plugin = _Plugin(endpoint=request.endpoint, options=request.options, channel=channel)
+        self._plugins[request.resource_name] = plugin
+        plugin.follower = asyncio.create_task(self._follow(plugin))
+        return wire.Empty()
+
+    def capacity(self) -> Mapping[str, tuple[int, int]]:
+        """By resource: how many ids there are, and how many of them are healthy."""
+        return {
+            resource: (len(plugin.devices), sum(device.healthy for device in plugin.devices.values()))
+            for resource, plugin in self._plugins.items()
+        }
+
+    def held(self, pod_uid: str = "") -> tuple[Held, ...]:
+        """What containers hold; of one pod, or of all."""
+        return tuple(held for held in self._held if pod_uid in ("", held.pod_uid))
+
+    def ids_by_numa(self, held: Held) -> dict[int, tuple[str, ...]]:
+        """The ids of one container grouped as kubelet groups them."""
+        plugin = self._plugins.get(held.resource)
+        groups: dict[int, list[str]] = {}
+        for name in held.ids:
+            device = plugin.devices.get(name) if plugin else None
+            for numa in (device.numa if device else ()) or (NO_NUMA,):
+                groups.setdefault(numa, []).append(name)
+        return {numa: tuple(names) for numa, names in groups.items()}
+
+    async def admit(self, pod: Pod) -> None:
+        """Allocates for every container, init containers first. Raises AdmissionRefused and gives all back."""
+        reusable: dict[str, set[str]] = {}
+        try:
+            for container, gives_back in containers_in_order(pod):
+                for resource, wanted in device_requests(container, self._plugins).items():
+                    pool = reusable.setdefault(resource, set())
+                    ids = await self._allocate(pod.metadata.uid, container, resource, wanted, pool)
+                    pool.update(ids) if gives_back else pool.difference_update(ids)
+        except AdmissionRefused:
+            self.release(pod.metadata.uid)
+            raise
+        finally:
+            self._write_checkpoint()
+
+    async def pre_start(self, pod_uid: str, container: str) -> None:
+        """Tells the plugins that want to know that the container is about to be created. Raises PreStartRefused."""
+        for held in self.held(pod_uid):
+            plugin = self._plugins.get(held.resource)
+            if held.container != container or plugin is None or not plugin.options.pre_start_required:
+                continue
+            self.calls.append(f"PreStartContainer {container}")
+            try:
+                await plugin.stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=held.ids), timeout=30)
+            except aio.AioRpcError as error:
+                raise PreStartRefused(
+                    f"device plugin PreStartContainer rpc failed with err: {_rpc_text(error)}"
+                ) from error
+
+    def release(self, pod_uid: str) -> None:
+        self._held = [held for held in self._held if held.pod_uid != pod_uid]
+        self._write_checkpoint()
+
+    async def _allocate(
+        self, pod_uid: str, container: Container, resource: str, wanted: int, pool: set[str]
+    ) -> set[str]:
+        plugin = self._plugins[resource]
+        in_use = {name for held in self._held if held.resource == resource for name in held.ids}
+        choice = choices(resource, plugin.devices, in_use, pool, wanted)
+        preferred: tuple[str, ...] = ()
+        with _refusal():
+            if not choice.complete and plugin.options.get_preferred_allocation_available:
+                self.calls.append(f"GetPreferredAllocation {container.name}")
+                preferred = await _preferred(plugin.stub, choice.available, choice.kept, wanted)
+            ids = settle(choice, preferred)
+            self.calls.append(f"Allocate {container.name}")
+            request = wire.ContainerAllocateRequest(devices_ids=ids)
+            answer = await plugin.stub.Allocate(wire.AllocateRequest(container_requests=[request]))
+        if len(answer.container_responses) != 1:
+            raise AdmissionRefused("Allocate failed due to no containers in allocation response, which is unexpected")
+        self._held.append(
+            Held(
+                pod_uid=pod_uid,
+                container=container.name,
+                resource=resource,
+                ids=ids,
+                response=answer.container_responses[0],
+            )
+        )
+        return set(ids)
+
+    async def _follow(self, plugin: _Plugin) -> None:
+        """Until the plugin ends the stream; from then on its devices are unhealthy."""
+        self.calls.append("ListAndWatch")
+        try:
+            async for update in plugin.stub.ListAndWatch(wire.Empty(), wait_for_ready=True):
+                plugin.devices = {device.ID: _advertised(device) for device in update.devices}
+                self._write_checkpoint()
+                self.changed.set()
+        except aio.AioRpcError:
+            pass
+        plugin.devices = {
+            name: AdvertisedDevice(healthy=False, numa=device.numa) for name, device in plugin.devices.items()
+        }
+        self.changed.set()
+
+    async def _disconnect(self, resource: str) -> None:
+        plugin = self._plugins.pop(resource, None)
+        if plugin is None:
+            return
+        if plugin.follower is not None:
+            plugin.follower.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await plugin.follower
+        await plugin.channel.close(None)
+
+    def _write_checkpoint(self) -> None:
+        entries = [
+            CheckpointEntry(
+                pod_uid=held.pod_uid,
+                container=held.container,
+                resource=held.resource,
+                ids_by_numa=self.ids_by_numa(held),
+                response=held.response.SerializeToString(),
+            )
+            for held in self._held
+        ]
+        text = encode_checkpoint(entries, {name: tuple(plugin.devices) for name, plugin in self._plugins.items()})
+        temporary = self.directory / f".{CHECKPOINT_NAME}"
+        temporary.write_text(text)
+        temporary.replace(self.directory / CHECKPOINT_NAME)
+
+
+async def _preferred(
+    stub: "DevicePluginAsyncStub", available: tuple[str, ...], kept: tuple[str, ...], size: int
+) -> tuple[str, ...]:
+    request = wire.ContainerPreferredAllocationRequest(
+        available_deviceIDs=available, must_include_deviceIDs=kept, allocation_size=size
+    )
+    answer = await stub.GetPreferredAllocation(wire.PreferredAllocationRequest(container_requests=[request]))
+    return tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
+
+
+@contextlib.contextmanager
+def _refusal() -> Iterator[None]:
+    try:
+        yield
+    except aio.AioRpcError as error:
+        raise AdmissionRefused(f"Allocate failed due to {_rpc_text(error)}, which is unexpected") from error
+
+
+def _rpc_text(error: aio.AioRpcError) -> str:
+    """As Go's gRPC prints an error."""
+    code = "".join(word.capitalize() for word in error.code().name.split("_"))
+    return f"rpc error: code = {code} desc = {error.details()}"
+
+
+def _advertised(device: wire.Device) -> AdvertisedDevice:
+    return AdvertisedDevice(healthy=device.health == "Healthy", numa=tuple(node.ID for node in device.topology.nodes))

@@ -1,0 +1,96 @@
+"""kubelet's pod-resources socket, answered from what the device manager has handed out."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import grpc
+from grpc import aio
+
+from proto.kubernetes.objects import Pod
+from proto.podresources import podresources_v1_pb2 as wire
+from proto.podresources.podresources_v1_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
+from simulation.kubelet.checkpoint import NO_NUMA
+from simulation.kubelet.device_ids import is_sidecar
+from simulation.kubelet.device_manager import DeviceManager, Held
+
+_STOP_GRACE_SECONDS = 0.2
+
+
+class PodResources(PodResourcesListerServicer):
+    """Serves `<directory>/kubelet.sock`; `pods` gives the pods this kubelet has accepted."""
+
+    def __init__(self, directory: Path, devices: DeviceManager, pods: Callable[[], Iterable[Pod]]) -> None:
+        self._socket = directory / "kubelet.sock"
+        self._devices = devices
+        self._pods = pods
+        self._server: aio.Server | None = None
+
+    async def start(self) -> None:
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        server = aio.server()
+        add_PodResourcesListerServicer_to_server(self, server)
+        server.add_insecure_port(f"unix:{self._socket}")
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_SECONDS)
+            self._server = None
+        self._socket.unlink(missing_ok=True)
+
+    async def List(  # noqa: N802 - gRPC's name
+        self,
+        request: wire.ListPodResourcesRequest,  # noqa: ARG002 - gRPC's signature
+        context: object,  # noqa: ARG002
+    ) -> wire.ListPodResourcesResponse:
+        return wire.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._pods()])
+
+    async def GetAllocatableResources(  # noqa: N802 - gRPC's name
+        self,
+        request: wire.AllocatableResourcesRequest,  # noqa: ARG002 - gRPC's signature
+        context: object,  # noqa: ARG002
+    ) -> wire.AllocatableResourcesResponse:
+        return wire.AllocatableResourcesResponse()
+
+    async def Get(  # noqa: N802 - gRPC's name
+        self,
+        request: wire.GetPodResourcesRequest,
+        context: aio.ServicerContext[wire.GetPodResourcesRequest, wire.GetPodResourcesResponse],
+    ) -> wire.GetPodResourcesResponse:
+        for pod in self._pods():
+            if (pod.metadata.namespace, pod.metadata.name) == (request.pod_namespace, request.pod_name):
+                return wire.GetPodResourcesResponse(pod_resources=self._pod(pod))
+        await context.abort(grpc.StatusCode.NOT_FOUND, f"pod {request.pod_namespace}/{request.pod_name} not found")
+        return wire.GetPodResourcesResponse()
+
+    def _pod(self, pod: Pod) -> wire.PodResources:
+        """Ordinary init containers are not listed, sidecars are."""
+        sidecars = [container for container in pod.spec.init_containers if is_sidecar(container)]
+        held = self._devices.held(pod.metadata.uid)
+        return wire.PodResources(
+            name=pod.metadata.name,
+            namespace=pod.metadata.namespace,
+            containers=[
+                wire.ContainerResources(
+                    name=container.name,
+                    devices=[entry for one in held if one.container == container.name for entry in self._entries(one)],
+                )
+                for container in [*sidecars, *pod.spec.containers]
+            ],
+        )
+
+    def _entries(self, held: Held) -> list[wire.ContainerDevices]:
+        """One entry per NUMA node, as kubelet answers."""
+        return [
+            wire.ContainerDevices(
+                resource_name=held.resource,
+                device_ids=ids,
+                topology=None if numa == NO_NUMA else wire.TopologyInfo(nodes=[wire.NUMANode(ID=numa)]),
+            )
+            for numa, ids in sorted(self._devices.ids_by_numa(held).items())
+        ]

@@ -1,0 +1,184 @@
+"""One node's kubelet: registers the Node, admits bound pods one at a time, creates their containers on paper."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import PODS, Container, Pod
+from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from simulation.kubelet import status
+from simulation.kubelet.apiserver import NodeApi, StatusNotWritten
+from simulation.kubelet.container import CdiError, CdiSpec, CreatedContainer, Phase, create_container, decode_cdi_spec
+from simulation.kubelet.device_ids import AdmissionRefused
+from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
+from simulation.kubelet.pod_resources import PodResources
+
+_FIRST_RETRY_SECONDS = 0.2
+_LONGEST_RETRY_SECONDS = 5.0
+
+
+class KubeletStandIn:
+    """`created` holds, by pod UID, the containers in creation order; `freed` is told of every pod that left."""
+
+    def __init__(
+        self,
+        node_name: str,
+        root: Path,
+        api: ApiServer,
+        *,
+        api_url: str,
+        now: Callable[[], datetime],
+        labels: Mapping[str, str] | None = None,
+        cdi_directories: Iterable[Path] = (),
+    ) -> None:
+        self.node_name = node_name
+        self.root = root
+        self.devices = DeviceManager(root / "device-plugins")
+        self.created: dict[str, list[CreatedContainer]] = {}
+        self._pods: dict[str, Pod] = {}
+        self._pod_resources = PodResources(root / "pod-resources", self.devices, lambda: tuple(self._pods.values()))
+        self._api = api
+        self._writes = NodeApi(api_url, node_name)
+        self._now = now
+        self._labels = dict(labels or {})
+        self._cdi_directories = tuple(cdi_directories)
+        self._admissions: asyncio.Queue[Pod] = asyncio.Queue()
+        self._seen: set[str] = set()
+        self._starts: dict[str, asyncio.Task[None]] = {}
+        self._loops: list[asyncio.Task[None]] = []
+        self._events = 0
+
+    async def start(self) -> None:
+        """Returns once the sockets listen and the Node exists."""
+        await self.devices.start()
+        await self._pod_resources.start()
+        await self._writes.register_node(status.node_object(self.node_name, self._labels, self._now()), self.node_name)
+        loops = (self._report_devices(), self._watch_pods(), self._admit_pods())
+        self._loops = [asyncio.create_task(loop) for loop in loops]
+
+    async def stop(self) -> None:
+        tasks = [*self._loops, *self._starts.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loops, self._starts = [], {}
+        await self._pod_resources.stop()
+        await self.devices.stop()
+        await self._writes.close()
+
+    async def restart(self) -> None:
+        """Kubelet's process restarts: new sockets, plugins forgotten until they register again, pods kept."""
+        await self._pod_resources.stop()
+        await self.devices.stop()
+        await self.devices.start()
+        await self._pod_resources.start()
+
+    async def _report_devices(self) -> None:
+        known: set[str] = set()
+        while True:
+            await self.devices.changed.wait()
+            self.devices.changed.clear()
+            capacity = dict.fromkeys(known, (0, 0)) | dict(self.devices.capacity())
+            known |= capacity.keys()
+            try:
+                await self._writes.patch_node_status(self.node_name, status.device_capacity(capacity))
+            except StatusNotWritten:
+                await asyncio.sleep(_FIRST_RETRY_SECONDS)
+                self.devices.changed.set()
+
+    async def _watch_pods(self) -> None:
+        async for change in reflect(self._api, PODS, field_selector=f"spec.nodeName={self.node_name}"):
+            match change:
+                case Replaced(objects=pods):
+                    present = {pod.metadata.uid for pod in pods}
+                    for uid in [uid for uid in self._pods if uid not in present]:
+                        await self._forget(uid)
+                    for pod in pods:
+                        await self._apply(pod)
+                case Applied(object=pod):
+                    await self._apply(pod)
+                case Removed(object=pod):
+                    await self._forget(pod.metadata.uid)
+                case Interrupted():
+                    pass
+
+    async def _apply(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if pod.metadata.deletion_timestamp is not None:
+            await self._forget(uid)
+            with suppress(StatusNotWritten):
+                await self._writes.finish_deletion(pod)
+        elif uid not in self._seen and pod.status.phase in ("", "Pending"):
+            self._seen.add(uid)
+            await self._admissions.put(pod)
+        elif uid in self._pods:
+            self._pods[uid] = pod
+
+    async def _forget(self, uid: str) -> None:
+        start = self._starts.pop(uid, None)
+        if start is not None:
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)
+        self._pods.pop(uid, None)
+        self.devices.release(uid)
+
+    async def _admit_pods(self) -> None:
+        """Strictly one pod after the other, as kubelet's sync loop does."""
+        while True:
+            pod = await self._admissions.get()
+            try:
+                await self.devices.admit(pod)
+            except AdmissionRefused as refusal:
+                await self._write_status(pod, status.refused(str(refusal)))
+                continue
+            self._pods[pod.metadata.uid] = pod
+            self._starts[pod.metadata.uid] = asyncio.create_task(self._create_containers(pod))
+
+    async def _create_containers(self, pod: Pod) -> None:
+        """Init containers first; each is tried until it can be created."""
+        made = self.created.setdefault(pod.metadata.uid, [])
+        ordered: list[tuple[Container, Phase]] = [(container, "init") for container in pod.spec.init_containers]
+        ordered += [(container, "app") for container in pod.spec.containers]
+        for container, phase in ordered:
+            delay_seconds = _FIRST_RETRY_SECONDS
+            while True:
+                try:
+                    await self.devices.pre_start(pod.metadata.uid, container.name)
+                    made.append(self._create(pod, container, phase))
+                    break
+                except (PreStartRefused, CdiError) as refusal:
+                    await self._report_waiting(pod, container.name, [one.name for one in made], str(refusal))
+                    await asyncio.sleep(delay_seconds)
+                    delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
+        await self._write_status(pod, status.running(pod, self._now()))
+
+    def _create(self, pod: Pod, container: Container, phase: Phase) -> CreatedContainer:
+        held = [one for one in self.devices.held(pod.metadata.uid) if one.container == container.name]
+        ids = [name for one in held for name in one.ids]
+        return create_container(container, phase, ids, [one.response for one in held], self._cdi_specs())
+
+    def _cdi_specs(self) -> list[CdiSpec]:
+        """Read anew for every container, as runtimes do."""
+        files = [file for directory in self._cdi_directories for file in sorted(directory.glob("*.json"))]
+        return [decode_cdi_spec(file.read_bytes()) for file in files]
+
+    async def _report_waiting(self, pod: Pod, container: str, started: list[str], message: str) -> None:
+        self._events += 1
+        record = status.event(
+            pod, self.node_name, serial=self._events, reason="Failed", message=f"Error: {message}", at=self._now()
+        )
+        with suppress(StatusNotWritten):
+            await self._writes.record_event(pod.metadata.namespace, record)
+        await self._write_status(pod, status.waiting(pod, container, started, message, self._now()))
+
+    async def _write_status(self, pod: Pod, body: status.Body) -> None:
+        delay_seconds = _FIRST_RETRY_SECONDS
+        while True:
+            try:
+                return await self._writes.patch_pod_status(pod, body)
+            except StatusNotWritten:
+                await asyncio.sleep(delay_seconds)
+                delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)

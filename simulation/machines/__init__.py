@@ -1,0 +1,32 @@
+"""Known kinds of machine, as descriptions that ship with the simulation."""
+
+from pathlib import Path
+
+from deviceplugin.machine_description import (
+    MachineDescription,
+    MachineDescriptionError,
+    gpu_uuid,
+    read_machine_description,
+)
+
+__all__ = ["MachineDescription", "MachineDescriptionError", "gpu_uuid", "load", "names"]
+
+_FOLDER = Path(__file__).parent
+
+
+def names() -> tuple[str, ...]:
+    """Names that `load` knows, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+def load(name_or_path: str | Path) -> MachineDescription:
+    """A machine by its name, or read from a file. Raises MachineDescriptionError."""
+    known = str(name_or_path) in names()
+    path = _FOLDER / f"{name_or_path}.yaml" if known else Path(name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as e:
+        raise MachineDescriptionError(str(path), "", f"no such file, nor a machine of {', '.join(names())}") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise MachineDescriptionError(str(path), "", f"cannot be read: {e}") from e
+    return read_machine_description(text, path.name if known else str(path))

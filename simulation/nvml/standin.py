@@ -1,0 +1,351 @@
+"""The fake NVML in Python, for machines without a C compiler: an object put at `pynvml.nvmlLib`.
+
+It reads the same file as the library, once, and knows no faults and no events.
+`python -m simulation.nvml.standin MACHINE_FILE -- ARGS...` runs the node daemon over it.
+"""
+
+# ruff: noqa: N802, N815 - the names are those of the C functions
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.machine_description import cpu_numbers
+from simulation.nvml.machine_file import ERRORS, MACHINE_FILE_VARIABLE
+
+_GPU_WORDS = 20
+_SWITCH = 2
+_UNSIGNED_INT = 1  # nvmlValueType_t
+_NVLINK_CAPS, _PCI_CAPS = 2, 4
+_ANSWERS = {"MemoryInfo_v2": 0x02000028, "FabricV2": 0x02000024, "FabricV3": 0x03000028}
+
+
+class StandInError(Exception):
+    """The machine file cannot be read, in one sentence."""
+
+
+class _Refused(Exception):
+    def __init__(self, error: str) -> None:
+        super().__init__(error)
+        self.code = ERRORS[error]
+
+
+@dataclass(slots=True)
+class _Gpu:
+    words: list[str]
+    name: str
+    cpus: str = ""
+    nodes: str = ""
+    links: list[tuple[int, str]] = field(default_factory=list)
+    fabric: tuple[int, int, int, bytes] | None = None
+
+    def number(self, word: int) -> int:
+        """One of the numbers after uuid, bus and PCI id, by its place on the `gpu` line."""
+        return int(self.words[word])
+
+
+class StandIn:
+    """One machine, answering as the C library does. A function it lacks is one an old driver lacks."""
+
+    def __init__(self, text: str) -> None:
+        """Raises StandInError."""
+        self._facts: dict[str, str] = {}
+        self._gpus: list[_Gpu] = []
+        self._levels: dict[tuple[int, int], int] = {}
+        self._refused: set[str] = set()
+        lines = [line.partition(" ")[::2] for line in text.splitlines() if line and not line.startswith("#")]
+        if not lines or lines[-1][0] != "end":
+            raise StandInError("the machine file is cut short: its last line is not `end`")
+        try:
+            for word, rest in lines:
+                self._read(word, rest)
+        except (ValueError, IndexError) as e:
+            raise StandInError(f"the machine file cannot be read: {e}") from e
+        self._started = False
+
+    def _read(self, word: str, rest: str) -> None:
+        parts = rest.split(" ")
+        match word:
+            case "gpu":
+                self._gpus.append(_Gpu(parts[:_GPU_WORDS], " ".join(parts[_GPU_WORDS:])))
+            case "cpus":
+                self._gpus[int(parts[0])].cpus = parts[1]
+            case "nodes":
+                self._gpus[int(parts[0])].nodes = parts[1]
+            case "link":
+                self._gpus[int(parts[0])].links.append((int(parts[1]), parts[2]))
+            case "level":
+                self._levels[int(parts[0]), int(parts[1])] = int(parts[2])
+            case "fabric":
+                state, status, clique = map(int, parts[1:4])
+                self._gpus[int(parts[0])].fabric = (state, status, clique, bytes.fromhex(parts[4]))
+            case "refuse":
+                self._refused.add(parts[0])
+            case _:
+                self._facts[word] = rest
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        """The C function `name`. AttributeError where there is none."""
+        answer = getattr(type(self), f"_{name}", None) if name.startswith("nvml") else None
+        if answer is None:
+            raise AttributeError(name)
+
+        def call(*arguments: object) -> int:
+            if not self._started and name != "nvmlInitWithFlags":
+                return ERRORS["UNINITIALIZED"]
+            if {name, name.rsplit("_v", 1)[0]} & self._refused:
+                return ERRORS["NOT_SUPPORTED"]
+            try:
+                answer(self, *map(_plain, arguments))
+            except _Refused as e:
+                return e.code
+            return ERRORS["SUCCESS"]
+
+        return call
+
+    def _gpu(self, handle: Any) -> _Gpu:
+        return self._gpus[self._index(handle)]
+
+    def _index(self, handle: Any) -> int:
+        number = (ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
+        if not 0 <= number < len(self._gpus):
+            raise _Refused("INVALID_ARGUMENT")
+        return number
+
+    def _nvmlInitWithFlags(self, _flags: int) -> None:
+        if self._facts["init"] != "0":
+            raise _Refused(next(name for name, code in ERRORS.items() if str(code) == self._facts["init"]))
+        self._started = True
+
+    def _nvmlShutdown(self) -> None:
+        self._started = False
+
+    def _nvmlSystemGetDriverVersion(self, to: Any, _size: int) -> None:
+        to.value = self._facts["driver"].encode()
+
+    def _nvmlSystemGetNVMLVersion(self, to: Any, _size: int) -> None:
+        to.value = self._facts["nvml"].encode()
+
+    def _nvmlSystemGetCudaDriverVersion(self, to: Any) -> None:
+        to.value = int(self._facts["cuda"])
+
+    _nvmlSystemGetCudaDriverVersion_v2 = _nvmlSystemGetCudaDriverVersion
+
+    def _nvmlDeviceGetCount_v2(self, to: Any) -> None:
+        to.value = len(self._gpus)
+
+    def _nvmlDeviceGetHandleByIndex_v2(self, index: int, to: Any) -> None:
+        if not 0 <= index < len(self._gpus):
+            raise _Refused("INVALID_ARGUMENT")
+        # A handle is opaque: nobody looks behind it, so the index plus one will do.
+        ctypes.c_void_p.from_buffer(to).value = index + 1
+
+    def _nvmlDeviceGetName(self, handle: Any, to: Any, _size: int) -> None:
+        to.value = self._gpu(handle).name.encode()
+
+    def _nvmlDeviceGetUUID(self, handle: Any, to: Any, _size: int) -> None:
+        to.value = self._gpu(handle).words[1].encode()
+
+    def _nvmlDeviceGetMinorNumber(self, handle: Any, to: Any) -> None:
+        to.value = self._gpu(handle).number(4)
+
+    def _nvmlDeviceGetPciInfo_v3(self, handle: Any, to: Any) -> None:
+        gpu = self._gpu(handle)
+        _fill_pci(to, gpu.words[2], int(gpu.words[3], 16))
+
+    def _nvmlDeviceGetMemoryInfo(self, handle: Any, to: Any) -> None:
+        gpu = self._gpu(handle)
+        to.total, to.used = gpu.number(7) << 20, gpu.number(8) << 20
+        to.free = to.total - to.used
+
+    def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, to: Any) -> None:
+        gpu = self._gpu(handle)
+        if to.version != _ANSWERS["MemoryInfo_v2"]:
+            raise _Refused("ARGUMENT_VERSION_MISMATCH")
+        to.total, to.reserved, to.used = gpu.number(7) << 20, gpu.number(8) << 20, 0
+        to.free = to.total - to.reserved
+
+    def _nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> None:
+        current.value = pending.value = _told(self._gpu(handle).number(9), missing=-1)
+
+    def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
+        major.value, minor.value = self._gpu(handle).number(5), self._gpu(handle).number(6)
+
+    def _nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any, to: Any) -> None:
+        to.value = _told(self._gpu(handle).number(10))
+
+    def _nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any, to: Any) -> None:
+        to.value = _told(self._gpu(handle).number(11))
+
+    def _nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any, to: Any) -> None:
+        to.value = _told(self._gpu(handle).number(12))
+
+    def _nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any, to: Any) -> None:
+        to.value = _told(self._gpu(handle).number(13))
+
+    def _nvmlDeviceGetNumaNodeId(self, handle: Any, to: Any) -> None:
+        to.value = _told(self._gpu(handle).number(14), missing=-1)
+
+    def _nvmlDeviceGetMemoryAffinity(self, handle: Any, words: int, to: Any, _scope: int) -> None:
+        _fill_mask(to, words, self._gpu(handle).nodes)
+
+    def _nvmlDeviceGetCpuAffinity(self, handle: Any, words: int, to: Any) -> None:
+        _fill_mask(to, words, self._gpu(handle).cpus)
+
+    def _nvmlDeviceGetTopologyCommonAncestor(self, first: Any, second: Any, to: Any) -> None:
+        a, b = sorted((self._index(first), self._index(second)))
+        to.value = self._levels.get((a, b), 0)
+
+    def _nvmlDeviceGetP2PStatus(self, first: Any, second: Any, caps: int, to: Any) -> None:
+        joined = self._joined(self._gpu(first), self._gpu(second))
+        not_supported = 5
+        mig = 1 in (self._gpu(first).number(9), self._gpu(second).number(9))
+        pcie = not_supported if mig else self._gpu(first).number(17)
+        if caps == _NVLINK_CAPS or (joined and caps != _PCI_CAPS):
+            to.value = 0 if joined else not_supported
+        else:
+            to.value = pcie
+
+    def _joined(self, a: _Gpu, b: _Gpu) -> bool:
+        if 1 in (a.number(9), b.number(9)):
+            return False
+        direct = any(bus == b.words[2] for _, bus in a.links)
+        switched = all(any(kind == _SWITCH for kind, _ in gpu.links) for gpu in (a, b))
+        fabrics = [gpu.fabric for gpu in (a, b)]
+        return direct or (switched and fabrics[0] == fabrics[1] and all(f is None or f[:2] == (3, 0) for f in fabrics))
+
+    def _link(self, handle: Any, number: int) -> tuple[int, str]:
+        links = self._gpu(handle).links
+        if not links or "nvlink" in self._refused:
+            raise _Refused("NOT_SUPPORTED")
+        if number >= len(links):
+            raise _Refused("INVALID_ARGUMENT")
+        return links[number]
+
+    def _nvmlDeviceGetNvLinkState(self, handle: Any, number: int, to: Any) -> None:
+        self._link(handle, number)
+        to.value = 1
+
+    def _nvmlDeviceGetNvLinkVersion(self, handle: Any, number: int, to: Any) -> None:
+        self._link(handle, number)
+        to.value = self._gpu(handle).number(18)
+
+    def _nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle: Any, number: int, to: Any) -> None:
+        _fill_pci(to, self._link(handle, number)[1], 0)
+
+    def _nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, number: int, to: Any) -> None:
+        to.value = self._link(handle, number)[0]
+
+    def _nvmlDeviceGetFieldValues(self, handle: Any, count: int, values: Any) -> None:
+        for value in values[:count]:
+            value.valueType, value.nvmlReturn, value.value.ullVal = _UNSIGNED_INT, 0, 0
+            try:
+                value.value.ullVal = self._field(handle, value.fieldId, value.scopeId)
+            except _Refused as e:
+                value.nvmlReturn = e.code
+
+    def _field(self, handle: Any, number: int, scope: int) -> int:
+        if f"field:{number}" in self._refused:
+            raise _Refused("NOT_SUPPORTED")
+        gpu = self._gpu(handle)
+        match number:
+            case 230:
+                return 0
+            case 170:
+                return int(gpu.number(16) > 0)
+            case 171:
+                return int(_told(gpu.number(16)) > 0)
+            case 172:
+                return _told(gpu.number(16))
+            case 90 | 91 | 147 | 164 | 165 | 166:
+                self._link(handle, scope if number >= 164 else 0)
+                switched = sum(kind == _SWITCH for kind, _ in gpu.links)
+                mbps, version = gpu.number(19), gpu.number(18)
+                return {90: mbps, 91: len(gpu.links), 147: switched, 164: mbps, 165: 1, 166: version}[number]
+        raise _Refused("NOT_SUPPORTED")
+
+    def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, to: Any) -> None:
+        fabric = self._gpu(handle).fabric
+        if to.version not in (_ANSWERS["FabricV2"], _ANSWERS["FabricV3"]):
+            raise _Refused("ARGUMENT_VERSION_MISMATCH")
+        if fabric is None:
+            raise _Refused("NOT_SUPPORTED")
+        to.state, to.status, to.cliqueId, cluster = fabric
+        to.clusterUuid[:] = list(cluster)
+
+    def _nvmlDeviceGetRemappedRows(self, handle: Any, *to: Any) -> None:
+        if not self._gpu(handle).number(15) or self._gpu(handle).number(5) < 8:
+            raise _Refused("NOT_SUPPORTED")
+        for count in to:
+            count.value = 0
+
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, _to: Any) -> None:
+        self._index(handle)
+        count.value = 0
+
+
+def _plain(argument: Any) -> Any:
+    """What a ctypes argument stands for: byref's target, or the number of a by-value integer."""
+    if hasattr(argument, "_obj"):
+        return argument._obj
+    by_value = isinstance(argument, ctypes._SimpleCData)
+    return argument.value if by_value else argument
+
+
+def _told(value: int, missing: int = 0) -> int:
+    if value == missing:
+        raise _Refused("NOT_SUPPORTED")
+    return value
+
+
+def _fill_pci(to: Any, bus: str, device_id: int) -> None:
+    domain, number, device = bus.partition(".")[0].split(":")
+    to.busId = bus.encode()
+    to.busIdLegacy = f"{domain[4:]}:{number}:{device}.0".encode()
+    to.domain, to.bus, to.device = int(domain, 16), int(number, 16), int(device, 16)
+    to.pciDeviceId = device_id
+
+
+def _fill_mask(to: Any, words: int, cpulist: str) -> None:
+    masks = [0] * words
+    for bit in cpu_numbers(cpulist):
+        if bit >= 64 * words:
+            raise _Refused("INSUFFICIENT_SIZE")
+        masks[bit // 64] |= 1 << bit % 64
+    to[:] = masks
+
+
+def install(path: Path | None = None) -> None:
+    """Put the machine of `path` (else of the environment) where nvidia-ml-py looks. Raises StandInError."""
+    import pynvml  # noqa: PLC0415 - only the process that stands in pays for it
+
+    path = path or Path(os.environ.get(MACHINE_FILE_VARIABLE, ""))
+    try:
+        pynvml.nvmlLib = StandIn(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as e:
+        raise StandInError(f"the machine file {path} cannot be read: {e}") from e
+
+
+def _arguments(given: list[str]) -> Iterator[str]:
+    rest = given[1:]
+    yield from rest[1:] if rest[:1] == ["--"] else rest
+
+
+def main(given: list[str]) -> None:
+    """MACHINE_FILE -- ARGS: the node daemon's command line over the stand-in."""
+    if not given:
+        sys.exit("usage: python -m simulation.nvml.standin MACHINE_FILE -- ARGS...")
+    try:
+        install(Path(given[0]))
+    except StandInError as e:
+        sys.exit(f"Error: {e}")
+    from deviceplugin.cli import main as daemon  # noqa: PLC0415 - after the library is in place
+
+    daemon(args=list(_arguments(given)), prog_name="topogpu-device-plugin")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,180 @@
+"""What a demo run came to: plain values, read by the report and by `--json`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from proto.annotations.keys import NODE_POLICY, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_register import decode_register
+from proto.annotations.node_score import decode_scores
+from proto.devices import Device, PairScores
+from proto.kubernetes.objects import Node, Pod
+from simulation.kubelet.container import CreatedContainer
+from simulation.verification import (
+    VISIBLE_DEVICES,
+    capacity_violations,
+    container_violations,
+    granted_shares,
+    total_load,
+)
+
+UNSCHEDULABLE = "Unschedulable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutcome:
+    """A simulated machine as its daemon published it; `links` is the `topo` matrix in index order."""
+
+    name: str
+    machine: str
+    title: str
+    annotations: Mapping[str, str]
+    devices: tuple[Device, ...]
+    scores: PairScores
+    links: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuGrant:
+    """What a container may use of one GPU."""
+
+    index: int
+    uuid: str
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerOutcome:
+    """One created container."""
+
+    name: str
+    phase: str
+    gpus: tuple[GpuGrant, ...]
+    env: Mapping[str, str]
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOutcome:
+    """Where a pod went, what it got; `reason` explains one that is Pending or Failed."""
+
+    name: str
+    why: str
+    phase: str
+    node: str
+    policy: str
+    containers: tuple[ContainerOutcome, ...]
+    annotations: Mapping[str, str]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOutcome:
+    """All of it; without violations the run is good."""
+
+    nodes: tuple[NodeOutcome, ...]
+    pods: tuple[PodOutcome, ...]
+    violations: tuple[str, ...]
+    seconds: float
+    nvml: str
+    """Which NVML the daemons read: the fake C library or the Python stand-in."""
+    kept_directory: str = ""
+
+
+def node_outcome(node: Node, machine: str, title: str, links: Sequence[Sequence[str]]) -> NodeOutcome:
+    """Raises AnnotationError when the daemon's annotations cannot be read."""
+    annotations = node.metadata.annotations
+    return NodeOutcome(
+        name=node.metadata.name,
+        machine=machine,
+        title=title,
+        annotations={key: value for key, value in sorted(annotations.items()) if "/" in key},
+        devices=decode_register(annotations[NODE_REGISTER]),
+        scores=decode_scores(annotations.get(NODE_SCORE, "[]")),
+        links=tuple(tuple(row) for row in links),
+    )
+
+
+def devices_by_uuid(nodes: Sequence[NodeOutcome]) -> dict[str, Device]:
+    return {device.uuid: device for node in nodes for device in node.devices}
+
+
+def pod_outcome(pod: Pod, why: str, created: Sequence[CreatedContainer], devices: Mapping[str, Device]) -> PodOutcome:
+    return PodOutcome(
+        name=pod.metadata.name,
+        why=why,
+        phase=pod.status.phase or "Pending",
+        node=pod.spec.node_name,
+        policy=pod.metadata.annotations.get(NODE_POLICY, ""),
+        containers=tuple(_container(one, devices) for one in created),
+        annotations={key: value for key, value in sorted(pod.metadata.annotations.items()) if "/" in key},
+        reason="" if pod.status.phase == "Running" else pending_reason(pod),
+    )
+
+
+def pending_reason(pod: Pod) -> str:
+    """What the pod's status says about why it does not run."""
+    if pod.status.message:
+        return pod.status.message
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return condition.message or condition.reason
+    for status in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
+        if status.state.waiting and status.state.waiting.get("message"):
+            return f"container {status.name}: {status.state.waiting['message']}"
+    return "no reason given"
+
+
+def is_unschedulable(pod: Pod) -> bool:
+    return any(
+        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == UNSCHEDULABLE
+        for condition in pod.status.conditions
+    )
+
+
+def violations(
+    pods: Sequence[Pod],
+    created: Mapping[str, Sequence[CreatedContainer]],
+    devices: Mapping[str, Device],
+    must_run: frozenset[str],
+) -> list[str]:
+    """Every way in which the final state differs from what was decided or what there is."""
+    problems = capacity_violations(total_load(pods), devices)
+    for pod in pods:
+        if pod.status.phase == "Running":
+            problems += container_violations(pod, created.get(pod.metadata.uid, ()))
+        elif pod.status.phase == "Failed":
+            problems.append(f"pod {pod.metadata.name} failed: {pending_reason(pod)}")
+        elif pod.metadata.name in must_run:
+            problems.append(f"pod {pod.metadata.name} should run and is Pending: {pending_reason(pod)}")
+        elif not is_unschedulable(pod):
+            problems.append(f"pod {pod.metadata.name} is Pending without a scheduler's reason: {pending_reason(pod)}")
+    return problems
+
+
+def container_gpus(container: CreatedContainer, devices: Mapping[str, Device]) -> tuple[GpuGrant, ...]:
+    """The GPUs in the order the container sees them; none where its environment cannot be read."""
+    try:
+        shares = granted_shares(container)
+    except ValueError:
+        return ()
+    return tuple(
+        GpuGrant(
+            index=devices[share.uuid].index if share.uuid in devices else -1,
+            uuid=share.uuid,
+            memory_mib=share.memory_mib,
+            cores=share.cores,
+        )
+        for share in shares
+    )
+
+
+def _container(container: CreatedContainer, devices: Mapping[str, Device]) -> ContainerOutcome:
+    shown = (VISIBLE_DEVICES, "CUDA_", "GPU_", "NVIDIA_")
+    return ContainerOutcome(
+        name=container.name,
+        phase=container.phase,
+        gpus=container_gpus(container, devices),
+        env={key: value for key, value in container.env.items() if key.startswith(shown)},
+        device_ids=container.device_ids,
+    )

@@ -1,0 +1,182 @@
+"""The demo's pods: every shape people ask for, as they would write them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from proto.annotations.keys import (
+    GPU_POLICY,
+    NODE_POLICY,
+    RESOURCE_CORES,
+    RESOURCE_COUNT,
+    RESOURCE_MEMORY,
+    RESOURCE_MEMORY_PERCENTAGE,
+    USE_GPU_TYPE,
+)
+
+SCHEDULER_NAME = "topogpu-scheduler"
+NAMESPACE = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What one container asks for; None leaves the resource out, no GPU leaves all of them out."""
+
+    name: str
+    gpus: int = 0
+    memory_mib: int | None = None
+    memory_percent: int | None = None
+    cores: int | None = None
+
+    def limits(self) -> dict[str, str]:
+        amounts = {
+            RESOURCE_COUNT: self.gpus or None,
+            RESOURCE_MEMORY: self.memory_mib,
+            RESOURCE_MEMORY_PERCENTAGE: self.memory_percent,
+            RESOURCE_CORES: self.cores,
+        }
+        return {resource: str(amount) for resource, amount in amounts.items() if amount is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """One kind of pod; `why` is the sentence the report shows, `fits` says that it should run."""
+
+    name: str
+    why: str
+    containers: tuple[Ask, ...]
+    init: tuple[Ask, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    fits: bool = True
+
+
+def _policies(node: str = "", gpu: str = "") -> dict[str, str]:
+    return {key: word for key, word in ((NODE_POLICY, node), (GPU_POLICY, gpu)) if word}
+
+
+def _train(gpus: int) -> tuple[Ask, ...]:
+    return (Ask(name="train", gpus=gpus, cores=100),)
+
+
+_NOTEBOOK = (Ask(name="notebook", gpus=1, memory_mib=4000, cores=10),)
+_SERVE = (Ask(name="serve", gpus=1, memory_mib=8000, cores=30),)
+
+SHAPES = (
+    Shape(
+        name="train-4-topology",
+        why="4 whole GPUs, best links",
+        containers=_train(4),
+        annotations=_policies("topology-aware", "topology-aware"),
+    ),
+    Shape(
+        name="train-2-bridged",
+        why="2 whole A100 80GB, best links",
+        containers=_train(2),
+        annotations=_policies("topology-aware", "topology-aware") | {USE_GPU_TYPE: "A100 80GB"},
+    ),
+    Shape(
+        name="notebook-pack", why="fraction, packed", containers=_NOTEBOOK, annotations=_policies("binpack", "binpack")
+    ),
+    Shape(
+        name="notebook-join", why="fraction, packed", containers=_NOTEBOOK, annotations=_policies("binpack", "binpack")
+    ),
+    Shape(name="serve-spread", why="fraction, spread", containers=_SERVE, annotations=_policies("spread", "spread")),
+    Shape(
+        name="serve-spread-more", why="fraction, spread", containers=_SERVE, annotations=_policies("spread", "spread")
+    ),
+    Shape(name="half-card", why="half of one GPU", containers=(Ask(name="half", gpus=1, memory_percent=50, cores=50),)),
+    Shape(name="whole-card", why="one whole GPU", containers=_train(1)),
+    Shape(
+        name="two-containers",
+        why="two containers, own limits each",
+        containers=(
+            Ask(name="model", gpus=1, memory_mib=10000, cores=40),
+            Ask(name="monitor", gpus=1, memory_mib=1000, cores=5),
+        ),
+    ),
+    Shape(
+        name="with-plain-sidekick",
+        why="GPU container beside one without",
+        containers=(Ask(name="proxy"), Ask(name="model", gpus=1, memory_mib=6000, cores=20)),
+    ),
+    Shape(
+        name="init-then-app",
+        why="init container and app",
+        init=(Ask(name="warm-up", gpus=1, memory_mib=2000, cores=10),),
+        containers=(Ask(name="app", gpus=1, memory_mib=5000, cores=20),),
+    ),
+    Shape(
+        name="pair-fraction", why="a share of 2 GPUs", containers=(Ask(name="pair", gpus=2, memory_mib=6000, cores=25),)
+    ),
+    Shape(
+        name="too-big",
+        why="more memory than any GPU has",
+        containers=(Ask(name="huge", gpus=1, memory_mib=200000),),
+        fits=False,
+    ),
+    Shape(
+        name="on-rtx4090",
+        why="only on an RTX 4090",
+        containers=(Ask(name="render", gpus=1, memory_mib=12000),),
+        annotations={USE_GPU_TYPE: "4090"},
+    ),
+    Shape(
+        name="train-2-whole",
+        why="2 whole GPUs, packed node",
+        containers=_train(2),
+        annotations=_policies("binpack", "topology-aware"),
+    ),
+    Shape(
+        name="small-no-cores",
+        why="memory only, no core limit",
+        containers=(Ask(name="small", gpus=1, memory_mib=3000),),
+    ),
+    Shape(
+        name="third-card",
+        why="a third of one GPU",
+        containers=(Ask(name="third", gpus=1, memory_percent=33, cores=33),),
+    ),
+    Shape(
+        name="spread-quad",
+        why="a share of 4 GPUs, spread",
+        containers=(Ask(name="quad", gpus=4, memory_mib=2000, cores=10),),
+        annotations=_policies("spread", "spread"),
+    ),
+    Shape(
+        name="two-pairs",
+        why="two containers of 2 GPUs",
+        containers=(
+            Ask(name="left", gpus=2, memory_mib=3000, cores=10),
+            Ask(name="right", gpus=2, memory_mib=3000, cores=10),
+        ),
+    ),
+    Shape(name="tiny", why="1 GiB and 1 %", containers=(Ask(name="tiny", gpus=1, memory_mib=1024, cores=1),)),
+)
+
+
+def workload(pods: int) -> tuple[tuple[str, Shape], ...]:
+    """That many pods by name, the shapes in turn; later rounds carry their number."""
+    rounds = (divmod(position, len(SHAPES)) for position in range(pods))
+    return tuple(
+        (SHAPES[shape].name if turn == 0 else f"{SHAPES[shape].name}-{turn + 1}", SHAPES[shape])
+        for turn, shape in rounds
+    )
+
+
+def pod_object(name: str, shape: Shape) -> dict[str, object]:
+    """The Pod as posted to the API server."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": dict(shape.annotations)},
+        "spec": {
+            "schedulerName": SCHEDULER_NAME,
+            "initContainers": [_container(ask) for ask in shape.init],
+            "containers": [_container(ask) for ask in shape.containers],
+        },
+    }
+
+
+def _container(ask: Ask) -> dict[str, object]:
+    limits = ask.limits()
+    resources = {"limits": limits, "requests": limits} if limits else {}
+    return {"name": ask.name, "image": "registry.example/cuda-app:1", "resources": resources}

@@ -1,0 +1,97 @@
+"""A small real device plugin: four ids, gRPC over a unix socket, every call written down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from grpc import StatusCode, aio
+
+from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
+from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import (
+    DevicePluginServicer,
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
+
+RESOURCE = "example.com/gpu"
+IDS = ("a-0", "a-1", "b-0", "b-1")
+
+
+class SmallPlugin(DevicePluginServicer):
+    def __init__(self, directory: Path, *, preferred: tuple[str, ...] = (), pre_start: bool = False) -> None:
+        self._directory = directory
+        self.preferred = preferred
+        self.pre_start = pre_start
+        self.pre_start_failures = 0
+        self.refuse_with = ""
+        self.calls: list[tuple[str, tuple[str, ...]]] = []
+        self.health = dict.fromkeys(IDS, "Healthy")
+        self._health_changed = asyncio.Event()
+        self._server: aio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = aio.server()
+        add_DevicePluginServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._directory / 'small.sock'}")
+        await self._server.start()
+        async with aio.insecure_channel(f"unix:{self._directory / 'kubelet.sock'}") as channel:
+            options = wire.DevicePluginOptions(
+                pre_start_required=self.pre_start, get_preferred_allocation_available=bool(self.preferred)
+            )
+            request = wire.RegisterRequest(
+                version="v1beta1", endpoint="small.sock", resource_name=RESOURCE, options=options
+            )
+            await RegistrationStub(channel).Register(request)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(0)
+            self._server = None
+
+    def set_health(self, device: str, health: str) -> None:
+        self.health[device] = health
+        self._health_changed.set()
+
+    async def GetDevicePluginOptions(self, request: wire.Empty, context: Any) -> wire.DevicePluginOptions:  # noqa: N802
+        return wire.DevicePluginOptions()
+
+    async def ListAndWatch(self, request: wire.Empty, context: Any) -> AsyncIterator[wire.ListAndWatchResponse]:  # noqa: N802
+        while True:
+            yield wire.ListAndWatchResponse(
+                devices=[wire.Device(ID=name, health=health) for name, health in self.health.items()]
+            )
+            await self._health_changed.wait()
+            self._health_changed.clear()
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: wire.PreferredAllocationRequest, context: Any
+    ) -> wire.PreferredAllocationResponse:
+        asked = request.container_requests[0]
+        self.calls.append(("GetPreferredAllocation", tuple(asked.available_deviceIDs)))
+        wished = [name for name in self.preferred if name in asked.available_deviceIDs][: asked.allocation_size]
+        return wire.PreferredAllocationResponse(
+            container_responses=[wire.ContainerPreferredAllocationResponse(deviceIDs=wished)]
+        )
+
+    async def Allocate(self, request: wire.AllocateRequest, context: Any) -> wire.AllocateResponse:  # noqa: N802
+        ids = tuple(request.container_requests[0].devices_ids)
+        self.calls.append(("Allocate", ids))
+        if self.refuse_with:
+            await context.abort(StatusCode.FAILED_PRECONDITION, self.refuse_with)
+        answer = wire.ContainerAllocateResponse(
+            envs={"VISIBLE": ",".join(ids), "LIMIT": "from-plugin"},
+            mounts=[wire.Mount(container_path="/lib", host_path="/host/lib", read_only=True)],
+            devices=[wire.DeviceSpec(container_path="/dev/x0", host_path="/dev/x0", permissions="rw")],
+            annotations={"note": "kept"},
+        )
+        return wire.AllocateResponse(container_responses=[answer])
+
+    async def PreStartContainer(  # noqa: N802
+        self, request: wire.PreStartContainerRequest, context: Any
+    ) -> wire.PreStartContainerResponse:
+        self.calls.append(("PreStartContainer", tuple(request.devices_ids)))
+        if self.pre_start_failures:
+            self.pre_start_failures -= 1
+            await context.abort(StatusCode.UNAVAILABLE, "whose ids are these?")
+        return wire.PreStartContainerResponse()

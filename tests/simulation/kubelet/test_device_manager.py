@@ -1,0 +1,174 @@
+"""The device manager against a real gRPC device plugin."""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc import aio
+
+from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
+from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import RegistrationStub
+from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
+from proto.podresources import podresources_v1_pb2 as resources_wire
+from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
+from simulation.kubelet.device_ids import AdmissionRefused
+from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
+from simulation.kubelet.pod_resources import PodResources
+from tests.simulation.kubelet.plugin import RESOURCE, SmallPlugin
+
+
+def container(name: str, count: int, restart_policy: str = "") -> Container:
+    limits: dict[str, str | int | float] = {RESOURCE: str(count)} if count else {}
+    return Container(name=name, resources=Resources(limits=limits), restart_policy=restart_policy)
+
+
+def pod(uid: str, *containers: Container, init: tuple[Container, ...] = ()) -> Pod:
+    spec = PodSpec(containers=list(containers), init_containers=list(init))
+    return Pod(metadata=ObjectMeta(name=uid, namespace="default", uid=uid), spec=spec)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - the peer has no event
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="tg", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def manager(directory: Path) -> AsyncIterator[DeviceManager]:
+    manager = DeviceManager(directory)
+    await manager.start()
+    yield manager
+    await manager.stop()
+
+
+async def registered(
+    manager: DeviceManager, *, preferred: tuple[str, ...] = (), pre_start: bool = False
+) -> SmallPlugin:
+    plugin = SmallPlugin(manager.directory, preferred=preferred, pre_start=pre_start)
+    await plugin.start()
+    await until(lambda: manager.capacity().get(RESOURCE) == (4, 4))
+    return plugin
+
+
+async def test_health_from_the_stream_becomes_capacity(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    plugin.set_health("a-0", "Unhealthy")
+    await until(lambda: manager.capacity() == {RESOURCE: (4, 3)})
+    await plugin.stop()
+    await until(lambda: manager.capacity() == {RESOURCE: (4, 0)})
+
+
+async def test_the_plugins_preference_is_taken(manager: DeviceManager) -> None:
+    plugin = await registered(manager, preferred=("b-1", "a-1"))
+    await manager.admit(pod("p", container("c", 2)))
+    assert plugin.calls == [("GetPreferredAllocation", ("a-0", "a-1", "b-0", "b-1")), ("Allocate", ("b-1", "a-1"))]
+    await plugin.stop()
+
+
+async def test_app_containers_use_the_ids_of_finished_init_containers_again(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    await manager.admit(pod("p", container("one", 1), container("two", 2), init=(container("init", 2),)))
+    assert plugin.calls == [
+        ("Allocate", ("a-0", "a-1")),
+        ("Allocate", ("a-0",)),
+        ("Allocate", ("a-1", "b-0")),
+    ]
+    await plugin.stop()
+
+
+async def test_a_sidecar_keeps_its_ids(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    await manager.admit(pod("p", container("app", 1), init=(container("sidecar", 1, "Always"),)))
+    assert plugin.calls == [("Allocate", ("a-0",)), ("Allocate", ("a-1",))]
+    await plugin.stop()
+
+
+async def test_a_refused_pod_holds_nothing_and_carries_the_plugins_words(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    plugin.refuse_with = "two pods match"
+    with pytest.raises(AdmissionRefused) as refusal:
+        await manager.admit(pod("p", container("c", 1)))
+    assert str(refusal.value) == (
+        "Allocate failed due to rpc error: code = FailedPrecondition desc = two pods match, which is unexpected"
+    )
+    assert manager.held() == ()
+    await plugin.stop()
+
+
+async def test_more_than_is_free_is_refused_until_a_pod_leaves(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    await manager.admit(pod("first", container("c", 3)))
+    with pytest.raises(AdmissionRefused, match="Requested: 2, Available: 1"):
+        await manager.admit(pod("second", container("c", 2)))
+    manager.release("first")
+    await manager.admit(pod("second", container("c", 2)))
+    await plugin.stop()
+
+
+async def test_pre_start_is_called_with_the_allocated_ids_and_its_failure_is_told(manager: DeviceManager) -> None:
+    plugin = await registered(manager, pre_start=True)
+    await manager.admit(pod("p", container("c", 1)))
+    plugin.pre_start_failures = 1
+    with pytest.raises(PreStartRefused, match=r"PreStartContainer rpc failed with err: .* whose ids are these"):
+        await manager.pre_start("p", "c")
+    await manager.pre_start("p", "c")
+    assert plugin.calls[1:] == [("PreStartContainer", ("a-0",))] * 2
+    await plugin.stop()
+
+
+async def test_the_checkpoint_names_pod_container_and_ids(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    await manager.admit(pod("p", container("c", 2)))
+    data = json.loads((manager.directory / "kubelet_internal_checkpoint").read_text())["Data"]
+    entry = data["PodDeviceEntries"][0]
+    assert (entry["PodUID"], entry["ContainerName"], entry["DeviceIDs"]) == ("p", "c", {"-1": ["a-0", "a-1"]})
+    assert data["RegisteredDevices"] == {RESOURCE: ["a-0", "a-1", "b-0", "b-1"]}
+    await plugin.stop()
+
+
+async def test_a_restart_forgets_plugins_but_not_what_pods_hold(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    await manager.admit(pod("p", container("c", 1)))
+    await manager.stop()
+    await manager.start()
+    assert manager.capacity() == {}
+    assert not (manager.directory / "small.sock").exists()
+    await plugin.stop()
+    again = await registered(manager)
+    await manager.admit(pod("q", container("c", 1)))
+    assert again.calls == [("Allocate", ("a-1",))]
+    await again.stop()
+
+
+async def test_an_unsupported_version_is_refused(manager: DeviceManager) -> None:
+    async with aio.insecure_channel(f"unix:{manager.directory / 'kubelet.sock'}") as channel:
+        with pytest.raises(grpc.RpcError, match="API version 'v2' is not supported"):
+            await RegistrationStub(channel).Register(
+                wire.RegisterRequest(version="v2", endpoint="x", resource_name="a/b")
+            )
+
+
+async def test_pod_resources_lists_app_containers_and_sidecars_only(manager: DeviceManager, directory: Path) -> None:
+    plugin = await registered(manager)
+    one = pod("p", container("app", 1), init=(container("init", 1), container("sidecar", 1, "Always")))
+    await manager.admit(one)
+    lister = PodResources(directory / "pod-resources", manager, lambda: [one])
+    await lister.start()
+    async with aio.insecure_channel(f"unix:{directory / 'pod-resources' / 'kubelet.sock'}") as channel:
+        answer = await PodResourcesListerStub(channel).List(resources_wire.ListPodResourcesRequest())
+    listed = {c.name: [list(d.device_ids) for d in c.devices] for c in answer.pod_resources[0].containers}
+    assert listed == {"sidecar": [["a-0"]], "app": [["a-1"]]}
+    await lister.stop()
+    await plugin.stop()

@@ -1,0 +1,125 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from simulation.apiserver import EmbeddedApiServer
+from simulation.kube_scheduler import KubeSchedulerStandIn
+from tests.simulation.apiserver.objects import node, pod
+
+
+class Extender:
+    """An extender on a real port that picks the last node, or answers what `reply` says."""
+
+    def __init__(self, api: EmbeddedApiServer) -> None:
+        self.api, self.filtered, self.url = api, list[dict[str, Any]](), ""
+        self.reply: Callable[[dict[str, Any]], dict[str, Any]] = lambda args: {"NodeNames": args["NodeNames"][-1:]}
+
+    async def filter(self, request: web.Request) -> web.Response:
+        args = await request.json()
+        self.filtered.append(args)
+        return web.json_response(self.reply(args))
+
+    async def bind(self, request: web.Request) -> web.Response:
+        args = await request.json()
+        binding = {"metadata": {"name": args["PodName"]}, "target": {"name": args["Node"]}}
+        url = f"{self.api.url}/api/v1/namespaces/{args['PodNamespace']}/pods/{args['PodName']}/binding"
+        async with aiohttp.ClientSession() as session, session.post(url, json=binding) as response:
+            return web.json_response({"Error": "" if response.status == 201 else await response.text()})
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[EmbeddedApiServer]:
+    async with EmbeddedApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def extender(api: EmbeddedApiServer) -> AsyncIterator[Extender]:
+    served = Extender(api)
+    application = web.Application()
+    application.router.add_post("/filter", served.filter)
+    application.router.add_post("/bind", served.bind)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield served
+    await runner.cleanup()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - polls the store, with a deadline
+            await asyncio.sleep(0.01)
+
+
+def stored(api: EmbeddedApiServer, name: str) -> dict[str, Any]:
+    return api.store.get("pods", "default", name) or {}
+
+
+async def test_pods_are_bound_by_priority_to_ready_nodes_only(api: EmbeddedApiServer, extender: Extender) -> None:
+    for one in (node("n1"), node("n2"), node("n3", ready=False)):
+        api.create(one)
+    for one in (pod("low", gpus=1), pod("high", gpus=1, priority=5), pod("other", gpus=1, scheduler="else")):
+        api.create(one)
+    async with KubeSchedulerStandIn(api.url, extender.url):
+        await until(lambda: all(stored(api, name)["spec"].get("nodeName") == "n2" for name in ("low", "high")))
+    assert [args["Pod"]["metadata"]["name"] for args in extender.filtered] == ["high", "low"]
+    assert extender.filtered[0]["NodeNames"] == ["n1", "n2"]
+    assert extender.filtered[0]["Nodes"] is None
+    assert extender.filtered[0]["Pod"]["spec"]["terminationGracePeriodSeconds"] == 30
+    assert "nodeName" not in stored(api, "other")["spec"]
+
+
+async def test_a_pod_that_fits_nowhere_is_explained_and_tried_again_when_nodes_change(
+    api: EmbeddedApiServer, extender: Extender
+) -> None:
+    api.create(node("n1"))
+    api.create(pod("a", gpus=1))
+    extender.reply = lambda args: {"FailedNodes": dict.fromkeys(args["NodeNames"], "1/1 CardInsufficientMemory")}
+    async with KubeSchedulerStandIn(api.url, extender.url):
+        await until(lambda: api.store.objects("events"))
+        [condition] = stored(api, "a")["status"]["conditions"]
+        assert (condition["reason"], condition["status"]) == ("Unschedulable", "False")
+        assert condition["message"] == "0/1 nodes are available: 1 1/1 CardInsufficientMemory."
+        assert api.store.objects("events")[0]["reason"] == "FailedScheduling"
+        extender.reply = lambda args: {"NodeNames": args["NodeNames"]}
+        api.create(node("n2"))
+        await until(lambda: stored(api, "a")["spec"].get("nodeName"))
+
+
+async def test_a_node_that_was_not_asked_about_is_an_error(api: EmbeddedApiServer, extender: Extender) -> None:
+    api.create(node("n1"))
+    api.create(pod("a", gpus=1))
+    extender.reply = lambda _: {"NodeNames": ["elsewhere"]}
+    async with KubeSchedulerStandIn(api.url, extender.url):
+        await until(lambda: stored(api, "a")["status"].get("conditions"))
+    assert stored(api, "a")["status"]["conditions"][0]["reason"] == "SchedulerError"
+
+
+async def test_a_pod_without_gpus_is_bound_without_the_extender(api: EmbeddedApiServer, extender: Extender) -> None:
+    api.create(node("n1"))
+    api.create(pod("a"))
+    async with KubeSchedulerStandIn(api.url, extender.url):
+        await until(lambda: stored(api, "a")["spec"].get("nodeName") == "n1")
+    assert extender.filtered == []
+
+
+async def test_it_goes_on_after_dropped_watches_and_an_absent_api_server(
+    api: EmbeddedApiServer, extender: Extender
+) -> None:
+    api.create(node("n1"))
+    api.create(pod("a", gpus=1))
+    async with KubeSchedulerStandIn(api.url, extender.url):
+        await until(lambda: stored(api, "a")["spec"].get("nodeName"))
+        assert api.drop_watches() == 2
+        api.create(pod("b", gpus=1))
+        await until(lambda: stored(api, "b")["spec"].get("nodeName"))
+        await api.go_offline()
+        api.create(pod("c", gpus=1))
+        await api.go_online()
+        await until(lambda: stored(api, "c")["spec"].get("nodeName"))

@@ -1,0 +1,227 @@
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.machine_description import MachineDescription, MachineDescriptionError, cpu_numbers
+from simulation.machines import gpu_uuid, load, names
+from simulation.nvml.build import NoCompiler, build_library
+from simulation.nvml.machine_file import (
+    MACHINE_FILE_VARIABLE,
+    Cleared,
+    FabricIs,
+    Fault,
+    LinkState,
+    lost_gpu,
+    write_machine_file,
+    write_sysfs,
+)
+
+PROBE = Path(__file__).with_name("nvml_probe.py")
+ROOT = PROBE.parents[2]
+WITH_GPUS = [name for name in names() if name != "cpu-only"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as path:
+        yield Path(path)
+
+
+def probe(folder: Path, machine: MachineDescription, *faults: Fault, library: str = "") -> dict[str, Any]:
+    write_machine_file(machine, folder / "machine", "node-a", faults)
+    done = subprocess.run(
+        [sys.executable, str(PROBE), library or str(build_library())],
+        env={**os.environ, MACHINE_FILE_VARIABLE: str(folder / "machine"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, Any] = json.loads(done.stdout)
+    return answers
+
+
+def refused(machine: MachineDescription, call: str) -> bool:
+    return call in machine.unsupported
+
+
+def expected_link(machine: MachineDescription, index: int, number: int) -> list[object]:
+    ends = machine.links(index)
+    if not ends:
+        return ["error 3"] * 3
+    if number >= len(ends):
+        return ["error 2"] * 3
+    end = ends[number]
+    return [1, end.bus or "FFFFFFFF:FF:FF.0", 2 if end.peer is None else 0]
+
+
+def expected_fields(machine: MachineDescription, index: int) -> dict[str, object]:
+    links, nvlink = len(machine.links(index)), machine.nvlink
+    count: object = "error 3" if not links or refused(machine, "field:147") else machine.switch_links(index)
+    return {
+        "90": nvlink.mbps if nvlink else "error 3",
+        "91": links or "error 3",
+        "147": count,
+        "164": nvlink.mbps if nvlink else "error 3",
+        "165": 1 if links else "error 3",
+        "166": nvlink.version if nvlink else "error 3",
+        "230": "error 3" if refused(machine, "field:230") else 0,
+        "5555": "error 3",
+    }
+
+
+def bits(words: list[str]) -> frozenset[int]:
+    return frozenset(64 * at + bit for at, word in enumerate(words) for bit in range(64) if int(word, 16) >> bit & 1)
+
+
+@pytest.mark.parametrize("name", WITH_GPUS)
+def test_the_real_nvidia_ml_py_answers_as_the_machine_is_described(name: str, folder: Path) -> None:
+    machine = load(name)
+    answers = probe(folder, machine)
+    assert answers["before_init"] == "error 1"
+    assert answers["driver"] == machine.software.driver
+    assert answers["cuda"] == machine.software.cuda
+    assert answers["past_the_last"] == "error 2"
+    assert len(answers["gpus"]) == len(machine.gpus)
+    for index, (gpu, read) in enumerate(zip(machine.gpus, answers["gpus"], strict=True)):
+        assert (read["name"], read["bus"], read["minor"]) == (gpu.name, gpu.bus, index)
+        assert read["uuid"] == gpu_uuid(name, index, "node-a")
+        assert read["pci_id"] == gpu.pci_id[5:] + gpu.pci_id[:4]
+        assert read["cc"] == list(gpu.compute_capability)
+        assert read["memory"]["total"] == read["memory_v2"]["total"] == gpu.memory_mib << 20
+        assert read["memory"]["used"] == read["memory_v2"]["reserved"] == gpu.reserved_mib << 20
+        assert read["memory_v9"] == "error 25"
+        assert read["mig"] == ("error 3" if gpu.mig == "unsupported" else [int(gpu.mig == "enabled")] * 2)
+        assert read["own_numa"] == ("error 3" if gpu.own_numa is None else gpu.own_numa)
+        assert read["links"] == [expected_link(machine, index, number) for number in range(37)]
+        assert read["fields"] == expected_fields(machine, index)
+        near = [node for node in machine.host.numa if gpu.numa in (-1, node.id)]
+        assert bits(read["nodes"]) == {node.id for node in near}
+        assert bits(read["cpus"]) == cpu_numbers(",".join(node.cpus for node in near))
+        assert read["processes"] == []
+        assert read["not_exported"] == "error 13"
+        assert (read["remapped"] == "error 3") == (refused(machine, "nvmlDeviceGetRemappedRows") or gpu.arch == "volta")
+
+
+@pytest.mark.parametrize("name", WITH_GPUS)
+def test_pairs_and_fabric_answer_as_described(name: str, folder: Path) -> None:
+    machine = load(name)
+    answers = probe(folder, machine)
+    levels = {"INTERNAL": 0, "PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
+    pairs = [(a, b) for a in range(len(machine.gpus)) for b in range(len(machine.gpus)) if a != b]
+    for (a, b), (level, over_nvlink, _) in zip(pairs, answers["pairs"], strict=True):
+        assert level == levels[machine.level(a, b)]
+        assert (over_nvlink == 0) == machine.topo_m[a][b].startswith("NV")
+    for read in answers["gpus"]:
+        if machine.fabric is None:
+            assert (read["fabric"], read["fabric_wrong_version"]) == ("error 3", "error 3")
+        else:
+            cluster = "0" * 32 if machine.fabric.cluster == "zero" else machine.fabric.cluster.replace("-", "")
+            assert read["fabric"] == [3, 0, cluster, machine.fabric.clique]
+            assert read["fabric_wrong_version"] == "error 25"
+
+
+def test_a_lost_gpu_fails_alone(folder: Path) -> None:
+    answers = probe(folder, load("hgxh100-8x-h100-80g"), lost_gpu(3))
+    assert answers["gpus"][3] == "error 15"
+    assert [isinstance(gpu, dict) for gpu in answers["gpus"]].count(True) == 7
+
+
+def test_a_cleared_fault_is_over(folder: Path) -> None:
+    assert "error 15" not in probe(folder, load("4x-gh200"), lost_gpu(1), Cleared(gpu=1))["gpus"]
+
+
+def test_a_link_down_is_counted_nowhere_but_in_the_number_of_links(folder: Path) -> None:
+    gpu = probe(folder, load("dgxa100-8x-a100-40g"), LinkState(gpu=2, link=0))["gpus"][2]
+    assert gpu["links"][0] == [0, "error 3", 2]
+    assert (gpu["fields"]["147"], gpu["fields"]["91"], gpu["fields"]["165"]) == (11, 12, 0)
+
+
+def test_a_fabric_in_progress_ends_peer_access_over_switches(folder: Path) -> None:
+    answers = probe(folder, load("hgxh100-8x-h100-80g"), FabricIs(state="IN_PROGRESS"))
+    assert answers["gpus"][0]["fabric"][0] == 2
+    assert {pair[1] for pair in answers["pairs"]} == {5}
+
+
+EVENTS = """
+import ctypes, os, sys, pynvml
+from pathlib import Path
+from simulation.machines import load
+from simulation.nvml.machine_file import Event, write_machine_file
+machine, path = load("4x-a100-pcie-80g-bridged"), Path(os.environ["TOPOGPU_FAKE_NVML_MACHINE"])
+pynvml.nvmlLib = ctypes.CDLL(sys.argv[1])
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
+events = pynvml.nvmlEventSetCreate()
+pynvml.nvmlDeviceRegisterEvents(gpu, 8, events)
+write_machine_file(machine, path, "n", [Event(gpu=1, data=79)])
+event = pynvml.nvmlEventSetWait_v2(events, 2000)
+print(event.eventType, event.eventData, pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(gpu))
+try:
+    pynvml.nvmlEventSetWait_v2(events, 20)
+except pynvml.NVMLError as e:
+    print(e.value)
+"""
+
+
+def test_an_xid_switched_on_in_a_running_process_is_told_once(folder: Path) -> None:
+    write_machine_file(load("4x-a100-pcie-80g-bridged"), folder / "machine", "n")
+    done = subprocess.run(
+        [sys.executable, "-c", EVENTS, str(build_library())],
+        env={**os.environ, MACHINE_FILE_VARIABLE: str(folder / "machine"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout.split(), done.stderr) == (["8", "79", "True", "10"], "")
+
+
+def test_a_library_once_built_is_taken_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = build_library(folder)
+    monkeypatch.setenv("PATH", "")
+    assert build_library(folder) == built
+
+
+def test_no_compiler_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(NoCompiler, match="no C compiler"):
+        build_library(folder)
+
+
+def test_two_machines_of_a_kind_have_different_gpus() -> None:
+    assert gpu_uuid("4x-gh200", 0, "a") != gpu_uuid("4x-gh200", 0, "b")
+
+
+def test_all_ten_machines_are_known() -> None:
+    assert len([load(name) for name in names()]) == 10
+    assert load("cpu-only").software.library == "missing"
+
+
+def test_an_unknown_machine_and_a_broken_file_say_where(folder: Path) -> None:
+    with pytest.raises(MachineDescriptionError, match="no such file, nor a machine of 1x-t4-vm"):
+        load("dgx-9000")
+    (folder / "m.yaml").write_text("schema: gpu-machine/1\nid: x\ntitle: [", encoding="utf-8")
+    with pytest.raises(MachineDescriptionError, match=r"m\.yaml: line 3"):
+        load(folder / "m.yaml")
+
+
+def test_sysfs_holds_the_numa_nodes(folder: Path) -> None:
+    write_sysfs(load("dgxa100-8x-a100-40g"), folder)
+    assert (folder / "bus/pci/devices/0000:47:00.0/numa_node").read_text() == "1\n"
+    assert (folder / "devices/system/node/node7/cpulist").read_text() == "112-127,240-255\n"
+
+
+@pytest.mark.parametrize("name", WITH_GPUS)
+def test_the_python_stand_in_answers_as_the_library_does(name: str, folder: Path) -> None:
+    machine = load(name)
+    assert probe(folder, machine, library="standin") == probe(folder, machine)
