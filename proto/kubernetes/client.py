@@ -68,7 +68,7 @@ class ApiError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-class ApiUnreachable(Exception):  # noqa: N818 - named for what the caller meets
+class ApiUnreachable(Exception):
     """No usable answer: refused, reset, timed out, or not the API server that is speaking."""
 
 

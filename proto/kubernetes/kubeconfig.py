@@ -16,7 +16,7 @@ _DEFAULT = "~/.kube/config"
 _BROKEN = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError, LookupError)
 
 
-class ApiServerUnconfigured(Exception):  # noqa: N818 - named for what the caller meets
+class ApiServerUnconfigured(Exception):
     """Neither a usable kubeconfig nor a cluster around us; one sentence saying which file and why."""
 
 

@@ -16,11 +16,11 @@ Unreadable = Callable[[str], None]
 """Told, in one sentence, about each object that had to be left out."""
 
 
-class UnreadableObject(ValueError):  # noqa: N818 - named for what the caller meets
+class UnreadableObject(ValueError):
     """An object is JSON, but not of the form its kind has; the message holds the field path."""
 
 
-class NotJson(ValueError):  # noqa: N818 - named for what the caller meets
+class NotJson(ValueError):
     """An answer is not JSON at all: a proxy's page, or a body cut short."""
 
 
