@@ -4,7 +4,9 @@ Calls block and belong to one thread. Every GPU, call and pair fails by itself.
 """
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -213,13 +215,17 @@ def _address(calls: NvmlCalls, index: int) -> str:
 
 
 def _read_pairs(calls: NvmlCalls, gpus: list[_Gpu]) -> dict[tuple[int, int], PairReading]:
-    """Pairs of a GPU that cannot be asked are left out: what was known of its links no longer holds."""
-    return {
-        (first.reading.index, second.reading.index): _read_pair(calls, first, first.links, second, second.links)
-        for position, first in enumerate(gpus)
-        for second in gpus[position + 1 :]
-        if first.links is not None and second.links is not None
-    }
+    """Pairs of a GPU that cannot be asked are left out: what was known of its links no longer holds.
+
+    So are those of a GPU that goes meanwhile; the call does not say which of the two it was, the next reading does.
+    """
+    pairs: dict[tuple[int, int], PairReading] = {}
+    for first, second in combinations(gpus, 2):
+        if first.links is not None and second.links is not None:
+            with suppress(GpuGone):
+                pair = _read_pair(calls, first, first.links, second, second.links)
+                pairs[first.reading.index, second.reading.index] = pair
+    return pairs
 
 
 def _read_pair(calls: NvmlCalls, first: _Gpu, first_links: Links, second: _Gpu, second_links: Links) -> PairReading:

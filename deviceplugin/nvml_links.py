@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deviceplugin.nvml_calls import CallFailed, NvmlCalls, as_text
+from deviceplugin.nvml_calls import CallFailed, GpuGone, NvmlCalls, as_text
 from deviceplugin.readings import PairReading, PcieLevel, PeerStatus, SwitchEvidence
 
 SWITCH_LINK_COUNT_FIELD = 147
@@ -62,7 +62,7 @@ def read_links(
 
 
 def read_pair(calls: NvmlCalls, handles: tuple[object, object], links_there: int, links_back: int) -> PairReading:
-    """Each fact by itself: a refusal leaves that one unknown, and a GPU gone meanwhile all of them."""
+    """Each fact by itself: a refusal leaves that one unknown. Raises GpuGone."""
     return PairReading(
         level=_level(calls, handles),
         links_there=links_there,
@@ -129,6 +129,8 @@ def _mbps(calls: NvmlCalls, handle: object, link: int) -> int | None:
 def _level(calls: NvmlCalls, handles: tuple[object, object]) -> PcieLevel | None:
     try:
         return PcieLevel(calls.ask("nvmlDeviceGetTopologyCommonAncestor", *handles))
+    except GpuGone:
+        raise
     except (CallFailed, ValueError):
         return None
 
@@ -136,6 +138,8 @@ def _level(calls: NvmlCalls, handles: tuple[object, object]) -> PcieLevel | None
 def _peer_status(calls: NvmlCalls, handles: tuple[object, object], kind: int) -> PeerStatus:
     try:
         status = calls.ask("nvmlDeviceGetP2PStatus", *handles, kind)
+    except GpuGone:
+        raise
     except CallFailed:
         return PeerStatus.UNREADABLE
     if status == calls.pynvml.NVML_P2P_STATUS_UNKNOWN:

@@ -4,6 +4,8 @@ import importlib
 
 import click
 
+from proto import __version__
+
 _COMMANDS = {
     "run": ("deviceplugin.cli.run", "Serve this node's GPUs to kubelet and describe them on the Node."),
     "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
@@ -32,7 +34,7 @@ class _Commands(click.Group):
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="topogpu", prog_name="topogpu-device-plugin")
+@click.version_option(__version__, prog_name="topogpu-device-plugin")
 def main() -> None:
     """The TopoGPU node daemon, and a look at the GPUs it sees.
 

@@ -1,77 +1,133 @@
-"""Builds the fake libnvidia-ml.so.1 with the system's C compiler, once per version of its source."""
+"""Builds the fake libnvidia-ml.so.1 with the system's C compiler, once per version of its sources."""
 
+import contextlib
 import hashlib
 import os
+import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("libnvidia-ml.c")
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.c")))
+HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60
+_CANNOT = "cannot build the fake NVML library"
 
 
 class NoCompiler(Exception):
     """The library cannot be built here, in one sentence."""
 
 
+class BuildFailed(NoCompiler):
+    """A compiler is there, and it or the disk refuses."""
+
+
 def build_library(cache_dir: Path | None = None) -> Path:
-    """Path of the built library, from the cache when this source was built before. Raises NoCompiler."""
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(source + "\0".join((*FLAGS, os.uname().machine)).encode()).hexdigest()[:16]
-    folder = _writable(cache_dir) / f"nvml-{key}"
-    library = folder / "libnvidia-ml.so.1"
-    if library.is_file():
+    """Path of the built library, from a cache when these sources were built before.
+
+    Looks in `cache_dir` or the user's cache, and where that cannot be written in the temporary folder. Any number of
+    processes may build at once. Raises NoCompiler, as its sub-class BuildFailed where there is a compiler.
+    """
+    name = f"nvml-{_key()}"
+    refusal = "no folder is given"
+    for cache in _caches(cache_dir):
+        library = cache / name / "libnvidia-ml.so.1"
+        try:
+            if library.is_file():
+                return library
+            unfinished = _unfinished(library)
+        except OSError as error:
+            refusal = str(error)
+            continue
+        _compile(unfinished, library)
         return library
-    compiler = _compiler()
-    folder.mkdir(parents=True, exist_ok=True)
-    _compile(compiler, library)
-    return library
+    raise BuildFailed(f"{_CANNOT}: no cache folder can be written: {refusal}")
 
 
-def _compiler() -> str:
-    chosen = os.environ.get("CC")
-    for name in (chosen,) if chosen else _COMPILERS:
+def _key() -> str:
+    """Names what the result depends on: every source, the flags and the processor."""
+    content = hashlib.sha256("\0".join((*FLAGS, os.uname().machine)).encode())
+    for path in (*SOURCES, *HEADERS):
+        content.update(f"\0{path.name}\0".encode() + path.read_bytes())
+    return content.hexdigest()[:16]
+
+
+def _compiler() -> list[str]:
+    """The command's words; $CC may carry options."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for name in chosen[:1] or _COMPILERS:
         path = shutil.which(name)
         if path is not None:
-            return path
-    missing = f"$CC names {chosen!r}, which is not found" if chosen else "no C compiler (cc, gcc or clang) is found"
-    raise NoCompiler(f"cannot build the fake NVML library: {missing}; install gcc")
+            return [path, *chosen[1:]]
+    missing = f"$CC names {chosen[0]!r}, which is not found" if chosen else "no C compiler (cc, gcc or clang) is found"
+    raise NoCompiler(f"{_CANNOT}: {missing}; install gcc")
 
 
-def _compile(compiler: str, library: Path) -> None:
-    """Two processes may build at once: each into its own file, and the rename is atomic."""
+def _unfinished(library: Path) -> Path:
+    """A new file of our own beside the library. Raises OSError where none can be written."""
+    library.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=library.parent, suffix=".so")
     os.close(descriptor)
-    command = [compiler, *FLAGS, "-o", name, str(SOURCE), "-lpthread"]
+    return Path(name)
+
+
+def _compile(unfinished: Path, library: Path) -> None:
+    """Each of several builders fills its own file, and the rename is atomic."""
     try:
+        compiler = _compiler()
+        command = [*compiler, *FLAGS, "-o", str(unfinished), *map(str, SOURCES), "-lpthread"]
         subprocess.run(  # noqa: S603 - our own source, no shell
-            command, check=True, capture_output=True, text=True, timeout=_BUILD_SECONDS
+            command, check=True, capture_output=True, text=True, errors="replace", timeout=_BUILD_SECONDS
         )
-        Path(name).chmod(0o755)
-        Path(name).replace(library)
-    except subprocess.CalledProcessError as e:
-        said = (e.stderr.strip().splitlines() or ["no message"])[0]
-        raise NoCompiler(f"cannot build the fake NVML library: {compiler} answered: {said}") from e
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise NoCompiler(f"cannot build the fake NVML library with {compiler}: {e}") from e
+        unfinished.chmod(0o755)
+        unfinished.replace(library)
+    except subprocess.CalledProcessError as error:
+        raise BuildFailed(f"{_CANNOT}: {compiler[0]} answered: {_first_error(error)}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BuildFailed(f"{_CANNOT}: {compiler[0]} did not finish in {_BUILD_SECONDS} s") from error
+    except OSError as error:
+        raise BuildFailed(f"{_CANNOT} with {compiler[0]}: {error}") from error
     finally:
-        Path(name).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
-def _writable(cache_dir: Path | None) -> Path:
-    """The folder asked for, else the user's cache, else a temporary folder only this user can write."""
+def _first_error(failed: subprocess.CalledProcessError) -> str:
+    """Compilers put warnings and `In function` before the line that matters."""
+    lines = [line.strip() for line in str(failed.stderr).splitlines() if line.strip()]
+    errors = (line for line in lines if "error" in line.lower())
+    return next(errors, lines[0] if lines else f"nothing but exit status {failed.returncode}")
+
+
+def _caches(cache_dir: Path | None) -> Iterator[Path]:
+    """The folder asked for, or else the user's cache; then a temporary one. Raises BuildFailed."""
     if cache_dir is not None:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        return cache_dir
-    try:
+        yield cache_dir
+    else:
         home = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(home) if home else Path.home() / ".cache") / "topogpu"
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except (OSError, RuntimeError):
-        pass  # no home, or a read-only one
-    return Path(tempfile.mkdtemp(prefix="topogpu-"))
+        with contextlib.suppress(RuntimeError):  # no home at all
+            yield (Path(home) if home else Path.home() / ".cache") / "topogpu"
+    yield _temporary_cache()
+
+
+def _temporary_cache() -> Path:
+    """The same folder each time, or a new one where somebody else holds its name."""
+    try:
+        own = Path(tempfile.gettempdir()) / f"topogpu-{os.getuid()}"
+        return own if _is_ours(own) else Path(tempfile.mkdtemp(prefix="topogpu-"))
+    except OSError as error:
+        raise BuildFailed(f"{_CANNOT}: no cache folder can be written: {error}") from error
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether only this user can write there; anybody may have made a folder of this name first, or a link."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

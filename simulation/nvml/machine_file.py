@@ -80,6 +80,14 @@ class LinkState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTypesUnknown:
+    """The driver does not tell what the NVLinks of one GPU, or of all, lead to; they work as before."""
+
+    gpu: int = EVERY_GPU
+    at_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FabricIs:
     """The fabric registration of one GPU, or of all, reads differently."""
 
@@ -107,7 +115,7 @@ class Cleared:
     at_seconds: float = 0.0
 
 
-Fault = CallFails | LinkState | FabricIs | Event | Cleared
+Fault = CallFails | LinkState | LinkTypesUnknown | FabricIs | Event | Cleared
 
 
 def lost_gpu(gpu: int, at_seconds: float = 0.0) -> CallFails:
@@ -210,6 +218,8 @@ def _fault_line(fault: Fault) -> str:
             return f"{start} call {call} {error_number(error)} 0"
         case LinkState(link=link, up=up):
             return f"{start} link - {link} {int(up)}"
+        case LinkTypesUnknown():
+            return f"{start} types - 0 0"
         case FabricIs(state=state, status=status):
             return f"{start} fabric - {FABRIC_STATES.index(state)} {error_number(status)}"
         case Event(type=kind, data=data):
