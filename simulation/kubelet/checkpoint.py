@@ -8,9 +8,14 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 CHECKPOINT_NAME = "kubelet_internal_checkpoint"
 NO_NUMA = -1
+
+
+class CheckpointUnreadable(Exception):
+    """The file is not one that kubelet wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,19 @@ def encode_checkpoint(entries: Sequence[CheckpointEntry], registered: Mapping[st
     return json.dumps({"Data": data, "Checksum": checksum}, separators=(",", ":"))
 
 
+def decode_checkpoint(text: str) -> tuple[list[CheckpointEntry], dict[str, tuple[str, ...]]]:
+    """What `encode_checkpoint` was given. Raises CheckpointUnreadable, also where the checksum does not fit."""
+    try:
+        whole: dict[str, Any] = json.loads(text)
+        data = whole["Data"]
+        if fnv32a(json.dumps(data, separators=(",", ":")).encode()) != whole["Checksum"]:
+            raise CheckpointUnreadable("checkpoint is corrupted")
+        entries = [_read_entry(entry) for entry in data["PodDeviceEntries"]]
+        return entries, {resource: tuple(ids) for resource, ids in data["RegisteredDevices"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointUnreadable(f"checkpoint is corrupted: {error}") from error
+
+
 def fnv32a(data: bytes) -> int:
     """Fowler-Noll-Vo 1a, 32 bits."""
     value = 0x811C9DC5
@@ -50,3 +68,13 @@ def _entry(entry: CheckpointEntry) -> dict[str, object]:
         "DeviceIDs": {str(numa): sorted(ids) for numa, ids in sorted(entry.ids_by_numa.items())},
         "AllocResp": base64.b64encode(entry.response).decode(),
     }
+
+
+def _read_entry(entry: Mapping[str, Any]) -> CheckpointEntry:
+    return CheckpointEntry(
+        pod_uid=entry["PodUID"],
+        container=entry["ContainerName"],
+        resource=entry["ResourceName"],
+        ids_by_numa={int(numa): tuple(ids) for numa, ids in entry["DeviceIDs"].items()},
+        response=base64.b64decode(entry["AllocResp"]),
+    )

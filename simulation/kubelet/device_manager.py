@@ -17,7 +17,13 @@ from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 from proto.kubernetes.objects import Container, Pod
-from simulation.kubelet.checkpoint import CHECKPOINT_NAME, NO_NUMA, CheckpointEntry, encode_checkpoint
+from simulation.kubelet.checkpoint import (
+    CHECKPOINT_NAME,
+    NO_NUMA,
+    CheckpointEntry,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from simulation.kubelet.device_ids import (
     AdmissionRefused,
     AdvertisedDevice,
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 
 SUPPORTED_VERSION = "v1beta1"
 _STOP_GRACE_SECONDS = 0.2
+# A shared subchannel would sit out gRPC's back-off after a plugin's restart.
+_CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class PreStartRefused(Exception):
@@ -72,11 +80,18 @@ class DeviceManager(RegistrationServicer):
         """Every call made to a plugin, in order: what kubelet did."""
         self._plugins: dict[str, _Plugin] = {}
         self._held: list[Held] = []
+        self._known: set[str] = set()
+        """Resources that were ever registered here, also before a restart."""
         self._server: aio.Server | None = None
 
     async def start(self) -> None:
-        """Empties the directory but for the checkpoint, as kubelet does at every start, then listens."""
+        """Empties the directory but for the checkpoint, as kubelet does at every start, reads that, then listens.
+
+        Raises CheckpointUnreadable.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._read_checkpoint()
+        self.changed.set()
         for entry in self.directory.iterdir():
             if entry.name != CHECKPOINT_NAME and not entry.is_dir():
                 entry.unlink(missing_ok=True)
@@ -108,15 +123,16 @@ class DeviceManager(RegistrationServicer):
             await context.abort(grpc.StatusCode.UNKNOWN, f"invalid name of resource {request.resource_name!r}")
         self.calls.append(f"Register {request.resource_name}")
         await self._disconnect(request.resource_name)
-        channel = aio.insecure_channel(f"unix:{self.directory / request.endpoint}")
+        channel = aio.insecure_channel(f"unix:{self.directory / request.endpoint}", options=_CHANNEL_OPTIONS)
         plugin = _Plugin(endpoint=request.endpoint, options=request.options, channel=channel)
         self._plugins[request.resource_name] = plugin
+        self._known.add(request.resource_name)
         plugin.follower = asyncio.create_task(self._follow(plugin))
         return wire.Empty()
 
     def capacity(self) -> Mapping[str, tuple[int, int]]:
-        """By resource: how many ids there are, and how many of them are healthy."""
-        return {
+        """By resource: how many ids there are, and how many of them are healthy; none until the plugin is back."""
+        return dict.fromkeys(self._known, (0, 0)) | {
             resource: (len(plugin.devices), sum(device.healthy for device in plugin.devices.values()))
             for resource, plugin in self._plugins.items()
         }
@@ -140,7 +156,7 @@ class DeviceManager(RegistrationServicer):
         reusable: dict[str, set[str]] = {}
         try:
             for container, gives_back in containers_in_order(pod):
-                for resource, wanted in device_requests(container, self._plugins).items():
+                for resource, wanted in device_requests(container, self._known).items():
                     pool = reusable.setdefault(resource, set())
                     ids = await self._allocate(pod.metadata.uid, container, resource, wanted, pool)
                     pool.update(ids) if gives_back else pool.difference_update(ids)
@@ -154,7 +170,11 @@ class DeviceManager(RegistrationServicer):
         """Tells the plugins that want to know that the container is about to be created. Raises PreStartRefused."""
         for held in self.held(pod_uid):
             plugin = self._plugins.get(held.resource)
-            if held.container != container or plugin is None or not plugin.options.pre_start_required:
+            if held.container != container:
+                continue
+            if plugin is None:
+                raise PreStartRefused(f"endpoint not found in cache for a registered resource: {held.resource}")
+            if not plugin.options.pre_start_required:
                 continue
             self.calls.append(f"PreStartContainer {container}")
             try:
@@ -171,7 +191,12 @@ class DeviceManager(RegistrationServicer):
     async def _allocate(
         self, pod_uid: str, container: Container, resource: str, wanted: int, pool: set[str]
     ) -> set[str]:
-        plugin = self._plugins[resource]
+        plugin = self._plugins.get(resource)
+        if plugin is None:
+            raise AdmissionRefused(
+                "Allocate failed due to no healthy devices present; "
+                f"cannot allocate unhealthy devices {resource}, which is unexpected"
+            )
         in_use = {name for held in self._held if held.resource == resource for name in held.ids}
         choice = choices(resource, plugin.devices, in_use, pool, wanted)
         preferred: tuple[str, ...] = ()
@@ -221,6 +246,24 @@ class DeviceManager(RegistrationServicer):
                 await plugin.follower
         await plugin.channel.close(None)
 
+    def _read_checkpoint(self) -> None:
+        """What containers held when it was written; NUMA nodes are told anew by the plugins."""
+        file = self.directory / CHECKPOINT_NAME
+        if not file.exists():
+            return
+        entries, registered = decode_checkpoint(file.read_text())
+        self._known |= registered.keys()
+        self._held = [
+            Held(
+                pod_uid=entry.pod_uid,
+                container=entry.container,
+                resource=entry.resource,
+                ids=tuple(dict.fromkeys(name for names in entry.ids_by_numa.values() for name in names)),
+                response=wire.ContainerAllocateResponse.FromString(entry.response),
+            )
+            for entry in entries
+        ]
+
     def _write_checkpoint(self) -> None:
         entries = [
             CheckpointEntry(
@@ -232,7 +275,8 @@ class DeviceManager(RegistrationServicer):
             )
             for held in self._held
         ]
-        text = encode_checkpoint(entries, {name: tuple(plugin.devices) for name, plugin in self._plugins.items()})
+        devices = dict.fromkeys(self._known, ()) | {name: tuple(one.devices) for name, one in self._plugins.items()}
+        text = encode_checkpoint(entries, devices)
         temporary = self.directory / f".{CHECKPOINT_NAME}"
         temporary.write_text(text)
         temporary.replace(self.directory / CHECKPOINT_NAME)

@@ -18,6 +18,8 @@ from simulation.kubelet.pod_resources import PodResources
 
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
+_NODE_STATUS_SECONDS = 10.0
+"""Kubelet's nodeStatusUpdateFrequency: a Node that somebody made anew learns its devices again."""
 
 
 class KubeletStandIn:
@@ -77,12 +79,12 @@ class KubeletStandIn:
         await self._pod_resources.start()
 
     async def _report_devices(self) -> None:
-        known: set[str] = set()
         while True:
-            await self.devices.changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_NODE_STATUS_SECONDS):
+                    await self.devices.changed.wait()
             self.devices.changed.clear()
-            capacity = dict.fromkeys(known, (0, 0)) | dict(self.devices.capacity())
-            known |= capacity.keys()
+            capacity = self.devices.capacity()
             try:
                 await self._writes.patch_node_status(self.node_name, status.device_capacity(capacity))
             except StatusNotWritten:
@@ -93,8 +95,8 @@ class KubeletStandIn:
         async for change in reflect(self._api, PODS, field_selector=f"spec.nodeName={self.node_name}"):
             match change:
                 case Replaced(objects=pods):
-                    present = {pod.metadata.uid for pod in pods}
-                    for uid in [uid for uid in self._pods if uid not in present]:
+                    gone = self._known_uids() - {pod.metadata.uid for pod in pods}
+                    for uid in gone:
                         await self._forget(uid)
                     for pod in pods:
                         await self._apply(pod)
@@ -114,14 +116,22 @@ class KubeletStandIn:
         elif uid not in self._seen and pod.status.phase in ("", "Pending"):
             self._seen.add(uid)
             await self._admissions.put(pod)
-        elif uid in self._pods:
+        elif uid in self._pods or pod.status.phase == "Running":
+            self._seen.add(uid)
             self._pods[uid] = pod
+        elif pod.status.phase in ("Succeeded", "Failed"):
+            self.devices.release(uid)
+
+    def _known_uids(self) -> set[str]:
+        """Also of pods that only the checkpoint remembers, or that still wait for admission."""
+        return self._seen | self._pods.keys() | {held.pod_uid for held in self.devices.held()}
 
     async def _forget(self, uid: str) -> None:
         start = self._starts.pop(uid, None)
         if start is not None:
             start.cancel()
             await asyncio.gather(start, return_exceptions=True)
+        self._seen.discard(uid)
         self._pods.pop(uid, None)
         self.devices.release(uid)
 
@@ -129,10 +139,16 @@ class KubeletStandIn:
         """Strictly one pod after the other, as kubelet's sync loop does."""
         while True:
             pod = await self._admissions.get()
+            if pod.metadata.uid not in self._seen:
+                continue
             try:
                 await self.devices.admit(pod)
             except AdmissionRefused as refusal:
-                await self._write_status(pod, status.refused(str(refusal)))
+                await self._refuse(pod, str(refusal))
+                continue
+            if pod.metadata.uid not in self._seen:
+                # Deleted while the plugin answered.
+                self.devices.release(pod.metadata.uid)
                 continue
             self._pods[pod.metadata.uid] = pod
             self._starts[pod.metadata.uid] = asyncio.create_task(self._create_containers(pod))
@@ -165,14 +181,20 @@ class KubeletStandIn:
         files = [file for directory in self._cdi_directories for file in sorted(directory.glob("*.json"))]
         return [decode_cdi_spec(file.read_bytes()) for file in files]
 
+    async def _refuse(self, pod: Pod, message: str) -> None:
+        body = status.refused(message)
+        await self._record_event(pod, str(body["reason"]), message)
+        await self._write_status(pod, body)
+
     async def _report_waiting(self, pod: Pod, container: str, started: list[str], message: str) -> None:
+        await self._record_event(pod, "Failed", f"Error: {message}")
+        await self._write_status(pod, status.waiting(pod, container, started, message, self._now()))
+
+    async def _record_event(self, pod: Pod, reason: str, message: str) -> None:
         self._events += 1
-        record = status.event(
-            pod, self.node_name, serial=self._events, reason="Failed", message=f"Error: {message}", at=self._now()
-        )
+        record = status.event(pod, self.node_name, serial=self._events, reason=reason, message=message, at=self._now())
         with suppress(StatusNotWritten):
             await self._writes.record_event(pod.metadata.namespace, record)
-        await self._write_status(pod, status.waiting(pod, container, started, message, self._now()))
 
     async def _write_status(self, pod: Pod, body: status.Body) -> None:
         delay_seconds = _FIRST_RETRY_SECONDS

@@ -25,6 +25,8 @@ class SmallPlugin(DevicePluginServicer):
         self.pre_start = pre_start
         self.pre_start_failures = 0
         self.refuse_with = ""
+        self.delay_seconds = 0.0
+        self.cdi_devices: tuple[str, ...] = ()
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.health = dict.fromkeys(IDS, "Healthy")
         self._health_changed = asyncio.Event()
@@ -77,6 +79,7 @@ class SmallPlugin(DevicePluginServicer):
     async def Allocate(self, request: wire.AllocateRequest, context: Any) -> wire.AllocateResponse:  # noqa: N802
         ids = tuple(request.container_requests[0].devices_ids)
         self.calls.append(("Allocate", ids))
+        await asyncio.sleep(self.delay_seconds)
         if self.refuse_with:
             await context.abort(StatusCode.FAILED_PRECONDITION, self.refuse_with)
         answer = wire.ContainerAllocateResponse(
@@ -84,6 +87,7 @@ class SmallPlugin(DevicePluginServicer):
             mounts=[wire.Mount(container_path="/lib", host_path="/host/lib", read_only=True)],
             devices=[wire.DeviceSpec(container_path="/dev/x0", host_path="/dev/x0", permissions="rw")],
             annotations={"note": "kept"},
+            cdi_devices=[wire.CDIDevice(name=name) for name in self.cdi_devices],
         )
         return wire.AllocateResponse(container_responses=[answer])
 

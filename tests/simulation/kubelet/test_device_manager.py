@@ -143,7 +143,7 @@ async def test_a_restart_forgets_plugins_but_not_what_pods_hold(manager: DeviceM
     await manager.admit(pod("p", container("c", 1)))
     await manager.stop()
     await manager.start()
-    assert manager.capacity() == {}
+    assert manager.capacity() == {RESOURCE: (0, 0)}
     assert not (manager.directory / "small.sock").exists()
     await plugin.stop()
     again = await registered(manager)

@@ -1,0 +1,102 @@
+"""Our own reflector against an API server that is slow, drops answers, stays silent or forgets."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import NODES, Node
+from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.simulation.apiserver.objects import node
+
+Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted
+Changes = AsyncGenerator[Change, None]
+
+
+class Cluster:
+    def __init__(self, server: EmbeddedApiServer, api: ApiServer) -> None:
+        self.server, self.api = server, api
+
+    def changes(self, watch_timeout_seconds: int = 300) -> Any:
+        return aclosing(reflect(self.api, NODES, watch_timeout_seconds=watch_timeout_seconds))
+
+    def requests(self, verb: str) -> int:
+        return sum(request.verb == verb and request.resource == "nodes" for request in self.server.requests)
+
+    async def watching(self, times: int = 1) -> None:
+        await until(lambda: self.requests("watch") >= times)
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not fact():  # noqa: ASYNC110 - the server's memory has no event
+            await asyncio.sleep(0.01)
+
+
+async def following(changes: Changes) -> Change:
+    async with asyncio.timeout(5):
+        return await anext(changes)
+
+
+async def seen(changes: Changes, name: str) -> list[Change]:
+    """The changes up to and with the one that shows the node."""
+    found: list[Change] = []
+    while True:
+        found.append(change := await following(changes))
+        objects = change.objects if isinstance(change, Replaced) else ()
+        objects += (change.object,) if isinstance(change, Applied) else ()
+        if any(one.metadata.name == name for one in objects):
+            return found
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with EmbeddedApiServer() as server:
+        server.create(node("a"))
+        config = tmp_path / "kubeconfig"
+        config.write_text(server.kubeconfig())
+        api = await ApiServer.connect(str(config))
+        yield Cluster(server, api)
+        await api.close()
+
+
+async def test_a_slow_answer_is_waited_for(cluster: Cluster) -> None:
+    cluster.server.inject(Fault(verbs=frozenset({"list"}), latency_seconds=0.3, times=1))
+    began = asyncio.get_running_loop().time()
+    async with cluster.changes() as changes:
+        assert isinstance(await following(changes), Replaced)
+    assert asyncio.get_running_loop().time() - began >= 0.3
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_dropped_list_is_an_interruption_and_asked_again(cluster: Cluster, moment: Any) -> None:
+    cluster.server.inject(Fault(verbs=frozenset({"list"}), drop=moment, times=1))
+    async with cluster.changes() as changes:
+        found = await seen(changes, "a")
+    assert [type(change) for change in found] in ([Interrupted, Replaced], [Replaced])
+    assert cluster.requests("list") == 2
+
+
+async def test_a_silent_watch_is_left_and_what_it_hid_is_seen(cluster: Cluster) -> None:
+    cluster.server.inject(Fault(verbs=frozenset({"watch"}), stall=True, times=1))
+    async with cluster.changes(watch_timeout_seconds=1) as changes:
+        await seen(changes, "a")
+        waiting = asyncio.create_task(seen(changes, "b"))
+        await cluster.watching()
+        cluster.server.create(node("b"))
+        assert isinstance((await waiting)[-1], Applied)
+    assert (cluster.requests("list"), cluster.requests("watch")) == (1, 2)
+
+
+async def test_after_a_compaction_the_list_is_read_anew(cluster: Cluster) -> None:
+    async with cluster.changes() as changes:
+        await seen(changes, "a")
+        cluster.server.create(node("b"))
+        cluster.server.compact()
+        assert isinstance((await seen(changes, "b"))[-1], Replaced)
+    assert cluster.requests("list") == 2
