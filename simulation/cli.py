@@ -1,22 +1,16 @@
-"""`topogpu-sim`: machines without GPUs, and the whole path running on them."""
+"""`topogpu-sim`: machines without GPUs, and the whole path running on them.
 
-import asyncio
+What takes long to load is imported by the command that needs it, so that Ctrl-C is answered from the start.
+"""
+
+import os
 import signal
 import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from deviceplugin.machine_description import MachineDescriptionError
-from simulation import machines as catalogue
-from simulation.demo import MACHINES, DemoFailed, DemoSettings, run_demo
-from simulation.outcome import DemoOutcome
-from simulation.report import as_json, print_report
-from simulation.workload import SHAPES
+from simulation.workload import MACHINES, SHAPES
 
 _MOST_NODES = 64
 _MOST_PODS = 2000
@@ -61,32 +55,25 @@ def main() -> None:
 @click.option("--keep", is_flag=True, help="Keep the directory with logs, kubeconfig and checkpoints.")
 def demo(*, json_: bool, nodes: int, pods: int, api_port: int, keep: bool) -> None:
     """The whole path, from GPU to container, verified: exit status 1 when anything differs from what was decided."""
-    console = Console(stderr=True, highlight=False)
+    signal.signal(signal.SIGINT, _leave_at_once)  # until the demo answers it itself
+    from simulation.demo import DemoSettings  # noqa: PLC0415 - takes a second
+    from simulation.demo_command import run_command  # noqa: PLC0415
 
-    def progress(sentence: str) -> None:
-        console.print(sentence, style="dim", markup=False)
-
-    settings = DemoSettings(nodes=nodes, pods=pods, api_port=api_port, keep=keep)
-    try:
-        outcome = asyncio.run(_interruptible(settings, progress))
-    except DemoFailed as error:
-        raise click.ClickException(str(error)) from error
-    if outcome is None:
-        click.echo("Interrupted; everything is stopped and removed.", err=True)
-        sys.exit(_INTERRUPTED)
-    if json_:
-        click.echo(as_json(outcome))
-    else:
-        print_report(Console(highlight=False), outcome)
-    sys.exit(1 if outcome.violations else 0)
+    sys.exit(run_command(DemoSettings(nodes=nodes, pods=pods, api_port=api_port, keep=keep), json_=json_))
 
 
 @main.command()
 def machines() -> None:
     """The machines that can be simulated, as described from real ones."""
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415
+
+    from deviceplugin.machine_description import MachineDescriptionError  # noqa: PLC0415
+    from simulation import machines as catalogue  # noqa: PLC0415
+
     table = Table(box=None)
     for heading in ("machine", "GPUs", "what it is"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading != "what it is")
     try:
         for name in catalogue.names():
             description = catalogue.load(name)
@@ -96,13 +83,7 @@ def machines() -> None:
     Console(highlight=False).print(table)
 
 
-async def _interruptible(settings: DemoSettings, progress: Callable[[str], None]) -> DemoOutcome | None:
-    """None when SIGINT or SIGTERM came; by then everything is stopped."""
-    running = asyncio.ensure_future(run_demo(settings, progress, lambda: datetime.now(UTC)))  # noqa: TID251 - the program's clock
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
-    try:
-        return await running
-    except asyncio.CancelledError:
-        return None
+def _leave_at_once(*_: object) -> None:
+    """While the program is still being loaded nothing runs that would have to be stopped."""
+    os.write(2, b"Interrupted; nothing had been started.\n")
+    os._exit(_INTERRUPTED)

@@ -1,12 +1,13 @@
 """The demo: machines without GPUs, the real daemons and the real extender, and pods from GPU to container."""
 
 import asyncio
+import errno
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,14 +17,15 @@ import aiohttp
 
 from deviceplugin.described import describe_reading
 from deviceplugin.machine_description import MachineDescription
-from deviceplugin.topology import build_topology
+from deviceplugin.topology import Topology, build_topology, pair_scores
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_COUNT
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.objects import PODS
+from proto.kubernetes.objects import PODS, Pod
 from proto.quantity import integer_quantity
 from simulation import machines
 from simulation.apiserver.server import EmbeddedApiServer
+from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.container import CreatedContainer
 from simulation.kubelet.standin import KubeletStandIn
@@ -32,6 +34,7 @@ from simulation.nvml.machine_file import write_machine_file, write_sysfs
 from simulation.outcome import (
     DemoOutcome,
     NodeOutcome,
+    PodOutcome,
     devices_by_uuid,
     is_unschedulable,
     node_outcome,
@@ -39,19 +42,19 @@ from simulation.outcome import (
     violations,
 )
 from simulation.processes import ChildProcess, ProcessFailed
+from simulation.scheduling_queue import passed_nodes
+from simulation.verification import score_violations
 from simulation.watching import ClusterView
-from simulation.workload import NAMESPACE, SCHEDULER_NAME, SHAPES, Shape, pod_object, workload
+from simulation.workload import MACHINES, NAMESPACE, SCHEDULER_NAME, SHAPES, Shape, pod_object, workload
 
-MACHINES = (
-    "dgxa100-8x-a100-40g",
-    "hgxh100-8x-h100-80g",
-    "4x-a100-pcie-80g-bridged",
-    "8x-rtx4090-dual-epyc",
-)
 _READY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _QUIET_SECONDS = 2.0
 _SECONDS_PER_POD = 2.0
+_MOST_EXPLAINED = 50
+"""Pods that wait for whom the extender is asked again, node by node."""
+_LONGEST_PARENT = 40
+"""Characters: the sockets below must stay under the 108 a unix socket's path may have."""
 
 
 class DemoFailed(Exception):
@@ -109,7 +112,7 @@ class _Run:
 async def run_demo(settings: DemoSettings, progress: Callable[[str], None], now: Callable[[], datetime]) -> DemoOutcome:
     """Stops and removes everything before it returns or raises. Raises DemoFailed."""
     started = time.monotonic()
-    directory = Path(tempfile.mkdtemp(prefix="topogpu-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="topogpu-", dir=_parent()))
     try:
         async with AsyncExitStack() as stack:
             run = _Run(settings=settings, directory=directory, progress=progress, now=now, stack=stack)
@@ -119,16 +122,43 @@ async def run_demo(settings: DemoSettings, progress: Callable[[str], None], now:
     except OSError as error:
         raise DemoFailed(f"The demo could not be set up: {error}") from error
     finally:
-        if not settings.keep:
+        if settings.keep:
+            progress(f"Logs, kubeconfig and checkpoints are kept in {directory}")
+        else:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _parent() -> str:
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= _LONGEST_PARENT else "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
+
+
+def _library_folder(directory: Path) -> Path | None:
+    """None is the user's cache; where that cannot be written, a folder that goes when the demo does."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = (Path(home) if home else Path.home() / ".cache") / "topogpu"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return directory / "library"
+    return None if os.access(folder, os.W_OK) else directory / "library"
+
+
+async def _start_api_server(run: _Run) -> EmbeddedApiServer:
+    port = run.settings.api_port
+    try:
+        return await run.stack.enter_async_context(EmbeddedApiServer(port=port))
+    except OSError as error:
+        why = "is taken by another program" if error.errno == errno.EADDRINUSE else "cannot be opened by this user"
+        raise DemoFailed(f"port {port} {why}; give another one with --api-port, or 0 for any free one") from error
 
 
 async def _run(run: _Run, started: float) -> DemoOutcome:
     try:
-        run.library = await asyncio.to_thread(build_library)
+        run.library = await asyncio.to_thread(build_library, _library_folder(run.directory))
     except NoCompiler as error:
-        run.progress(f"{error} The daemons read the pure-Python NVML stand-in instead.")
-    server = await run.stack.enter_async_context(EmbeddedApiServer(port=run.settings.api_port))
+        run.progress(f"{error}. The daemons read the pure-Python NVML stand-in instead.")
+    server = await _start_api_server(run)
     run.kubeconfig = run.directory / "kubeconfig"
     run.kubeconfig.write_text(server.kubeconfig())
     run.progress(f"API server at {server.url}")
@@ -137,7 +167,7 @@ async def _run(run: _Run, started: float) -> DemoOutcome:
     view = ClusterView(api)
     view.start()
     run.stack.push_async_callback(view.stop)
-    extender, _ = await asyncio.gather(_start_extender(run), _start_nodes(run, api, server.url))
+    extender = await _start_programs(run, api, server.url)
     await _wait_for_nodes(run, view)
     await _wait_for_extender(run, extender)
     await run.stack.enter_async_context(KubeSchedulerStandIn(server.url, extender, SCHEDULER_NAME))
@@ -145,7 +175,20 @@ async def _run(run: _Run, started: float) -> DemoOutcome:
     run.progress(f"{len(pods)} pods for {len(run.nodes)} nodes")
     await _create_pods(server.url, pods)
     await _wait_for_pods(run, view, dict(pods))
-    return _outcome(run, view, dict(pods), time.monotonic() - started)
+    refusals = await _refusals(server.url, extender, view, run)
+    return _outcome(run, view, dict(pods), refusals, time.monotonic() - started)
+
+
+async def _start_programs(run: _Run, api: ApiServer, url: str) -> str:
+    """The extender's address. When one fails, nothing is being started any more on return."""
+    nodes = asyncio.create_task(_start_nodes(run, api, url))
+    try:
+        extender = await _start_extender(run)
+        await nodes
+    finally:
+        nodes.cancel()
+        await asyncio.gather(nodes, return_exceptions=True)
+    return extender
 
 
 async def _start_nodes(run: _Run, api: ApiServer, url: str) -> None:
@@ -184,7 +227,9 @@ async def _start_node(run: _Run, api: ApiServer, url: str, name: str, kind: str)
 async def _start_extender(run: _Run) -> str:
     """The address it listens at."""
     flags = ["serve", "--http_bind", "127.0.0.1:0", "--kubeconfig", str(run.kubeconfig)]
-    process = await run.spawn("extender", "scheduler_ext", [*flags, "--scheduler-name", SCHEDULER_NAME], {})
+    flags += ["--scheduler-name", SCHEDULER_NAME]
+    flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
+    process = await run.spawn("extender", "scheduler_ext", flags, {})
     found = await process.wait_for_line(r"listening on (http://[\d.]+:\d+)", _READY_SECONDS)
     run.progress(f"extender at {found[1]}")
     return found[1]
@@ -243,14 +288,35 @@ async def _wait_for_pods(run: _Run, view: ClusterView, pods: Mapping[str, Shape]
         ]
 
     decided = await view.wait_until(lambda: not undecided(), run.check, limit_seconds)
-    if decided and any(is_unschedulable(view.pods[name]) and pods[name].fits for name in pods):
-        async with asyncio.timeout(limit_seconds):
-            await view.wait_for_quiet(_QUIET_SECONDS)
+    some_wait = decided and any(is_unschedulable(view.pods[name]) and pods[name].fits for name in pods)
+    if some_wait and not await view.wait_for_quiet(_QUIET_SECONDS, limit_seconds):
+        raise DemoFailed(
+            f"pods and nodes were still changing after {limit_seconds:g} s; run it with --keep and read the logs"
+        )
     running = sum(pod.status.phase == "Running" for pod in view.pods.values())
     run.progress(f"{running} pods running, {len(pods) - running} not")
 
 
-def _outcome(run: _Run, view: ClusterView, pods: Mapping[str, Shape], seconds: float) -> DemoOutcome:
+async def _refusals(url: str, extender: str, view: ClusterView, run: _Run) -> dict[str, dict[str, str]]:
+    """By pod and node, the extender's FailedNodes for the pods that wait, asked as kube-scheduler asks."""
+    waiting = [name for name, pod in view.pods.items() if is_unschedulable(pod)][:_MOST_EXPLAINED]
+    names = [node.name for node in run.nodes]
+    refusals = {}
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_READY_SECONDS)) as session:
+            for name in waiting:
+                async with session.get(f"{url}{PODS.path(NAMESPACE)}/{name}") as answer:
+                    asked = {"Pod": await answer.json(), "Nodes": None, "NodeNames": names}
+                async with session.post(f"{extender}/filter", json=asked) as answer:
+                    refusals[name] = passed_nodes(await answer.json(content_type=None), names)[1]
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise DemoFailed(f"the extender did not say why {name} waits: {error or 'no answer in time'}") from error
+    return refusals
+
+
+def _outcome(
+    run: _Run, view: ClusterView, pods: Mapping[str, Shape], refusals: Mapping[str, Mapping[str, str]], seconds: float
+) -> DemoOutcome:
     try:
         nodes = tuple(_node_outcome(view, node) for node in run.nodes)
     except AnnotationError as error:
@@ -261,11 +327,11 @@ def _outcome(run: _Run, view: ClusterView, pods: Mapping[str, Shape], seconds: f
         created |= node.kubelet.created
     seen = [view.pods[name] for name in pods if name in view.pods]
     problems = [*view.overbooked, *violations(seen, created, devices, _must_run(run.settings, pods))]
+    for node, outcome in zip(run.nodes, nodes, strict=True):
+        problems += score_violations(node.name, outcome.scores, pair_scores(_topology(node)))
     return DemoOutcome(
         nodes=nodes,
-        pods=tuple(
-            pod_outcome(pod, pods[pod.metadata.name].why, created.get(pod.metadata.uid, ()), devices) for pod in seen
-        ),
+        pods=tuple(_pod_outcome(pod, pods, created, nodes, refusals) for pod in seen),
         violations=tuple(dict.fromkeys(problems)),
         seconds=round(seconds, 1),
         nvml="fake libnvidia-ml.so.1" if run.library else "pure-Python stand-in",
@@ -274,8 +340,22 @@ def _outcome(run: _Run, view: ClusterView, pods: Mapping[str, Shape], seconds: f
 
 
 def _node_outcome(view: ClusterView, node: _Node) -> NodeOutcome:
-    links = build_topology(describe_reading(node.machine, node.name)).links
-    return node_outcome(view.nodes[node.name], node.machine.id, node.machine.title, links)
+    return node_outcome(view.nodes[node.name], node.machine.id, node.machine.title, _topology(node).links)
+
+
+def _topology(node: _Node) -> Topology:
+    return build_topology(describe_reading(node.machine, node.name))
+
+
+def _pod_outcome(
+    pod: Pod,
+    shapes: Mapping[str, Shape],
+    created: Mapping[str, Sequence[CreatedContainer]],
+    nodes: Sequence[NodeOutcome],
+    refusals: Mapping[str, Mapping[str, str]],
+) -> PodOutcome:
+    name = pod.metadata.name
+    return pod_outcome(pod, shapes[name].why, created.get(pod.metadata.uid, ()), nodes, refusals.get(name, {}))
 
 
 def _must_run(settings: DemoSettings, pods: Mapping[str, Shape]) -> frozenset[str]:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from proto.annotations.keys import NODE_POLICY, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_MEMORY
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.devices import Device, PairScores
 from proto.kubernetes.objects import Node, Pod
+from proto.quantity import integer_quantity
+from simulation.choice import explain_choice
 from simulation.kubelet.container import CreatedContainer
 from simulation.verification import (
     VISIBLE_DEVICES,
@@ -62,10 +64,13 @@ class PodOutcome:
     why: str
     phase: str
     node: str
-    policy: str
+    choice: str
+    """Why these GPUs."""
     containers: tuple[ContainerOutcome, ...]
     annotations: Mapping[str, str]
     reason: str
+    refusals: Mapping[str, str]
+    """The extender's reason for each node it refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +104,43 @@ def devices_by_uuid(nodes: Sequence[NodeOutcome]) -> dict[str, Device]:
     return {device.uuid: device for node in nodes for device in node.devices}
 
 
-def pod_outcome(pod: Pod, why: str, created: Sequence[CreatedContainer], devices: Mapping[str, Device]) -> PodOutcome:
+def pod_outcome(
+    pod: Pod,
+    why: str,
+    created: Sequence[CreatedContainer],
+    nodes: Sequence[NodeOutcome],
+    refusals: Mapping[str, str],
+) -> PodOutcome:
+    """`refusals` is the extender's sentence by node, for a pod that does not run."""
+    annotations = pod.metadata.annotations
+    devices = devices_by_uuid(nodes)
+    containers = tuple(_container(one, devices) for one in created)
+    home = next((node for node in nodes if node.name == pod.spec.node_name), None)
+    groups = [tuple(gpu.index for gpu in container.gpus) for container in containers]
+    running = pod.status.phase == "Running"
     return PodOutcome(
         name=pod.metadata.name,
         why=why,
         phase=pod.status.phase or "Pending",
         node=pod.spec.node_name,
-        policy=pod.metadata.annotations.get(NODE_POLICY, ""),
-        containers=tuple(_container(one, devices) for one in created),
-        annotations={key: value for key, value in sorted(pod.metadata.annotations.items()) if "/" in key},
-        reason="" if pod.status.phase == "Running" else pending_reason(pod),
+        choice=explain_choice(annotations, groups, home.links) if home else "",
+        containers=containers,
+        annotations={key: value for key, value in sorted(annotations.items()) if "/" in key},
+        reason="" if running else pending_reason(pod),
+        refusals={node.name: _refusal(pod, node, refusals[node.name]) for node in nodes if node.name in refusals},
     )
+
+
+def _refusal(pod: Pod, node: NodeOutcome, reason: str) -> str:
+    """The extender's sentence; where memory is short, what was wanted and what there is at most."""
+    asked = [
+        integer_quantity(container.resources.limits.get(RESOURCE_MEMORY, 0))
+        for container in [*pod.spec.init_containers, *pod.spec.containers]
+    ]
+    if "CardInsufficientMemory" not in reason or not any(asked) or not node.devices:
+        return reason
+    largest = max(device.memory_mib for device in node.devices)
+    return f"{reason} (needs {max(asked)} MiB; largest GPU of the node has {largest})"
 
 
 def pending_reason(pod: Pod) -> str:

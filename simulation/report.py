@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from rich.console import Console, Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +13,7 @@ from rich.text import Text
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_REGISTER, NODE_SCORE
 from simulation.outcome import ContainerOutcome, DemoOutcome, NodeOutcome, PodOutcome
 
-_SHOWN_CHARACTERS = 150
+_SHOWN_CHARACTERS = 190
 _LINK_STYLES = {"X": "dim", "PIX": "green", "PXB": "green", "PHB": "yellow", "NODE": "yellow", "SYS": "red"}
 
 
@@ -39,12 +40,17 @@ def as_json(outcome: DemoOutcome) -> str:
 
 
 def print_report(console: Console, outcome: DemoOutcome) -> None:
+    """Values that people copy (annotations, variables) are left to the terminal to wrap: whole ids, no breaks."""
     for node in outcome.nodes:
-        console.print(_node_part(node))
+        console.print(Text.assemble((node.name, "bold"), "  ", node.title), soft_wrap=True)
+        console.print(Padding(_link_table(node), (0, 0, 0, 2)))
+        for key in (NODE_REGISTER, NODE_SCORE):
+            console.print(_annotation_line(key, _shortened(node.annotations.get(key, ""))), soft_wrap=True)
+        console.print()
     console.print(_pod_table(outcome.pods))
-    for line in _waiting_lines(outcome.pods):
-        console.print(line)
-    console.print(_verdict(outcome))
+    for line in [*_waiting_lines(outcome.pods), *_example_lines(outcome.pods)]:
+        console.print(line, soft_wrap=True)
+    console.print(_verdict(outcome), soft_wrap=True)
 
 
 def _pod_document(pod: PodOutcome) -> dict[str, object]:
@@ -54,20 +60,22 @@ def _pod_document(pod: PodOutcome) -> dict[str, object]:
         "phase": pod.phase,
         "node": pod.node or None,
         "reason": pod.reason or None,
+        "choice": pod.choice or None,
+        "refusals": dict(pod.refusals),
         "annotations": dict(pod.annotations),
         "containers": [asdict(container) for container in pod.containers],
     }
 
 
-def _node_part(node: NodeOutcome) -> RenderableType:
-    title = Text.assemble((node.name, "bold"), "  ", node.title)
-    annotations = [_annotation_line(key, node.annotations.get(key, "")) for key in (NODE_REGISTER, NODE_SCORE)]
-    return Group(title, Padding(_link_table(node), (0, 0, 0, 2)), *annotations, Text())
+def _shortened(value: str) -> str:
+    """Cut behind a comma, so that an id is either shown whole or not at all."""
+    if len(value) <= _SHOWN_CHARACTERS:
+        return value
+    return f"{value[: value.rfind(',', 0, _SHOWN_CHARACTERS) + 1]}… ({len(value)} characters)"
 
 
 def _annotation_line(key: str, value: str) -> Text:
-    shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}… ({len(value)} characters)"
-    return Text.assemble("  ", (key, "cyan"), ": ", (shown, "dim"))
+    return Text.assemble("  ", (key, "cyan"), ": ", (value, "dim"))
 
 
 def _link_table(node: NodeOutcome) -> Table:
@@ -83,14 +91,17 @@ def _link_table(node: NodeOutcome) -> Table:
 
 
 def _pod_table(pods: Sequence[PodOutcome]) -> Table:
-    table = Table(title="Pods", title_justify="left", title_style="bold", header_style="bold")
-    for heading in ("pod", "asked for", "node", "container", "GPUs", "each with", "policy"):
-        table.add_column(heading)
+    """Only the last column may wrap: names are there to be copied."""
+    table = Table(title="Pods", title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
+    table.padding, table.pad_edge = (0, 1, 0, 0), False
+    for heading in ("pod", "node", "container", "GPUs", "MiB, cores each"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("why")
     for pod in pods:
         for position, cells in enumerate(_container_rows(pod)):
-            named = (pod.name, pod.why, pod.node or pod.phase) if position == 0 else ("", "", "")
-            policy = pod.policy if position == 0 else ""
-            table.add_row(*named, *cells, policy, style="" if pod.phase == "Running" else "yellow")
+            named = (pod.name, pod.node or pod.phase) if position == 0 else ("", "")
+            why = (pod.choice or pod.why) if position == 0 else ""
+            table.add_row(*named, *cells, why, style="" if pod.phase == "Running" else "yellow")
     return table
 
 
@@ -105,9 +116,7 @@ def _container_row(container: ContainerOutcome) -> tuple[str, str, str]:
     if not container.gpus:
         return name, "none", "-"
     indices = ",".join(str(gpu.index) for gpu in container.gpus)
-    limits = dict.fromkeys(
-        f"{gpu.memory_mib} MiB, {f'{gpu.cores} %' if gpu.cores else 'any'} of cores" for gpu in container.gpus
-    )
+    limits = dict.fromkeys(f"{gpu.memory_mib}, {f'{gpu.cores} %' if gpu.cores else 'any'}" for gpu in container.gpus)
     return name, indices, "; ".join(limits)
 
 
@@ -115,6 +124,11 @@ def _waiting_lines(pods: Sequence[PodOutcome]) -> Iterable[Text]:
     for pod in pods:
         if pod.phase != "Running":
             yield Text.assemble((f"{pod.name} is {pod.phase}", "bold yellow"), f" ({pod.why}): {pod.reason}")
+            for node, refusal in pod.refusals.items():
+                yield Text(f"  {node}: {refusal}")
+
+
+def _example_lines(pods: Sequence[PodOutcome]) -> Iterable[Text]:
     first = next((pod for pod in pods if pod.phase == "Running" and DEVICES_ALLOCATED in pod.annotations), None)
     if first is not None:
         yield Text(f"\n{first.name}: from the annotation to the container", style="bold")
@@ -134,5 +148,8 @@ def _verdict(outcome: DemoOutcome) -> Text:
     if outcome.violations:
         problems = "".join(f"\n  {problem}" for problem in outcome.violations)
         return Text.assemble(facts, (f"\nVerification FAILED:{problems}", "bold red"), kept)
-    passed = "\nVerified: every container has exactly the GPUs and limits of its annotation; no GPU was over-booked."
+    passed = (
+        "\nVerified: every container has exactly the GPUs and limits of its annotation; no GPU was over-booked; "
+        "the published link scores are those of the machines."
+    )
     return Text.assemble(facts, (passed, "bold green"), kept)

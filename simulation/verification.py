@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_COUNT
 from proto.annotations.pod_devices import decode_pod_devices
-from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID, PodShares
+from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID, PairScores, PodShares
 from proto.kubernetes.objects import Pod
 from proto.quantity import integer_quantity
 from simulation.kubelet.container import CreatedContainer
@@ -121,6 +121,17 @@ def capacity_violations(loads: Mapping[str, Load], devices: Mapping[str, Device]
         ):
             if used > limit:
                 problems.append(f"GPU {uuid}: {used} of {limit} {what} handed out")
+    return problems
+
+
+def score_violations(node: str, published: PairScores, described: PairScores) -> list[str]:
+    """Sentences for every pair of GPUs whose published score is not the one its machine description comes to."""
+    known = {(first, second) for scores in (published, described) for first, row in scores.items() for second in row}
+    problems = []
+    for first, second in sorted(known):
+        said, true = (scores.get(first, {}).get(second) for scores in (published, described))
+        if said != true:
+            problems.append(f"{node}: score of {first} to {second} is published as {said}, the machine has {true}")
     return problems
 
 

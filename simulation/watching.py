@@ -52,10 +52,15 @@ class ClusterView:
             return False
         return True
 
-    async def wait_for_quiet(self, quiet_seconds: float) -> None:
-        """Until nothing has changed for that long."""
-        while await self._next_change(quiet_seconds):
-            pass
+    async def wait_for_quiet(self, quiet_seconds: float, timeout_seconds: float) -> bool:
+        """Until nothing has changed for that long; False when the time is over first."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while await self._next_change(quiet_seconds):
+                    pass
+        except TimeoutError:
+            return False
+        return True
 
     async def _next_change(self, at_most_seconds: float) -> bool:
         self._changed.clear()

@@ -1,4 +1,4 @@
-"""The demo's pods: every shape people ask for, as they would write them."""
+"""The demo's machines and pods: every shape people ask for, as they would write them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +15,13 @@ from proto.annotations.keys import (
 
 SCHEDULER_NAME = "topogpu-scheduler"
 NAMESPACE = "default"
+MACHINES = (
+    "dgxa100-8x-a100-40g",
+    "hgxh100-8x-h100-80g",
+    "4x-a100-pcie-80g-bridged",
+    "8x-rtx4090-dual-epyc",
+)
+"""What the nodes are, in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +72,13 @@ SHAPES = (
         name="train-4-topology",
         why="4 whole GPUs, best links",
         containers=_train(4),
-        annotations=_policies("topology-aware", "topology-aware"),
+        annotations=_policies("binpack", "topology-aware"),
     ),
     Shape(
         name="train-2-bridged",
         why="2 whole A100 80GB, best links",
         containers=_train(2),
-        annotations=_policies("topology-aware", "topology-aware") | {USE_GPU_TYPE: "A100 80GB"},
+        annotations=_policies("binpack", "topology-aware") | {USE_GPU_TYPE: "A100 80GB"},
     ),
     Shape(
         name="notebook-pack", why="fraction, packed", containers=_NOTEBOOK, annotations=_policies("binpack", "binpack")
@@ -117,7 +124,7 @@ SHAPES = (
         name="on-rtx4090",
         why="only on an RTX 4090",
         containers=(Ask(name="render", gpus=1, memory_mib=12000),),
-        annotations={USE_GPU_TYPE: "4090"},
+        annotations={USE_GPU_TYPE: "RTX 4090"},
     ),
     Shape(
         name="train-2-whole",

@@ -1,0 +1,27 @@
+import pytest
+from click.testing import CliRunner
+
+from simulation import machines
+from simulation.cli import main
+
+
+def test_machines_lists_every_description() -> None:
+    answer = CliRunner().invoke(main, ["machines"], env={"COLUMNS": "200"})
+    assert answer.exit_code == 0
+    for name in machines.names():
+        assert name in answer.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nodes", "0"], "Error: Invalid value for '--nodes': 0 is not in the range 1<=x<=64."),
+        (["--nodes", "65"], "Error: Invalid value for '--nodes': 65 is not in the range 1<=x<=64."),
+        (["--pods", "many"], "Error: Invalid value for '--pods': 'many' is not a valid integer range."),
+        (["--api-port", "70000"], "Error: Invalid value for '--api-port': 70000 is not in the range 0<=x<=65535."),
+    ],
+)
+def test_a_bad_number_is_one_sentence(arguments: list[str], said: str) -> None:
+    answer = CliRunner().invoke(main, ["demo", *arguments])
+    assert answer.exit_code == 2
+    assert answer.output.splitlines()[-1] == said

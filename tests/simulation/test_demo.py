@@ -1,0 +1,156 @@
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+_LONGEST_SECONDS = 60
+
+
+@dataclass
+class Demo:
+    """`topogpu-sim demo` as a process that has its temporary folder and cache to itself."""
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        own = {"TMPDIR": str(self.folder), "DEMO_UNDER_TEST": str(self.folder), "NO_COLOR": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "simulation", "demo", *arguments],
+            env={**os.environ, **own, **self.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        output, errors = process.communicate(timeout=_LONGEST_SECONDS)
+        return process.returncode, output, errors
+
+    def left_behind(self) -> list[str]:
+        """Files, and processes that carry our mark in their environment."""
+        return [
+            *os.listdir(self.folder),
+            *(str(process) for process in psutil.process_iter() if self._is_ours(process)),
+        ]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("DEMO_UNDER_TEST") == str(self.folder)
+        except psutil.Error:
+            return False
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    folder = Path(tempfile.mkdtemp(prefix="tg", dir="/tmp"))
+    yield Demo(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def empty_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="tg", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def assert_verified(result: dict[str, Any]) -> None:
+    assert result["verification"] == {"passed": True, "violations": []}
+    waiting = {pod["name"]: pod for pod in result["pods"] if pod["phase"] != "Running"}
+    assert set(waiting) == {"too-big"}
+    assert waiting["too-big"]["reason"].startswith("0/4 nodes are available")
+    assert set(waiting["too-big"]["refusals"]) == {"node-1", "node-2", "node-3", "node-4"}
+    for refusal in waiting["too-big"]["refusals"].values():
+        assert "CardInsufficientMemory (needs 200000 MiB; largest GPU of the node has " in refusal
+
+
+def test_the_whole_path_is_verified_and_nothing_is_left_behind(demo: Demo) -> None:
+    status, output, _ = demo.run("--json")
+    result = json.loads(output)
+    assert_verified(result)
+    assert status == 0
+    assert len(result["pods"]) == 20
+    chosen = {pod["name"]: pod["choice"] for pod in result["pods"]}
+    assert chosen["train-4-topology"] == "binpack node, best links: NV12 among all 4"
+    assert chosen["on-rtx4090"].endswith("only RTX 4090")
+    assert demo.left_behind() == []
+
+
+def test_without_a_compiler_the_pure_python_library_serves(demo: Demo, empty_folder: Path) -> None:
+    demo.env = {"PATH": str(empty_folder), "XDG_CACHE_HOME": str(empty_folder / "cache")}
+    status, output, errors = demo.run("--json")
+    result = json.loads(output)
+    assert_verified(result)
+    assert status == 0
+    assert result["nvml"] == "pure-Python stand-in"
+    assert "no C compiler" in errors
+    assert "pure-Python NVML stand-in" in errors
+    assert demo.left_behind() == []
+
+
+def test_a_cache_that_cannot_be_written_leaves_no_folder_behind(demo: Demo) -> None:
+    demo.env = {"XDG_CACHE_HOME": "/proc/none"}
+    status, output, _ = demo.run("--json", "--nodes", "1", "--pods", "1")
+    assert status == 0
+    assert json.loads(output)["verification"]["passed"]
+    assert demo.left_behind() == []
+
+
+@pytest.mark.parametrize("seconds", [0.7, 1.5])
+def test_an_interrupt_during_start_up_stops_and_removes_everything(demo: Demo, seconds: float) -> None:
+    process = demo.start("--json")
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=_LONGEST_SECONDS)
+    assert process.returncode == 130, errors
+    assert output == ""
+    assert errors.splitlines()[-1].startswith("Interrupted; ")
+    assert demo.left_behind() == []
+
+
+def test_a_second_interrupt_does_not_cut_the_cleaning_short(demo: Demo) -> None:
+    process = demo.start("--json")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("extender at"):
+            break
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    _, errors = process.communicate(timeout=_LONGEST_SECONDS)
+    assert process.returncode == 130
+    assert "everything is stopped and removed" in errors
+    assert demo.left_behind() == []
+
+
+def test_a_taken_port_is_named_with_what_to_do(demo: Demo) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, output, errors = demo.run("--api-port", str(port))
+    assert status == 1
+    assert output == ""
+    said = f"port {port} is taken by another program; give another one with --api-port, or 0 for any free one"
+    assert errors.splitlines() == [f"Error: {said}"]
+    assert demo.left_behind() == []
+
+
+def test_kept_files_are_kept_and_named(demo: Demo) -> None:
+    status, output, _ = demo.run("--nodes", "1", "--pods", "1", "--keep")
+    (kept,) = demo.folder.iterdir()
+    assert status == 0
+    assert f"kept in {kept}" in output
+    assert {"kubeconfig", "extender.log", "daemon-node-1.log", "node-1"} <= {path.name for path in kept.iterdir()}
