@@ -109,7 +109,7 @@ class Books:
 
     async def _write(self, uid: str) -> None:
         """The newest state of one pod, with retries. A multi-container pod's states may fall into one write."""
-        delay = _FIRST_RETRY_SECONDS
+        delay, problem = _FIRST_RETRY_SECONDS, "they kept changing"
         for _ in range(_SETTLE_ATTEMPTS):
             due = self._due[uid]
             try:

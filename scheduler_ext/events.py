@@ -1,4 +1,4 @@
-"""Events on pods, off the request path: at most one a pod, reason and minute; the next one carries the count."""
+"""Events off the request path: at most one an object, reason and minute; the next one carries the count."""
 
 import asyncio
 import logging
@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from proto.kubernetes import objects
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
-from proto.kubernetes.objects import EVENTS, EventSource, ObjectMeta, ObjectReference
+from proto.kubernetes.objects import EVENTS, Event, EventSource, ObjectMeta, ObjectReference
 from scheduler_ext.binding.filtering import Notice
 
 log = logging.getLogger(__name__)
@@ -19,13 +18,9 @@ LONGEST_MESSAGE = 1024
 """What the API server accepts of an event's message."""
 
 
-class Event(objects.Event, omit_defaults=False):
-    """With `type` and `count` spelled out: the API server gives them no default."""
-
-
 @dataclass(slots=True)
 class _Quiet:
-    """A pod and reason that was told of; `until` is monotonic seconds, `held_back` counts since then."""
+    """A matter that was told of; `until` is monotonic seconds, `held_back` counts since then."""
 
     until: float
     held_back: int = 0
@@ -42,14 +37,15 @@ class EventRecorder:
         self._now = now
         self._monotonic = monotonic
         self._queue: asyncio.Queue[Event] = asyncio.Queue(LONGEST_QUEUE)
-        self._quiet: dict[tuple[str, str], _Quiet] = {}
+        self._quiet: dict[tuple[str, str, str], _Quiet] = {}
         self._number = 0
 
-    def record(self, pod: ObjectReference, notice: Notice) -> None:
+    def record(self, subject: ObjectReference, notice: Notice) -> None:
         """Dropped when the same was told within the minute, or when the API server is too slow for all of them."""
-        count = self._due((pod.uid or f"{pod.namespace}/{pod.name}", notice.reason))
+        matter = notice.message if notice.distinct else ""
+        count = self._due((subject.uid or f"{subject.namespace}/{subject.name}", notice.reason, matter))
         if count and not self._queue.full():
-            self._queue.put_nowait(self._event(pod, notice, count))
+            self._queue.put_nowait(self._event(subject, notice, count))
 
     async def run(self) -> None:
         """Posts until cancelled."""
@@ -65,7 +61,7 @@ class EventRecorder:
         except TimeoutError:
             log.info("%d events are left unwritten", self._queue.qsize())
 
-    def _due(self, key: tuple[str, str]) -> int:
+    def _due(self, key: tuple[str, str, str]) -> int:
         """How many times this happened since it was told last, now included; 0 while it is to be kept quiet."""
         now = self._monotonic()
         quiet = self._quiet.get(key)
@@ -77,16 +73,16 @@ class EventRecorder:
         self._quiet[key] = _Quiet(until=now + WINDOW_SECONDS)
         return 1 + (quiet.held_back if quiet is not None else 0)
 
-    def _event(self, pod: ObjectReference, notice: Notice, count: int) -> Event:
+    def _event(self, subject: ObjectReference, notice: Notice, count: int) -> Event:
         now = self._now()
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._number += 1
         return Event(
             metadata=ObjectMeta(
-                name=f"{pod.name[:220]}.{int(now.timestamp() * 1e6):x}{self._number % 0x1000:03x}",
-                namespace=pod.namespace or "default",
+                name=f"{subject.name[:220]}.{int(now.timestamp() * 1e6):x}{self._number % 0x1000:03x}",
+                namespace=subject.namespace or "default",
             ),
-            involved_object=pod,
+            involved_object=subject,
             reason=notice.reason,
             message=_shortened(notice.message),
             type="Warning" if notice.warning else "Normal",
@@ -100,7 +96,9 @@ class EventRecorder:
         try:
             await self._api.create(EVENTS, event, namespace=event.metadata.namespace)
         except (ApiError, ApiUnreachable) as error:
-            log.warning("event %s of pod %s is not written: %s", event.reason, event.involved_object.name, error)
+            subject = event.involved_object
+            kind = subject.kind.lower()
+            log.warning("event %s of %s %s is not written: %s", event.reason, kind, subject.name, error)
 
 
 def _shortened(message: str) -> str:

@@ -17,8 +17,8 @@ from proto.extender import (
     encode_binding_result,
     encode_filter_result,
 )
-from proto.kubernetes.objects import ObjectReference, Pod
-from scheduler_ext.apiserver import ClusterWatch
+from proto.kubernetes.objects import ObjectReference
+from scheduler_ext.apiserver import ClusterWatch, pod_reference
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import Filtered, Notice, passed_through, refused, request_of, reserve, simulate
 from scheduler_ext.binding.view import pod_name
@@ -70,7 +70,7 @@ class Extender:
         args = decode_extender_args(await request.read())
         answer = await self._answer(args)
         for notice in answer.notices:
-            self._events.record(_reference(args.pod), notice)
+            self._events.record(pod_reference(args.pod), notice)
         return _json(encode_filter_result(answer.result))
 
     async def _answer(self, args: ExtenderArgs) -> Filtered:
@@ -138,13 +138,6 @@ async def _bad_requests(request: web.Request, handler: Handler) -> web.StreamRes
 
 def _json(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")
-
-
-def _reference(pod: Pod) -> ObjectReference:
-    metadata = pod.metadata
-    return ObjectReference(
-        api_version="v1", kind="Pod", name=metadata.name, namespace=metadata.namespace, uid=metadata.uid
-    )
 
 
 def _bound_reference(args: BindingArgs) -> ObjectReference:

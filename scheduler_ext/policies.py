@@ -96,6 +96,12 @@ def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolic
     return _gpu_policy(text)
 
 
+def alias_warnings(text: str, key: str = "--gpu-scheduler-policy") -> tuple[str, ...]:
+    """One sentence for each word of a GPU policy that is understood but has another name."""
+    aliases = ((token, _ALIASES[token]) for token in _tokens(text) if token in _ALIASES)
+    return tuple(f"{key}: {token!r} is read as {word!r}; write that" for token, word in aliases)
+
+
 def read_policies(annotations: dict[str, str], node: NodePolicy, gpu: GpuPolicy) -> Policies:
     """The defaults `node` and `gpu`, overridden by the pod's annotations.
 
@@ -112,8 +118,7 @@ def read_policies(annotations: dict[str, str], node: NodePolicy, gpu: GpuPolicy)
         text = annotations[GPU_POLICY]
         gpu = _gpu_policy(text)
         warnings += (f"{GPU_POLICY}: unknown GPU policy {word!r}; ignored" for word in _unknown_words(text))
-        if any(token in _ALIASES for token in _tokens(text)):
-            warnings.append(f"{GPU_POLICY}: 'topology' is read as 'topology-aware'; write that")
+        warnings += alias_warnings(text, GPU_POLICY)
     return Policies(node=node, gpu=gpu, weights=_weights(annotations), warnings=tuple(warnings))
 
 

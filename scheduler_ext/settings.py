@@ -6,6 +6,8 @@ from dataclasses import dataclass
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
+DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
+
 
 class SettingsError(ValueError):
     """A flag has a value that cannot be used; the message is one sentence."""
@@ -23,7 +25,7 @@ class ListenAddress:
 class ServeSettings:
     """Times of one running extender, all below kube-scheduler's extender timeout of 30 s."""
 
-    scheduler_name: str = "topogpu-scheduler"
+    scheduler_name: str = DEFAULT_SCHEDULER_NAME
     node_lock_ttl_seconds: float = 300.0
     sync_wait_seconds: float = 5.0
     """How long `/filter` waits for the first lists before it says that it cannot answer yet."""

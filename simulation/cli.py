@@ -6,10 +6,10 @@ What takes long to load is imported by the command that needs it, so that Ctrl-C
 import os
 import signal
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+from proto import __version__
 from simulation.workload import MACHINES, SHAPES
 
 _MOST_NODES = 64
@@ -17,15 +17,8 @@ _MOST_PODS = 2000
 _INTERRUPTED = 130
 
 
-def _version() -> str:
-    try:
-        return version("topogpu")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(_version(), prog_name="topogpu-sim")
+@click.version_option(__version__, prog_name="topogpu-sim")
 def main() -> None:
     """Simulated GPU machines: the real daemons and the real scheduler extender, without any GPU or cluster.
 

@@ -113,21 +113,19 @@ class Binder:
             self._confirm(attempt, known.node)
             return
         node = await self._node(attempt.node)
-        pod = known.pending if known is not None and known.uid == attempt.uid else None
-        if pod is None or self._reserved(attempt) is None:
+        shares = self._reserved(attempt)
+        if shares is None:
             pod = await self._pod(attempt)
             if pod.spec.node_name:
                 self._confirm(attempt, pod.spec.node_name)
                 return
-        shares = self._reserved(attempt) or self._decide_again(attempt, pod)
-        if shares is not None:
-            self._keep(attempt, pod, shares, self._settings.reservation_lease_seconds)
+            shares = self._reserved(attempt) or self._decide_again(attempt, pod)
+        self._ledger.extend(attempt.uid, self._until(self._settings.reservation_lease_seconds))
         if shares is None or node.slots:
             await self._write(attempt, shares)
         else:
             await self._write_locked(attempt, shares)
-        if shares is not None and self._reserved(attempt) is not None:
-            self._keep(attempt, pod, shares, self._settings.bound_lease_seconds)
+        self._ledger.extend(attempt.uid, self._until(self._settings.bound_lease_seconds))
 
     async def _write_locked(self, attempt: _Attempt, shares: PodShares) -> None:
         """One pod of the node at a time: each waits until the one before has its devices."""
@@ -161,7 +159,7 @@ class Binder:
         return reservation.shares if reservation is not None and reservation.node == attempt.node else None
 
     def _decide_again(self, attempt: _Attempt, pod: Pod) -> PodShares | None:
-        """For this one node; None for a pod without GPUs. Raises BindRefused when it does not fit any more."""
+        """Reserves on this one node; None for a pod without GPUs. Raises BindRefused when it does not fit any more."""
         try:
             request = read_request(pod, self._requests)
         except RequestError as error:
@@ -171,12 +169,13 @@ class Binder:
         decision = decide(request, self._ledger.snapshot(attempt.uid), [attempt.node])
         if decision.node is None:
             raise BindRefused(decision.error or decision.failed.get(attempt.node, "the pod does not fit"))
+        until = self._until(self._settings.reservation_lease_seconds)
+        self._ledger.reserve(attempt.uid, pod, attempt.node, decision.shares, until)
         return decision.shares
 
-    def _keep(self, attempt: _Attempt, pod: Pod, shares: PodShares, lease_seconds: float) -> None:
-        """Reserves for as long as this bind can take and the lease beyond; nothing once the watch shows it bound."""
-        until = self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
-        self._ledger.reserve(attempt.uid, pod, attempt.node, shares, until)
+    def _until(self, lease_seconds: float) -> float:
+        """For as long as this bind can take, and the lease beyond."""
+        return self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
 
     async def _pod(self, attempt: _Attempt) -> Pod:
         """The live pod. Fills in its uid when the caller gave none. Raises BindRefused if it is not the one meant."""
@@ -207,7 +206,7 @@ class Binder:
                     return self._confirm(attempt, (await self._pod(attempt)).spec.node_name)
                 if error.status not in _PASSING:
                     attempt.uncertain = False
-                    raise
+                    raise BindRefused("the pod is gone") if error.status == 404 else error from error
             await asyncio.sleep(_RETRY_SECONDS)
 
     def _undo(self, attempt: _Attempt) -> None:

@@ -16,11 +16,13 @@ MOST_NODES_NAMED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A line for the pod's events."""
+    """A line for the events of a pod or node."""
 
     reason: str
     message: str
     warning: bool = True
+    distinct: bool = False
+    """Whether another message is another matter, told even when one with this reason was told a moment ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,6 @@ class PodFacts:
     ended: bool
     phase: str
     """The bind phase as written; empty before the first."""
-    pending: Pod | None = None
-    """The pod itself while it waits for a node."""
 
 
 def node_facts(node: Node) -> NodeFacts:
@@ -56,7 +54,6 @@ def pod_facts(pod: Pod) -> PodFacts:
         node=pod.spec.node_name,
         ended=pod.status.phase in ("Succeeded", "Failed"),
         phase=pod.metadata.annotations.get(BIND_PHASE, ""),
-        pending=None if pod.spec.node_name else pod,
     )
 
 

@@ -1,22 +1,14 @@
 """The extender's commands."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 import click
 
+from proto import __version__
 from scheduler_ext.cli.decide import decide
 from scheduler_ext.cli.serve import serve
 
 
-def _version() -> str:
-    try:
-        return version("topogpu")
-    except PackageNotFoundError:
-        return "unknown (not installed)"
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(_version(), prog_name="topogpu-scheduler")
+@click.version_option(__version__, prog_name="topogpu-scheduler")
 def main() -> None:
     """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.
 

@@ -3,6 +3,8 @@
 import json
 import struct
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,14 +15,14 @@ import yaml
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Node, Object, Pod, ResourceQuota
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.snapshot import Snapshot
-from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
+from scheduler_ext.policies import PolicyError, alias_warnings, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.decide import decide as decide_pod
-from scheduler_ext.scheduling.score import node_score
 
 T = TypeVar("T", bound=Object)
+
+ANY_NODE = "the pod asks for no GPU: any node fits, and kube-scheduler chooses"
 
 
 class StateError(ValueError):
@@ -31,14 +33,14 @@ class StateError(ValueError):
 @click.option(
     "--state",
     "state_file",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    type=click.Path(allow_dash=True),
     required=True,
     help="What `kubectl get nodes,pods,resourcequotas -A -o json` prints; - reads standard input.",
 )
 @click.option(
     "--pod",
     "pod_file",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    type=click.Path(allow_dash=True),
     required=True,
     help="The pod to place, as JSON or YAML.",
 )
@@ -77,36 +79,67 @@ def decide(
             node_policy=parse_node_policy(node_scheduler_policy),
             gpu_policy=parse_gpu_policy(gpu_scheduler_policy),
         )
+        _warn(alias_warnings(gpu_scheduler_policy))
+        if state_file == pod_file == "-":
+            raise StateError("--state and --pod cannot both be standard input; name a file for one of them")
         ledger, names = _read_state(state_file)
-        pod = _object(_read(pod_file), Pod, pod_file)
-        names = [name.strip() for name in node_names.split(",") if name.strip()] or names
-        decision = _decide(pod, ledger, names, settings)
-    except (StateError, PolicyError, RequestError) as error:
+        pod = _read_pod(pod_file)
+    except (StateError, PolicyError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(_json(decision) if output == "json" else _text(decision))
+    names = [name.strip() for name in node_names.split(",") if name.strip()] or names
+    show = _json if output == "json" else _text
+    try:
+        answer = _decide(pod, ledger, names, settings)
+    except RequestError as error:
+        if output == "json":
+            click.echo(show(_Answer(decision=Decision(node=None), error=str(error))))
+        raise click.ClickException(str(error)) from error
+    click.echo(show(answer))
 
 
-def _decide(pod: Pod, ledger: Ledger, names: list[str], settings: RequestSettings) -> Decision:
-    """A pod that asks for no GPU may go anywhere; the first node stands for all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """`error` is why no node was even looked at, or why none fits; `note` says that any other would do."""
+
+    decision: Decision
+    error: str = ""
+    note: str = ""
+
+
+def _decide(pod: Pod, ledger: Ledger, names: list[str], settings: RequestSettings) -> _Answer:
+    """Raises RequestError for a pod whose request cannot be read."""
+    _warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items())
     request = read_request(pod, settings)
-    snapshot = ledger.snapshot(excluding_uid=pod_key(pod))
-    for subject, problem in ledger.problems().items():
-        click.echo(f"warning: {subject}: {problem}", err=True)
     if request is None:
-        return Decision(node=names[0] if names else None, scores=_node_scores(snapshot, names))
-    for warning in request.policies.warnings:
+        return _Answer(decision=Decision(node=names[0], scores=dict.fromkeys(names, 0.0)), note=ANY_NODE)
+    _warn(request.policies.warnings)
+    decision = decide_pod(request, ledger.snapshot(excluding_uid=pod_key(pod)), names)
+    none_fits = f"none of {len(names)} nodes fits the pod" if decision.node is None else ""
+    return _Answer(decision=decision, error=decision.error or none_fits)
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
-    return decide_pod(request, snapshot, names)
 
 
-def _node_scores(snapshot: Snapshot, names: list[str]) -> dict[str, float]:
-    return {name: node_score(snapshot.nodes[name].gpus) for name in names if name in snapshot.nodes}
+def _read_pod(file: str) -> Pod:
+    document = _read(file)
+    if not isinstance(document, dict):
+        raise StateError(f"{file}: holds no pod; write it with kubectl get pod NAME -o json")
+    if "kind" not in document and "spec" not in document:
+        raise StateError(f"{file}: holds an object without kind and spec, where one Pod is expected")
+    if document.get("kind", "Pod") != "Pod":
+        raise StateError(f"{file}: holds a {document['kind']} where one Pod is expected")
+    return _object(document, Pod, file)
 
 
 def _read_state(file: str) -> tuple[Ledger, list[str]]:
     """The ledger, and the names of all nodes in the order of the file."""
     document = _read(file)
     items = document.get("items") if isinstance(document, dict) else None
+    if isinstance(document, dict) and document.get("kind") == "Node":
+        items = [document]
     if not isinstance(items, list):
         raise StateError(f"{file}: no list of objects; write it with kubectl get nodes,pods,resourcequotas -A -o json")
     nodes: list[Node] = []
@@ -123,6 +156,8 @@ def _read_state(file: str) -> tuple[Ledger, list[str]]:
             quotas.append(_object(item, ResourceQuota, where))
         elif not isinstance(kind, str):
             raise StateError(f"{where}: has no kind")
+    if not nodes:
+        raise StateError(f"{file}: lists no node; write it with kubectl get nodes,pods,resourcequotas -A -o json")
     ledger = Ledger()
     ledger.replace_nodes(nodes)
     ledger.replace_pods(pods)
@@ -133,8 +168,10 @@ def _read_state(file: str) -> tuple[Ledger, list[str]]:
 def _read(file: str) -> object:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StateError(f"{file}: cannot be read: {error}") from error
+    except OSError as error:
+        raise StateError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise StateError(f"{file}: is not UTF-8 text") from error
     try:
         document: object = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -148,25 +185,32 @@ def _object(document: object, kind: type[T], where: str) -> T:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise StateError(f"{where}: {error}") from error
+    except RecursionError as error:
+        raise StateError(f"{where}: contains itself") from error
 
 
-def _json(decision: Decision) -> str:
-    return json.dumps(
-        {
-            "node": decision.node,
-            "devices_to_allocate": encode_pod_devices(decision.shares),
-            "scores": {name: _shortest(score) for name, score in decision.scores.items()},
-            "failed": dict(decision.failed),
-        }
-    )
+def _json(answer: _Answer) -> str:
+    """`error` and `note` appear only when there is something to say."""
+    decision = answer.decision
+    document: dict[str, object] = {
+        "node": decision.node,
+        "devices_to_allocate": encode_pod_devices(decision.shares),
+        "scores": {name: _shortest(score) for name, score in decision.scores.items()},
+        "failed": dict(decision.failed),
+    }
+    remarks = {"error": answer.error, "note": answer.note}
+    return json.dumps(document | {key: text for key, text in remarks.items() if text}, ensure_ascii=False)
 
 
-def _text(decision: Decision) -> str:
+def _text(answer: _Answer) -> str:
+    decision = answer.decision
     devices = encode_pod_devices(decision.shares)
-    lines = [f"node     {decision.node or 'none fits'}", f"devices  {devices}" if devices else "devices  none"]
+    lines = [f"node     {decision.node or 'none fits'}", f"devices  {devices or 'none'}"]
     lines += [f"score    {name}  {_shortest(score)}" for name, score in sorted(decision.scores.items())]
     lines += [f"failed   {name}  {reason}" for name, reason in sorted(decision.failed.items())]
-    return "\n".join([*lines, *([f"error    {decision.error}"] if decision.error else [])])
+    lines += [f"error    {answer.error}"] if answer.error else []
+    lines += [f"note     {answer.note}"] if answer.note else []
+    return "\n".join(lines)
 
 
 def _shortest(score: float) -> float:

@@ -20,9 +20,16 @@ from scheduler_ext.cli.logs import configure_logging
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.events import EventRecorder
 from scheduler_ext.http_server import Extender
-from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
+from scheduler_ext.policies import PolicyError, alias_warnings, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.settings import ListenAddress, ServeSettings, SettingsError, parse_duration, parse_listen_address
+from scheduler_ext.settings import (
+    DEFAULT_SCHEDULER_NAME,
+    ListenAddress,
+    ServeSettings,
+    SettingsError,
+    parse_duration,
+    parse_listen_address,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +44,7 @@ class PortTaken(Exception):
 @click.option("--http_bind", "--http-bind", "http_bind", default="127.0.0.1:8080", show_default=True,
               help="Where kube-scheduler calls us; port 0 takes a free one.")  # fmt: skip
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, or the cluster around us.")
-@click.option("--scheduler-name", default="topogpu-scheduler", show_default=True, help="Source of our events.")
+@click.option("--scheduler-name", default="", help="Source of our events; topogpu-scheduler when empty.")
 @click.option("--node-scheduler-policy", default="binpack", show_default=True, help="binpack or spread.")
 @click.option("--gpu-scheduler-policy", default="spread", show_default=True,
               help="binpack, spread, topology-aware, mutex, numa, or a comma list of them.")  # fmt: skip
@@ -76,13 +83,18 @@ def serve(
     configure_logging(log_format, log_level)
     try:
         address = parse_listen_address(http_bind)
-        settings = ServeSettings(scheduler_name=scheduler_name, node_lock_ttl_seconds=parse_duration(node_lock_timeout))
+        settings = ServeSettings(
+            scheduler_name=scheduler_name or DEFAULT_SCHEDULER_NAME,
+            node_lock_ttl_seconds=parse_duration(node_lock_timeout),
+        )
         requests = RequestSettings(
             default_memory_mib=default_mem,
             default_cores=default_cores,
             node_policy=parse_node_policy(node_scheduler_policy),
             gpu_policy=parse_gpu_policy(gpu_scheduler_policy),
         )
+        for warning in alias_warnings(gpu_scheduler_policy):
+            log.warning("%s", warning)
         asyncio.run(_serve(address, kubeconfig, settings, requests))
     except (SettingsError, PolicyError, ApiServerUnconfigured, PortTaken) as error:
         raise click.ClickException(str(error)) from error
@@ -110,8 +122,8 @@ async def running_extender(
 ) -> AsyncIterator[Extender]:
     """The extender with its watches and events; on the way out binds under way are finished."""
     ledger, view = Ledger(), View()
-    watch = ClusterWatch(api=api, ledger=ledger, view=view)
     events = EventRecorder(api=api, component=settings.scheduler_name, now=_now, monotonic=time.monotonic)
+    watch = ClusterWatch(api=api, ledger=ledger, view=view, tell=events.record)
     binder = Binder(
         api=api,
         ledger=ledger,

@@ -1,7 +1,7 @@
 """Who holds which part of which GPU: the one place that knows, kept up to date event by event."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
@@ -33,6 +33,7 @@ class Ledger:
         self._memory_factor = memory_factor
         self._registered: dict[str, RegisteredNode] = {}
         self._unregistered: dict[str, str] = {}
+        self._malformed: set[str] = set()
         self._bound: dict[str, Holding] = {}
         self._reserved: dict[str, Holding] = {}
         self._reservations: dict[str, Reservation] = {}
@@ -59,8 +60,11 @@ class Ledger:
         except Unregistered as refusal:
             self.remove_node(name)
             self._unregistered[name] = refusal.reason
+            if refusal.malformed:
+                self._malformed.add(name)
             return
         self._unregistered.pop(name, None)
+        self._malformed.discard(name)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
             self._changed.add(name)
@@ -69,6 +73,7 @@ class Ledger:
         """Its pods keep what they hold: the node may come back."""
         self._registered.pop(name, None)
         self._unregistered.pop(name, None)
+        self._malformed.discard(name)
         self._usages.pop(name, None)
         self._changed.discard(name)
 
@@ -132,6 +137,12 @@ class Ledger:
         self._reservations[uid] = Reservation(node=node, shares=shares, until=until)
         self._add(uid, holding)
 
+    def extend(self, uid: str, until: float) -> None:
+        """Holds the pod's reservation until then instead; nothing if it has none."""
+        reservation = self._reservations.get(uid)
+        if reservation is not None:
+            self._reservations[uid] = replace(reservation, until=until)
+
     def forget(self, uid: str) -> None:
         """Drops the pod's reservation, if it has one."""
         holding = self._reserved.pop(uid, None)
@@ -157,6 +168,15 @@ class Ledger:
         if own is not None and own.node in nodes:
             nodes[own.node] = self._usage_without(excluding_uid, own)
         return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=self._quotas(own))
+
+    def pod_problem(self, uid: str) -> str:
+        """Why the annotation of this bound pod cannot be read; empty when it can."""
+        holding = self._bound.get(uid)
+        return holding.problem if holding is not None else ""
+
+    def node_problem(self, name: str) -> str:
+        """Why this node's annotations cannot be read; empty when they can."""
+        return self._unregistered[name] if name in self._malformed else ""
 
     def problems(self) -> Mapping[str, str]:
         """Unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why."""

@@ -17,8 +17,10 @@ UNREGISTERED = "node unregistered"
 class Unregistered(Exception):
     """No GPU of this node can be given out. `reason` is its line in FailedNodes."""
 
-    def __init__(self, problem: str = "") -> None:
+    def __init__(self, problem: str = "", *, malformed: bool = False) -> None:
         self.reason = f"{UNREGISTERED}: {problem}" if problem else UNREGISTERED
+        self.malformed = malformed
+        """Whether an annotation is to blame that nobody can read."""
         super().__init__(self.reason)
 
 
@@ -41,7 +43,7 @@ def read_node(node: Node) -> RegisteredNode:
         devices = decode_register(annotations[NODE_REGISTER])
         scores = decode_scores(annotations[NODE_SCORE]) if annotations.get(NODE_SCORE) else {}
     except AnnotationError as error:
-        raise Unregistered(str(error)) from error
+        raise Unregistered(str(error), malformed=True) from error
     if not devices:
         raise Unregistered(f"{NODE_REGISTER} lists no GPU")
     if _kubelet_offers_none(node):

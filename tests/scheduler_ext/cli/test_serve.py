@@ -42,6 +42,31 @@ def test_a_bad_flag_is_one_sentence(args: tuple[str, ...], sentence: str) -> Non
     assert sentence in refusal(*args)
 
 
+def test_the_service_has_these_flags_and_defaults() -> None:
+    defaults = {flag: parameter.default for parameter in serve.params for flag in parameter.opts}
+    documented = {
+        "--http_bind": "127.0.0.1:8080",
+        "--scheduler-name": "",
+        "--default-mem": 0,
+        "--default-cores": 0,
+        "--default-gpu": 1,
+        "--node-scheduler-policy": "binpack",
+        "--gpu-scheduler-policy": "spread",
+        "--node-lock-timeout": "5m",
+    }
+    assert {flag: defaults[flag] for flag in documented} == documented
+
+
+def test_topology_is_accepted_as_a_policy_with_a_warning() -> None:
+    command = [sys.executable, "-m", "scheduler_ext", "serve", "--gpu-scheduler-policy", "topology"]
+    result = subprocess.run(
+        [*command, "--kubeconfig", "/nowhere/config"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "'topology' is read as 'topology-aware'; write that" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert "/nowhere/config" in result.stderr.splitlines()[-1]
+
+
 def test_a_taken_port_is_one_sentence() -> None:
     with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as folder, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -6,7 +6,7 @@ from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.ledger import Ledger, Reservation
 from scheduler_ext.scheduling.decide import decide
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 
@@ -162,3 +162,15 @@ def test_no_gpu_is_ever_booked_beyond_its_capacity(policy: str, wanted: list[tup
             assert used_cores <= 100
     made.expire(1.0)
     assert used(made) == [(0, 0, 0)] * 3
+
+
+def test_an_extended_reservation_lasts_until_the_later_time() -> None:
+    made = Ledger()
+    made.extend("uid-a", until=90.0)
+    assert made.reservation("uid-a") is None
+    made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", ((share("G0"),),), until=60.0)
+    made.extend("uid-a", until=90.0)
+    made.expire(60.0)
+    assert made.reservation("uid-a") == Reservation(node="n", shares=((share("G0"),),), until=90.0)
+    made.expire(90.0)
+    assert made.reservation("uid-a") is None
