@@ -20,10 +20,12 @@ from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kubelet.standin import KubeletStandIn
-from simulation.nvml.build import NoCompiler, build_library
+from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import write_machine_file, write_sysfs
 from tests.deviceplugin.gpus import NODE, bound_annotations, share
 from tests.deviceplugin.registration import kubelet_root, until
+
+pytestmark = pytest.mark.needs_compiler
 
 RESOURCE = "nvidia.com/gpu"
 
@@ -75,10 +77,7 @@ class Node:
 
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
-    try:
-        library = build_library()
-    except NoCompiler as error:
-        pytest.skip(str(error))
+    library = build_library()
     async with AsyncExitStack() as stack:
         root = Path(await stack.enter_async_context(kubelet_root()))
         server = await stack.enter_async_context(EmbeddedApiServer())

@@ -15,6 +15,8 @@ from deviceplugin.machine_description import MachineDescription, read_machine_de
 from deviceplugin.matrix import gpu_facts
 from deviceplugin.topology import build_topology
 
+pytestmark = pytest.mark.needs_compiler
+
 build = pytest.importorskip("simulation.nvml.build")
 machine_file = pytest.importorskip("simulation.nvml.machine_file")
 

@@ -28,6 +28,8 @@ from simulation.nvml.machine_file import (
     write_sysfs,
 )
 
+pytestmark = pytest.mark.needs_compiler
+
 READ = """
 import dataclasses, json, os, sys
 from pathlib import Path

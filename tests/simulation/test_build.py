@@ -44,6 +44,7 @@ def one_sentence(error: BaseException) -> str:
     return text
 
 
+@pytest.mark.needs_compiler
 def test_a_library_once_built_needs_no_compiler(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,11 +55,13 @@ def test_a_library_once_built_needs_no_compiler(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.needs_compiler
 def test_the_users_cache_is_the_default(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     assert build_library().is_relative_to(tmp_path / "home" / "topogpu")
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("default", [True, False])
 def test_a_cache_that_cannot_be_written_gives_way_to_one_temporary_folder(
     default: bool, unwritable: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +77,7 @@ def test_a_cache_that_cannot_be_written_gives_way_to_one_temporary_folder(
     assert list(temporary.iterdir()) == [own]
 
 
+@pytest.mark.needs_compiler
 @pytest.mark.parametrize("trap", ["open to all", "a link", "a file"])
 def test_a_temporary_folder_that_others_can_write_is_not_trusted(
     trap: str, tmp_path: Path, unwritable: Path, temporary: Path
@@ -167,6 +171,7 @@ print(build_library(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.needs_compiler
 def test_processes_that_build_at_once_get_the_same_whole_library(tmp_path: Path) -> None:
     builders = [
         subprocess.Popen(
@@ -183,6 +188,7 @@ def test_processes_that_build_at_once_get_the_same_whole_library(tmp_path: Path)
     assert [path.name for path in Path(answer).parent.iterdir()] == [LIBRARY]
 
 
+@pytest.mark.needs_compiler
 def test_the_sources_compile_without_a_warning(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

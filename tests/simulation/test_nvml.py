@@ -23,6 +23,8 @@ from simulation.nvml.machine_file import (
     write_sysfs,
 )
 
+pytestmark = pytest.mark.needs_compiler
+
 PROBE = Path(__file__).with_name("nvml_probe.py")
 ROOT = PROBE.parents[2]
 WITH_GPUS = [name for name in names() if name != "cpu-only"]

@@ -1,0 +1,24 @@
+"""What the machine at hand cannot run is skipped, and says why."""
+
+import pytest
+
+from simulation.nvml.build import BuildFailed, NoCompiler, build_library
+
+
+def _missing_compiler() -> str:
+    try:
+        build_library()
+    except BuildFailed:
+        return ""  # a compiler that fails is a failure of the tests, not a reason to skip them
+    except NoCompiler as error:
+        return str(error)
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips `needs_compiler` tests where nothing can compile the fake NVML library."""
+    marked = [item for item in items if item.get_closest_marker("needs_compiler")]
+    reason = _missing_compiler() if marked else ""
+    if reason:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
