@@ -4,15 +4,19 @@ Names and values of the environment are HAMi-core's and the NVIDIA container too
 v2.10 writes them (`getAllocateResponse` and its device-list strategies).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
+from proto.kubernetes.objects import Container
+from proto.quantity import QuantityError, integer_quantity
 
 DEFAULT_HOOK_PATH = "/usr/local"
+DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 CONTROL_SWITCH = "CUDA_DISABLE_CONTROL"
 _GO_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_MIG_PREFIX = "MIG-"
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
 _CDI_NAME_LIMIT = 63
@@ -28,6 +32,17 @@ class DeviceListStrategy(StrEnum):
     CDI_CRI = "cdi-cri"
 
 
+_CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
+
+
+class DriverFeature(StrEnum):
+    """What the NVIDIA container toolkit adds to a container that asks for it."""
+
+    GDRCOPY = "gdrcopy"
+    GDS = "gds"
+    MOFED = "mofed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
     container_path: str
@@ -37,9 +52,11 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device file, readable and writable, at the same path inside the container."""
+    """A device file, readable and writable, at `path` inside the container."""
 
     path: str
+    host_path: str = ""
+    """Empty when the host has it at the same path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +76,37 @@ class Hook:
     root: str
     """The folder `vgpu` lies in, the same on the host and inside containers."""
     library: str
+    """The versioned file, never a symbolic link that moves on with the next installation."""
     preload: str
     license: str = ""
     """Empty when this build of the library has none; else its validator lies beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What driver and node tell of the GPUs beyond what is advertised; MIG instances have entries of their own."""
+
+    pci_addresses: Mapping[DeviceUUID, str] = field(default_factory=dict)
+    """As NVML writes bus ids, whose text sorts like the address; a MIG instance has its GPU's."""
+    control_nodes: tuple[DeviceNode, ...] = ()
+    gpu_nodes: Mapping[DeviceUUID, tuple[DeviceNode, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSettings:
     strategies: tuple[DeviceListStrategy, ...] = (DeviceListStrategy.ENVVAR,)
-    cdi_kind: str = "k8s.device-plugin.nvidia.com/gpu"
+    cdi_kind: str = DEFAULT_CDI_KIND
     oversubscribed: bool = False
     """More memory is advertised than the GPUs have."""
+    disable_core_limit: bool = False
+    """HAMi-core enforces memory only."""
+    libcuda_log_level: str = ""
+    """HAMi-core's: 0 and 1 errors, 2 warnings, 3 info, 4 debug; empty leaves it to the library (2)."""
+    priority_resource: str = "nvidia.com/priority"
+    pass_device_specs: bool = False
+    """Name the device files to kubelet too, for runtimes without NVIDIA's hook."""
+    imex_channels: tuple[int, ...] = ()
+    features: tuple[DriverFeature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +115,18 @@ class ContainerFacts:
     name: str
     env: Mapping[str, str] = field(default_factory=dict)
     """The literal values of the pod's own environment for this container."""
+    priority: int | None = None
+    """Of its GPU tasks; 0 is the highest, 1 yields to it."""
+
+
+def container_facts(pod_uid: str, container: Container, priority_resource: str) -> ContainerFacts:
+    """What matters here of a container in a pod's spec."""
+    return ContainerFacts(
+        pod_uid=pod_uid,
+        name=container.name,
+        env={entry.name: entry.value for entry in container.env},
+        priority=_priority(container, priority_resource),
+    )
 
 
 def container_edits(
@@ -86,38 +135,53 @@ def container_edits(
     container: ContainerFacts,
     settings: AllocationSettings,
     hook: Hook | None,
+    *,
+    hardware: Hardware | None = None,
 ) -> ContainerEdits:
     """The edits for one container. Every share's GPU must be in `inventory`.
 
-    GPUs are listed by NVML index, because HAMi-core applies limit i to CUDA's i-th GPU, whatever order the
-    annotation has. Without `hook` the limits are still written, for programs that read them.
+    GPUs are listed by PCI address and CUDA is told to do the same, because HAMi-core applies limit i to CUDA's i-th
+    GPU, whatever order the annotation has. Without `hook` the limits are still written, for programs that read them.
     """
-    ordered = sorted(shares, key=lambda share: inventory[share.uuid].index)
+    hardware = hardware or Hardware()
+    ordered = _by_address(shares, inventory, hardware)
     uuids = tuple(share.uuid for share in ordered)
-    env = dict(_limits(ordered, inventory))
-    if settings.oversubscribed:
-        env["CUDA_OVERSUBSCRIBE"] = "true"
+    env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
-    if hook is not None:
-        env |= _hook_env(hook, container)
-        mounts += _hook_mounts(hook, container)
-    chosen = settings.strategies
-    if DeviceListStrategy.VOLUME_MOUNTS in chosen:
-        env["NVIDIA_VISIBLE_DEVICES"] = _VOLUME_ROOT
-        mounts += tuple(
-            Mount(container_path=f"{_VOLUME_ROOT}/{uuid}", host_path="/dev/null", read_only=False) for uuid in uuids
-        )
-    if DeviceListStrategy.ENVVAR in chosen:
-        env["NVIDIA_VISIBLE_DEVICES"] = ",".join(uuids)
-    names = tuple(f"{settings.cdi_kind}={uuid}" for uuid in uuids)
-    annotations = {}
-    if DeviceListStrategy.CDI_ANNOTATIONS in chosen:
-        annotations[_cdi_annotation_key(container)] = ",".join(names)
+    if is_limited(shares):
+        env |= _core_env(ordered, inventory, container, settings)
+        if hook is not None:
+            env |= _hook_env(hook, container)
+            mounts += _hook_mounts(hook, container)
+    names = cdi_names(uuids, settings)
+    chosen = frozenset(settings.strategies)
     return ContainerEdits(
-        env=env,
-        mounts=mounts,
-        annotations=annotations,
+        env={**env, **_device_env(uuids, settings)},
+        mounts=mounts + (_volumes(uuids, settings) if DeviceListStrategy.VOLUME_MOUNTS in chosen else ()),
+        devices=_device_nodes(uuids, hardware) if settings.pass_device_specs and chosen - _CDI_STRATEGIES else (),
+        annotations=(
+            {_cdi_annotation_key(container): ",".join(names)} if DeviceListStrategy.CDI_ANNOTATIONS in chosen else {}
+        ),
         cdi_devices=names if DeviceListStrategy.CDI_CRI in chosen else (),
+    )
+
+
+def is_limited(shares: ContainerShares) -> bool:
+    """Does HAMi-core come with these shares?
+
+    Not with MIG instances alone: the hardware holds a container to its instance's memory and cores, and HAMi-core
+    would apply the same numbers a second time to an instance that it takes for a whole GPU.
+    """
+    return any(not _is_mig(share.uuid) for share in shares)
+
+
+def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple[str, ...]:
+    """The fully qualified CDI names for these GPUs, and for the IMEX channels and features of the settings."""
+    vendor = settings.cdi_kind.partition("/")[0]
+    return (
+        *(f"{settings.cdi_kind}={uuid}" for uuid in uuids),
+        *(f"{vendor}/imex-channel={channel}" for channel in settings.imex_channels),
+        *(f"{vendor}/{feature}=all" for feature in settings.features),
     )
 
 
@@ -126,19 +190,60 @@ def cache_directory(hook_root: str, container: ContainerFacts) -> str:
     return f"{hook_root}/vgpu/containers/{container.pod_uid}_{container.name}"
 
 
-def _cdi_annotation_key(container: ContainerFacts) -> str:
-    room = _CDI_NAME_LIMIT - len(_CDI_ANNOTATION.partition("/")[2])
-    return _CDI_ANNOTATION + f"{container.pod_uid}_{container.name}"[:room].rstrip("-_.")
+def _is_mig(uuid: DeviceUUID) -> bool:
+    return uuid.startswith(_MIG_PREFIX)
 
 
-def _limits(shares: list[DeviceShare], inventory: Mapping[DeviceUUID, Device]) -> Mapping[str, str]:
+def _priority(container: Container, resource: str) -> int | None:
+    try:
+        return integer_quantity(container.resources.limits[resource])
+    except (KeyError, QuantityError):
+        # The API server takes whole numbers only for such a resource: there is no other value to answer for.
+        return None
+
+
+def _by_address(
+    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], hardware: Hardware
+) -> tuple[DeviceShare, ...]:
+    """NVML's index follows the PCI address in known drivers, but its documentation promises no order."""
+    addresses = hardware.pci_addresses
+    known = all(share.uuid in addresses for share in shares)
+    return tuple(
+        sorted(shares, key=lambda share: (addresses[share.uuid] if known else "", inventory[share.uuid].index))
+    )
+
+
+def _core_env(
+    ordered: Sequence[DeviceShare],
+    inventory: Mapping[DeviceUUID, Device],
+    container: ContainerFacts,
+    settings: AllocationSettings,
+) -> Mapping[str, str]:
+    limited = [share for share in ordered if not _is_mig(share.uuid)]
+    env = dict(_limits(limited, inventory))
+    if len(limited) > 1:
+        # CUDA's own order is the fastest GPU first, which differs where a node has several models.
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if settings.oversubscribed:
+        env["CUDA_OVERSUBSCRIBE"] = "true"
+    if settings.disable_core_limit:
+        env["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+    if settings.libcuda_log_level:
+        env["LIBCUDA_LOG_LEVEL"] = settings.libcuda_log_level
+    if container.priority is not None:
+        # HAMi's webhook writes the same; here it also holds for pods that passed by no webhook.
+        env["CUDA_TASK_PRIORITY"] = str(container.priority)
+    return env
+
+
+def _limits(shares: Sequence[DeviceShare], inventory: Mapping[DeviceUUID, Device]) -> Mapping[str, str]:
     limits = {
         # 0 would mean "no limit" to HAMi-core; the whole GPU is what a share without a size means.
         f"CUDA_DEVICE_MEMORY_LIMIT_{position}": f"{share.memory_mib or inventory[share.uuid].memory_mib}m"
         for position, share in enumerate(shares)
     }
     # HAMi-core before April 2026 throttles every GPU by the first one's value and reads only this name.
-    limits["CUDA_DEVICE_SM_LIMIT"] = str(shares[0].cores) if shares else "0"
+    limits["CUDA_DEVICE_SM_LIMIT"] = str(shares[0].cores)
     return limits | {f"CUDA_DEVICE_SM_LIMIT_{position}": str(share.cores) for position, share in enumerate(shares)}
 
 
@@ -165,3 +270,36 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
             Mount(container_path="/usr/bin/vgpuvalidator", host_path=f"{inside}/vgpuvalidator", read_only=True),
         ]
     return tuple(mounts)
+
+
+def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Mapping[str, str]:
+    """Nothing for CDI alone: its specs name everything, and NVIDIA's hook would add the GPUs a second time."""
+    chosen = settings.strategies
+    env: dict[str, str] = {}
+    if DeviceListStrategy.VOLUME_MOUNTS in chosen:
+        env["NVIDIA_VISIBLE_DEVICES"] = _VOLUME_ROOT
+    if DeviceListStrategy.ENVVAR in chosen:
+        env["NVIDIA_VISIBLE_DEVICES"] = ",".join(uuids)
+        if settings.imex_channels:
+            env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, settings.imex_channels))
+    if env:
+        env |= {f"NVIDIA_{feature.upper()}": "enabled" for feature in settings.features}
+    return env
+
+
+def _volumes(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple[Mount, ...]:
+    names = (*uuids, *(f"imex/{channel}" for channel in settings.imex_channels))
+    return tuple(
+        Mount(container_path=f"{_VOLUME_ROOT}/{name}", host_path="/dev/null", read_only=False) for name in names
+    )
+
+
+def _device_nodes(uuids: Sequence[DeviceUUID], hardware: Hardware) -> tuple[DeviceNode, ...]:
+    """Each once: MIG instances of one GPU share its file."""
+    own = (node for uuid in uuids for node in hardware.gpu_nodes.get(uuid, ()))
+    return tuple(dict.fromkeys((*hardware.control_nodes, *own)))
+
+
+def _cdi_annotation_key(container: ContainerFacts) -> str:
+    room = _CDI_NAME_LIMIT - len(_CDI_ANNOTATION.partition("/")[2])
+    return _CDI_ANNOTATION + f"{container.pod_uid}_{container.name}"[:room].rstrip("-_.")

@@ -1,43 +1,35 @@
 """Edge to the API server: this node and the pods bound to it, and what the daemon writes on them."""
 
-import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+from deviceplugin.news import News
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK
 from proto.annotations.node_lock import NodeLock, decode_lock
 from proto.kubernetes.client import ApiError, ApiServer
-from proto.kubernetes.objects import NODES, PODS, Node, Pod
+from proto.kubernetes.objects import NODES, PODS, Node, Object, ObjectReference, Pod, Resource
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
 
 _RELEASE_ATTEMPTS = 5
 _NOT_FOUND = 404
 _CONFLICT = 409
 
 
-class News:
-    """Wakes everybody who waits for something to change."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def tell(self) -> None:
-        told, self._event = self._event, asyncio.Event()
-        told.set()
-
-    def next(self) -> asyncio.Event:
-        """Set by the next change. Take it before looking, so that no change is missed."""
-        return self._event
-
-
 class OwnNode:
     """The last state known; it stands while the API server is away."""
 
-    def __init__(self, api: ApiServer, name: str, news: News) -> None:
+    def __init__(
+        self, api: ApiServer, name: str, news: News, *, heard: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`heard` is called with the resource whenever the API server says something of it."""
         self._api = api
+        self._heard = heard
         self._news = news
         self.name = name
         self.node: Node | None = None
@@ -56,19 +48,24 @@ class OwnNode:
             log.warning("node %s: %s", self.name, error)
             return None
 
+    def reference(self) -> ObjectReference:
+        """The Node as the subject of an event; kubelet, too, names nodes by name where a UID belongs."""
+        return ObjectReference(api_version="v1", kind="Node", name=self.name, uid=self.name)
+
     async def follow_node(self) -> None:
         """Until cancelled."""
         async for change in reflect(self._api, NODES, field_selector=f"metadata.name={self.name}"):
             match change:
                 case Replaced(objects):
-                    self._answered()
+                    self._answered(NODES)
                     self.node = objects[0] if objects else None
                     if not objects:
                         log.warning("there is no node %s in the cluster yet", self.name)
                 case Applied(node):
-                    self._answered()
+                    self._answered(NODES)
                     self._take_node(node)
                 case Removed():
+                    self._answered(NODES)
                     self.node = None
                     log.warning("node %s was removed from the cluster", self.name)
                 case Interrupted(problem):
@@ -80,12 +77,13 @@ class OwnNode:
         async for change in reflect(self._api, PODS, field_selector=f"spec.nodeName={self.name}"):
             match change:
                 case Replaced(objects):
-                    self._answered()
+                    self._answered(PODS)
                     self.pods, self.pods_known = {pod.metadata.uid: pod for pod in objects}, True
                 case Applied(pod):
-                    self._answered()
+                    self._answered(PODS)
                     self.pods = {**self.pods, pod.metadata.uid: pod}
                 case Removed(pod):
+                    self._answered(PODS)
                     self.pods = {uid: known for uid, known in self.pods.items() if uid != pod.metadata.uid}
                 case Interrupted(problem):
                     self._interrupted(problem)
@@ -128,7 +126,8 @@ class OwnNode:
         if self.node is None or _version(node) >= _version(self.node):
             self.node = node
 
-    def _answered(self) -> None:
+    def _answered(self, resource: Resource[T]) -> None:
+        self._heard(resource.plural)
         if self.problem:
             log.info("the API server answers again")
         self.problem = ""

@@ -1,12 +1,20 @@
 """A machine description as the reading that NVML would give on that machine."""
 
-from deviceplugin.machine_description import FABRIC_STATES, Gpu, MachineDescription, cpu_numbers, gpu_uuid
+from deviceplugin.machine_description import (
+    FABRIC_STATES,
+    Gpu,
+    MachineDescription,
+    cpu_numbers,
+    gpu_uuid,
+    mig_uuid,
+)
 from deviceplugin.machine_description import Fabric as DescribedFabric
 from deviceplugin.numa import host_node
 from deviceplugin.readings import (
     Fabric,
     GpuReading,
     MachineReading,
+    MigReading,
     PairReading,
     PcieLevel,
     PeerStatus,
@@ -40,9 +48,10 @@ def _gpu(machine: MachineDescription, index: int, instance: str) -> GpuReading:
     gpu = machine.gpus[index]
     nvlink = machine.nvlink if machine.links(index) else None
     numa = _host_node(machine, gpu)
+    uuid = DeviceUUID(gpu_uuid(machine.id, index, instance))
     return GpuReading(
         index=index,
-        uuid=DeviceUUID(gpu_uuid(machine.id, index, instance)),
+        uuid=uuid,
         name=gpu.name,
         bus_id=gpu.bus,
         memory_mib=gpu.memory_mib,
@@ -52,6 +61,18 @@ def _gpu(machine: MachineDescription, index: int, instance: str) -> GpuReading:
         cpu_affinity=next((node.cpus for node in machine.host.numa if node.id == numa), ""),
         numa_affinity=str(numa) if numa >= 0 else "",
         mig_enabled=gpu.mig == "enabled",
+        mig_devices=tuple(
+            MigReading(
+                uuid=DeviceUUID(mig_uuid(machine.id, index, mig, instance)),
+                profile=mig.profile,
+                gi=mig.gi,
+                ci=mig.ci,
+                parent=uuid,
+                parent_minor=index,
+                memory_mib=mig.memory_mib,
+            )
+            for mig in gpu.mig_devices
+        ),
         pcie_gen=gpu.pcie.gen if gpu.pcie else None,
         pcie_width=gpu.pcie.width_now if gpu.pcie else None,
         switch_links=machine.switch_links(index),

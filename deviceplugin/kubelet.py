@@ -16,7 +16,7 @@ import grpc
 from deviceplugin.allocation import ContainerEdits
 from deviceplugin.replicas import replica_ids
 from deviceplugin.settings import KubeletSettings
-from proto.devices import Device
+from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 
@@ -52,15 +52,16 @@ class Allocator(Protocol):
 class DevicePlugin(rpc.DevicePluginServicer):
     """Kubelet's calls, translated."""
 
-    def __init__(self, allocator: Allocator) -> None:
+    def __init__(self, allocator: Allocator, *, numa_hints: bool = False) -> None:
         self._allocator = allocator
+        self._numa_hints = numa_hints
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: object) -> pb.DevicePluginOptions:  # noqa: ARG002, N802
         return _options()
 
     async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
         async for devices in self._allocator.devices():
-            yield list_response(devices)
+            yield list_response(devices, numa_hints=self._numa_hints)
 
     async def GetPreferredAllocation(  # noqa: N802
         self,
@@ -97,15 +98,29 @@ class DevicePlugin(rpc.DevicePluginServicer):
         return pb.PreStartContainerResponse()
 
 
-def list_response(devices: Sequence[Device]) -> pb.ListAndWatchResponse:
-    """Every replica of every GPU. No NUMA hints: the extender has chosen, kubelet must not choose again."""
+def list_response(devices: Sequence[Device], *, numa_hints: bool) -> pb.ListAndWatchResponse:
+    """Every replica of every GPU.
+
+    With hints, kubelet's topology manager may refuse a pod whose GPUs the extender has already chosen, or choose
+    others, so they are for nodes whose CPU and memory managers must know them. An unknown NUMA node is no hint.
+    """
     return pb.ListAndWatchResponse(
         devices=[
-            pb.Device(ID=replica, health="Healthy" if device.healthy else "Unhealthy")
+            pb.Device(
+                ID=replica,
+                health="Healthy" if device.healthy else "Unhealthy",
+                topology=_hint(device) if numa_hints else None,
+            )
             for device in devices
             for replica in replica_ids(device)
         ]
     )
+
+
+def _hint(device: Device) -> pb.TopologyInfo | None:
+    if device.numa == UNKNOWN_NUMA:
+        return None
+    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
 
 
 def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
@@ -116,7 +131,8 @@ def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
             for mount in edits.mounts
         ],
         devices=[
-            pb.DeviceSpec(container_path=node.path, host_path=node.path, permissions="rw") for node in edits.devices
+            pb.DeviceSpec(container_path=node.path, host_path=node.host_path or node.path, permissions="rw")
+            for node in edits.devices
         ],
         annotations=edits.annotations,
         cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
@@ -127,15 +143,27 @@ class PluginServer:
     """One resource, served and registered through every restart of kubelet."""
 
     def __init__(
-        self, settings: KubeletSettings, allocator: Allocator, *, registered: Callable[[], None] = lambda: None
+        self,
+        settings: KubeletSettings,
+        allocator: Allocator,
+        *,
+        restarted: Callable[[], None] = lambda: None,
+        told: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`registered` is called after each registration."""
+        """`restarted` is called before a kubelet not met before is registered with, `told` after each try."""
         self._settings = settings
         self._allocator = allocator
-        self._registered = registered
+        self._restarted = restarted
+        self._told = told
+        self._met: SocketIdentity | None = None
         self._server: grpc.aio.Server | None = None
         self._own: SocketIdentity | None = None
         self._answered: SocketIdentity | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """With the kubelet that runs now."""
+        return self._answered is not None and self._answered == identity(self._settings.kubelet_socket)
 
     async def run(self) -> None:
         """Until cancelled; then the plugin's socket is gone."""
@@ -163,15 +191,23 @@ class PluginServer:
             await self._stop()
             await self._start()
         if kubelet != self._answered:
-            await register(self._settings)
+            if kubelet != self._met:
+                self._met = kubelet
+                self._restarted()
+            try:
+                await register(self._settings)
+            except KubeletUnusable:
+                self._told(False)
+                raise
             self._answered = kubelet
             log.info("registered %s with kubelet", self._settings.resource_name)
-            self._registered()
+            self._told(True)
 
     async def _start(self) -> None:
         path = self._settings.plugin_socket
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        rpc.add_DevicePluginServicer_to_server(DevicePlugin(self._allocator), server)
+        plugin = DevicePlugin(self._allocator, numa_hints=self._settings.numa_hints)
+        rpc.add_DevicePluginServicer_to_server(plugin, server)
         try:
             _remove(path)
             server.add_insecure_port(f"unix:{path}")

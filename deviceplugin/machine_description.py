@@ -2,13 +2,12 @@
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
-import yaml
 
-SCHEMA = "gpu-machine/1"
+from deviceplugin.machine_yaml import MOST_GPUS, SCHEMA, MachineDescriptionError, with_words_resolved, yaml_mapping
 
 Level = Literal["INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS"]
 LEVELS: tuple[Level, ...] = ("INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -42,20 +41,10 @@ _BUS = re.compile(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]")
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _CC = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 _CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
-_MOST_GPUS = 64
-"""No machine of one node has more; keeps a typing error from asking for a billion pairs."""
+_PROFILE = re.compile(r"((?P<compute>[1-9])c\.)?(?P<gpu>[1-9])g\.[0-9]{1,3}gb(\+[a-z0-9.,+]+)?")
+_MOST_MIG_DEVICES = 7
 
 _UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://topogpu.io/gpu-machine/1")
-
-
-class MachineDescriptionError(Exception):
-    """A machine description cannot be read: names the file, the field, and the problem."""
-
-    def __init__(self, file: str, field: str, problem: str) -> None:
-        super().__init__(f"{file}: {field}: {problem}" if field else f"{file}: {problem}")
-        self.file = file
-        self.field = field
-        self.problem = problem
 
 
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +101,26 @@ class PeerAccess(msgspec.Struct, frozen=True):
     pci: P2pStatus
 
 
+class MigDevice(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A MIG device of a GPU: `[1g.5gb, 4864, 7, 0]`."""
+
+    profile: str
+    memory_mib: int
+    gi: int
+    """GPU instance."""
+    ci: int
+    """Compute instance."""
+    uuid: str = ""
+    """Empty for one that follows from machine, GPU and instances."""
+
+    @property
+    def slices(self) -> tuple[int, int]:
+        """Of the GPU instance and of its compute instance: `1c.2g.10gb` is (2, 1)."""
+        found = _PROFILE.fullmatch(self.profile)
+        gpu = int(found["gpu"]) if found else 0
+        return gpu, int(found["compute"] or gpu) if found else 0
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, with the machine's defaults filled in."""
 
@@ -131,6 +140,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     c2c_mbps: int = 0
     ecc: bool = False
     mig: Literal["unsupported", "disabled", "enabled"] = "unsupported"
+    mig_devices: tuple[MigDevice, ...] = ()
     p2p: PeerAccess = PeerAccess("UNKNOWN")
 
     @property
@@ -257,6 +267,11 @@ def gpu_uuid(machine_id: str, index: int, instance: str = "") -> str:
     return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{machine_id}/{instance}/{index}')}"
 
 
+def mig_uuid(machine_id: str, index: int, mig: MigDevice, instance: str = "") -> str:
+    """The MIG device's own UUID, else a stable one in the form of drivers since 470."""
+    return mig.uuid or f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{machine_id}/{instance}/{index}/{mig.gi}/{mig.ci}')}"
+
+
 def cpu_numbers(cpulist: str) -> frozenset[int]:
     """CPUs of the kernel's list form; `0-2,8` is {0, 1, 2, 8}. ValueError if it is no such list."""
     numbers: set[int] = set()
@@ -268,11 +283,11 @@ def cpu_numbers(cpulist: str) -> frozenset[int]:
 
 def read_machine_description(text: str, file: str = "machine description") -> MachineDescription:
     """Read one YAML description; `file` is only for messages. Raises MachineDescriptionError."""
-    tree = _yaml_mapping(text, file)
+    tree = yaml_mapping(text, file)
     if tree.get("schema") != SCHEMA:
         raise MachineDescriptionError(file, "schema", f"expected {SCHEMA!r}, found {tree.get('schema')!r}")
     try:
-        machine = msgspec.convert(_with_words_resolved(tree), MachineDescription)
+        machine = msgspec.convert(with_words_resolved(tree), MachineDescription)
     except msgspec.ValidationError as e:
         problem, _, place = str(e).partition(" - at ")
         raise MachineDescriptionError(file, place.strip("`").removeprefix("$."), problem) from e
@@ -281,58 +296,10 @@ def read_machine_description(text: str, file: str = "machine description") -> Ma
     return machine
 
 
-def _yaml_mapping(text: str, file: str) -> dict[str, object]:
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as e:
-        mark = e.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise MachineDescriptionError(file, where, f"not YAML: {e.problem}") from e
-    except (yaml.YAMLError, RecursionError, ValueError) as e:
-        raise MachineDescriptionError(file, "", f"not YAML: {' '.join(str(e).split())}") from e
-    if not isinstance(tree, dict):
-        raise MachineDescriptionError(file, "", f"expected a mapping with schema: {SCHEMA}")
-    return tree
-
-
-def _with_words_resolved(tree: Mapping[str, object]) -> dict[str, object]:
-    """Defaults merged into every GPU, `all` written out, and `none` and `unsupported` as None."""
-    resolved = {key: None if value in ("none", "unsupported") else value for key, value in tree.items()}
-    gpus = resolved.get("gpus")
-    defaults = resolved.get("gpu")
-    if isinstance(gpus, list):
-        shared = defaults if isinstance(defaults, dict) else {}
-        resolved["gpus"] = [_without_none({**shared, **gpu}) if isinstance(gpu, dict) else gpu for gpu in gpus]
-        resolved["nvlink"] = _with_all_written_out(resolved.get("nvlink"), len(gpus))
-        resolved["topo_m"] = _full_matrix(resolved.get("topo_m", []), len(gpus))
-    return resolved
-
-
-def _without_none(gpu: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in gpu.items() if not (key == "pcie" and value == "none")}
-
-
-def _with_all_written_out(nvlink: object, count: int) -> object:
-    switches = nvlink.get("switches") if isinstance(nvlink, dict) else None
-    rows = switches.get("list") if isinstance(switches, dict) else None
-    if not (isinstance(nvlink, dict) and isinstance(switches, dict) and isinstance(rows, list)):
-        return nvlink
-    everyone = list(range(min(count, _MOST_GPUS)))
-    written = [{**row, "gpus": everyone} if isinstance(row, dict) and row.get("gpus") == "all" else row for row in rows]
-    return {**nvlink, "switches": {**switches, "list": written}}
-
-
-def _full_matrix(topo_m: object, count: int) -> object:
-    if not isinstance(topo_m, dict):
-        return topo_m
-    size = range(min(count, _MOST_GPUS))
-    return [["X" if row == column else topo_m.get("all") for column in size] for row in size]
-
-
 def _contradictions(machine: MachineDescription) -> Iterator[tuple[str, str]]:
     """What the types cannot say: (field, problem)."""
-    if len(machine.gpus) > _MOST_GPUS:
-        yield "gpus", f"{len(machine.gpus)} GPUs, at most {_MOST_GPUS}"
+    if len(machine.gpus) > MOST_GPUS:
+        yield "gpus", f"{len(machine.gpus)} GPUs, at most {MOST_GPUS}"
     yield from _gpu_problems(machine.gpus)
     for place, node in enumerate(machine.host.numa):
         if not _CPUS.fullmatch(node.cpus):
@@ -359,6 +326,21 @@ def _gpu_problems(gpus: Sequence[Gpu]) -> Iterator[tuple[str, str]]:
             yield f"gpus[{index}].cc", f"expected a compute capability such as 8.0, found {gpu.cc!r}"
         if gpu.memory_mib <= gpu.reserved_mib or gpu.reserved_mib < 0:
             yield f"gpus[{index}].memory_mib", f"{gpu.memory_mib} MiB with {gpu.reserved_mib} MiB reserved"
+        yield from _mig_problems(f"gpus[{index}].mig_devices", gpu)
+
+
+def _mig_problems(field: str, gpu: Gpu) -> Iterator[tuple[str, str]]:
+    if gpu.mig_devices and gpu.mig != "enabled":
+        yield field, f"MIG devices of a GPU whose mig is {gpu.mig}"
+    if len(gpu.mig_devices) > _MOST_MIG_DEVICES:
+        yield field, f"{len(gpu.mig_devices)} MIG devices, at most {_MOST_MIG_DEVICES}"
+    if len({(mig.gi, mig.ci) for mig in gpu.mig_devices}) < len(gpu.mig_devices):
+        yield field, "two MIG devices are the same compute instance of the same GPU instance"
+    for place, mig in enumerate(gpu.mig_devices):
+        if not _PROFILE.fullmatch(mig.profile):
+            yield f"{field}[{place}]", f"expected a profile such as 1g.5gb, found {mig.profile!r}"
+        if not 0 < mig.memory_mib <= gpu.memory_mib:
+            yield f"{field}[{place}]", f"{mig.memory_mib} MiB of a GPU with {gpu.memory_mib} MiB"
 
 
 def _link_problems(machine: MachineDescription, nvlink: Nvlink) -> Iterator[tuple[str, str]]:

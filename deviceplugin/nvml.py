@@ -4,6 +4,7 @@ Calls block and belong to one thread. Every GPU, call and pair fails by itself.
 """
 
 import ctypes
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -11,23 +12,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from deviceplugin.health import recovery_problem
 from deviceplugin.numa import format_cpu_list, host_node, mask_bits
-from deviceplugin.nvml_calls import CallFailed, GpuGone, NvmlCalls, as_text
+from deviceplugin.nvml_calls import UNINITIALIZED, CallFailed, GpuGone, NvmlCalls, as_text
+from deviceplugin.nvml_health import RECOVERY_ACTION_FIELD
 from deviceplugin.nvml_links import Links, address_key, read_links, read_pair
+from deviceplugin.nvml_mig import read_mig_devices
 from deviceplugin.readings import Fabric, GpuReading, MachineReading, PairReading
 from deviceplugin.sysfs import Sysfs
 from proto.devices import DeviceUUID
-
-RECOVERY_ACTION_FIELD = 230
-_RECOVERY = {
-    1: "a GPU reset",
-    2: "a reboot",
-    3: "peer-to-peer traffic drained",
-    4: "a drain and reset",
-    5: "its IMEX domain recovered",
-    6: "a bus reset",
-    7: "a system reboot",
-}
 
 _MASK_WORDS = 64
 """64-bit words of an affinity mask: 4096 CPUs or NUMA nodes, the kernel's own limit."""
@@ -40,6 +33,13 @@ _INIT_PROBLEMS = {
     999: "the NVIDIA driver answers nothing but 'unknown error'; restart this process, its access to GPUs may be gone",
 }
 _RESTART_CODES = (18, 999)
+_NOBODY = DeviceUUID("")
+_GONE_PROBLEMS = {
+    9: "the NVIDIA driver was unloaded under this process; restart it",
+    18: _INIT_PROBLEMS[18],
+    999: _INIT_PROBLEMS[999],
+}
+"""Once it had worked: a library in memory does not find another driver."""
 
 
 class NvmlUnavailable(Exception):
@@ -55,6 +55,20 @@ class _Gpu:
     reading: GpuReading
     handle: object = None
     links: Links | None = None
+    problems: tuple[str, ...] = ()
+    """What is wrong with parts of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one place of the enumeration says of itself. With a problem it says nothing certain."""
+
+    index: int
+    handle: object = None
+    bus_id: str = ""
+    uuid: DeviceUUID = _NOBODY
+    name: str = ""
+    problem: str = ""
 
 
 class Nvml:
@@ -64,7 +78,8 @@ class Nvml:
         self._library = library
         self._sysfs = Sysfs(sysfs_root)
         self._calls: NvmlCalls | None = None
-        self._known: dict[int, GpuReading] = {}
+        self._known: dict[DeviceUUID, GpuReading] = {}
+        self._handles: dict[DeviceUUID, object] = {}
 
     def open(self) -> None:
         """Loads and initialises the library once. Raises NvmlUnavailable."""
@@ -88,80 +103,99 @@ class Nvml:
     def close(self) -> None:
         """Lets the driver go; what was known of the GPUs stays."""
         if self._calls is not None:
-            self._calls.ask_or(None, "nvmlShutdown")
+            with suppress(CallFailed):
+                self._calls.ask("nvmlShutdown")
             self._calls = None
+            self._handles = {}
+
+    def calls(self) -> NvmlCalls:
+        """The opened library, for other readers on the thread that owns it. Raises NvmlUnavailable."""
+        self.open()
+        if self._calls is None:
+            raise NvmlUnavailable("NVML is not open")
+        return self._calls
+
+    def handles(self) -> Mapping[DeviceUUID, object]:
+        """Handles of the GPUs that answered the last reading; they die with `close`."""
+        return self._handles
 
     def read_machine(self) -> MachineReading:
         """All GPUs and pairs now; opens the library when needed. Raises NvmlUnavailable.
 
         A GPU lost since an earlier reading keeps its last reading with a problem; one never seen is only a problem.
         """
-        self.open()
-        calls = self._opened()
-        try:
-            count = int(calls.ask("nvmlDeviceGetCount"))
-        except CallFailed as error:
-            raise NvmlUnavailable(f"the NVIDIA driver does not count its GPUs: {error.problem}") from error
+        count = self._count()
+        calls = self.calls()
         gpus, problems = self._read_gpus(calls, count)
+        self._known = {gpu.reading.uuid: replace(gpu.reading, problem="") for gpu in gpus}
+        self._handles = {gpu.reading.uuid: gpu.handle for gpu in gpus if gpu.handle is not None}
         return MachineReading(
-            driver=as_text(calls.ask_or("", "nvmlSystemGetDriverVersion")),
+            driver=_driver(calls),
             cpu=self._sysfs.cpu_model(),
             gpus=tuple(gpu.reading for gpu in gpus),
             pairs=_read_pairs(calls, gpus),
             problems=tuple(problems),
         )
 
-    def _opened(self) -> NvmlCalls:
-        if self._calls is None:
-            raise NvmlUnavailable("NVML is not open")
-        return self._calls
+    def _count(self) -> int:
+        """A library that was shut down under us is initialised again. Raises NvmlUnavailable."""
+        try:
+            try:
+                return int(self.calls().ask("nvmlDeviceGetCount"))
+            except CallFailed as error:
+                if error.code != UNINITIALIZED:
+                    raise
+                self._calls = None
+                return int(self.calls().ask("nvmlDeviceGetCount"))
+        except CallFailed as error:
+            raise NvmlUnavailable(
+                _GONE_PROBLEMS.get(error.code, f"the NVIDIA driver does not count its GPUs: {error.problem}"),
+                needs_restart=error.code in _GONE_PROBLEMS,
+            ) from error
 
     def _read_gpus(self, calls: NvmlCalls, count: int) -> tuple[list[_Gpu], list[str]]:
-        addresses = frozenset(filter(None, (_address(calls, index) for index in range(count))))
+        found = [_find(calls, index) for index in range(count)]
+        addresses = frozenset(address_key(one.bus_id) for one in found if one.bus_id)
         cpus_of_node = self._sysfs.cpus_of_node()
+        missing = [gpu for uuid, gpu in self._known.items() if uuid not in {one.uuid for one in found}]
         gpus: list[_Gpu] = []
         problems: list[str] = []
-        for index in range(count):
-            try:
-                gpu = self._read_gpu(calls, index, addresses, cpus_of_node)
-            except CallFailed as error:
-                problems.append(f"GPU {index}: {error.problem}")
-                if index not in self._known:
-                    continue
-                gpu = _Gpu(replace(self._known[index], problem=error.problem))
-            else:
-                self._known[index] = replace(gpu.reading, problem="")
-                if gpu.reading.problem:
-                    problems.append(f"GPU {index}: {gpu.reading.problem}")
+        for one in found:
+            if one.problem:
+                problems.append(f"GPU {one.index}: {one.problem}")
+                known = _recognised(one, missing)
+                if known is not None:
+                    missing.remove(known)
+                    gpus.append(_Gpu(replace(known, index=one.index, problem=one.problem)))
+                continue
+            gpu = self._read_gpu(calls, one, addresses, cpus_of_node)
+            problems += [f"GPU {one.index}: {problem}" for problem in (gpu.reading.problem, *gpu.problems) if problem]
             gpus.append(gpu)
         return gpus, problems
 
     def _read_gpu(
-        self, calls: NvmlCalls, index: int, addresses: frozenset[str], cpus_of_node: dict[int, frozenset[int]]
+        self, calls: NvmlCalls, found: _Found, addresses: frozenset[str], cpus_of_node: dict[int, frozenset[int]]
     ) -> _Gpu:
-        """Raises CallFailed when not even handle and UUID can be read."""
-        handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
-        identity = GpuReading(
-            index=index,
-            uuid=DeviceUUID(as_text(calls.ask("nvmlDeviceGetUUID", handle))),
-            name=as_text(calls.ask("nvmlDeviceGetName", handle)),
-            bus_id=as_text(calls.ask("nvmlDeviceGetPciInfo", handle).busId).upper(),
-        )
+        known = self._known.get(found.uuid)
+        bus_id = found.bus_id or (known.bus_id if known else "")
+        gpu = GpuReading(index=found.index, uuid=found.uuid, name=found.name, bus_id=bus_id)
         try:
-            links = read_links(calls, handle, addresses, self._sysfs.is_switch)
-            reading = self._with_places(calls, handle, _with_abilities(calls, handle, identity), cpus_of_node)
+            gpu, problems = _with_mig(calls, found.handle, gpu, known)
+            links = read_links(calls, found.handle, addresses, self._sysfs.is_switch)
+            gpu = self._with_places(calls, found.handle, _with_abilities(calls, found.handle, gpu), cpus_of_node)
         except GpuGone as error:
-            return _Gpu(replace(self._known.get(index, identity), problem=error.problem))
+            return _Gpu(replace(known or gpu, index=found.index, problem=error.problem))
         return _Gpu(
             replace(
-                reading,
+                gpu,
                 switch_links=links.switch_links,
                 switch_evidence=links.evidence,
                 nvlink_version=links.version,
                 nvlink_mbps=links.mbps,
             ),
-            handle,
+            found.handle,
             links,
+            problems,
         )
 
     def _with_places(
@@ -178,19 +212,58 @@ class Nvml:
         )
 
 
-def _with_abilities(calls: NvmlCalls, handle: object, gpu: GpuReading) -> GpuReading:
+def _find(calls: NvmlCalls, index: int) -> _Found:
+    """Name and UUID make a GPU; its address is wanted."""
+    handle, bus_id = None, ""
+    try:
+        handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
+        with suppress(CallFailed):
+            bus_id = as_text(calls.ask("nvmlDeviceGetPciInfo", handle).busId).upper()
+        uuid = DeviceUUID(as_text(calls.ask("nvmlDeviceGetUUID", handle)))
+        return _Found(index, handle, bus_id, uuid, as_text(calls.ask("nvmlDeviceGetName", handle)))
+    except CallFailed as error:
+        return _Found(index, handle, bus_id, problem=error.problem)
+
+
+def _recognised(lost: _Found, missing: Sequence[GpuReading]) -> GpuReading | None:
+    """The known GPU that no longer says who it is: by its address, else by its place, else as the only one missing."""
+    if lost.bus_id:
+        return next((gpu for gpu in missing if gpu.bus_id == lost.bus_id), None)
+    in_place = next((gpu for gpu in missing if gpu.index == lost.index), None)
+    return missing[0] if in_place is None and len(missing) == 1 else in_place
+
+
+def _with_mig(
+    calls: NvmlCalls, handle: object, gpu: GpuReading, known: GpuReading | None
+) -> tuple[GpuReading, tuple[str, ...]]:
+    """Read before all else: MIG decides what the GPU answers at all. Raises GpuGone."""
+    if known is None:
+        calls.forget_refusals(handle)
+    before = known is not None and known.mig_enabled
+    enabled = calls.ask_or([int(before), 0], "nvmlDeviceGetMigMode", handle)[0] == 1
+    if before != enabled:
+        calls.forget_refusals(handle)
     memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle)
-    action = calls.field(handle, RECOVERY_ACTION_FIELD)
-    return replace(
+    gpu = replace(
         gpu,
         memory_mib=memory.total // 1_048_576 if memory is not None else None,
         minor=calls.ask_or(None, "nvmlDeviceGetMinorNumber", handle),
-        mig_enabled=calls.ask_or([0, 0], "nvmlDeviceGetMigMode", handle)[0] == 1,
+        mig_enabled=enabled,
+    )
+    if not enabled:
+        return gpu, ()
+    devices, problems = read_mig_devices(calls, handle, gpu)
+    return replace(gpu, mig_devices=devices), problems
+
+
+def _with_abilities(calls: NvmlCalls, handle: object, gpu: GpuReading) -> GpuReading:
+    return replace(
+        gpu,
         # The current generation drops when idle, the maximum width can exceed the slot.
         pcie_gen=calls.ask_or(None, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
         pcie_width=calls.ask_or(None, "nvmlDeviceGetCurrPcieLinkWidth", handle),
         fabric=_fabric(calls, handle),
-        problem=f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}" if action else "",
+        problem=recovery_problem(calls.field(handle, RECOVERY_ACTION_FIELD)),
     )
 
 
@@ -206,10 +279,9 @@ def _fabric(calls: NvmlCalls, handle: object) -> Fabric | None:
     return Fabric(state=info.state, status=info.status, cluster=cluster, clique=info.cliqueId)
 
 
-def _address(calls: NvmlCalls, index: int) -> str:
+def _driver(calls: NvmlCalls) -> str:
     try:
-        handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
-        return address_key(as_text(calls.ask("nvmlDeviceGetPciInfo", handle).busId))
+        return as_text(calls.ask("nvmlSystemGetDriverVersion"))
     except CallFailed:
         return ""
 

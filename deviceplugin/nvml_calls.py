@@ -1,11 +1,27 @@
 """One NVML call at a time through nvidia-ml-py: its errors as ours, its batched fields one by one."""
 
+import ctypes
+from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
+UNINITIALIZED = 1
+NOT_SUPPORTED = 3
+NOT_FOUND = 6
+INSUFFICIENT_SIZE = 7
+TIMEOUT = 10
+FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
-FUNCTION_NOT_FOUND = 13
+
+_LASTING = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+"""What a GPU or a driver does not have."""
+_OF_A_LINK = "nvmlDeviceGetNvLinkRemote"
+"""Calls that a link refuses as not supported only while it is down."""
+_SMALL = 4096
+"""A larger number is a time or an amount: it makes no other question."""
+_ATTEMPTS = 3
+"""For a list that grew between asking its length and its content."""
 
 
 class CallFailed(Exception):
@@ -13,6 +29,7 @@ class CallFailed(Exception):
 
     def __init__(self, function: str, code: int, problem: str) -> None:
         super().__init__(f"{function}: {problem}")
+        self.function = function
         self.code = code
         self.problem = problem
 
@@ -22,13 +39,23 @@ class GpuGone(CallFailed):
 
 
 class NvmlCalls:
-    """The loaded package. Handles and structs are its own untyped objects."""
+    """The loaded package, for one initialisation. Handles and structs are its own untyped objects."""
 
     def __init__(self, pynvml: ModuleType) -> None:
         self.pynvml = pynvml
+        self._refused: set[tuple[Hashable, ...]] = set()
 
     def ask(self, function: str, *arguments: object) -> Any:
         """The call's answer. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._ask_once(function, *arguments)
+            except CallFailed as error:
+                if error.code != INSUFFICIENT_SIZE:
+                    raise
+        return self._ask_once(function, *arguments)
+
+    def _ask_once(self, function: str, *arguments: object) -> Any:
         try:
             return getattr(self.pynvml, function)(*arguments)
         except self.pynvml.NVMLError as error:
@@ -39,27 +66,59 @@ class NvmlCalls:
             raise CallFailed(function, FUNCTION_NOT_FOUND, str(error)) from error
 
     def ask_or(self, default: Any, function: str, *arguments: object) -> Any:
-        """`default` where the driver refuses this one call. Raises GpuGone."""
+        """`default` where the driver refuses this one call; what it does not have is asked once. Raises GpuGone."""
+        question = (function, *map(_same, arguments))
+        if question in self._refused:
+            return default
         try:
             return self.ask(function, *arguments)
-        except GpuGone:
-            raise
-        except CallFailed:
+        except CallFailed as error:
+            self._note_refusal(error, question)
             return default
 
     def field(self, handle: object, number: int, scope: int = 0) -> int | None:
-        """An integer field, None where the entry is refused. Raises GpuGone."""
-        values = self.ask_or(None, "nvmlDeviceGetFieldValues", handle, [(number, scope)])
-        if values is None:
+        """An integer field, None where it is refused; one that is not there is asked once. Raises GpuGone."""
+        question = ("field", _same(handle), number, scope)
+        if question in self._refused:
             return None
-        value = values[0]
-        if value.nvmlReturn in (GPU_IS_LOST, RESET_REQUIRED):
-            raise GpuGone("nvmlDeviceGetFieldValues", value.nvmlReturn, f"field {number}: error {value.nvmlReturn}")
+        try:
+            return self.ask_field(handle, number, scope)
+        except CallFailed as error:
+            self._note_refusal(error, question)
+            return None
+
+    def ask_field(self, handle: object, number: int, scope: int = 0) -> int:
+        """An integer field. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
+        value = self.ask("nvmlDeviceGetFieldValues", handle, [(number, scope)])[0]
         if value.nvmlReturn != 0:
-            return None
+            kind = GpuGone if value.nvmlReturn in (GPU_IS_LOST, RESET_REQUIRED) else CallFailed
+            problem = f"field {number}: error {value.nvmlReturn}"
+            raise kind("nvmlDeviceGetFieldValues", value.nvmlReturn, problem)
         members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
         member = members.get(value.valueType)
-        return int(getattr(value.value, member)) if member else None
+        if member is None:
+            raise CallFailed("nvmlDeviceGetFieldValues", NOT_SUPPORTED, f"field {number}: type {value.valueType}")
+        return int(getattr(value.value, member))
+
+    def forget_refusals(self, handle: object) -> None:
+        """Ask this GPU everything again: it is another one, or its MIG mode changed."""
+        self._refused = {question for question in self._refused if _same(handle) not in question[1:]}
+
+    def _note_refusal(self, error: CallFailed, question: tuple[Hashable, ...]) -> None:
+        """Raises the error where it is GpuGone."""
+        if isinstance(error, GpuGone):
+            raise error
+        if error.code in _LASTING and not error.function.startswith(_OF_A_LINK):
+            self._refused.add(question)
+
+
+def _same(argument: object) -> Hashable:
+    """Equal for arguments that ask the same: any two handles of one GPU, any two buffers."""
+    if isinstance(argument, ctypes._Pointer):
+        return f"GPU {ctypes.cast(argument, ctypes.c_void_p).value}"
+    if isinstance(argument, int):
+        return min(argument, _SMALL)
+    return type(argument).__name__
 
 
 def as_text(value: str | bytes) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deviceplugin.nvml_calls import CallFailed, GpuGone, NvmlCalls, as_text
+from deviceplugin.nvml_calls import NvmlCalls, as_text
 from deviceplugin.readings import PairReading, PcieLevel, PeerStatus, SwitchEvidence
 
 SWITCH_LINK_COUNT_FIELD = 147
@@ -127,21 +127,13 @@ def _mbps(calls: NvmlCalls, handle: object, link: int) -> int | None:
 
 
 def _level(calls: NvmlCalls, handles: tuple[object, object]) -> PcieLevel | None:
-    try:
-        return PcieLevel(calls.ask("nvmlDeviceGetTopologyCommonAncestor", *handles))
-    except GpuGone:
-        raise
-    except (CallFailed, ValueError):
-        return None
+    level = calls.ask_or(None, "nvmlDeviceGetTopologyCommonAncestor", *handles)
+    return PcieLevel(level) if level in set(PcieLevel) else None
 
 
 def _peer_status(calls: NvmlCalls, handles: tuple[object, object], kind: int) -> PeerStatus:
-    try:
-        status = calls.ask("nvmlDeviceGetP2PStatus", *handles, kind)
-    except GpuGone:
-        raise
-    except CallFailed:
-        return PeerStatus.UNREADABLE
-    if status == calls.pynvml.NVML_P2P_STATUS_UNKNOWN:
+    unknown = calls.pynvml.NVML_P2P_STATUS_UNKNOWN
+    status = calls.ask_or(unknown, "nvmlDeviceGetP2PStatus", *handles, kind)
+    if status == unknown:
         return PeerStatus.UNREADABLE
     return PeerStatus.OK if status == calls.pynvml.NVML_P2P_STATUS_OK else PeerStatus.REFUSED

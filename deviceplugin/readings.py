@@ -55,6 +55,22 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigReading:
+    """One MIG device: a compute instance of a GPU instance."""
+
+    uuid: DeviceUUID
+    profile: str
+    """`1g.5gb`, `1c.2g.10gb`, `1g.10gb+me`."""
+    gi: int
+    ci: int
+    parent: DeviceUUID
+    """The GPU it is a part of, and as healthy as."""
+    parent_minor: int | None = None
+    """N of the GPU's /dev/nvidiaN; the device's capability files are named by N, `gi` and `ci`."""
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
     """One GPU. `problem` is empty for a healthy one, else the sentence that says why it cannot be used."""
 
@@ -70,6 +86,7 @@ class GpuReading:
     cpu_affinity: str = ""
     numa_affinity: str = ""
     mig_enabled: bool = False
+    mig_devices: tuple[MigReading, ...] = ()
     pcie_gen: int | None = None
     pcie_width: int | None = None
     switch_links: int = 0
@@ -106,3 +123,8 @@ class MachineReading:
     gpus: tuple[GpuReading, ...] = ()
     pairs: Mapping[tuple[int, int], PairReading] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+    @property
+    def mig_devices(self) -> Mapping[DeviceUUID, MigReading]:
+        """Of all GPUs, by UUID."""
+        return {mig.uuid: mig for gpu in self.gpus for mig in gpu.mig_devices}

@@ -1,23 +1,29 @@
 """Replica ids: one GPU appears to kubelet as `<GPU-UUID>-<i>`, once for every container that may share it.
 
-Source of the form: pkg/device-plugin/nvidiadevice of Project-HAMi/HAMi; i counts from 0.
+A MIG device is one container's: its UUID (`MIG-<uuid>`, or `MIG-GPU-<uuid>/<gi>/<ci>` of drivers before 470) is its
+only id. Source of the forms: pkg/device-plugin/nvidiadevice of Project-HAMi/HAMi; i counts from 0.
 """
 
 from collections.abc import Collection, Sequence
 
 from proto.devices import Device, DeviceUUID
 
+_MIG = "MIG-"
 _REPLICA_DASHES = 6
 """`GPU-8-4-4-4-12` holds five; the sixth introduces the replica number."""
 
 
 def replica_ids(device: Device) -> tuple[str, ...]:
-    """Every id kubelet may hand out for this GPU, in order."""
+    """Every id kubelet may hand out for this device, in order."""
+    if device.uuid.startswith(_MIG):
+        return (device.uuid,)
     return tuple(f"{device.uuid}-{number}" for number in range(device.slots))
 
 
 def split_replica(identifier: str) -> tuple[DeviceUUID, int]:
-    """GPU and replica number; an id that names no replica is a whole GPU, replica 0."""
+    """Device and replica number; an id that names no replica is a whole GPU or a MIG device, replica 0."""
+    if identifier.startswith(_MIG):
+        return DeviceUUID(identifier), 0
     gpu, _, number = identifier.rpartition("-")
     if identifier.count("-") == _REPLICA_DASHES and number.isascii() and number.isdigit():
         return DeviceUUID(gpu), int(number)

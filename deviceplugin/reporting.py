@@ -1,14 +1,22 @@
 """What this node has to say about its GPUs, and whether it is already said."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 
-from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER, NODE_SCORE
-from proto.annotations.node_register import encode_register
+from deviceplugin.settings import HamiScheduler
+from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_handshake import HandshakeState, decode_handshake, encode_reported
+from proto.annotations.node_register import encode_register, encode_register_text
 from proto.annotations.node_score import encode_scores
 from proto.devices import Device, PairScores
 from proto.kubernetes.objects import Node
+
+HANDSHAKE_EVERY = timedelta(seconds=30)
+"""HAMi's schedulers up to 2.7 drop a node that leaves their question unanswered for 60 s."""
+
+_TEXT_SEPARATORS = str.maketrans(",:", "  ")
 
 
 class AllocationMode(StrEnum):
@@ -18,18 +26,41 @@ class AllocationMode(StrEnum):
     IMMEDIATE = "immediate"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """`body` is the merge patch that is due, of what differs only; None when nothing is.
+
+    `look_again` is when an answer to the scheduler's question comes due, None when it has asked nothing.
+    """
+
+    body: Mapping[str, object] | None = None
+    look_again: datetime | None = None
+
+
 def report(
-    node: Node, devices: Sequence[Device], scores: PairScores, mode: AllocationMode
-) -> Mapping[str, object] | None:
-    """The merge patch that makes the live node say it, only of what differs; None when nothing does."""
+    node: Node,
+    devices: Sequence[Device],
+    scores: PairScores,
+    mode: AllocationMode,
+    *,
+    scheduler: HamiScheduler = HamiScheduler.NONE,
+    answered_at: datetime | None = None,
+    now: datetime,
+) -> Report:
+    """What must be written for the live node to say it. `answered_at`: when the handshake was answered last."""
     ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
     wanted = {
-        NODE_REGISTER: encode_register(ordered),
+        NODE_REGISTER: _register(ordered, scheduler),
         NODE_SCORE: encode_scores(scores, [device.uuid for device in ordered]),
         NODE_ALLOCATION: mode.value,
     }
     different = {key: value for key, value in wanted.items() if node.metadata.annotations.get(key) != value}
-    return {"metadata": {"annotations": different}} if different else None
+    due_at = _answer_due(node, scheduler, answered_at, now)
+    if (due_at is not None and due_at <= now) or (different and scheduler is not HamiScheduler.NONE):
+        different[NODE_HANDSHAKE] = encode_reported(now)
+    if different:
+        return Report(body={"metadata": {"annotations": different}})
+    return Report(look_again=due_at)
 
 
 def with_missing(before: Sequence[Device], now: Sequence[Device]) -> tuple[Device, ...]:
@@ -37,3 +68,20 @@ def with_missing(before: Sequence[Device], now: Sequence[Device]) -> tuple[Devic
     found = {device.uuid for device in now}
     lost = (replace(device, healthy=False) for device in before if device.uuid not in found)
     return tuple(sorted((*now, *lost), key=lambda device: (device.index, device.uuid)))
+
+
+def _register(devices: Sequence[Device], scheduler: HamiScheduler) -> str:
+    if not scheduler.asks:
+        return encode_register(devices)
+    # The text has no way to escape what separates its fields.
+    speakable = [replace(device, type=device.type.translate(_TEXT_SEPARATORS)) for device in devices]
+    return encode_register_text(speakable, 7 if scheduler is HamiScheduler.V2_4 else 9)
+
+
+def _answer_due(node: Node, scheduler: HamiScheduler, answered_at: datetime | None, now: datetime) -> datetime | None:
+    """A report that stands needs no other; a question or a deletion is answered, but not more often than HAMi does."""
+    value = node.metadata.annotations.get(NODE_HANDSHAKE)
+    asked = value is None or decode_handshake(value).state is not HandshakeState.REPORTED
+    if not scheduler.asks or not asked:
+        return None
+    return now if answered_at is None else max(now, answered_at + HANDSHAKE_EVERY)

@@ -1,6 +1,32 @@
 """The node daemon's settings, as plain values."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class HamiScheduler(StrEnum):
+    """The oldest of HAMi's schedulers that must understand this node."""
+
+    NONE = "off"
+    V2_4 = "2.4"
+    """Reads 7 text fields and wants its handshake answered."""
+    V2_7 = "2.7"
+    """Reads 9 text fields and wants its handshake answered."""
+    V2_9 = "2.9"
+    """Reads JSON, but reads it again only after a handshake (or when kubelet's count changes)."""
+
+    @property
+    def asks(self) -> bool:
+        return self in (HamiScheduler.V2_4, HamiScheduler.V2_7)
+
+
+class RequestedAllocation(StrEnum):
+    """How Allocate shall learn which pod it serves."""
+
+    AUTO = "auto"
+    """By slots where the node can, else immediately."""
+    SLOTS = "slots"
+    IMMEDIATE = "immediate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,10 +37,16 @@ class KubeletSettings:
     """How often the sockets are looked at; kubelet must be answered within a second of its return."""
     register_seconds: float = 5.0
     """Deadline of one Register call."""
+    numa_hints: bool = False
+    """Tell kubelet each GPU's NUMA node."""
 
     @property
     def kubelet_socket(self) -> str:
         return f"{self.root}/device-plugins/kubelet.sock"
+
+    @property
+    def pod_resources_socket(self) -> str:
+        return f"{self.root}/pod-resources/kubelet.sock"
 
     @property
     def endpoint(self) -> str:
@@ -34,7 +66,13 @@ class AgentSettings:
     """How long one Allocate may wait for news of its pod."""
     prefer_seconds: float = 0.5
     """How long one GetPreferredAllocation may."""
+    allocation: RequestedAllocation = RequestedAllocation.AUTO
+    cdi_directory: str = "/var/run/cdi"
+    """Where the specs of slots are written."""
+    pre_start_seconds: float = 10.0
+    """How long one PreStartContainer may look for a proof; kubelet gives up after 30 s and tries again later."""
     read_seconds: float = 30.0
     """Between two readings of the GPUs."""
     retry_seconds: float = 5.0
     """Between two tries while there is no driver or no GPU."""
+    hami_scheduler: HamiScheduler = HamiScheduler.NONE

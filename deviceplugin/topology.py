@@ -1,7 +1,8 @@
 """Readings of a machine to its link matrix: tokens as `nvidia-smi topo -m` prints them, scores and GB/s."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import permutations
 
 from deviceplugin.bandwidth import pair_gbps, socket_link
 from deviceplugin.readings import GpuReading, MachineReading, PairReading, PcieLevel, PeerStatus
@@ -40,6 +41,24 @@ class Topology:
     links: Matrix
     scores: ScoreMatrix
     bandwidth_gbps: BandwidthMatrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsymmetricPair:
+    """Two GPUs that disagree on how many NVLinks join them."""
+
+    first: GpuReading
+    second: GpuReading
+    links_there: int
+    """As the first counts them."""
+    links_back: int
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"GPU {self.first.index} ({self.first.uuid}) counts {self.links_there} NVLinks to GPU {self.second.index} "
+            f"({self.second.uuid}), which counts {self.links_back} back; the pair is scored by the smaller number"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +107,30 @@ def count_nvlinks(first: GpuReading, second: GpuReading, pair: PairReading) -> i
     return through_switches if through_switches and _switches_usable(first, second, pair) else 0
 
 
-def pair_scores(topology: Topology) -> PairScores:
-    """Scores by UUID, the worse of the two directions; a pair that could not be computed is left out."""
-    uuids: Sequence[DeviceUUID] = [gpu.uuid for gpu in topology.gpus]
+def pair_scores(topology: Topology, shared: Collection[DeviceUUID] | None = None) -> PairScores:
+    """Scores by UUID, the worse of the two directions; a pair that could not be computed is left out.
+
+    Of the `shared` devices only, of all GPUs for None. MIG devices have no links of their own: their row is empty.
+    """
+    places = {gpu.uuid: place for place, gpu in enumerate(topology.gpus)}
+    uuids = list(places) if shared is None else list(shared)
     scores: dict[DeviceUUID, dict[DeviceUUID, int]] = {uuid: {} for uuid in uuids}
-    for row, uuid in enumerate(uuids):
-        for column, other in enumerate(uuids):
-            there, back = topology.scores[row][column], topology.scores[column][row]
-            if row != column and there is not None and back is not None:
-                scores[uuid][other] = min(there, back)
+    for uuid, other in permutations([uuid for uuid in uuids if uuid in places], 2):
+        there = topology.scores[places[uuid]][places[other]]
+        back = topology.scores[places[other]][places[uuid]]
+        if there is not None and back is not None:
+            scores[uuid][other] = min(there, back)
     return scores
+
+
+def asymmetric_pairs(machine: MachineReading) -> tuple[AsymmetricPair, ...]:
+    """Pairs whose ends count different NVLinks to each other; scored by the smaller count."""
+    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    return tuple(
+        AsymmetricPair(first=gpus[first], second=gpus[second], links_there=pair.links_there, links_back=pair.links_back)
+        for (first, second), pair in sorted(machine.pairs.items())
+        if pair.links_there != pair.links_back
+    )
 
 
 def score_token(token: str) -> int | None:

@@ -6,6 +6,9 @@ from typing import NewType
 
 DeviceUUID = NewType("DeviceUUID", str)
 
+MIG_MODE = "mig"
+"""The `mode` of a GPU whose instances are made as containers ask for them."""
+
 VENDOR = "NVIDIA"
 """The second field of every device entry on a pod; the vendor, not the model."""
 
@@ -20,6 +23,9 @@ class MigPlacement:
     start: int
     size: int
 
+    def overlaps(self, other: "MigPlacement") -> bool:
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
@@ -30,6 +36,14 @@ class MigProfile:
     cores: int
     slice_count: int
     placements: tuple[MigPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """The part of a GPU in MIG mode that a share is: a profile's name and where it lies."""
+
+    profile: str
+    placement: MigPlacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +75,8 @@ class DeviceShare:
     memory_mib: int
     cores: int
     """Percent of one GPU; 0 means no core limit."""
+    instance: MigInstance | None = None
+    """For a GPU in MIG mode; travels in an annotation of its own."""
 
 
 ContainerShares = tuple[DeviceShare, ...]

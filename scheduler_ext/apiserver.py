@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from proto.kubernetes.client import ApiServer
+from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import NODES, PODS, RESOURCE_QUOTAS, Node, Object, ObjectReference, Pod, Resource
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
-from scheduler_ext.binding.filtering import Notice
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import pod_key

@@ -17,13 +17,14 @@ from proto.extender import (
     encode_binding_result,
     encode_filter_result,
 )
+from proto.kubernetes.events import EventRecorder
+from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.apiserver import ClusterWatch, pod_reference
 from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.filtering import Filtered, Notice, passed_through, refused, request_of, reserve, simulate
+from scheduler_ext.binding.filtering import Filtered, passed_through, refused, request_of, reserve, simulate
 from scheduler_ext.binding.view import pod_name
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.events import EventRecorder
 from scheduler_ext.requests import GpuRequest, RequestSettings
 from scheduler_ext.settings import ServeSettings
 
@@ -82,7 +83,7 @@ class Extender:
         if wanted is None:
             return passed_through(args)
         if args.nodes is not None:
-            return Filtered(result=simulate(wanted, args.nodes))
+            return Filtered(result=simulate(wanted, args.nodes, self._requests))
         return await self._live(args, wanted, args.node_names or [])
 
     async def _live(self, args: ExtenderArgs, wanted: GpuRequest, node_names: list[str]) -> Filtered:

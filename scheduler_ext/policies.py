@@ -103,28 +103,33 @@ def alias_warnings(text: str, key: str = "--gpu-scheduler-policy") -> tuple[str,
 
 
 def read_policies(annotations: dict[str, str], node: NodePolicy, gpu: GpuPolicy) -> Policies:
-    """The defaults `node` and `gpu`, overridden by the pod's annotations.
+    """The cluster's policies `node` and `gpu`, overridden by the pod's annotations.
 
-    An unknown word in an annotation places the pod as HAMi would (binpack over nodes, spread over GPUs), with a
-    warning. Raises PolicyError for bad weights.
+    A word that is no policy does not override, and is warned of. Raises PolicyError for bad weights.
     """
     warnings: list[str] = []
     if NODE_POLICY in annotations:
         text = annotations[NODE_POLICY]
-        node = NodePolicy.SPREAD if text == NodePolicy.SPREAD else NodePolicy.BINPACK
-        if text not in set(NodePolicy):
-            warnings.append(f"{NODE_POLICY}: unknown node policy {text!r}; placed by binpack")
+        if text in set(NodePolicy):
+            node = NodePolicy(text)
+        else:
+            warnings.append(f"{NODE_POLICY}: unknown node policy {text!r}; placed by the cluster's, {node}")
     if GPU_POLICY in annotations:
         text = annotations[GPU_POLICY]
-        gpu = _gpu_policy(text)
-        warnings += (f"{GPU_POLICY}: unknown GPU policy {word!r}; ignored" for word in _unknown_words(text))
+        fate = f"placed by the cluster's, {gpu.text}" if _names_no_policy(text) else "ignored"
+        warnings += (f"{GPU_POLICY}: unknown GPU policy {word!r}; {fate}" for word in _unknown_words(text))
         warnings += alias_warnings(text, GPU_POLICY)
+        gpu = gpu if _names_no_policy(text) else _gpu_policy(text)
     return Policies(node=node, gpu=gpu, weights=_weights(annotations), warnings=tuple(warnings))
 
 
 def _tokens(text: str) -> list[str]:
     """A single word is taken as it stands, blanks included; the words of a list are trimmed."""
     return [token.strip() for token in text.split(",")] if "," in text else [text]
+
+
+def _names_no_policy(text: str) -> bool:
+    return not any(token in _GPU_WORDS or token in _ALIASES for token in _tokens(text))
 
 
 def _unknown_words(text: str) -> list[str]:
@@ -138,7 +143,7 @@ def _gpu_policy(text: str) -> GpuPolicy:
     if "," in text or tokens == ["numa"]:
         keys, bound_keys = _chain(tokens)
     else:
-        keys, bound_keys = _SINGLE_KEYS.get(tokens[0], _SINGLE_KEYS["spread"])
+        keys, bound_keys = _SINGLE_KEYS[tokens[0]]
     return GpuPolicy(
         text=text,
         keys=keys,

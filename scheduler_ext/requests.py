@@ -23,6 +23,17 @@ class RequestError(ValueError):
         self.problem = problem
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceNames:
+    """What a container's resources are called. A quota's keys are `limits.` and the name."""
+
+    count: str = keys.RESOURCE_COUNT
+    memory: str = keys.RESOURCE_MEMORY
+    memory_percentage: str = keys.RESOURCE_MEMORY_PERCENTAGE
+    cores: str = keys.RESOURCE_CORES
+    priority: str = keys.RESOURCE_PRIORITY
+
+
 class ContainerKind(StrEnum):
     INIT = "init"
     """Runs to its end before the next container starts."""
@@ -33,14 +44,17 @@ class ContainerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSettings:
-    """Defaults of the cluster. A memory request is multiplied by `memory_factor` to get MiB."""
+    """Names and defaults of the cluster. A memory request is multiplied by `memory_factor` to get MiB."""
 
+    names: ResourceNames = field(default_factory=ResourceNames)
     default_memory_mib: int = 0
     """For containers that ask for no memory; 0 gives them the whole GPU."""
     default_cores: int = 0
     memory_factor: int = 1
     node_policy: NodePolicy = NodePolicy.BINPACK
     gpu_policy: GpuPolicy = field(default_factory=lambda: parse_gpu_policy("spread"))
+    node_topology: bool = True
+    """Whether a topology-aware pod of several GPUs goes to the node that connects them best; HAMi does not look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +67,10 @@ class ContainerNeed:
     memory_percent: int | None
     cores: int
     """Percent of one GPU as asked for, also above 100: the device score counts it so. 0 shares without a limit."""
+    priority: int | None = None
+    """For the limits inside the container; no GPU is chosen by it."""
+    container: str = field(default="", compare=False)
+    """Whose need it is."""
 
     @property
     def reserved_cores(self) -> int:
@@ -90,6 +108,7 @@ class GpuRequest:
     policies: Policies
     filter: DeviceFilter = field(default_factory=DeviceFilter)
     numa_bound: bool = False
+    node_topology: bool = True
 
 
 def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
@@ -111,6 +130,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         policies=policies,
         filter=_device_filter(annotations),
         numa_bound=annotations.get(keys.NUMA_BIND, "") in _TRUE_WORDS,
+        node_topology=settings.node_topology,
     )
 
 
@@ -132,46 +152,49 @@ def pod_key(pod: Pod) -> str:
     return pod.metadata.uid or f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
 
 
-def gpu_count(container: Container) -> int:
+def gpu_count(container: Container, names: ResourceNames) -> int:
     """How many GPUs the container asks for, 0 when that cannot be read."""
     try:
-        return _amount(container, keys.RESOURCE_COUNT) or 0
+        return _amount(container, names.count) or 0
     except RequestError:
         return 0
 
 
 def _need(container: Container, settings: RequestSettings) -> ContainerNeed | None:
-    count = _amount(container, keys.RESOURCE_COUNT)
+    names = settings.names
+    count = _amount(container, names.count)
     if not count:
         return None
-    memory_mib = _memory_mib(container, settings.memory_factor)
-    percent = _percent(container)
+    memory_mib = _memory_mib(container, names.memory, settings.memory_factor)
+    percent = _percent(container, names.memory_percentage)
     if percent is None and memory_mib == 0:
         memory_mib = settings.default_memory_mib
         percent = None if memory_mib else 100
-    cores = _amount(container, keys.RESOURCE_CORES)
+    cores = _amount(container, names.cores)
     return ContainerNeed(
         count=count,
         memory_mib=memory_mib,
         memory_percent=percent,
         cores=settings.default_cores if cores is None else min(cores, _INT32_MAX),
+        priority=_amount(container, names.priority),
+        container=container.name,
     )
 
 
-def _memory_mib(container: Container, factor: int) -> int:
-    amount = (_amount(container, keys.RESOURCE_MEMORY) or 0) * max(factor, 1)
+def _memory_mib(container: Container, key: str, factor: int) -> int:
+    amount = (_amount(container, key) or 0) * max(factor, 1)
     if amount > _INT32_MAX:
         raise RequestError(
             container.name,
-            keys.RESOURCE_MEMORY,
+            key,
             f"{amount} MiB is more than any GPU has; the number counts MiB already, so 8 GiB is written 8192",
         )
     return amount
 
 
-def _percent(container: Container) -> int | None:
+def _percent(container: Container, key: str) -> int | None:
     """None when unset; 0 counts as unset, above 100 as 100."""
-    percent = _amount(container, keys.RESOURCE_MEMORY_PERCENTAGE)
+    percent = _amount(container, key)
     return min(percent, 100) if percent else None
 
 

@@ -213,7 +213,7 @@ async def _start_node(run: _Run, api: ApiServer, url: str, name: str, kind: str)
     run.stack.push_async_callback(kubelet.stop)
     await kubelet.start()
     flags = ["run", "--node-name", name, "--kubeconfig", str(run.kubeconfig), "--kubelet-root", str(root)]
-    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook")]
+    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook"), "--metrics-bind-address", ""]
     environment = {"TOPOGPU_FAKE_NVML_MACHINE": str(machine_file)}
     if run.library is not None:
         flags += ["--nvml-library", str(run.library)]

@@ -9,6 +9,8 @@ from proto import __version__
 _COMMANDS = {
     "run": ("deviceplugin.cli.run", "Serve this node's GPUs to kubelet and describe them on the Node."),
     "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
+    "install-hook": ("deviceplugin.cli.install_hook", "Install HAMi-core on this node, or bring it up to date."),
+    "doctor": ("deviceplugin.cli.doctor", "Say what keeps this node from serving its GPUs, and what to do."),
     "devices": ("deviceplugin.cli.devices", "List the GPUs of this machine as they would be advertised."),
 }
 
@@ -22,7 +24,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -40,6 +42,7 @@ def main() -> None:
 
     \b
       topogpu-device-plugin run          on every GPU node, as its DaemonSet does
+      topogpu-device-plugin doctor       what is wrong on this node, and what to do
       topogpu-device-plugin devices      the GPUs of this machine
       topogpu-device-plugin topo         their links: matrix, scores and GB/s
       nvidia-smi topo -m | topogpu-device-plugin topo --smi -

@@ -7,7 +7,8 @@ from typing import TypeVar
 import click
 
 from deviceplugin.described import describe_reading
-from deviceplugin.machine_description import MachineDescriptionError, read_machine_description
+from deviceplugin.machine_description import read_machine_description
+from deviceplugin.machine_yaml import MachineDescriptionError
 from deviceplugin.nvml import Nvml, NvmlUnavailable
 from deviceplugin.readings import MachineReading
 

@@ -5,6 +5,8 @@ container := share* ";"
 share     := UUID "," "NVIDIA" "," MiB "," cores ":"
 """
 
+from collections.abc import Sequence
+
 from proto.annotations.errors import AnnotationError
 from proto.annotations.values import decode_natural
 from proto.devices import VENDOR, ContainerShares, DeviceShare, DeviceUUID, PodShares
@@ -30,6 +32,22 @@ def decode_pod_devices(key: str, value: str, containers: int | None = None) -> P
     if any(pod[containers:]):
         raise AnnotationError(key, "", f"devices for {len(pod)} containers, but the pod has {containers}")
     return pod[:containers] + ((),) * (containers - len(pod))
+
+
+def aligned(pod: PodShares, counts: Sequence[int]) -> PodShares:
+    """The entries at their containers' positions; `counts` is how many devices each container asks for.
+
+    HAMi up to 2.8, and 2.10 on real GPUs, leave out the entries of containers without devices, so that those after
+    them stand too far left. Where that reading explains every entry and the plain one does not, it is taken.
+    """
+    if all(len(shares) in (0, count) for shares, count in zip(pod, counts, strict=True)):
+        return pod
+    entries = [shares for shares in pod if shares]
+    asking = [position for position, count in enumerate(counts) if count]
+    if [len(shares) for shares in entries] != [counts[position] for position in asking]:
+        return pod
+    by_position = dict(zip(asking, entries, strict=True))
+    return tuple(by_position.get(position, ()) for position in range(len(counts)))
 
 
 def _encode_share(share: DeviceShare) -> str:

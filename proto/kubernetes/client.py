@@ -13,11 +13,10 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
-from kubernetes.aio.client import ApiClient
-from kubernetes.aio.config import ConfigException
 
 from proto.kubernetes.kubeconfig import ApiServerUnconfigured, Configure, load_configuration
 from proto.kubernetes.objects import PODS, Binding, Object, ObjectList, Resource, Status
+from proto.kubernetes.official import ApiClient, ConfigException
 from proto.kubernetes.wire import (
     Added,
     Bookmark,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from proto.kubernetes.official import ConfigException, Configuration, load_incluster_config, load_kube_config
 
 Configure = Callable[[], Awaitable[Any]]
 """Reads the credentials anew into the same Configuration. Raises ApiServerUnconfigured."""

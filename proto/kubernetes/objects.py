@@ -2,7 +2,7 @@
 
 Names follow the API in snake case; unknown fields are ignored on reading, so these structs are never written back
 whole: writes are patches, Bindings, Events and Leases. Timestamps stay the RFC 3339 text of the wire.
-Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, admission.k8s.io/v1.
+Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, admission.k8s.io/v1, authorization.k8s.io/v1.
 """
 
 from typing import Any, Generic, TypeVar
@@ -63,6 +63,7 @@ class Container(Object):
     resources: Resources = msgspec.field(default_factory=Resources)
     restart_policy: str = ""
     """`Always` on an init container makes it a sidecar."""
+    restart_policy_rules: list[dict[str, Any]] = []
     security_context: dict[str, Any] | None = None
 
 
@@ -214,6 +215,32 @@ class Status(Object):
     code: int = 0
 
 
+class ResourceAttributes(Object):
+    """What somebody would do; the empty group is the core one, the empty namespace all of them."""
+
+    verb: str = ""
+    resource: str = ""
+    group: str = ""
+    namespace: str = ""
+
+
+class AccessReviewSpec(Object):
+    resource_attributes: ResourceAttributes = msgspec.field(default_factory=ResourceAttributes)
+
+
+class AccessReviewStatus(Object):
+    allowed: bool = False
+    reason: str = ""
+
+
+class SelfSubjectAccessReview(Object):
+    """Whether we may do it; created to be answered, never stored."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: AccessReviewSpec = msgspec.field(default_factory=AccessReviewSpec)
+    status: AccessReviewStatus = msgspec.field(default_factory=AccessReviewStatus)
+
+
 class UserInfo(Object):
     username: str = ""
     uid: str = ""
@@ -280,3 +307,6 @@ NODES = Resource("v1", "nodes", False, Node)
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", True, ResourceQuota)
 EVENTS = Resource("v1", "events", True, Event)
 LEASES = Resource("coordination.k8s.io/v1", "leases", True, Lease)
+SELF_SUBJECT_ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io/v1", "selfsubjectaccessreviews", False, SelfSubjectAccessReview
+)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from proto.extender import ExtenderArgs, FilterResult
+from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
@@ -12,17 +13,6 @@ from scheduler_ext.scheduling.decide import Decision, decide
 
 MOST_NODES_NAMED = 20
 """An event that lists more fitting nodes than these helps nobody and costs every `/filter` time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """A line for the events of a pod or node."""
-
-    reason: str
-    message: str
-    warning: bool = True
-    distinct: bool = False
-    """Whether another message is another matter, told even when one with this reason was told a moment ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +56,17 @@ def reserve(
         return _with_warnings(request, refused(decision.error))
     if decision.node is None:
         ledger.forget(uid)
-        result = FilterResult(failed_nodes=decision.failed)
-        return _with_warnings(request, Filtered(result=result, notices=(_no_node(decision.failed, len(node_names)),)))
+        failed = decision.failed
+        notice = _no_node(failed, len(node_names))
+        return _with_warnings(request, Filtered(result=FilterResult(failed_nodes=failed), notices=(notice,)))
     ledger.reserve(uid, pod, decision.node, decision.shares, now + lease_seconds)
     result = FilterResult(node_names=[decision.node])
     return _with_warnings(request, Filtered(result=result, notices=(_fits(decision, len(node_names)),)))
 
 
-def simulate(request: GpuRequest, nodes: Sequence[Node]) -> FilterResult:
+def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:
     """The best of the given nodes as if nothing ran on them; reserves nothing."""
-    ledger = Ledger()
+    ledger = Ledger(settings)
     ledger.replace_nodes(nodes)
     decision = decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
     if decision.error:
@@ -85,7 +76,7 @@ def simulate(request: GpuRequest, nodes: Sequence[Node]) -> FilterResult:
 
 
 def _with_warnings(request: GpuRequest, answer: Filtered) -> Filtered:
-    warnings = tuple(Notice(reason="UnknownPolicy", message=text) for text in request.policies.warnings)
+    warnings = tuple(Notice(reason="UnknownPolicy", message=text, distinct=True) for text in request.policies.warnings)
     return Filtered(result=answer.result, notices=(*warnings, *answer.notices)) if warnings else answer
 
 

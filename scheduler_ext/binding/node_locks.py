@@ -9,7 +9,7 @@ from proto.annotations.keys import NODE_LOCK
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.binding.lock import Owner, PodName, Take, Wait, is_held_by, judge, owner_of
-from scheduler_ext.binding.view import NodeFacts, View, concerns_gpus, node_facts, owner_state, pod_facts
+from scheduler_ext.binding.view import NodeFacts, View, node_facts, owner_state, pod_facts
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class NodeLocks:
             if error.status == 404:
                 return Owner.GONE
             raise
-        if not concerns_gpus(found):
+        if not self._view.concerns_gpus(found):
             return Owner.GONE
         self._view.apply_pod(found)
         return owner_state(pod_facts(found), node)

@@ -4,20 +4,10 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proto.annotations.keys import (
-    BIND_PHASE,
-    NODE_ALLOCATION,
-    NODE_LOCK,
-    POD_NODE,
-    RESOURCE_CORES,
-    RESOURCE_COUNT,
-    RESOURCE_MEMORY,
-    RESOURCE_MEMORY_PERCENTAGE,
-)
+from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_LOCK, POD_NODE
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.binding.lock import Owner, PodName
-
-_RESOURCES = frozenset({RESOURCE_COUNT, RESOURCE_MEMORY, RESOURCE_MEMORY_PERCENTAGE, RESOURCE_CORES})
+from scheduler_ext.requests import ResourceNames, containers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +61,9 @@ def owner_state(pod: PodFacts | None, node: str) -> Owner:
 class View:
     """Nodes by name, and the pods that ask for GPUs by namespace and name; wakes whoever waits for a change."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: ResourceNames | None = None) -> None:
+        names = names or ResourceNames()
+        self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
         self._nodes: dict[str, NodeFacts] = {}
         self._pods: dict[PodName, PodFacts] = {}
         self._next_change: asyncio.Event | None = None
@@ -106,13 +98,20 @@ class View:
         self._changed()
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        self._pods = {pod_name(pod): pod_facts(pod) for pod in pods if concerns_gpus(pod)}
+        self._pods = {pod_name(pod): pod_facts(pod) for pod in pods if self.concerns_gpus(pod)}
         self._changed()
 
     def apply_pod(self, pod: Pod) -> None:
-        if concerns_gpus(pod):
+        if self.concerns_gpus(pod):
             self._pods[pod_name(pod)] = pod_facts(pod)
             self._changed()
+
+    def concerns_gpus(self, pod: Pod) -> bool:
+        """Whether the pod asks for GPUs or any scheduler has treated it so."""
+        if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
+            return True
+        asked = (each.resources for each in containers(pod))
+        return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
 
     def remove_pod(self, pod: Pod) -> None:
         """A later pod of the same name stays."""
@@ -124,11 +123,3 @@ class View:
 
 def pod_name(pod: Pod) -> PodName:
     return PodName(namespace=pod.metadata.namespace, name=pod.metadata.name)
-
-
-def concerns_gpus(pod: Pod) -> bool:
-    """Whether the pod asks for GPUs or any scheduler has treated it so."""
-    if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
-        return True
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    return any(not _RESOURCES.isdisjoint((*c.resources.limits, *c.resources.requests)) for c in containers)

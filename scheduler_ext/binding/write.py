@@ -8,9 +8,11 @@ from proto.annotations.keys import (
     BIND_TIME,
     DEVICES_ALLOCATED,
     DEVICES_TO_ALLOCATE,
+    MIG_ALLOCATIONS,
     POD_NODE,
     POD_TIME,
 )
+from proto.annotations.mig_allocations import encode_mig_allocations, mig_allocations
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import Binding, ObjectMeta, ObjectReference
@@ -34,7 +36,7 @@ def binding_of(pod: PodName, uid: str, node: str, shares: PodShares | None, now:
 
 
 def _annotations(node: str, shares: PodShares, now: datetime) -> dict[str, str]:
-    devices = encode_pod_devices(shares)
+    devices, instances = encode_pod_devices(shares), mig_allocations(shares)
     return {
         POD_NODE: node,
         POD_TIME: encode_time(now),
@@ -42,4 +44,5 @@ def _annotations(node: str, shares: PodShares, now: datetime) -> dict[str, str]:
         DEVICES_ALLOCATED: devices,
         BIND_PHASE: BindPhase.ALLOCATING,
         BIND_TIME: encode_time(now),
+        **({MIG_ALLOCATIONS: encode_mig_allocations(instances)} if instances else {}),
     }

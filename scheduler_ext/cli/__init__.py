@@ -12,7 +12,7 @@ from scheduler_ext.cli.serve import serve
 def main() -> None:
     """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.
 
-    `serve` answers kube-scheduler over HTTP. `decide` takes one decision offline, on files that kubectl writes, and
+    `serve` answers kube-scheduler over HTTP. `decide` takes decisions offline, on files that kubectl writes, and
     shows why.
 
     Shell completion: eval "$(_TOPOGPU_SCHEDULER_COMPLETE=bash_source topogpu-scheduler)" (or zsh_source, fish_source).

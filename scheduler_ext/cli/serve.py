@@ -13,14 +13,15 @@ import click
 from aiohttp import web
 
 from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
+from proto.kubernetes.events import EventRecorder
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.view import View
 from scheduler_ext.cli.logs import configure_logging
+from scheduler_ext.cli.options import request_options
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.events import EventRecorder
 from scheduler_ext.http_server import Extender
-from scheduler_ext.policies import PolicyError, alias_warnings, parse_gpu_policy, parse_node_policy
+from scheduler_ext.policies import alias_warnings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
@@ -45,13 +46,7 @@ class PortTaken(Exception):
               help="Where kube-scheduler calls us; port 0 takes a free one.")  # fmt: skip
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, or the cluster around us.")
 @click.option("--scheduler-name", default="", help="Source of our events; topogpu-scheduler when empty.")
-@click.option("--node-scheduler-policy", default="binpack", show_default=True, help="binpack or spread.")
-@click.option("--gpu-scheduler-policy", default="spread", show_default=True,
-              help="binpack, spread, topology-aware, mutex, numa, or a comma list of them.")  # fmt: skip
-@click.option("--default-mem", type=click.IntRange(min=0), default=0, show_default=True,
-              help="MiB for a container that asks for no GPU memory; 0 gives it the whole GPU.")  # fmt: skip
-@click.option("--default-cores", type=click.IntRange(0, 100), default=0, show_default=True,
-              help="Percent of a GPU's cores for a container that asks for none; 0 sets no limit.")  # fmt: skip
+@request_options
 @click.option("--default-gpu", type=click.IntRange(min=1), default=1, show_default=True,
               help="GPUs of a container that asks for GPU memory or cores alone; set at admission.")  # fmt: skip
 @click.option("--node-lock-timeout", default="5m", show_default=True,
@@ -65,10 +60,7 @@ def serve(
     http_bind: str,
     kubeconfig: str | None,
     scheduler_name: str,
-    node_scheduler_policy: str,
-    gpu_scheduler_policy: str,
-    default_mem: int,
-    default_cores: int,
+    requests: RequestSettings,
     default_gpu: int,
     node_lock_timeout: str,
     log_format: str,
@@ -87,16 +79,10 @@ def serve(
             scheduler_name=scheduler_name or DEFAULT_SCHEDULER_NAME,
             node_lock_ttl_seconds=parse_duration(node_lock_timeout),
         )
-        requests = RequestSettings(
-            default_memory_mib=default_mem,
-            default_cores=default_cores,
-            node_policy=parse_node_policy(node_scheduler_policy),
-            gpu_policy=parse_gpu_policy(gpu_scheduler_policy),
-        )
-        for warning in alias_warnings(gpu_scheduler_policy):
+        for warning in alias_warnings(requests.gpu_policy.text):
             log.warning("%s", warning)
         asyncio.run(_serve(address, kubeconfig, settings, requests))
-    except (SettingsError, PolicyError, ApiServerUnconfigured, PortTaken) as error:
+    except (SettingsError, ApiServerUnconfigured, PortTaken) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -121,7 +107,7 @@ async def running_extender(
     api: ApiServer, settings: ServeSettings, requests: RequestSettings
 ) -> AsyncIterator[Extender]:
     """The extender with its watches and events; on the way out binds under way are finished."""
-    ledger, view = Ledger(), View()
+    ledger, view = Ledger(requests), View(requests.names)
     events = EventRecorder(api=api, component=settings.scheduler_name, now=_now, monotonic=time.monotonic)
     watch = ClusterWatch(api=api, ledger=ledger, view=view, tell=events.record)
     binder = Binder(

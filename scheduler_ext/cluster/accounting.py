@@ -1,9 +1,10 @@
-"""What a pod holds of each GPU over its whole life."""
+"""What a pod holds of each GPU, and for how long."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from proto.devices import ContainerShares, DeviceUUID, PodShares
+from proto.devices import DeviceUUID, PodShares
+from proto.kubernetes.objects import Container, ContainerStatus, Pod
 from scheduler_ext.requests import ContainerKind
 
 
@@ -32,23 +33,53 @@ NOTHING = Footprint()
 Footprints = Mapping[DeviceUUID, Footprint]
 
 
+def held_by(pod: Pod, kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
+    """The most the pod may still hold of each GPU: less than at first once its init containers can never run again."""
+    if _inits_are_over(pod):
+        shares = tuple(() if kind is ContainerKind.INIT else each for kind, each in zip(kinds, shares, strict=True))
+    return effective(kinds, shares)
+
+
 def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
     """The most a pod ever holds of each GPU at once, each dimension by itself.
 
     Containers start in order: an init container runs beside the sidecars started before it, the app containers run
-    beside all sidecars. `kinds` and `shares` have one entry per container.
+    beside all sidecars (KEP-753 of kubernetes/enhancements). `kinds` and `shares` have one entry per container.
     """
     running: dict[DeviceUUID, Footprint] = {}
     peak: dict[DeviceUUID, Footprint] = {}
     for kind, container in zip(kinds, shares, strict=True):
-        if kind is not ContainerKind.INIT:
-            _add(running, container)
-            continue
-        for uuid, footprint in _init_footprints(container):
-            peak[uuid] = peak.get(uuid, NOTHING) | (running.get(uuid, NOTHING) + footprint)
-    for uuid, footprint in running.items():
-        peak[uuid] = peak.get(uuid, NOTHING) | footprint
+        beside = dict(running) if kind is ContainerKind.INIT else running
+        for share in container:
+            held = beside.get(share.uuid, NOTHING) + Footprint(1, share.memory_mib, share.cores)
+            beside[share.uuid] = held
+            peak[share.uuid] = peak.get(share.uuid, NOTHING) | held
     return peak
+
+
+def _inits_are_over(pod: Pod) -> bool:
+    """Whether no ordinary init container can run again.
+
+    Having ended is not enough: kubelet runs init containers anew when it makes a pod's sandbox anew, say after a
+    reboot, and a GPU that was given away meanwhile would be booked twice. Only a pod that restarts nothing is never
+    given a second sandbox (kubelet's computePodActions in kubernetes/kubernetes).
+    """
+    if pod.spec.restart_policy != "Never" or pod.status.phase != "Running":
+        return False
+    ordinary = [each for each in pod.spec.init_containers if each.restart_policy != "Always"]
+    if any(map(_restarts, (*ordinary, *pod.spec.containers))):
+        return False
+    ended = {status.name for status in pod.status.init_container_statuses if _ended_well(status)}
+    return all(container.name in ended for container in ordinary)
+
+
+def _restarts(container: Container) -> bool:
+    """Whether it has a restart policy of its own beside its pod's."""
+    return bool(container.restart_policy_rules) or container.restart_policy not in ("", "Never")
+
+
+def _ended_well(status: ContainerStatus) -> bool:
+    return status.state.terminated is not None and status.state.terminated.exit_code == 0
 
 
 def total(footprints: Iterable[Footprint]) -> Footprint:
@@ -58,16 +89,3 @@ def total(footprints: Iterable[Footprint]) -> Footprint:
         memory_mib += footprint.memory_mib
         cores += footprint.cores
     return Footprint(slots, memory_mib, cores)
-
-
-def _add(running: dict[DeviceUUID, Footprint], container: ContainerShares) -> None:
-    for share in container:
-        held = Footprint(1, share.memory_mib, share.cores)
-        running[share.uuid] = running.get(share.uuid, NOTHING) + held
-
-
-def _init_footprints(container: ContainerShares) -> Iterable[tuple[DeviceUUID, Footprint]]:
-    """An init container takes one slot of a GPU, however often it names it."""
-    held: dict[DeviceUUID, Footprint] = {}
-    _add(held, container)
-    return [(uuid, Footprint(1, footprint.memory_mib, footprint.cores)) for uuid, footprint in held.items()]

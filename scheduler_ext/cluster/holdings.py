@@ -1,17 +1,22 @@
-"""What one bound pod holds, read from its annotation with no trust in it."""
+"""What one bound pod holds, read from its annotations with no trust in them."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
+from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations, mig_allocations
 from proto.annotations.pod_devices import decode_pod_devices
-from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
+from proto.devices import MIG_MODE, ContainerShares, Device, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.accounting import Footprints, effective
-from scheduler_ext.requests import ContainerKind, container_kinds, containers, gpu_count
+from scheduler_ext.cluster.accounting import Footprints, effective, held_by
+from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, containers, gpu_count
 
 _ENDED = frozenset({"Succeeded", "Failed"})
+
+Placements = Mapping[DeviceUUID, Sequence[MigPlacement]]
+_NO_PLACEMENTS: Placements = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,35 +26,81 @@ class Holding:
     node: str
     namespace: str
     footprints: Footprints = field(default_factory=dict)
+    placements: Placements = field(default_factory=lambda: _NO_PLACEMENTS)
+    """Of the GPUs whose every share is known to be a MIG instance: until the pod is gone, also its init containers'."""
     unreadable: str = ""
     wanted: int = 0
     """The most GPUs one of its containers asks for."""
     problem: str = ""
 
 
-def read_holding(pod: Pod) -> Holding | None:
+def read_holding(pod: Pod, names: ResourceNames) -> Holding | None:
     """None unless the pod is bound, has devices and still runs or may yet run; a terminating pod still holds them."""
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     if not pod.spec.node_name or not value or pod.status.phase in _ENDED:
         return None
-    node, namespace = pod.spec.node_name, pod.metadata.namespace or "default"
+    node, namespace = pod.spec.node_name, _namespace(pod)
     try:
-        kinds, shares = _aligned(pod, value)
+        kinds, shares = _aligned(pod, value, names)
     except AnnotationError as error:
-        wanted = max((gpu_count(container) for container in containers(pod)), default=0)
+        wanted = max((gpu_count(container, names) for container in containers(pod)), default=0)
         return Holding(node=node, namespace=namespace, unreadable=value, wanted=wanted, problem=str(error))
-    return Holding(node=node, namespace=namespace, footprints=effective(kinds, shares))
+    placements, problem = _read_placements(pod, shares)
+    footprints = held_by(pod, kinds, shares)
+    return Holding(node=node, namespace=namespace, footprints=footprints, placements=placements, problem=problem)
 
 
-def suspected(holding: Holding, devices: Sequence[Device]) -> frozenset[DeviceUUID]:
-    """The GPUs an unreadable holding may be about: those it names, or all of them when it names too few."""
-    named = frozenset(device.uuid for device in devices if device.uuid in holding.unreadable)
-    if len(named) >= max(holding.wanted, 1):
-        return named
-    return frozenset(device.uuid for device in devices)
+def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
+    """Of a pod that is about to be bound to the node."""
+    return Holding(
+        node=node,
+        namespace=_namespace(pod),
+        footprints=effective(container_kinds(pod), shares),
+        placements=_placements(mig_allocations(shares), shares),
+    )
 
 
-def _aligned(pod: Pod, value: str) -> tuple[tuple[ContainerKind, ...], PodShares]:
+def counted_as_full(holding: Holding, devices: Sequence[Device]) -> frozenset[DeviceUUID]:
+    """The GPUs of which nobody can say what the holding leaves.
+
+    Those an unreadable annotation names, or all when it names too few; those in MIG mode on which its instances are
+    unknown; those not in MIG mode on which it has instances.
+    """
+    if holding.unreadable:
+        named = frozenset(device.uuid for device in devices if device.uuid in holding.unreadable)
+        return named if len(named) >= max(holding.wanted, 1) else frozenset(device.uuid for device in devices)
+    return frozenset(
+        device.uuid
+        for device in devices
+        if device.uuid in holding.footprints and (device.uuid in holding.placements) != (device.mode == MIG_MODE)
+    )
+
+
+def _namespace(pod: Pod) -> str:
+    return pod.metadata.namespace or "default"
+
+
+def _read_placements(pod: Pod, shares: PodShares) -> tuple[Placements, str]:
+    """With the problem of an annotation that cannot be read; empty without one."""
+    value = pod.metadata.annotations.get(MIG_ALLOCATIONS, "")
+    if not value:
+        return _NO_PLACEMENTS, ""
+    try:
+        return _placements(decode_mig_allocations(value), shares), ""
+    except AnnotationError as error:
+        return _NO_PLACEMENTS, str(error)
+
+
+def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Placements:
+    """By GPU. A GPU with more or fewer instances than shares is left out: what is held of it is not known."""
+    found: dict[DeviceUUID, list[MigPlacement]] = {}
+    for allocation in allocations:
+        found.setdefault(allocation.gpu, []).append(allocation.instance.placement)
+    held = Counter(share.uuid for container in shares for share in container) if found else {}
+    return {uuid: tuple(places) for uuid, places in found.items() if held.get(uuid) == len(places)} or _NO_PLACEMENTS
+
+
+def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[ContainerKind, ...], PodShares]:
     """Containers and their shares, one by one.
 
     HAMi 2.10 leaves out the entries of containers without GPUs, so entries are matched to the containers that ask for
@@ -57,8 +108,9 @@ def _aligned(pod: Pod, value: str) -> tuple[tuple[ContainerKind, ...], PodShares
     """
     kinds = container_kinds(pod)
     written = decode_pod_devices(DEVICES_ALLOCATED, value)
+    _refuse_templates(written)
     filled = [entry for entry in written if entry]
-    asking = [position for position, container in enumerate(containers(pod)) if gpu_count(container)]
+    asking = [position for position, container in enumerate(containers(pod)) if gpu_count(container, names)]
     if len(filled) == len(asking):
         shares: list[ContainerShares] = [()] * len(kinds)
         for position, entry in zip(asking, filled, strict=True):
@@ -67,3 +119,12 @@ def _aligned(pod: Pod, value: str) -> tuple[tuple[ContainerKind, ...], PodShares
     if len(written) >= len(kinds) and not any(written[len(kinds) :]):
         return kinds, written[: len(kinds)]
     return (ContainerKind.APP,) * len(filled), tuple(filled)
+
+
+def _refuse_templates(shares: PodShares) -> None:
+    """HAMi 2.5 to 2.9 name a MIG instance `GPU-a[template-slot]`; what it leaves of the GPU is in no annotation."""
+    for position, container in enumerate(shares):
+        for share in container:
+            if "[" in share.uuid:
+                problem = f"{share.uuid} is an instance of a MIG template of HAMi 2.9 or older; recreate the pod"
+                raise AnnotationError(DEVICES_ALLOCATED, f"container {position}", problem)

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from proto.devices import Device, DeviceUUID, PodShares
+from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, total
-from scheduler_ext.cluster.holdings import Holding, read_holding, suspected
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
+from scheduler_ext.cluster.holdings import Holding, counted_as_full, read_holding, reserved_holding
 from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
 from scheduler_ext.cluster.registered import RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
-from scheduler_ext.requests import container_kinds, pod_key
+from scheduler_ext.requests import RequestSettings, pod_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +29,16 @@ class Ledger:
     dictionaries and rebuilds only nodes that changed since the last one.
     """
 
-    def __init__(self, memory_factor: int = 1) -> None:
-        self._memory_factor = memory_factor
+    def __init__(self, settings: RequestSettings | None = None) -> None:
+        self._settings = settings or RequestSettings()
         self._registered: dict[str, RegisteredNode] = {}
         self._unregistered: dict[str, str] = {}
         self._malformed: set[str] = set()
         self._bound: dict[str, Holding] = {}
         self._reserved: dict[str, Holding] = {}
         self._reservations: dict[str, Reservation] = {}
-        self._unreadable: dict[str, dict[str, Holding]] = {}
+        self._held: dict[str, dict[str, Holding]] = {}
+        """Bound and reserved, by node and pod."""
         self._used: dict[str, dict[DeviceUUID, Footprint]] = {}
         self._namespace_used: dict[str, Footprint] = {}
         self._limits: dict[str, dict[str, Limits]] = {}
@@ -56,7 +57,7 @@ class Ledger:
     def apply_node(self, node: Node) -> None:
         name = node.metadata.name
         try:
-            registered = read_node(node)
+            registered = read_node(node, self._settings.names.count)
         except Unregistered as refusal:
             self.remove_node(name)
             self._unregistered[name] = refusal.reason
@@ -88,7 +89,7 @@ class Ledger:
     def apply_pod(self, pod: Pod) -> None:
         """A pod seen bound takes over from its reservation; one that ended holds nothing."""
         uid = pod_key(pod)
-        holding = read_holding(pod)
+        holding = read_holding(pod, self._settings.names)
         if holding is None:
             self._unbind(uid)
             if pod.status.phase in ("Succeeded", "Failed"):
@@ -114,7 +115,7 @@ class Ledger:
     def apply_quota(self, quota: ResourceQuota) -> None:
         namespace = quota.metadata.namespace or "default"
         limits = self._limits.setdefault(namespace, {})
-        limits[quota.metadata.name] = read_limits(quota, self._memory_factor)
+        limits[quota.metadata.name] = read_limits(quota, self._settings)
         self._strictest[namespace] = strictest(limits.values())
 
     def remove_quota(self, quota: ResourceQuota) -> None:
@@ -131,8 +132,7 @@ class Ledger:
         self.forget(uid)
         if uid in self._bound:
             return
-        footprints = effective(container_kinds(pod), shares)
-        holding = Holding(node=node, namespace=pod.metadata.namespace or "default", footprints=footprints)
+        holding = reserved_holding(pod, node, shares)
         self._reserved[uid] = holding
         self._reservations[uid] = Reservation(node=node, shares=shares, until=until)
         self._add(uid, holding)
@@ -161,7 +161,7 @@ class Ledger:
     def snapshot(self, excluding_uid: str = "") -> Snapshot:
         """The cluster as it is now; what the pod `excluding_uid` holds itself does not count."""
         for name in self._changed & self._registered.keys():
-            self._usages[name] = self._usage(name, self._used.get(name, {}), self._unreadable.get(name, {}))
+            self._usages[name] = self._usage(name, self._used.get(name, {}), self._held.get(name, {}).values())
         self._changed.clear()
         nodes = dict(self._usages)
         own = self._bound.get(excluding_uid) or self._reserved.get(excluding_uid)
@@ -199,9 +199,7 @@ class Ledger:
         used = self._used.setdefault(holding.node, {})
         for device, footprint in holding.footprints.items():
             used[device] = used.get(device, NOTHING) + footprint
-        self._unreadable.setdefault(holding.node, {})
-        if holding.unreadable:
-            self._unreadable[holding.node][uid] = holding
+        self._held.setdefault(holding.node, {})[uid] = holding
         namespace = self._namespace_used.get(holding.namespace, NOTHING)
         self._namespace_used[holding.namespace] = namespace + total(holding.footprints.values())
         self._changed.add(holding.node)
@@ -214,23 +212,33 @@ class Ledger:
                 del used[device]
             else:
                 used[device] = left
-        self._unreadable[holding.node].pop(uid, None)
+        del self._held[holding.node][uid]
         left = self._namespace_used[holding.namespace] - total(holding.footprints.values())
         self._namespace_used[holding.namespace] = left
         self._changed.add(holding.node)
 
-    def _usage(self, name: str, used: Mapping[DeviceUUID, Footprint], unreadable: Mapping[str, Holding]) -> NodeUsage:
+    def _usage(self, name: str, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding]) -> NodeUsage:
         node = self._registered[name]
-        full = frozenset[DeviceUUID]().union(*(suspected(holding, node.devices) for holding in unreadable.values()))
-        gpus = (_gpu_usage(device, used.get(device.uuid, NOTHING), device.uuid in full) for device in node.devices)
+        in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
+        special = [each for each in held if in_mig_mode or each.unreadable or each.placements]
+        full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node.devices) for each in special))
+        gpus = (
+            _gpu_usage(
+                device,
+                used.get(device.uuid, NOTHING),
+                tuple(placement for each in special for placement in each.placements.get(device.uuid, ())),
+                device.uuid in full,
+            )
+            for device in node.devices
+        )
         return NodeUsage(node=node, gpus=tuple(gpus))
 
     def _usage_without(self, uid: str, own: Holding) -> NodeUsage:
         used = dict(self._used.get(own.node, {}))
         for device, footprint in own.footprints.items():
             used[device] = used[device] - footprint
-        unreadable = {key: held for key, held in self._unreadable.get(own.node, {}).items() if key != uid}
-        return self._usage(own.node, used, unreadable)
+        others = (holding for key, holding in self._held.get(own.node, {}).items() if key != uid)
+        return self._usage(own.node, used, others)
 
     def _quotas(self, own: Holding | None) -> dict[str, Quota]:
         quotas = {}
@@ -242,8 +250,8 @@ class Ledger:
         return quotas
 
 
-def _gpu_usage(device: Device, used: Footprint, full: bool) -> GpuUsage:
+def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], full: bool) -> GpuUsage:
     """A GPU somebody holds an unknown part of counts as wholly taken."""
     if full:
         used = used | Footprint(device.slots, device.memory_mib, device.cores)
-    return GpuUsage(device, used.slots, used.memory_mib, used.cores)
+    return GpuUsage(device, used.slots, used.memory_mib, used.cores, placements)

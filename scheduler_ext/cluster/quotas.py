@@ -3,12 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proto.annotations.keys import RESOURCE_CORES, RESOURCE_MEMORY
 from proto.kubernetes.objects import ResourceQuota
 from proto.quantity import QuantityError, integer_quantity
-
-_MEMORY_KEY = f"limits.{RESOURCE_MEMORY}"
-_CORES_KEY = f"limits.{RESOURCE_CORES}"
+from scheduler_ext.requests import RequestSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +17,7 @@ class Limits:
     problems: tuple[str, ...] = ()
 
 
-def read_limits(quota: ResourceQuota, memory_factor: int = 1) -> Limits:
+def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
     """An unreadable limit counts as 0 and is named in `problems`: nobody is let past it."""
     problems: list[str] = []
 
@@ -33,8 +30,8 @@ def read_limits(quota: ResourceQuota, memory_factor: int = 1) -> Limits:
             problems.append(f"{key}: {error}; nothing is admitted until it is corrected")
             return 0
 
-    memory, cores = limit(_MEMORY_KEY), limit(_CORES_KEY)
-    memory_mib = None if memory is None else memory * max(memory_factor, 1)
+    memory, cores = limit(f"limits.{settings.names.memory}"), limit(f"limits.{settings.names.cores}")
+    memory_mib = None if memory is None else memory * max(settings.memory_factor, 1)
     return Limits(memory_mib=memory_mib, cores=cores, problems=tuple(problems))
 
 

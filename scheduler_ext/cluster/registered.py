@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICE_CORDON, NODE_REGISTER, NODE_SCORE, RESOURCE_COUNT
+from proto.annotations.keys import DEVICE_CORDON, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.devices import Device, DeviceUUID, PairScores
@@ -34,8 +34,11 @@ class RegisteredNode:
     cordoned: frozenset[DeviceUUID] = frozenset()
 
 
-def read_node(node: Node) -> RegisteredNode:
-    """Raises Unregistered for a node without GPUs, with unreadable annotations, or whose kubelet offers none now."""
+def read_node(node: Node, count_name: str) -> RegisteredNode:
+    """Raises Unregistered for a node without GPUs, with unreadable annotations, or whose kubelet offers none now.
+
+    `count_name` is the resource under which kubelet offers them.
+    """
     annotations = node.metadata.annotations
     if NODE_REGISTER not in annotations:
         raise Unregistered
@@ -46,8 +49,8 @@ def read_node(node: Node) -> RegisteredNode:
         raise Unregistered(str(error), malformed=True) from error
     if not devices:
         raise Unregistered(f"{NODE_REGISTER} lists no GPU")
-    if _kubelet_offers_none(node):
-        raise Unregistered(f"its kubelet offers no {RESOURCE_COUNT} now; is the device plugin running?")
+    if _kubelet_offers_none(node, count_name):
+        raise Unregistered(f"its kubelet offers no {count_name} now; is the device plugin running?")
     return RegisteredNode(
         name=node.metadata.name,
         devices=devices,
@@ -56,9 +59,9 @@ def read_node(node: Node) -> RegisteredNode:
     )
 
 
-def _kubelet_offers_none(node: Node) -> bool:
+def _kubelet_offers_none(node: Node, count_name: str) -> bool:
     """A missing count says nothing; an explicit 0 is kubelet's word that the plugin is gone."""
     try:
-        return integer_quantity(node.status.allocatable.get(RESOURCE_COUNT, 1)) == 0
+        return integer_quantity(node.status.allocatable.get(count_name, 1)) == 0
     except QuantityError:
         return False

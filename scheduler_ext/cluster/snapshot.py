@@ -1,9 +1,9 @@
 """The state of the cluster one decision is taken on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from proto.devices import Device
+from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
 
@@ -16,10 +16,18 @@ class GpuUsage:
     slots: int = 0
     memory_mib: int = 0
     cores: int = 0
+    placements: tuple[MigPlacement, ...] = ()
+    """Where MIG instances lie."""
 
-    def plus(self, memory_mib: int, cores: int) -> "GpuUsage":
-        """With one more container on it."""
-        return GpuUsage(self.device, self.slots + 1, self.memory_mib + memory_mib, self.cores + cores)
+    def plus(self, share: DeviceShare) -> "GpuUsage":
+        """With one more container's share of it."""
+        placements = self.occupied(share.instance).placements
+        memory_mib, cores = self.memory_mib + share.memory_mib, self.cores + share.cores
+        return GpuUsage(self.device, self.slots + 1, memory_mib, cores, placements)
+
+    def occupied(self, instance: MigInstance | None) -> "GpuUsage":
+        """With only an instance's place taken; the same without one."""
+        return self if instance is None else replace(self, placements=(*self.placements, instance.placement))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,11 @@ class Quota:
     memory_mib: int | None = None
     cores: int | None = None
     used: Footprint = NOTHING
+
+    def charged(self, shares: ContainerShares) -> "Quota":
+        """With one more container counted."""
+        used = self.used + Footprint(0, sum(s.memory_mib for s in shares), sum(s.cores for s in shares))
+        return Quota(memory_mib=self.memory_mib, cores=self.cores, used=used)
 
     def admits(self, memory_mib: int, cores: int) -> bool:
         """Whether so much more stays within the limits."""

@@ -3,49 +3,63 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proto.devices import ContainerShares, DeviceUUID, PodShares
+from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
-from scheduler_ext.policies import NodePolicy, SortKey, Weights
+from scheduler_ext.policies import SortKey, Weights
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
-from scheduler_ext.scheduling.fit import Charge, Misfit, Rules, fit
-from scheduler_ext.scheduling.score import device_score, node_score
+from scheduler_ext.scheduling.fit import Rules, fit
+from scheduler_ext.scheduling.misfit import Misfit, NotOffered
+from scheduler_ext.scheduling.nodes import choose_node, compared_connections
+from scheduler_ext.scheduling.score import NodeScore, device_score, node_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`scores` are of the nodes that fit, before this pod; `failed` says why each other node does not."""
+    """Every node that was asked about is in `fits`, with its score before this pod, or in `misfits`, with why not."""
 
     node: str | None
     shares: PodShares = ()
-    scores: Mapping[str, float] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
+    fits: Mapping[str, NodeScore] = field(default_factory=dict)
+    misfits: Mapping[str, Misfit | NotOffered] = field(default_factory=dict)
+    connections: Mapping[str, int] = field(default_factory=dict)
+    """Of nodes that fit, where links decide: the pair scores between the GPUs it would get, added up."""
     error: str = ""
     """A sentence for an empty list of nodes; otherwise the nodes' own reasons speak."""
 
+    @property
+    def scores(self) -> Mapping[str, float]:
+        return {name: score.total for name, score in self.fits.items()}
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """The reason of each node that does not fit, in HAMi's words; made anew at every call."""
+        return {name: misfit.reason for name, misfit in self.misfits.items()}
+
 
 def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -> Decision:
-    """Among `node_names` the fullest or emptiest node that fits; of equal ones the first by name."""
+    """Among `node_names` the best node that fits, as `choose_node` ranks them, and the pod's GPUs there."""
     quota = snapshot.quotas.get(request.namespace)
-    fitting: dict[str, PodShares] = {}
-    scores: dict[str, float] = {}
-    failed: dict[str, str] = {}
+    placed: dict[str, PodShares] = {}
+    fits: dict[str, NodeScore] = {}
+    misfits: dict[str, Misfit | NotOffered] = {}
     for name in node_names:
         usage = snapshot.nodes.get(name)
         if usage is None:
-            failed[name] = snapshot.unregistered.get(name, UNREGISTERED)
+            misfits[name] = NotOffered(snapshot.unregistered.get(name, UNREGISTERED))
             continue
-        placed = place(request, usage, quota)
-        if isinstance(placed, Misfit):
-            failed[name] = placed.reason
+        shares = place(request, usage, quota)
+        if isinstance(shares, Misfit):
+            misfits[name] = shares
         else:
-            fitting[name] = placed
-            scores[name] = node_score(usage.gpus)
-    if not fitting:
+            placed[name] = shares
+            fits[name] = node_score(usage.gpus)
+    if not fits:
         error = "" if node_names else "no node was offered"
-        return Decision(node=None, failed=failed, error=error)
-    node = _best_node(scores, request.policies.node)
-    return Decision(node=node, shares=fitting[node], scores=scores, failed=failed)
+        return Decision(node=None, misfits=misfits, error=error)
+    connections = compared_connections(request, snapshot, placed)
+    node = choose_node(request.policies.node, fits, connections)
+    return Decision(node=node, shares=placed[node], fits=fits, misfits=misfits, connections=connections)
 
 
 def place(request: GpuRequest, usage: NodeUsage, quota: Quota | None) -> PodShares | Misfit:
@@ -69,15 +83,14 @@ class _Placing:
     def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None) -> None:
         self.shares: list[ContainerShares] = []
         self._request = request
-        self._inits: dict[int, tuple[list[GpuUsage], Charge]] = {}
+        self._inits: dict[int, tuple[list[GpuUsage], Quota | None]] = {}
         self._gpus = list(usage.gpus)
-        self._charge = Charge()
+        self._quota = quota
         self._rules = Rules(
             node=usage.node,
             filter=request.filter,
             policy=request.policies.gpu,
             numa_bound=request.numa_bound,
-            quota=quota,
         )
 
     def add(self, position: int, need: ContainerNeed | None) -> Misfit | None:
@@ -87,15 +100,17 @@ class _Placing:
         lasting = self._request.kinds[position] is not ContainerKind.INIT
         gpus = self._gpus if lasting else list(self._gpus)
         sort_gpus(gpus, need, self._request)
-        shares = fit(need, gpus[::-1], self._rules, self._charge)
+        last = not any(self._request.needs[position + 1 :])
+        shares = fit(need, gpus[::-1], self._rules, self._quota, last=last)
         if isinstance(shares, Misfit):
             return shares
         self.shares.append(shares)
         if lasting:
             _apply(gpus, shares)
-            self._charge = self._charge.plus(shares)
+            self._quota = None if self._quota is None else self._quota.charged(shares)
         else:
-            self._inits[position] = (gpus, self._charge)
+            self._inits[position] = (gpus, self._quota)
+            _occupy(self._gpus, shares)
         return None
 
     def gather_inits(self) -> None:
@@ -104,12 +119,12 @@ class _Placing:
         Kubelet hands an init container's device ids on to the app containers, so a pod is best served by the same GPUs.
         """
         lasting = {share.uuid for n, shares in enumerate(self.shares) if n not in self._inits for share in shares}
-        for position, (gpus, charge) in self._inits.items():
+        for position, (gpus, quota) in self._inits.items():
             need = self._request.needs[position]
-            own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in lasting]
+            own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in lasting and gpu.device.mode != MIG_MODE]
             if need is None or len(own) < need.count or _uuids(self.shares[position]) <= lasting:
                 continue
-            shares = fit(need, own, self._rules, charge)
+            shares = fit(need, own, self._rules, quota)
             if not isinstance(shares, Misfit):
                 self.shares[position] = shares
 
@@ -119,8 +134,7 @@ def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) ->
     policy = request.policies.gpu
     keys = policy.bound_keys if request.numa_bound else policy.keys
     weights = request.policies.weights
-    ranks = {gpu.device.uuid: tuple(_rank(key, gpu, need, weights) for key in keys) for gpu in gpus}
-    gpus.sort(key=lambda gpu: ranks[gpu.device.uuid])
+    gpus.sort(key=lambda gpu: [_rank(key, gpu, need, weights) for key in keys])
 
 
 def _rank(key: SortKey, gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
@@ -140,17 +154,22 @@ def _rank(key: SortKey, gpu: GpuUsage, need: ContainerNeed, weights: Weights) ->
 
 
 def _apply(gpus: list[GpuUsage], shares: ContainerShares) -> None:
-    by_uuid = {share.uuid: share for share in shares}
-    for position, gpu in enumerate(gpus):
-        share = by_uuid.get(gpu.device.uuid)
-        if share is not None:
-            gpus[position] = gpu.plus(share.memory_mib, share.cores)
+    for share in shares:
+        position = _position(gpus, share)
+        gpus[position] = gpus[position].plus(share)
+
+
+def _occupy(gpus: list[GpuUsage], shares: ContainerShares) -> None:
+    """Keep the places of an init container's MIG instances: they exist as long as its pod does."""
+    for share in shares:
+        if share.instance is not None:
+            position = _position(gpus, share)
+            gpus[position] = gpus[position].occupied(share.instance)
+
+
+def _position(gpus: list[GpuUsage], share: DeviceShare) -> int:
+    return next(position for position, gpu in enumerate(gpus) if gpu.device.uuid == share.uuid)
 
 
 def _uuids(shares: ContainerShares) -> set[DeviceUUID]:
     return {share.uuid for share in shares}
-
-
-def _best_node(scores: Mapping[str, float], policy: NodePolicy) -> str:
-    sign = 1 if policy is NodePolicy.SPREAD else -1
-    return min(scores, key=lambda name: (sign * scores[name], name))

@@ -1,44 +1,16 @@
 """Whether and where one container fits on a node's GPUs."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from proto.devices import VENDOR, ContainerShares, DeviceShare
+from proto.devices import MIG_MODE, VENDOR, ContainerShares, DeviceShare, PairScores
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter
-from scheduler_ext.scheduling.topology import best_connected, least_connected, pair_matrix
-
-_MIG = "mig"
-
-
-class Reason(StrEnum):
-    """Why a GPU, or a node, does not do; the words of HAMi's failure texts."""
-
-    NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
-    NOT_HEALTHY = "CardNotHealth"
-    CORDONED = "CardCordoned"
-    TYPE = "CardTypeMismatch"
-    UUID = "CardUuidMismatch"
-    SLOTS = "CardTimeSlicingExhausted"
-    EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
-    QUOTA = "ResourceQuotaNotFit"
-    MEMORY = "CardInsufficientMemory"
-    CORES = "CardInsufficientCore"
-    CORES_EXHAUSTED = "CardComputeUnitsExhausted"
-    MIG = "CardMigTopologyInfeasible"
-    NUMA = "NumaNotFit"
-    TOO_FEW = "AllocatedCardsInsufficientRequest"
-
-
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """`2/4 CardInsufficientMemory, …`: of the node's GPUs, how many fail for which reason."""
-
-    reason: str
+from scheduler_ext.scheduling.mig import instance_share
+from scheduler_ext.scheduling.misfit import Misfit, Reason, Verdict
+from scheduler_ext.scheduling.topology import best_connected, connection, least_connected, pair_matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,121 +21,125 @@ class Rules:
     filter: DeviceFilter
     policy: GpuPolicy
     numa_bound: bool
-    quota: Quota | None
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What the pod's other running containers already count against its namespace's quota."""
-
-    memory_mib: int = 0
-    cores: int = 0
-
-    def plus(self, shares: ContainerShares) -> "Charge":
-        return Charge(
-            self.memory_mib + sum(share.memory_mib for share in shares),
-            self.cores + sum(share.cores for share in shares),
-        )
-
-
-def fit(need: ContainerNeed, visited: Sequence[GpuUsage], rules: Rules, charge: Charge) -> ContainerShares | Misfit:
+def fit(
+    need: ContainerNeed, visited: Sequence[GpuUsage], rules: Rules, quota: Quota | None, *, last: bool = True
+) -> ContainerShares | Misfit:
     """The GPUs of the container, or why there are too few.
 
-    `visited` are the node's GPUs, most preferred first. Each GPU is taken at most once. With a topology-aware policy
-    all GPUs that fit are candidates and the best-connected ones are taken, otherwise the first ones that fit.
+    `visited` are the node's GPUs, most preferred first; `quota` counts the pod's other running containers as used. Each
+    GPU is taken at most once, one in MIG mode as often as it has room for an instance. With a topology-aware policy all
+    GPUs that fit are candidates and the best-connected ones are taken, otherwise the first ones that fit. Of equally
+    well connected ones the `last` container of a pod leaves the best remainder; before it the pod itself comes again.
     """
-    cards = [gpu for gpu in visited if VENDOR.lower() in gpu.device.type.lower()]
+    cards = [gpu for gpu in visited if VENDOR in gpu.device.type or VENDOR.lower() in gpu.device.type.lower()]
     if need.count > len(cards) and not _may_use_mig(cards, rules.filter):
-        return Misfit(Reason.NODE_INSUFFICIENT_DEVICE)
+        return Misfit(need=need, cards=len(cards))
     if rules.policy.topology_aware:
-        return _fit_connected(need, cards, rules, charge)
-    return _fit_first(need, cards, rules, charge)
+        return _fit_connected(need, cards, rules, quota, last=last)
+    return _fit_first(need, cards, rules, quota)
 
 
-def _fit_first(need: ContainerNeed, cards: list[GpuUsage], rules: Rules, charge: Charge) -> ContainerShares | Misfit:
-    reasons: Counter[Reason] = Counter()
+def _fit_first(
+    need: ContainerNeed, cards: Sequence[GpuUsage], rules: Rules, quota: Quota | None
+) -> ContainerShares | Misfit:
+    verdicts: list[Verdict] = []
+    chosen: list[GpuUsage] = []
     taken: list[DeviceShare] = []
     numa: int | None = None
-    for gpu in cards:
+    waiting = list(reversed(cards))
+    while waiting:
+        gpu = waiting.pop()
         reason = _refused_by_pod_or_node(gpu, rules)
         if reason is None and rules.numa_bound and gpu.device.numa != numa:
-            reasons[Reason.NUMA] += len(taken)
-            taken, numa = [], gpu.device.numa
-        reason = reason or _refused(gpu, need, rules, charge, taken)
+            verdicts += ((other, Reason.NUMA) for other in chosen)
+            chosen, taken, numa = [], [], gpu.device.numa
+        reason = reason or _refused(gpu, need, rules, quota, taken)
         if reason is not None:
-            reasons[reason] += 1
+            verdicts.append((gpu, reason))
             continue
+        chosen.append(gpu)
         taken.append(_share(gpu, need))
         if len(taken) == need.count:
             return tuple(taken)
-    reasons[Reason.TOO_FEW] = len(taken)
-    return _misfit(reasons, len(cards))
+        if gpu.device.mode == MIG_MODE:
+            waiting.append(gpu.occupied(taken[-1].instance))
+    verdicts += ((gpu, Reason.TOO_FEW) for gpu in chosen)
+    return Misfit(need=need, cards=len(cards), verdicts=verdicts, quota=quota)
 
 
 def _fit_connected(
-    need: ContainerNeed, cards: list[GpuUsage], rules: Rules, charge: Charge
+    need: ContainerNeed, cards: Sequence[GpuUsage], rules: Rules, quota: Quota | None, *, last: bool
 ) -> ContainerShares | Misfit:
-    reasons: Counter[Reason] = Counter()
-    groups: dict[int, list[DeviceShare]] = {}
+    verdicts: list[Verdict] = []
+    groups: dict[int, list[GpuUsage]] = {}
     one_group = not rules.numa_bound or need.count == 1
     companions = _smallest_companions(need, cards)
-    for gpu in cards:
+    waiting = list(reversed(cards))
+    while waiting:
+        gpu = waiting.pop()
         group = groups.setdefault(0 if one_group else gpu.device.numa, [])
-        reason = _refused_by_pod_or_node(gpu, rules) or _refused(
-            gpu, need, rules, charge, companions or group[: need.count - 1]
-        )
-        if reason is None:
-            group.append(_share(gpu, need))
-        else:
-            reasons[reason] += 1
-    choices = [_connected(need, group, rules, charge) for group in groups.values() if len(group) >= need.count]
-    feasible = [choice for choice in choices if choice is not None]
+        beside = companions or [_share(other, need) for other in group[: need.count - 1]]
+        reason = _refused_by_pod_or_node(gpu, rules) or _refused(gpu, need, rules, quota, beside)
+        if reason is not None:
+            verdicts.append((gpu, reason))
+            continue
+        group.append(gpu)
+        if gpu.device.mode == MIG_MODE:
+            waiting.append(gpu.occupied(_share(gpu, need).instance))
+    large = [[_share(gpu, need) for gpu in group] for group in groups.values() if len(group) >= need.count]
+    feasible = [choice for group in large if (choice := _connected(need, group, rules, quota, last=last)) is not None]
+    if len(feasible) == 1:
+        return feasible[0]
     if feasible:
-        return max(feasible, key=lambda choice: _connection(choice, rules))
-    if choices:
-        reasons[Reason.QUOTA] += sum(map(len, groups.values()))
-        return _misfit(reasons, len(cards))
-    *others, last = (len(group) for group in groups.values() if group) if any(groups.values()) else (0,)
-    reasons[Reason.NUMA] = sum(others)
-    reasons[Reason.TOO_FEW] = last
-    return _misfit(reasons, len(cards))
+        scores = rules.node.pair_scores
+        return max(feasible, key=lambda choice: (connection(choice, scores), _left_connected(large, choice, scores)))
+    verdicts += _left_over([group for group in groups.values() if group], over_quota=bool(large))
+    return Misfit(need=need, cards=len(cards), verdicts=verdicts, quota=quota)
 
 
-def _smallest_companions(need: ContainerNeed, cards: list[GpuUsage]) -> tuple[DeviceShare, ...]:
+def _left_over(groups: Sequence[Sequence[GpuUsage]], *, over_quota: bool) -> list[Verdict]:
+    """Verdicts on GPUs that fit by themselves: no choice of them is within the quota, or each group has too few."""
+    if over_quota:
+        return [(gpu, Reason.QUOTA) for group in groups for gpu in group]
+    return [(gpu, Reason.TOO_FEW if group is groups[-1] else Reason.NUMA) for group in groups for gpu in group]
+
+
+def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> tuple[DeviceShare, ...]:
     """Where shares differ in size: the least the other GPUs of a choice can count against the quota."""
     shares = sorted((_share(gpu, need) for gpu in cards), key=lambda share: share.memory_mib)
     same = shares[0].memory_mib == shares[-1].memory_mib if shares else True
     return () if same else tuple(shares[:1] * (need.count - 1))
 
 
-def _connected(need: ContainerNeed, group: list[DeviceShare], rules: Rules, charge: Charge) -> ContainerShares | None:
+def _connected(
+    need: ContainerNeed, group: list[DeviceShare], rules: Rules, quota: Quota | None, *, last: bool
+) -> ContainerShares | None:
     """The best-connected shares of a group, None when the quota covers no choice."""
     if need.count == 1:
         return (group[least_connected(rules.node.pair_scores, [share.uuid for share in group])],)
-    if len(group) == need.count and _within_quota(group, rules, charge):
+    if len(group) == need.count and _within_quota(group, quota):
         return tuple(group)
     matrix = pair_matrix(rules.node.pair_scores, [share.uuid for share in group])
     costs = [share.memory_mib for share in group]
-    quota = rules.quota
     if quota is None or quota.memory_mib is None or len(set(costs)) == 1:
-        chosen = best_connected(matrix, need.count)
+        chosen = best_connected(matrix, need.count, weigh_remainder=last)
     else:
-        budget = quota.memory_mib - quota.used.memory_mib - charge.memory_mib
-        chosen = best_connected(matrix, need.count, costs, budget)
+        budget = quota.memory_mib - quota.used.memory_mib
+        chosen = best_connected(matrix, need.count, costs, budget, weigh_remainder=last)
     return None if chosen is None else tuple(group[position] for position in chosen)
 
 
-def _within_quota(shares: Sequence[DeviceShare], rules: Rules, charge: Charge) -> bool:
-    after = charge.plus(tuple(shares))
-    return rules.quota is None or rules.quota.admits(after.memory_mib, after.cores)
-
-
-def _connection(choice: ContainerShares, rules: Rules) -> int:
-    """The sum of the pair scores inside a choice."""
-    scores = rules.node.pair_scores
-    return sum(
-        scores.get(share.uuid, {}).get(peer.uuid, 0) for n, share in enumerate(choice) for peer in choice[n + 1 :]
+def _within_quota(shares: Sequence[DeviceShare], quota: Quota | None) -> bool:
+    return quota is None or quota.admits(
+        sum(share.memory_mib for share in shares), sum(share.cores for share in shares)
     )
+
+
+def _left_connected(groups: Sequence[Sequence[DeviceShare]], choice: ContainerShares, scores: PairScores) -> int:
+    """How well connected stays what a choice from one of the groups leaves of all."""
+    return connection([share for group in groups for share in group if share not in choice], scores)
 
 
 def _refused_by_pod_or_node(gpu: GpuUsage, rules: Rules) -> Reason | None:
@@ -173,18 +149,21 @@ def _refused_by_pod_or_node(gpu: GpuUsage, rules: Rules) -> Reason | None:
         return Reason.NOT_HEALTHY
     if device.uuid in rules.node.cordoned:
         return Reason.CORDONED
-    model = device.type.lower()
-    if wanted.types is not None and not any(word in model for word in wanted.types):
-        return Reason.TYPE
-    if any(word in model for word in wanted.refused_types):
+    if (wanted.types is not None or wanted.refused_types) and not _type_allowed(device.type.lower(), wanted):
         return Reason.TYPE
     if wanted.modes is not None and device.mode not in wanted.modes:
         return Reason.TYPE
     return None
 
 
+def _type_allowed(model: str, wanted: DeviceFilter) -> bool:
+    if wanted.types is not None and not any(word in model for word in wanted.types):
+        return False
+    return not any(word in model for word in wanted.refused_types)
+
+
 def _refused(
-    gpu: GpuUsage, need: ContainerNeed, rules: Rules, charge: Charge, taken: Sequence[DeviceShare]
+    gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, taken: Sequence[DeviceShare]
 ) -> Reason | None:
     """The first reason, in HAMi's order, why the container may not join this GPU; `taken` count against the quota."""
     device, wanted = gpu.device, rules.filter
@@ -195,7 +174,7 @@ def _refused(
         return Reason.SLOTS
     if rules.policy.idle_only and gpu.slots:
         return Reason.EXCLUSIVE
-    if rules.quota is not None and not _within_quota((*taken, _share(gpu, need)), rules, charge):
+    if quota is not None and not _within_quota((*taken, _share(gpu, need)), quota):
         return Reason.QUOTA
     if device.memory_mib - gpu.memory_mib < memory_mib:
         return Reason.MEMORY
@@ -210,20 +189,17 @@ def _refused_for_cores(gpu: GpuUsage, need: ContainerNeed) -> Reason | None:
         return Reason.EXCLUSIVE
     if device.cores and gpu.cores >= device.cores and need.reserved_cores == 0:
         return Reason.CORES_EXHAUSTED
-    # A share of a GPU in MIG mode needs a placement, and none is handed out by this extender.
-    return Reason.MIG if device.mode == _MIG else None
+    return Reason.MIG if device.mode == MIG_MODE and _share(gpu, need).instance is None else None
 
 
 def _may_use_mig(cards: Sequence[GpuUsage], wanted: DeviceFilter) -> bool:
     """One GPU in MIG mode may serve a container several times."""
-    return (wanted.modes is None or _MIG in wanted.modes) and any(gpu.device.mode == _MIG for gpu in cards)
+    return (wanted.modes is None or MIG_MODE in wanted.modes) and any(gpu.device.mode == MIG_MODE for gpu in cards)
 
 
 def _share(gpu: GpuUsage, need: ContainerNeed) -> DeviceShare:
-    return DeviceShare(
-        uuid=gpu.device.uuid, memory_mib=need.reserved_mib(gpu.device.memory_mib), cores=need.reserved_cores
-    )
-
-
-def _misfit(reasons: Counter[Reason], cards: int) -> Misfit:
-    return Misfit(", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in reasons.items() if count)))
+    """What the container takes: of a GPU in MIG mode a whole instance, as long as one is free."""
+    device = gpu.device
+    memory_mib = need.reserved_mib(device.memory_mib)
+    instance = instance_share(gpu, memory_mib) if device.mode == MIG_MODE else None
+    return instance or DeviceShare(uuid=device.uuid, memory_mib=memory_mib, cores=need.reserved_cores)

@@ -5,6 +5,9 @@ Source of the formulas: HAMi v2.10, pkg/scheduler/policy.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
 from struct import Struct
 
 from scheduler_ext.cluster.snapshot import GpuUsage
@@ -23,23 +26,37 @@ def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
     slots = _fraction(gpu.slots + 1, device.slots, weights.slots)
     cores = _fraction(gpu.cores + need.cores, device.cores, weights.cores)
     memory = _fraction(gpu.memory_mib + _scored_mib(need, device.memory_mib), device.memory_mib, weights.memory)
-    return _single(_single(_single(slots + cores) + memory) * _FACTOR)
+    return _total(slots, cores, memory)
 
 
-def node_score(gpus: Iterable[GpuUsage]) -> float:
-    """`10 * (slots + cores + memory)`, each the fraction of the node in use before the pod; 0 if a total is 0."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeScore:
+    """`total` is `10 * (slots + cores + memory)`, each the fraction of the node in use before the pod."""
+
+    total: float
+    slots: float
+    cores: float
+    memory: float
+
+
+UNSCORED = NodeScore(total=0.0, slots=0.0, cores=0.0, memory=0.0)
+"""A node that has none of slots, cores or memory."""
+
+
+def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
     used_slots = used_cores = used_mib = slots = cores = mib = 0
     for gpu in gpus:
+        device = gpu.device
         used_slots += gpu.slots
         used_cores += gpu.cores
         used_mib += gpu.memory_mib
-        slots += gpu.device.slots
-        cores += gpu.device.cores
-        mib += gpu.device.memory_mib
+        slots += device.slots
+        cores += device.cores
+        mib += device.memory_mib
     if not (slots and cores and mib):
-        return 0.0
+        return UNSCORED
     terms = _fraction(used_slots, slots), _fraction(used_cores, cores), _fraction(used_mib, mib)
-    return _single(_single(_single(terms[0] + terms[1]) + terms[2]) * _FACTOR)
+    return NodeScore(total=_total(*terms), slots=terms[0], cores=terms[1], memory=terms[2])
 
 
 def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
@@ -47,6 +64,13 @@ def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
     return need.memory_mib if need.memory_percent is None else total_mib * need.memory_percent // 100
 
 
+# The GPUs of a cluster are alike and in use alike: most of these have been computed before.
+@lru_cache(maxsize=65_536)
+def _total(slots: float, cores: float, memory: float) -> float:
+    return _single(_single(_single(slots + cores) + memory) * _FACTOR)
+
+
+@lru_cache(maxsize=65_536)
 def _fraction(used: int, total: int, weight: int = 1) -> float:
     fraction = _single(_single(used) / _single(total))
     return fraction if weight == 1 else _single(fraction * _single(weight))
@@ -54,5 +78,8 @@ def _fraction(used: int, total: int, weight: int = 1) -> float:
 
 def _single(number: float) -> float:
     """Rounded to 32 bits; rounding a 64-bit sum, product or quotient of 32-bit numbers once more is exact."""
-    rounded: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    try:
+        rounded: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    except OverflowError:
+        return inf
     return rounded

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
-from simulation.apiserver import discovery, tables
+from simulation.apiserver import access, discovery, tables
 from simulation.apiserver.errors import ApiRefusal, JsonObject, bad_request, success
 from simulation.apiserver.faults import FaultPlan
 from simulation.apiserver.kinds import NAMESPACE, POD
@@ -28,6 +28,7 @@ class Handler:
     faults: FaultPlan
     note: Callable[[RecordedRequest], None]
     changed: Callable[[], None]
+    denied: set[access.Right]
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -43,6 +44,7 @@ class Handler:
         try:
             if fault.status:
                 raise fault.refusal()
+            access.check(seen, self.denied)
             answer = await self._answer(request, stall=fault.stall)
         except ApiRefusal as e:
             answer = json_response(e.status(), e.code)
@@ -51,6 +53,8 @@ class Handler:
         return _dropped(request) if fault.drop == "after" else answer
 
     async def _answer(self, request: web.Request, *, stall: bool) -> web.StreamResponse:
+        if request.path == access.REVIEWS and request.method == "POST":
+            return json_response(access.review(_object(await _body(request)), self.denied), 201)
         target = parse_target(request.path)
         if target is None:
             return _document(request)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
+from simulation.apiserver.access import Right
 from simulation.apiserver.errors import JsonObject
 from simulation.apiserver.faults import Fault, FaultPlan
 from simulation.apiserver.http import Handler
@@ -45,6 +46,8 @@ class EmbeddedApiServer:
         self.store = Store(history=history)
         self.requests: list[RecordedRequest] = []
         self.faults = FaultPlan()
+        self.denied: set[Right] = set()
+        """What clients may not do."""
         self._port = port
         self._operations = Operations(self.store, now, new_uid, longest_grace_seconds)
         self._watching = Watching(self._operations, bookmark_seconds)
@@ -60,7 +63,9 @@ class EmbeddedApiServer:
         return f"http://127.0.0.1:{self._port}"
 
     async def __aenter__(self) -> "EmbeddedApiServer":
-        handler = Handler(self._operations, self._watching, self.faults, self.requests.append, self._wake_if_written)
+        handler = Handler(
+            self._operations, self._watching, self.faults, self.requests.append, self._wake_if_written, self.denied
+        )
         application = web.Application(client_max_size=_LARGEST_BODY)
         application.router.add_route("*", "/{path:.*}", handler.__call__)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)

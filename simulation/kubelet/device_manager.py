@@ -163,8 +163,6 @@ class DeviceManager(RegistrationServicer):
         except AdmissionRefused:
             self.release(pod.metadata.uid)
             raise
-        finally:
-            self._write_checkpoint()
 
     async def pre_start(self, pod_uid: str, container: str) -> None:
         """Tells the plugins that want to know that the container is about to be created. Raises PreStartRefused."""
@@ -219,6 +217,7 @@ class DeviceManager(RegistrationServicer):
                 response=answer.container_responses[0],
             )
         )
+        self._write_checkpoint()
         return set(ids)
 
     async def _follow(self, plugin: _Plugin) -> None:

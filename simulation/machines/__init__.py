@@ -4,10 +4,10 @@ from pathlib import Path
 
 from deviceplugin.machine_description import (
     MachineDescription,
-    MachineDescriptionError,
     gpu_uuid,
     read_machine_description,
 )
+from deviceplugin.machine_yaml import MachineDescriptionError
 
 __all__ = ["MachineDescription", "MachineDescriptionError", "gpu_uuid", "load", "names"]
 

@@ -72,6 +72,13 @@ int fabric_status(int gpu) {
     return fault ? (int)fault->second : machine->gpus[gpu].fabric_status;
 }
 
+const Fault *fault_now(int kind, int gpu) { return fault_of(kind, gpu, "", 0); }
+
+long long fault_value(int kind, int gpu, long long otherwise) {
+    const Fault *fault = fault_now(kind, gpu);
+    return fault ? fault->first : otherwise;
+}
+
 bool fabric_good(int gpu) {
     int state = fabric_state(gpu);
     return state <= 0 || (state == FABRIC_COMPLETED && fabric_status(gpu) == SUCCESS);

@@ -13,9 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "machine.h"
+#include "calls.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define MASK_BITS 4096
 
 enum { CAPS_READ = 0, CAPS_WRITE = 1, CAPS_NVLINK = 2, CAPS_ATOMICS = 3, CAPS_PCI = 4 };
@@ -26,9 +25,6 @@ enum {
     FI_C2C_LINK_COUNT = 170, FI_C2C_LINK_GET_STATUS = 171, FI_C2C_LINK_GET_MAX_BW = 172,
     FI_RECOVERY_ACTION = 230,
 };
-/* ECC single and double bit, P-state, critical XID, clock, power source, MIG configuration. */
-#define SUPPORTED_EVENTS 0x19fULL
-#define WHOLE_GPU 0xFFFFFFFFu
 
 /* ---- structs of the interface; a size that drifts stops the build ---- */
 
@@ -37,8 +33,6 @@ typedef struct {
     unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
     char busId[32];
 } PciInfo;
-typedef struct { unsigned long long total, free, used; } Memory;
-typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef union { double d; unsigned ui; unsigned long ul; unsigned long long ull; } Value;
 typedef struct {
     unsigned fieldId, scopeId;
@@ -56,38 +50,27 @@ typedef struct {
     unsigned healthMask;
 } FabricV2;
 typedef struct { FabricV2 v2; unsigned char healthSummary; } FabricV3;
-typedef struct {
-    void *device;
-    unsigned long long eventType, eventData;
-    unsigned gpuInstanceId, computeInstanceId;
-} EventData;
 
 _Static_assert(sizeof(PciInfo) == 68, "nvmlPciInfo_t");
-_Static_assert(sizeof(Memory) == 24, "nvmlMemory_t");
-_Static_assert(sizeof(MemoryV2) == 40, "nvmlMemory_v2_t");
 _Static_assert(sizeof(FieldValue) == 40, "nvmlFieldValue_t");
 _Static_assert(sizeof(FabricV2) == 36, "nvmlGpuFabricInfo_v2_t");
 _Static_assert(sizeof(FabricV3) == 40, "nvmlGpuFabricInfo_v3_t");
-_Static_assert(sizeof(EventData) == 32, "nvmlEventData_t");
-#define VERSION(type, number) ((unsigned)sizeof(type) | (unsigned)(number) << 24)
-
-typedef struct { unsigned long long types[MAX_GPUS]; double since[MAX_GPUS]; } EventSet;
 
 /* One lock for everything: nvml.h promises thread safety, and nothing here is slow. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int init_count;
-/* A handle points into this array, so it outlives a re-read of the file. */
 static char handles[MAX_GPUS];
+
+void *handle_of(int index) { return &handles[index]; }
 
 /* ---- entering a call ---- */
 
-static int index_of(const void *handle) {
+int index_of(const void *handle) {
     const char *h = handle;
     return h >= handles && h < handles + (machine ? machine->gpu_count : 0) ? (int)(h - handles) : -1;
 }
 
-/* Takes the lock and answers whether the call may go on; every ENTER needs its LEAVE. */
-static int enter(const char *call, const void *handle, int *index) {
+int enter(const char *call, const void *handle, int *index) {
     pthread_mutex_lock(&lock);
     if (init_count == 0) return UNINITIALIZED;
     refresh();
@@ -95,33 +78,24 @@ static int enter(const char *call, const void *handle, int *index) {
     return *index < 0 ? INVALID_ARGUMENT : refused(call, *index);
 }
 
-static int enter_system(const char *call) {
+int enter_system(const char *call) {
     pthread_mutex_lock(&lock);
     if (init_count == 0) return UNINITIALIZED;
     refresh();
     return refused(call, EVERY_GPU);
 }
 
-static nvmlReturn_t leave(int code) {
+nvmlReturn_t leave(int code) {
     pthread_mutex_unlock(&lock);
     return code;
 }
 
-/* Strings are copied out, never lent; a short buffer is refused. */
-static int copy_out(char *to, unsigned size, const char *from) {
+int copy_out(char *to, unsigned size, const char *from) {
     if (!to) return INVALID_ARGUMENT;
     if (strlen(from) + 1 > size) return INSUFFICIENT_SIZE;
     strcpy(to, from);
     return SUCCESS;
 }
-
-#define DEVICE_CALL(name, ...)                          \
-    EXPORT nvmlReturn_t name(void *device, __VA_ARGS__) { \
-        int i, code = enter(#name, device, &i);         \
-        if (code != SUCCESS) return leave(code);        \
-        Gpu *gpu = &machine->gpus[i];                   \
-        (void)gpu;
-#define END return leave(code); }
 
 /* ---- load and leave ---- */
 
@@ -205,6 +179,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     if (code != SUCCESS) return leave(code);
     for (int i = 0; i < machine->gpu_count; i++)
         if (strcmp(machine->gpus[i].uuid, uuid) == 0) index = i;
+    if (index < 0 && find_mig(uuid, &index, device)) return leave(refused("nvmlDeviceGetHandleByUUID", index));
     return leave(find("nvmlDeviceGetHandleByUUID", index, device));
 }
 
@@ -222,14 +197,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **dev
 }
 
 /* ---- inventory ---- */
-
-DEVICE_CALL(nvmlDeviceGetName, char *name, unsigned length)
-    code = copy_out(name, length, gpu->name);
-END
-
-DEVICE_CALL(nvmlDeviceGetUUID, char *uuid, unsigned length)
-    code = copy_out(uuid, length, gpu->uuid);
-END
 
 DEVICE_CALL(nvmlDeviceGetMinorNumber, unsigned *minor)
     *minor = gpu->minor;
@@ -250,26 +217,6 @@ static void fill_pci(PciInfo *pci, const char *bus, unsigned device_id) {
 
 DEVICE_CALL(nvmlDeviceGetPciInfo_v3, PciInfo *pci)
     fill_pci(pci, gpu->bus, gpu->device_id);
-END
-
-/* Memory info v1 counts the driver's reserved part as used, v2 tells it apart. */
-DEVICE_CALL(nvmlDeviceGetMemoryInfo, Memory *memory)
-    memory->total = gpu->memory_mib << 20;
-    memory->used = gpu->reserved_mib << 20;
-    memory->free = memory->total - memory->used;
-END
-
-DEVICE_CALL(nvmlDeviceGetMemoryInfo_v2, MemoryV2 *memory)
-    if (memory->version != VERSION(MemoryV2, 2)) return leave(ARGUMENT_VERSION_MISMATCH);
-    memory->total = gpu->memory_mib << 20;
-    memory->reserved = gpu->reserved_mib << 20;
-    memory->used = 0;
-    memory->free = memory->total - memory->reserved;
-END
-
-DEVICE_CALL(nvmlDeviceGetMigMode, unsigned *current, unsigned *pending)
-    if (gpu->mig < 0) return leave(NOT_SUPPORTED);
-    *current = *pending = (unsigned)gpu->mig;
 END
 
 DEVICE_CALL(nvmlDeviceGetCudaComputeCapability, int *major, int *minor)
@@ -384,7 +331,7 @@ static int field(const Gpu *gpu, int i, unsigned id, unsigned scope, unsigned *v
     int code = refused(call, i);
     if (code != SUCCESS) return code;
     switch (id) {
-    case FI_RECOVERY_ACTION: *value = 0; return SUCCESS;
+    case FI_RECOVERY_ACTION: *value = (unsigned)fault_value(FAULT_RECOVERY, i, 0); return SUCCESS;
     case FI_C2C_LINK_COUNT: *value = gpu->c2c_mbps != 0; return SUCCESS;
     case FI_C2C_LINK_GET_STATUS: return tell(value, gpu->c2c_mbps != 0);
     case FI_C2C_LINK_GET_MAX_BW: return tell(value, gpu->c2c_mbps);
@@ -418,89 +365,4 @@ DEVICE_CALL(nvmlDeviceGetGpuFabricInfoV, FabricV2 *info)
     info->state = (unsigned char)fabric_state(i);
     info->healthMask = 0;
     if (v3) ((FabricV3 *)info)->healthSummary = fabric_good(i) ? 1 : 2;
-END
-
-/* ---- health ---- */
-
-DEVICE_CALL(nvmlDeviceGetRemappedRows, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
-    if (!gpu->ecc || gpu->cc_major < 8) return leave(NOT_SUPPORTED); /* Ampere and later */
-    *corrected = *uncorrected = *pending = *failed = 0;
-END
-
-DEVICE_CALL(nvmlDeviceGetTotalEccErrors, unsigned type, unsigned counter, unsigned long long *count)
-    if (!gpu->ecc) return leave(NOT_SUPPORTED);
-    if (type > 1 || counter > 1) return leave(INVALID_ARGUMENT);
-    *count = 0;
-END
-
-DEVICE_CALL(nvmlDeviceGetSupportedEventTypes, unsigned long long *types)
-    *types = gpu->ecc ? SUPPORTED_EVENTS : SUPPORTED_EVENTS & ~3ULL;
-END
-
-EXPORT nvmlReturn_t nvmlEventSetCreate(EventSet **set) {
-    int code = enter_system("nvmlEventSetCreate");
-    if (code == SUCCESS && !(*set = calloc(1, sizeof **set))) code = UNKNOWN;
-    return leave(code);
-}
-
-EXPORT nvmlReturn_t nvmlEventSetFree(EventSet *set) {
-    free(set);
-    return SUCCESS;
-}
-
-DEVICE_CALL(nvmlDeviceRegisterEvents, unsigned long long types, EventSet *set)
-    if (types & ~(gpu->ecc ? SUPPORTED_EVENTS : SUPPORTED_EVENTS & ~3ULL)) return leave(NOT_SUPPORTED);
-    set->types[i] |= types;
-    set->since[i] = now_seconds();
-END
-
-/* One event that is due, wanted by this set, and younger than its registration. */
-static bool next_event(EventSet *set, EventData *out) {
-    double now = now_seconds();
-    for (int k = 0; k < machine->fault_count; k++) {
-        Fault *f = &machine->faults[k];
-        if (f->kind != FAULT_EVENT || f->delivered || f->due > now || f->gpu < 0 || f->gpu >= machine->gpu_count) continue;
-        if (!(set->types[f->gpu] & (unsigned long long)f->first) || f->due < set->since[f->gpu]) continue;
-        f->delivered = true;
-        *out = (EventData){&handles[f->gpu], (unsigned long long)f->first, (unsigned long long)f->second, WHOLE_GPU, WHOLE_GPU};
-        return true;
-    }
-    return false;
-}
-
-/* Looks every 5 ms, without the lock in between: other threads go on asking. */
-EXPORT nvmlReturn_t nvmlEventSetWait_v2(EventSet *set, EventData *out, unsigned timeout_ms) {
-    const struct timespec pause = {0, 5000000};
-    for (unsigned waited = 0;; waited += 5) {
-        int code = enter_system("nvmlEventSetWait_v2");
-        bool found = code == SUCCESS && next_event(set, out);
-        leave(code);
-        if (code != SUCCESS || found) return code;
-        if (waited >= timeout_ms) return TIMEOUT;
-        nanosleep(&pause, NULL);
-    }
-}
-
-/* ---- processes: nobody computes on a described machine ---- */
-
-DEVICE_CALL(nvmlDeviceGetComputeRunningProcesses_v3, unsigned *count, void *list)
-    (void)list;
-    *count = 0;
-END
-
-DEVICE_CALL(nvmlDeviceGetGraphicsRunningProcesses_v3, unsigned *count, void *list)
-    (void)list;
-    *count = 0;
-END
-
-DEVICE_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v3, unsigned *count, void *list)
-    (void)list;
-    *count = 0;
-END
-
-DEVICE_CALL(nvmlDeviceGetProcessUtilization, void *samples, unsigned *count, unsigned long long since)
-    (void)samples, (void)since;
-    if (gpu->mig == 1) return leave(NOT_SUPPORTED);
-    *count = 0;
-    code = NOT_FOUND;
 END

@@ -51,6 +51,18 @@ static bool read_gpu(Machine *m, const char *rest) {
     return true;
 }
 
+static bool read_mig(Machine *m, const char *rest) {
+    int index;
+    Mig read = {0};
+    if (sscanf(rest, "%d %79s %31s %llu %u %u %u %u", &index, read.uuid, read.profile, &read.memory_mib, &read.gi,
+               &read.ci, &read.gpu_slices, &read.compute_slices) != 8)
+        return false;
+    Gpu *gpu = gpu_of_line(m, index);
+    if (!gpu || gpu->mig_count >= MAX_MIGS) return false;
+    gpu->migs[gpu->mig_count++] = read;
+    return true;
+}
+
 static bool read_fabric(Machine *m, const char *rest) {
     int index, state, status;
     unsigned clique;
@@ -67,7 +79,9 @@ static bool read_fabric(Machine *m, const char *rest) {
 }
 
 static bool read_fault(Machine *m, const char *rest) {
-    static const char *const kinds[] = {"call", "link", "fabric", "event", "clear", "types"};
+    static const char *const kinds[] = {"call",     "link", "fabric", "event", "clear",      "types",
+                                        "recovery", "rows", "pages",  "ecc",   "event-types"};
+    const int kind_count = (int)(sizeof kinds / sizeof *kinds);
     char kind[16];
     if (m->fault_count >= MAX_FAULTS) return false;
     Fault *fault = &m->faults[m->fault_count];
@@ -75,10 +89,10 @@ static bool read_fault(Machine *m, const char *rest) {
     if (sscanf(rest, "%lf %d %15s %63s %lld %lld", &fault->at, &fault->gpu, kind, fault->call, &fault->first,
                &fault->second) != 6)
         return false;
-    for (fault->kind = 0; fault->kind < 6; fault->kind++)
+    for (fault->kind = 0; fault->kind < kind_count; fault->kind++)
         if (strcmp(kind, kinds[fault->kind]) == 0) break;
     m->fault_count++;
-    return fault->kind < 6;
+    return fault->kind < kind_count;
 }
 
 static bool read_refusal(Machine *m, const char *rest) {
@@ -103,6 +117,26 @@ static bool read_level(Machine *m, const char *rest) {
     return true;
 }
 
+static bool read_usage(Machine *m, const char *rest) {
+    int index;
+    unsigned busy, memory_busy, celsius, milliwatts;
+    if (sscanf(rest, "%d %u %u %u %u", &index, &busy, &memory_busy, &celsius, &milliwatts) != 5) return false;
+    Gpu *gpu = gpu_of_line(m, index);
+    if (!gpu) return false;
+    gpu->busy_percent = busy;
+    gpu->memory_busy_percent = memory_busy;
+    gpu->celsius = celsius;
+    gpu->milliwatts = milliwatts;
+    return true;
+}
+
+static bool read_process(Machine *m, const char *rest) {
+    if (m->process_count >= MAX_PROCESSES) return false;
+    Process *p = &m->processes[m->process_count++];
+    return sscanf(rest, "%d %d %u %llu %u", &p->gpu, &p->list, &p->pid, &p->used_mib, &p->sm_percent) == 5 &&
+           gpu_of_line(m, p->gpu);
+}
+
 static bool read_line(Machine *m, const char *word, const char *rest) {
     if (strcmp(word, "init") == 0) return sscanf(rest, "%d", &m->init) == 1;
     if (strcmp(word, "driver") == 0) return snprintf(m->driver, sizeof m->driver, "%s", rest) >= 0;
@@ -115,9 +149,12 @@ static bool read_line(Machine *m, const char *word, const char *rest) {
     if (strcmp(word, "nodes") == 0) return read_list(m, rest, false);
     if (strcmp(word, "level") == 0) return read_level(m, rest);
     if (strcmp(word, "link") == 0) return read_link(m, rest);
+    if (strcmp(word, "mig") == 0) return read_mig(m, rest);
     if (strcmp(word, "fabric") == 0) return read_fabric(m, rest);
     if (strcmp(word, "refuse") == 0) return read_refusal(m, rest);
     if (strcmp(word, "fault") == 0) return read_fault(m, rest);
+    if (strcmp(word, "usage") == 0) return read_usage(m, rest);
+    if (strcmp(word, "process") == 0) return read_process(m, rest);
     if (strcmp(word, "end") == 0) return m->complete = true;
     return false;
 }

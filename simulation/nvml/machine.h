@@ -24,14 +24,21 @@ enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
 enum { FABRIC_COMPLETED = 3 };
 
 #define MAX_GPUS 64
+#define MAX_MIGS 7 /* of one GPU */
 #define MAX_LINKS 36 /* NVML_NVLINK_MAX_LINKS since 13.3 */
 #define MAX_FAULTS 1024
 #define MAX_REFUSALS 128
+#define MAX_PROCESSES 1024
 #define EVERY_GPU (-1)
 
 /* ---- the machine, as the file says ---- */
 
 typedef struct { int remote; char bus[32]; } Link;
+typedef struct {
+    char uuid[80], profile[32];
+    unsigned gi, ci, gpu_slices, compute_slices;
+    unsigned long long memory_mib;
+} Mig;
 typedef struct {
     char uuid[80], bus[32], name[96], cpus[512], nodes[512];
     unsigned device_id, minor, cc_major, cc_minor, gen, width, gen_now, width_now, c2c_mbps;
@@ -39,17 +46,25 @@ typedef struct {
     int mig, own_numa, ecc, p2p_pcie; /* mig: -1 unsupported, 0 off, 1 on; own_numa: -1 none */
     unsigned nvlink_version, nvlink_mbps, link_count;
     Link links[MAX_LINKS];
+    Mig migs[MAX_MIGS];
+    int mig_count;
     int fabric_state, fabric_status; /* state -1: the call is unsupported */
     unsigned char cluster[16];
     unsigned clique;
+    unsigned busy_percent, memory_busy_percent, celsius, milliwatts;
 } Gpu;
+enum { COMPUTE, GRAPHICS, MPS };
+typedef struct { int gpu, list; unsigned pid, sm_percent; unsigned long long used_mib; } Process;
 typedef struct { char call[64]; int code; } Refusal;
-enum { FAULT_CALL, FAULT_LINK, FAULT_FABRIC, FAULT_EVENT, FAULT_CLEAR, FAULT_TYPES };
+enum {
+    FAULT_CALL, FAULT_LINK, FAULT_FABRIC, FAULT_EVENT, FAULT_CLEAR, FAULT_TYPES,
+    FAULT_RECOVERY, FAULT_ROWS, FAULT_PAGES, FAULT_ECC, FAULT_EVENT_TYPES,
+};
 typedef struct {
     double at, due; /* seconds since the first load; due is later when the line came later */
     int gpu, kind;
-    char call[64];
-    long long first, second; /* code | link, state | state, status | type, data */
+    char call[64]; /* for an event: GPU instance/compute instance */
+    long long first, second; /* code | link, state | state, status | type, data | value | pending, failed */
     bool delivered;
 } Fault;
 typedef struct {
@@ -61,6 +76,8 @@ typedef struct {
     int refusal_count;
     Fault faults[MAX_FAULTS];
     int fault_count;
+    Process processes[MAX_PROCESSES];
+    int process_count;
     bool complete;
 } Machine;
 
@@ -80,6 +97,8 @@ unsigned live_links(int gpu, int remote, const char *bus);
 int fabric_state(int gpu);
 int fabric_status(int gpu);
 bool fabric_good(int gpu);
+const Fault *fault_now(int kind, int gpu);
+long long fault_value(int kind, int gpu, long long otherwise);
 int nvlink_peer_status(int a, int b);
 
 #endif

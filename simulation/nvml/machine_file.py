@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import Literal, assert_never
 
 from deviceplugin.machine_description import (
     FABRIC_STATES,
@@ -16,6 +16,7 @@ from deviceplugin.machine_description import (
     MachineDescription,
     cpu_numbers,
     gpu_uuid,
+    mig_uuid,
 )
 
 MACHINE_FILE_VARIABLE = "TOPOGPU_FAKE_NVML_MACHINE"
@@ -23,6 +24,10 @@ MACHINE_FILE_VARIABLE = "TOPOGPU_FAKE_NVML_MACHINE"
 
 XID = 8
 """nvmlEventTypeXidCriticalError."""
+DOUBLE_BIT_ECC = 2
+"""nvmlEventTypeDoubleBitEccError."""
+WHOLE_GPU = 0xFFFFFFFF
+"""Instance id of an event that concerns no single MIG instance."""
 
 EVERY_GPU = -1
 _HIDDEN_BUS = "FFFFFFFF:FF:FF.0"
@@ -99,11 +104,58 @@ class FabricIs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An event for whoever registered for its type before: told once."""
+    """An event for whoever registered for its type before: told once. Instances are those of a MIG GPU."""
 
     gpu: int
     data: int
     type: int = XID
+    gpu_instance: int = WHOLE_GPU
+    compute_instance: int = WHOLE_GPU
+    at_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTypesAre:
+    """The driver reports these types of events of a GPU (a mask of nvmlEventType...) instead of the usual ones."""
+
+    types: int
+    gpu: int = EVERY_GPU
+    at_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryActionIs:
+    """The driver asks for this action (nvmlDeviceGpuRecoveryAction_t): 1 a GPU reset, 2 a reboot, ..."""
+
+    gpu: int
+    action: int
+    at_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsRemapped:
+    """A faulty memory row was remapped: the reset is still due, or it failed. GPUs from Ampere on."""
+
+    gpu: int
+    pending: bool = False
+    failed: bool = False
+    at_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagesPending:
+    """Memory pages wait for their retirement. GPUs before Ampere."""
+
+    gpu: int
+    at_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncorrectedErrors:
+    """So many uncorrected memory errors since the driver was loaded."""
+
+    gpu: int
+    count: int
     at_seconds: float = 0.0
 
 
@@ -115,7 +167,44 @@ class Cleared:
     at_seconds: float = 0.0
 
 
-Fault = CallFails | LinkState | LinkTypesUnknown | FabricIs | Event | Cleared
+Fault = (
+    CallFails
+    | LinkState
+    | LinkTypesUnknown
+    | FabricIs
+    | Event
+    | EventTypesAre
+    | RecoveryActionIs
+    | RowsRemapped
+    | PagesPending
+    | UncorrectedErrors
+    | Cleared
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How busy one GPU is; a GPU without one idles."""
+
+    gpu: int
+    busy_percent: int = 0
+    memory_busy_percent: int = 0
+    celsius: int = 30
+    milliwatts: int = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process on one GPU; its pid is the host's."""
+
+    gpu: int
+    pid: int
+    used_mib: int
+    sm_percent: int = 0
+    kind: Literal["compute", "graphics", "mps"] = "compute"
+
+
+Usage = Load | Process
 
 
 def lost_gpu(gpu: int, at_seconds: float = 0.0) -> CallFails:
@@ -132,10 +221,14 @@ def error_number(name: str) -> int:
 
 
 def write_machine_file(
-    description: MachineDescription, path: Path, instance: str, faults: Sequence[Fault] = ()
+    description: MachineDescription,
+    path: Path,
+    instance: str,
+    faults: Sequence[Fault] = (),
+    usage: Sequence[Usage] = (),
 ) -> None:
     """Write it whole or not at all, so that a reader never sees half; `instance` makes the UUIDs this node's own."""
-    text = render_machine_file(description, instance, faults)
+    text = render_machine_file(description, instance, faults, usage)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_text(text, encoding="utf-8")
@@ -145,9 +238,13 @@ def write_machine_file(
             fresh.unlink(missing_ok=True)
 
 
-def render_machine_file(description: MachineDescription, instance: str, faults: Sequence[Fault] = ()) -> str:
+def render_machine_file(
+    description: MachineDescription, instance: str, faults: Sequence[Fault] = (), usage: Sequence[Usage] = ()
+) -> str:
     """The flat text of one machine. Raises UnknownErrorName."""
-    return "\n".join([*_machine_lines(description, instance), *map(_fault_line, faults), "end", ""])
+    used = [*(Load(gpu=index) for index in range(len(description.gpus))), *usage]
+    lines = [*_machine_lines(description, instance), *map(_usage_line, used), *map(_fault_line, faults)]
+    return "\n".join([*lines, "end", ""])
 
 
 def _machine_lines(machine: MachineDescription, instance: str) -> Iterator[str]:
@@ -162,6 +259,7 @@ def _machine_lines(machine: MachineDescription, instance: str) -> Iterator[str]:
     for index, gpu in enumerate(machine.gpus):
         yield _gpu_line(machine, index, gpu, instance)
         yield from _place_lines(machine, index, gpu)
+        yield from _mig_lines(machine, index, gpu, instance)
         yield from _link_lines(machine, index)
         for other in range(index + 1, len(machine.gpus)):
             yield f"level {index} {other} {10 * LEVELS.index(machine.level(index, other))}"
@@ -200,6 +298,13 @@ def _place_lines(machine: MachineDescription, index: int, gpu: Gpu) -> Iterator[
     yield f"cpus {index} {','.join(node.cpus for node in near)}"
 
 
+def _mig_lines(machine: MachineDescription, index: int, gpu: Gpu, instance: str) -> Iterator[str]:
+    for mig in gpu.mig_devices:
+        gpu_slices, compute_slices = mig.slices
+        words = (mig_uuid(machine.id, index, mig, instance), mig.profile, mig.memory_mib, mig.gi, mig.ci)
+        yield f"mig {index} {' '.join(map(str, words))} {gpu_slices} {compute_slices}"
+
+
 def _link_lines(machine: MachineDescription, index: int) -> Iterator[str]:
     for end in machine.links(index):
         remote = _REMOTE_SWITCH if end.peer is None else _REMOTE_GPU
@@ -211,22 +316,43 @@ def _link_lines(machine: MachineDescription, index: int) -> Iterator[str]:
         yield f"fabric {index} {state} {error_number(fabric.status)} {fabric.clique} {cluster}"
 
 
+def _usage_line(usage: Usage) -> str:
+    match usage:
+        case Load(gpu=gpu):
+            return f"usage {gpu} {usage.busy_percent} {usage.memory_busy_percent} {usage.celsius} {usage.milliwatts}"
+        case Process(gpu=gpu, kind=kind):
+            process_list = ("compute", "graphics", "mps").index(kind)
+            return f"process {gpu} {process_list} {usage.pid} {usage.used_mib} {usage.sm_percent}"
+    assert_never(usage)
+
+
 def _fault_line(fault: Fault) -> str:
-    start = f"fault {fault.at_seconds:.3f} {fault.gpu}"
     match fault:
         case CallFails(call=call, error=error):
-            return f"{start} call {call} {error_number(error)} 0"
+            words = f"call {call} {error_number(error)} 0"
         case LinkState(link=link, up=up):
-            return f"{start} link - {link} {int(up)}"
+            words = f"link - {link} {int(up)}"
         case LinkTypesUnknown():
-            return f"{start} types - 0 0"
+            words = "types - 0 0"
         case FabricIs(state=state, status=status):
-            return f"{start} fabric - {FABRIC_STATES.index(state)} {error_number(status)}"
+            words = f"fabric - {FABRIC_STATES.index(state)} {error_number(status)}"
         case Event(type=kind, data=data):
-            return f"{start} event - {kind} {data}"
+            words = f"event {fault.gpu_instance}/{fault.compute_instance} {kind} {data}"
+        case EventTypesAre(types=types):
+            words = f"event-types - {types} 0"
+        case RecoveryActionIs(action=action):
+            words = f"recovery - {action} 0"
+        case RowsRemapped(pending=pending, failed=failed):
+            words = f"rows - {int(pending)} {int(failed)}"
+        case PagesPending():
+            words = "pages - 1 0"
+        case UncorrectedErrors(count=count):
+            words = f"ecc - {count} 0"
         case Cleared():
-            return f"{start} clear - 0 0"
-    assert_never(fault)
+            words = "clear - 0 0"
+        case _:
+            assert_never(fault)
+    return f"fault {fault.at_seconds:.3f} {fault.gpu} {words}"
 
 
 def write_sysfs(description: MachineDescription, root: Path) -> None:

@@ -8,6 +8,7 @@ It reads the same file as the library, once, and knows no faults and no events.
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,11 @@ _GPU_WORDS = 20
 _SWITCH = 2
 _UNSIGNED_INT = 1  # nvmlValueType_t
 _NVLINK_CAPS, _PCI_CAPS = 2, 4
+_WHOLE_GPU = 0xFFFFFFFF
+_XID_EVENTS = 8  # nvmlEventTypeXidCriticalError
+_MIG_HANDLES = 1000
+"""A MIG device's handle is its GPU's and this much for its place among the GPU's, counted from 1."""
+_MOST_MIG_DEVICES = 7
 _ANSWERS = {"MemoryInfo_v2": 0x02000028, "FabricV2": 0x02000024, "FabricV3": 0x03000028}
 
 
@@ -33,6 +39,17 @@ class _Refused(Exception):
         self.code = ERRORS[error]
 
 
+@dataclass(frozen=True, slots=True)
+class _Mig:
+    uuid: str
+    profile: str
+    memory_mib: int
+    gi: int
+    ci: int
+    gpu_slices: int
+    compute_slices: int
+
+
 @dataclass(slots=True)
 class _Gpu:
     words: list[str]
@@ -40,7 +57,15 @@ class _Gpu:
     cpus: str = ""
     nodes: str = ""
     links: list[tuple[int, str]] = field(default_factory=list)
+    migs: list[_Mig] = field(default_factory=list)
     fabric: tuple[int, int, int, bytes] | None = None
+    usage: tuple[int, int, int, int] = (0, 0, 0, 0)
+    processes: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Which of the three lists, pid, MiB, percent of the SMs."""
+
+    @property
+    def used_mib(self) -> int:
+        return sum(used for _, _, used, _ in self.processes)
 
     def number(self, word: int) -> int:
         """One of the numbers after uuid, bus and PCI id, by its place on the `gpu` line."""
@@ -79,9 +104,17 @@ class StandIn:
                 self._gpus[int(parts[0])].links.append((int(parts[1]), parts[2]))
             case "level":
                 self._levels[int(parts[0]), int(parts[1])] = int(parts[2])
+            case "mig":
+                self._gpus[int(parts[0])].migs.append(_Mig(parts[1], parts[2], *map(int, parts[3:8])))
             case "fabric":
                 state, status, clique = map(int, parts[1:4])
                 self._gpus[int(parts[0])].fabric = (state, status, clique, bytes.fromhex(parts[4]))
+            case "usage":
+                busy, memory_busy, celsius, milliwatts = map(int, parts[1:5])
+                self._gpus[int(parts[0])].usage = (busy, memory_busy, celsius, milliwatts)
+            case "process":
+                process_list, pid, used, percent = map(int, parts[1:5])
+                self._gpus[int(parts[0])].processes.append((process_list, pid, used, percent))
             case "refuse":
                 self._refused.add(parts[0])
             case _:
@@ -110,10 +143,23 @@ class StandIn:
         return self._gpus[self._index(handle)]
 
     def _index(self, handle: Any) -> int:
-        number = (ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
+        number = _address(handle) - 1
         if not 0 <= number < len(self._gpus):
             raise _Refused("INVALID_ARGUMENT")
         return number
+
+    def _mig(self, handle: Any) -> _Mig:
+        place, index = divmod(_address(handle), _MIG_HANDLES)
+        if not place or not 0 < index <= len(self._gpus) or place > len(self._gpus[index - 1].migs):
+            raise _Refused("INVALID_ARGUMENT")
+        return self._gpus[index - 1].migs[place - 1]
+
+    def _parent(self, handle: Any) -> _Gpu:
+        self._mig(handle)
+        return self._gpus[_address(handle) % _MIG_HANDLES - 1]
+
+    def _is_mig(self, handle: Any) -> bool:
+        return _address(handle) >= _MIG_HANDLES
 
     def _nvmlInitWithFlags(self, _flags: int) -> None:
         if self._facts["init"] != "0":
@@ -143,11 +189,18 @@ class StandIn:
         # A handle is opaque: nobody looks behind it, so the index plus one will do.
         ctypes.c_void_p.from_buffer(to).value = index + 1
 
+    def _nvmlDeviceGetHandleByUUID(self, uuid: bytes, to: Any) -> None:
+        uuids = [gpu.words[1] for gpu in self._gpus]
+        if uuid.decode() not in uuids:
+            raise _Refused("NOT_FOUND")
+        ctypes.c_void_p.from_buffer(to).value = uuids.index(uuid.decode()) + 1
+
     def _nvmlDeviceGetName(self, handle: Any, to: Any, _size: int) -> None:
-        to.value = self._gpu(handle).name.encode()
+        name = f"{self._parent(handle).name} MIG {self._mig(handle).profile}" if self._is_mig(handle) else ""
+        to.value = (name or self._gpu(handle).name).encode()
 
     def _nvmlDeviceGetUUID(self, handle: Any, to: Any, _size: int) -> None:
-        to.value = self._gpu(handle).words[1].encode()
+        to.value = (self._mig(handle).uuid if self._is_mig(handle) else self._gpu(handle).words[1]).encode()
 
     def _nvmlDeviceGetMinorNumber(self, handle: Any, to: Any) -> None:
         to.value = self._gpu(handle).number(4)
@@ -157,19 +210,55 @@ class StandIn:
         _fill_pci(to, gpu.words[2], int(gpu.words[3], 16))
 
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, to: Any) -> None:
+        if self._is_mig(handle):
+            to.total = to.free = self._mig(handle).memory_mib << 20
+            return
         gpu = self._gpu(handle)
-        to.total, to.used = gpu.number(7) << 20, gpu.number(8) << 20
+        to.total, to.used = gpu.number(7) << 20, gpu.number(8) + gpu.used_mib << 20
         to.free = to.total - to.used
 
     def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, to: Any) -> None:
-        gpu = self._gpu(handle)
+        gpu = None if self._is_mig(handle) else self._gpu(handle)
         if to.version != _ANSWERS["MemoryInfo_v2"]:
             raise _Refused("ARGUMENT_VERSION_MISMATCH")
-        to.total, to.reserved, to.used = gpu.number(7) << 20, gpu.number(8) << 20, 0
-        to.free = to.total - to.reserved
+        if gpu is None:
+            to.total = to.free = self._mig(handle).memory_mib << 20
+            return
+        to.total, to.reserved, to.used = gpu.number(7) << 20, gpu.number(8) << 20, gpu.used_mib << 20
+        to.free = to.total - to.reserved - to.used
 
     def _nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> None:
         current.value = pending.value = _told(self._gpu(handle).number(9), missing=-1)
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, handle: Any, to: Any) -> None:
+        to.value = _MOST_MIG_DEVICES if self._gpu(handle).number(9) == 1 else 0
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, place: int, to: Any) -> None:
+        gpu = self._gpu(handle)
+        _told(gpu.number(9), missing=-1)
+        if place >= _MOST_MIG_DEVICES:
+            raise _Refused("INVALID_ARGUMENT")
+        if place >= len(gpu.migs):
+            raise _Refused("NOT_FOUND")
+        ctypes.c_void_p.from_buffer(to).value = self._index(handle) + 1 + (place + 1) * _MIG_HANDLES
+
+    def _nvmlDeviceIsMigDeviceHandle(self, handle: Any, to: Any) -> None:
+        to.value = int(self._is_mig(handle))
+
+    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: Any, to: Any) -> None:
+        self._mig(handle)
+        ctypes.c_void_p.from_buffer(to).value = _address(handle) % _MIG_HANDLES
+
+    def _nvmlDeviceGetGpuInstanceId(self, handle: Any, to: Any) -> None:
+        to.value = self._mig(handle).gi
+
+    def _nvmlDeviceGetComputeInstanceId(self, handle: Any, to: Any) -> None:
+        to.value = self._mig(handle).ci
+
+    def _nvmlDeviceGetAttributes_v2(self, handle: Any, to: Any) -> None:
+        mig = self._mig(handle)
+        to.gpuInstanceSliceCount, to.computeInstanceSliceCount = mig.gpu_slices, mig.compute_slices
+        to.memorySizeMB = mig.memory_mib
 
     def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
         major.value, minor.value = self._gpu(handle).number(5), self._gpu(handle).number(6)
@@ -282,9 +371,78 @@ class StandIn:
         for count in to:
             count.value = 0
 
-    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, _to: Any) -> None:
+    def _nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any, to: Any) -> None:
+        if not self._gpu(handle).number(15) or self._gpu(handle).number(5) >= 8:
+            raise _Refused("NOT_SUPPORTED")
+        to.value = 0
+
+    def _nvmlDeviceGetTotalEccErrors(self, handle: Any, _type: int, _counter: int, to: Any) -> None:
+        _told(self._gpu(handle).number(15))
+        to.value = 0
+
+    def _nvmlDeviceGetSupportedEventTypes(self, handle: Any, to: Any) -> None:
         self._index(handle)
-        count.value = 0
+        to.value = _XID_EVENTS
+
+    def _nvmlEventSetCreate(self, _to: Any) -> None:
+        """Nothing is ever put in."""
+
+    def _nvmlEventSetFree(self, _set: Any) -> None: ...
+
+    def _nvmlDeviceRegisterEvents(self, handle: Any, types: int, _set: Any) -> None:
+        self._index(handle)
+        if types & ~_XID_EVENTS:
+            raise _Refused("NOT_SUPPORTED")
+
+    def _nvmlEventSetWait_v2(self, _set: Any, _to: Any, timeout_ms: int) -> None:
+        time.sleep(timeout_ms / 1000)
+        raise _Refused("TIMEOUT")
+
+    def _nvmlDeviceGetUtilizationRates(self, handle: Any, to: Any) -> None:
+        gpu = self._gpu(handle)
+        if gpu.number(9) == 1:
+            raise _Refused("NOT_SUPPORTED")
+        to.gpu, to.memory = gpu.usage[:2]
+
+    def _nvmlDeviceGetTemperature(self, handle: Any, _sensor: int, to: Any) -> None:
+        to.value = self._gpu(handle).usage[2]
+
+    def _nvmlDeviceGetPowerUsage(self, handle: Any, to: Any) -> None:
+        to.value = self._gpu(handle).usage[3]
+
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, to: Any) -> None:
+        self._list_processes(handle, 0, count, to)
+
+    def _nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, to: Any) -> None:
+        self._list_processes(handle, 1, count, to)
+
+    def _nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: Any, count: Any, to: Any) -> None:
+        self._list_processes(handle, 2, count, to)
+
+    def _list_processes(self, handle: Any, which: int, count: Any, to: Any) -> None:
+        found = [process for process in self._gpu(handle).processes if process[0] == which]
+        room, count.value = count.value, len(found)
+        if len(found) > room:
+            raise _Refused("INSUFFICIENT_SIZE")
+        for place, (_, pid, used, _) in enumerate(found):
+            to[place].pid, to[place].usedGpuMemory = pid, used << 20
+            to[place].gpuInstanceId = to[place].computeInstanceId = _WHOLE_GPU
+
+    def _nvmlDeviceGetProcessUtilization(self, handle: Any, to: Any, count: Any, since_us: int) -> None:
+        if self._gpu(handle).number(9) == 1:
+            raise _Refused("NOT_SUPPORTED")
+        busy = [process for process in self._gpu(handle).processes if process[3]]
+        room, count.value = count.value, len(busy)
+        if not busy:
+            raise _Refused("NOT_FOUND")
+        if len(busy) > room:
+            raise _Refused("INSUFFICIENT_SIZE")
+        for place, (_, pid, _, percent) in enumerate(busy):
+            to[place].pid, to[place].smUtil, to[place].timeStamp = pid, percent, since_us + 1_000_000
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _plain(argument: Any) -> Any:

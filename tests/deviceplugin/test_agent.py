@@ -2,106 +2,19 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import grpc
-import msgspec
-import pytest
-
-from deviceplugin.agent import Agent, GpusUnavailable, Inventory
-from deviceplugin.settings import AgentSettings, KubeletSettings
+from deviceplugin.gpus import Inventory
 from proto.annotations.keys import BIND_PHASE, DEVICES_TO_ALLOCATE, NODE_ALLOCATION, NODE_LOCK, NODE_REGISTER
-from proto.annotations.node_lock import NodeLock, encode_lock
 from proto.annotations.node_register import decode_register
-from proto.devices import PodShares
-from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
-from proto.kubernetes.client import ApiServer
-from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod, share
-from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
+from simulation.apiserver import Fault
+from tests.deviceplugin.agent_rig import running, write
+from tests.deviceplugin.gpus import NODE, PAIR, A, B, share
+from tests.deviceplugin.registration import until
 
 ONE = (share(A),)
 TWO = (share(A, 1000), share(B, 2000))
-
-
-@dataclass
-class Rig:
-    """A running agent between a real API server and a tiny kubelet."""
-
-    server: EmbeddedApiServer
-    kubelet: TinyKubelet
-    gpus: list[Inventory] = field(default_factory=lambda: [Inventory(devices=PAIR, scores={A: {B: 100}, B: {A: 100}})])
-
-    def read(self) -> Inventory:
-        if not self.gpus:
-            raise GpusUnavailable("No driver.")
-        return self.gpus[0]
-
-    def annotations(self, plural: str, name: str) -> dict[str, str]:
-        found: Any = self.server.store.get(plural, "" if plural == "nodes" else "default", name)
-        annotations: dict[str, str] = found["metadata"].get("annotations", {})
-        return annotations
-
-    def node_writes(self) -> int:
-        return sum(request.verb == "patch" and request.resource == "nodes" for request in self.server.requests)
-
-    def bind(self, name: str, shares: PodShares, init: int = 0) -> None:
-        pod = msgspec.to_builtins(bound_pod(name, shares, init=init))
-        del pod["metadata"]["uid"]
-        self.server.create({"apiVersion": "v1", "kind": "Pod", **pod})
-
-    def lock(self, name: str) -> None:
-        lock = encode_lock(NodeLock(taken_at=datetime(2030, 1, 1, tzinfo=UTC), namespace="default", pod=name))
-        self.server.patch("nodes", NODE, {"metadata": {"annotations": {NODE_LOCK: lock}}})
-
-    async def allocate(self, *ids: str) -> dict[str, str]:
-        async with self.kubelet.plugin() as plugin:
-            request = pb.ContainerAllocateRequest(devices_ids=ids)
-            answer = await plugin.Allocate(pb.AllocateRequest(container_requests=[request]), timeout=5)
-            return dict(answer.container_responses[0].envs)
-
-    async def refused(self, *ids: str) -> str:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await self.allocate(*ids)
-        return error.value.details() or ""
-
-    async def prefer(self, available: Sequence[str], size: int) -> list[str]:
-        wish = pb.ContainerPreferredAllocationRequest(available_deviceIDs=available, allocation_size=size)
-        async with self.kubelet.plugin() as plugin:
-            answer = await plugin.GetPreferredAllocation(pb.PreferredAllocationRequest(container_requests=[wish]))
-            return list(answer.container_responses[0].deviceIDs)
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-@asynccontextmanager
-async def running(*, gpus: list[Inventory] | None = None, hook_path: str = "/nonexistent") -> AsyncIterator[Rig]:
-    async with kubelet_root() as root, EmbeddedApiServer() as server:
-        server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        write(Path(root, "kubeconfig"), server.kubeconfig())
-        api = await ApiServer.connect(f"{root}/kubeconfig")
-        rig = Rig(server, TinyKubelet(root)) if gpus is None else Rig(server, TinyKubelet(root), gpus)
-        await rig.kubelet.start()
-        settings = AgentSettings(node_name=NODE, hook_path=hook_path, read_seconds=0.05, retry_seconds=0.05)
-        task = asyncio.create_task(Agent(api, rig.read, settings, kubelet=KubeletSettings(root=root)).run())
-        try:
-            if rig.gpus:
-                await rig.kubelet.registered(1)
-            yield rig
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            await rig.kubelet.stop()
-            await api.close()
 
 
 async def test_the_node_tells_its_gpus_once_and_again_only_after_a_change() -> None:

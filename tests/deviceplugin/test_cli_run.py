@@ -1,8 +1,12 @@
 import asyncio
 import signal
 import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import yaml
 from click.testing import CliRunner
 
 from deviceplugin.cli.run import run
@@ -23,32 +27,88 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
     assert "envvar, volume-mounts, cdi-annotations, cdi-cri" in answer.output
 
 
+def test_what_is_printed_can_be_given_back_and_holds_no_secret(tmp_path: Path) -> None:
+    kubeconfig = write(tmp_path / "kubeconfig", "users: [{name: me, user: {token: s3cr3t}}]")
+    arguments = ["--node-name", "n", "--kubeconfig", kubeconfig, "--pass-device-specs", "--disable-core-limit=false"]
+    printed = CliRunner().invoke(run, [*arguments, "--print-config"], env={"LOG_LEVEL": "debug"})
+    assert "s3cr3t" not in printed.output
+    assert "pass_device_specs: true                         # flag --pass-device-specs\n" in printed.output
+    saved = write(tmp_path / "saved.yaml", printed.stdout)
+    again = CliRunner().invoke(run, ["--config", saved, "--print-config"])
+    assert yaml.safe_load(again.stdout) == yaml.safe_load(printed.stdout)
+
+
+def test_hamis_own_flag_for_its_file_does_as_well(tmp_path: Path) -> None:
+    file = write(tmp_path / "device-config.yaml", "nvidia: {deviceSplitCount: 3, zzz: 1}")
+    for arguments, environment in ((["--config-file", file], {}), ([], {"CONFIG_FILE": file})):
+        answer = CliRunner().invoke(run, [*arguments, "--print-config"], env={"NODE_NAME": "n", **environment})
+        assert yaml.safe_load(answer.stdout)["device_split_count"] == 3
+        assert answer.stderr == f"Warning: {file}: nvidia.zzz is known neither to HAMi nor here\n"
+
+
+def test_a_file_that_was_named_and_is_not_there_is_one_sentence() -> None:
+    for flag in ("--config", "--device-config-file", "--node-config-file"):
+        answer = CliRunner().invoke(run, ["--node-name", "n", flag, "/nonexistent/file"])
+        assert answer.output == "Error: cannot read /nonexistent/file: No such file or directory\n"
+        assert answer.exit_code == 1
+
+
+def test_a_wrong_variable_in_the_environment_is_one_sentence() -> None:
+    answer = CliRunner().invoke(run, ["--node-name", "n"], env={"DEVICE_SPLIT_COUNT": "many"})
+    assert answer.output.endswith(
+        "Error: environment variable DEVICE_SPLIT_COUNT is 'many'; expected a whole number from 1 to 1000\n"
+    )
+    assert answer.exit_code == 2
+
+
+async def test_sighup_ends_it_for_a_restart_unless_its_files_hold_a_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    async with kubelet_root() as root, EmbeddedApiServer() as server:
+        config = write(tmp_path / "kubeconfig", server.kubeconfig())
+        write(file, f"kubeconfig: {config}\nkubelet_root: {root}\nnvml_library: /nonexistent/libnvidia-ml.so.1")
+        async with daemon_process("--node-name", "n", "--config", str(file)) as daemon:
+            await line_with(daemon, "Cannot load the NVML library")
+            write(file, "log_lvl: info")
+            daemon.send_signal(signal.SIGHUP)
+            assert "going on as before" in await line_with(daemon, "did you mean log_level?")
+            write(file, "log_level: info")
+            daemon.send_signal(signal.SIGHUP)
+            assert await daemon.wait() == 0
+
+
 async def test_without_a_driver_the_daemon_says_so_idles_and_stops_cleanly() -> None:
     async with kubelet_root() as root, EmbeddedApiServer() as server:
         config = write(Path(root, "kubeconfig"), server.kubeconfig())
         arguments = ["--node-name", "n", "--kubeconfig", config, "--kubelet-root", root]
         arguments += ["--nvml-library", "/nonexistent/libnvidia-ml.so.1", "--log-format", "json"]
-        daemon = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "deviceplugin",
-            "run",
-            *arguments,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert daemon.stderr is not None
-        try:
-            async with asyncio.timeout(20):
-                while "Cannot load the NVML library" not in (line := (await daemon.stderr.readline()).decode()):
-                    assert line
+        async with daemon_process(*arguments) as daemon:
+            await line_with(daemon, "Cannot load the NVML library")
             daemon.send_signal(signal.SIGTERM)
+            assert daemon.stderr is not None
             rest = (await daemon.stderr.read()).decode()
             assert await daemon.wait() == 0
             assert "Traceback" not in rest
-        finally:
-            if daemon.returncode is None:
-                daemon.kill()
-                await daemon.wait()
+
+
+@asynccontextmanager
+async def daemon_process(*arguments: str) -> AsyncIterator[Process]:
+    command = [sys.executable, "-m", "deviceplugin", "run", *arguments]
+    daemon = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    try:
+        yield daemon
+    finally:
+        if daemon.returncode is None:
+            daemon.kill()
+            await daemon.wait()
+
+
+async def line_with(daemon: Process, words: str) -> str:
+    """The next line it logs that holds these words."""
+    assert daemon.stderr is not None
+    async with asyncio.timeout(20):
+        while words not in (line := (await daemon.stderr.readline()).decode()):
+            assert line, f"ended without a line with {words!r}"
+    return line
 
 
 def write(path: Path, text: str) -> str:

@@ -93,6 +93,7 @@ async def node() -> AsyncIterator[Node]:
         write_sysfs(machine, root / "sys")
         flags = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
         flags += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]
+        flags += ["--metrics-bind-address", "127.0.0.1:0"]
         daemon = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "deviceplugin", "run", *flags),

@@ -3,7 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from deviceplugin.checkpoint import Witness
 from deviceplugin.immediate import (
+    NodeView,
     Proven,
     Refused,
     Served,
@@ -20,6 +22,7 @@ from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, a100, bound_pod, share
 
+GPU = "nvidia.com/gpu"
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 ONE = (share(A),)
 TWO = (share(A), share(B))
@@ -30,10 +33,14 @@ def asked(
     *pods: Pod,
     lock: str = "",
     served: Served | None = None,
+    recorded: Witness | None = None,
     inventory: Mapping[DeviceUUID, Device] = INVENTORY,
 ) -> Proven | Refused:
     holder = NodeLock(taken_at=T0, namespace="default", pod=lock) if lock else None
-    return prove(pods, holder, ids, served or {}, node_name=NODE, inventory=inventory)
+    view = NodeView(
+        name=NODE, resource=GPU, pods=pods, lock=holder, inventory=inventory, remembered=served or {}, recorded=recorded
+    )
+    return prove(view, ids)
 
 
 def refusal(answer: Proven | Refused) -> Refused:
@@ -66,17 +73,36 @@ def test_another_number_of_gpus_tells_two_pods_apart() -> None:
 def test_containers_are_served_in_order_and_those_without_gpus_are_passed_over() -> None:
     pod = bound_pod("a", (ONE, (), TWO, ()), init=1)
     assert asked(1, pod) == Proven(pod, 0, ONE)
-    assert asked(2, pod, served={"uid-a": frozenset({0})}) == Proven(pod, 2, TWO)
+    assert asked(2, pod, served={"uid-a": frozenset({0})}) == Proven(pod, 2, TWO, frozenset({0}))
     assert refusal(asked(2, pod, served={"uid-a": frozenset({0, 2})})).may_change
+
+
+def test_a_container_is_known_by_its_number_of_gpus_when_an_earlier_answer_was_forgotten() -> None:
+    pod = bound_pod("a", (TWO, ONE))
+    assert asked(1, pod) == Proven(pod, 1, ONE)
+
+
+def test_kubelets_record_says_who_was_served() -> None:
+    pod = bound_pod("a", (ONE, ONE))
+    assert asked(1, pod, recorded={"uid-a": frozenset({"c0"})}) == Proven(pod, 1, ONE, frozenset({0}))
+    assert asked(1, pod, recorded={}, served={"uid-a": frozenset({0})}) == Proven(pod, 1, ONE, frozenset({0}))
+    assert asked(1, pod, recorded={}) == Proven(pod, 0, ONE)
+
+
+def test_an_answer_that_kubelet_lost_is_given_again_though_the_pod_was_told_success() -> None:
+    pod = bound_pod("a", (ONE,), changed={BIND_PHASE: "success", DEVICES_TO_ALLOCATE: ";"})
+    assert asked(1, pod, recorded={}) == Proven(pod, 0, ONE)
+    assert refusal(asked(1, pod, recorded={"uid-a": frozenset({"c0"})})).may_change
+    assert refusal(asked(1, pod)).may_change
 
 
 def test_a_container_consumed_in_the_annotation_is_not_served_again() -> None:
     pod = bound_pod("a", (ONE, TWO), changed={DEVICES_TO_ALLOCATE: f";{consumed_two()};;"})
-    assert asked(2, pod) == Proven(pod, 1, TWO)
+    assert asked(2, pod) == Proven(pod, 1, TWO, frozenset({0}))
 
 
 def consumed_two() -> str:
-    return consumed(bound_pod("x", (TWO,)), frozenset()).rstrip(";")
+    return consumed(bound_pod("x", (TWO,)), frozenset(), GPU).rstrip(";")
 
 
 def test_the_lock_of_a_pod_that_was_served_no_longer_says_anything() -> None:
@@ -94,7 +120,7 @@ def test_a_lock_naming_a_pod_not_seen_yet_is_waited_for() -> None:
 
 def test_another_number_of_gpus_than_decided_is_refused() -> None:
     answer = refusal(asked(2, bound_pod("a", (ONE,)), lock="a"))
-    assert "1 GPUs were decided, but kubelet asks for 2" in answer.sentence
+    assert "1 GPUs were decided for the containers still waiting, but kubelet asks for 2" in answer.sentence
 
 
 @pytest.mark.parametrize(
@@ -134,14 +160,25 @@ def test_a_proven_pod_that_must_not_be_served_is_named(
 
 def test_what_is_served_is_erased_for_this_very_pod() -> None:
     pod = bound_pod("a", (ONE, TWO))
-    assert not is_finished(pod, frozenset({0}))
-    assert is_finished(pod, frozenset({0, 1}))
-    assert settlement(pod, frozenset({0, 1}), BindPhase.SUCCESS) == {
+    assert not is_finished(pod, frozenset({0}), GPU)
+    assert is_finished(pod, frozenset({0, 1}), GPU)
+    assert settlement(pod, frozenset({0, 1}), BindPhase.SUCCESS, GPU) == {
         "metadata": {"uid": "uid-a", "annotations": {BIND_PHASE: "success", DEVICES_TO_ALLOCATE: ";;"}}
     }
-    assert settlement(pod, frozenset(), BindPhase.FAILED) == {
+    assert settlement(pod, frozenset(), BindPhase.FAILED, GPU) == {
         "metadata": {"uid": "uid-a", "annotations": {BIND_PHASE: "failed"}}
     }
+
+
+def test_an_entry_that_stands_too_far_left_belongs_to_the_container_that_asks_for_gpus() -> None:
+    """HAMi 2.10 leaves out the entries of containers without GPUs."""
+    pod = bound_pod("a", (TWO, ()))
+    plain, asking = pod.spec.containers
+    asking.resources.limits[GPU] = "2"
+    assert asked(2, pod) == Proven(pod, 1, TWO)
+    plain.resources.limits[GPU] = "2"
+    del asking.resources.limits[GPU]
+    assert asked(2, pod) == Proven(pod, 0, TWO)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from deviceplugin.allocation import ContainerEdits, DeviceNode, Mount
-from deviceplugin.kubelet import CannotAllocate, PluginServer, allocate_response
+from deviceplugin.kubelet import CannotAllocate, PluginServer, allocate_response, list_response
 from deviceplugin.settings import KubeletSettings
-from proto.devices import Device
+from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from tests.deviceplugin.gpus import PAIR, A, B
 from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
@@ -136,6 +136,22 @@ async def test_a_restarted_kubelet_that_emptied_its_folder_is_registered_with_wi
         await kubelet.stop()
 
 
+async def test_two_dozen_restarts_of_kubelet_are_answered_each_once() -> None:
+    async with kubelet_root() as root, serving(root) as gpus:
+        kubelet = TinyKubelet(root)
+        for number in range(1, 25):
+            await kubelet.start()
+            assert await kubelet.registered(number) < 1.0
+            await kubelet.stop()
+        await kubelet.start()
+        await kubelet.registered(25)
+        gpus.changes.put_nowait(PAIR)
+        async with kubelet.plugin() as plugin:
+            assert len(listed(await plugin.ListAndWatch(pb.Empty()).read()).devices) == 6
+        assert len(kubelet.registrations) == 25
+        await kubelet.stop()
+
+
 async def test_a_plugin_socket_that_was_removed_comes_back() -> None:
     async with kubelet_root() as root, serving(root):
         kubelet = TinyKubelet(root)
@@ -160,18 +176,30 @@ async def test_a_left_over_socket_is_no_kubelet(caplog: pytest.LogCaptureFixture
             await kubelet.stop()
 
 
+def test_numa_nodes_are_told_where_they_are_known_and_wanted() -> None:
+    near, nowhere = replace(PAIR[0], slots=1, numa=1), replace(PAIR[1], slots=1, numa=UNKNOWN_NUMA)
+    hinted = list_response((near, nowhere), numa_hints=True)
+    assert hinted.devices[0].topology == pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)])
+    assert [device.HasField("topology") for device in hinted.devices] == [True, False]
+    silent = list_response((near, nowhere), numa_hints=False)
+    assert not any(device.HasField("topology") for device in silent.devices)
+
+
 def test_every_kind_of_edit_has_its_place_in_the_answer() -> None:
     edits = ContainerEdits(
         env={"A": "1"},
         mounts=(Mount(container_path="/in", host_path="/out", read_only=True),),
-        devices=(DeviceNode(path="/dev/nvidia0"),),
+        devices=(DeviceNode(path="/dev/nvidia0"), DeviceNode(path="/dev/nvidia1", host_path="/driver/dev/nvidia1")),
         annotations={"k": "v"},
         cdi_devices=("vendor/class=name",),
     )
     assert allocate_response(edits) == pb.ContainerAllocateResponse(
         envs={"A": "1"},
         mounts=[pb.Mount(container_path="/in", host_path="/out", read_only=True)],
-        devices=[pb.DeviceSpec(container_path="/dev/nvidia0", host_path="/dev/nvidia0", permissions="rw")],
+        devices=[
+            pb.DeviceSpec(container_path="/dev/nvidia0", host_path="/dev/nvidia0", permissions="rw"),
+            pb.DeviceSpec(container_path="/dev/nvidia1", host_path="/driver/dev/nvidia1", permissions="rw"),
+        ],
         annotations={"k": "v"},
         cdi_devices=[pb.CDIDevice(name="vendor/class=name")],
     )

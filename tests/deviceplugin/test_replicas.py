@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,16 @@ def test_the_reference_vector() -> None:
 def test_an_id_that_is_no_replica_is_a_whole_gpu() -> None:
     assert split_replica(A) == (A, 0)
     assert split_replica("MIG-x-y") == ("MIG-x-y", 0)
+
+
+@pytest.mark.parametrize(
+    "uuid",
+    ["MIG-03f69c50-207a-2038-9b45-23cac89cb67a", "MIG-GPU-03f69c50-207a-2038-9b45-23cac89cb67a/7/0"],
+)
+def test_a_mig_device_is_its_own_only_replica(uuid: str) -> None:
+    assert replica_ids(a100(DeviceUUID(uuid), 0, slots=1)) == (uuid,)
+    assert split_replica(uuid) == (uuid, 0)
+    assert preferred_replicas([DeviceUUID(uuid)], [f"{A}-0", uuid], [], 1) == (uuid,)
 
 
 @given(st.uuids(), st.integers(1, 64))

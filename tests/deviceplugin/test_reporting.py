@@ -1,12 +1,17 @@
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
-from deviceplugin.reporting import AllocationMode, report, with_missing
-from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER, NODE_SCORE
+import pytest
+
+from deviceplugin.reporting import AllocationMode, Report, report, with_missing
+from deviceplugin.settings import HamiScheduler
+from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.kubernetes.objects import Node, ObjectMeta
 from tests.deviceplugin.gpus import PAIR, A, B
 
+T0 = datetime(2030, 1, 1, tzinfo=UTC)
 SCORES = {A: {B: 1240}, B: {A: 1240}}
 
 
@@ -15,9 +20,12 @@ def node(annotations: dict[str, str]) -> Node:
 
 
 def said(found: Node) -> dict[str, str]:
-    body = report(found, PAIR, SCORES, AllocationMode.IMMEDIATE)
-    assert body is not None
-    metadata = body["metadata"]
+    return annotations_of(report(found, PAIR, SCORES, AllocationMode.IMMEDIATE, now=T0))
+
+
+def annotations_of(due: Report) -> dict[str, str]:
+    assert due.body is not None
+    metadata = due.body["metadata"]
     assert isinstance(metadata, dict)
     annotations: dict[str, str] = metadata["annotations"]
     return annotations
@@ -32,11 +40,11 @@ def test_a_silent_node_is_given_all_three_annotations() -> None:
 
 
 def test_a_node_that_says_it_already_is_left_alone() -> None:
-    assert report(node(said(node({}))), PAIR, SCORES, AllocationMode.IMMEDIATE) is None
+    assert report(node(said(node({}))), PAIR, SCORES, AllocationMode.IMMEDIATE, now=T0) == Report()
 
 
 def test_the_order_the_gpus_were_found_in_makes_no_difference() -> None:
-    assert report(node(said(node({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE) is None
+    assert report(node(said(node({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE, now=T0) == Report()
 
 
 def test_only_what_differs_is_patched() -> None:
@@ -47,3 +55,45 @@ def test_only_what_differs_is_patched() -> None:
 def test_a_gpu_that_vanished_stays_unhealthy() -> None:
     assert with_missing(PAIR, PAIR[1:]) == (replace(PAIR[0], healthy=False), PAIR[1])
     assert with_missing((), PAIR) == PAIR
+
+
+def due(annotations: dict[str, str], scheduler: HamiScheduler, answered_at: datetime | None, now: datetime) -> Report:
+    return report(
+        node(annotations),
+        PAIR,
+        SCORES,
+        AllocationMode.IMMEDIATE,
+        scheduler=scheduler,
+        answered_at=answered_at,
+        now=now,
+    )
+
+
+@pytest.mark.parametrize(("scheduler", "fields"), [(HamiScheduler.V2_4, 7), (HamiScheduler.V2_7, 9)])
+def test_an_old_scheduler_is_told_in_text_and_its_question_is_answered_every_30_seconds(
+    scheduler: HamiScheduler, fields: int
+) -> None:
+    first = annotations_of(due({}, scheduler, None, T0))
+    assert first[NODE_REGISTER].partition(":")[0].count(",") == fields - 1
+    assert first[NODE_HANDSHAKE].startswith("Reported 2030-01-01")
+    assert due(first, scheduler, T0, T0 + timedelta(hours=9)) == Report()
+    asked = first | {NODE_HANDSHAKE: "Requesting_2030-01-01 00:00:05"}
+    later = T0 + timedelta(seconds=30)
+    assert due(asked, scheduler, T0, T0 + timedelta(seconds=5)) == Report(look_again=later)
+    assert list(annotations_of(due(asked, scheduler, T0, later))) == [NODE_HANDSHAKE]
+    deleted = first | {NODE_HANDSHAKE: "Deleted_2030-01-01 00:01:05"}
+    assert list(annotations_of(due(deleted, scheduler, None, T0))) == [NODE_HANDSHAKE]
+
+
+def test_a_2_9_scheduler_is_made_to_read_again_after_a_change_and_never_else() -> None:
+    first = annotations_of(due({}, HamiScheduler.V2_9, None, T0))
+    assert decode_register(first[NODE_REGISTER]) == PAIR
+    assert NODE_HANDSHAKE in first
+    asked = first | {NODE_HANDSHAKE: "Requesting_2030-01-01 00:00:05"}
+    assert due(asked, HamiScheduler.V2_9, T0, T0 + timedelta(hours=1)) == Report()
+
+
+def test_a_name_that_text_cannot_carry_is_written_with_blanks() -> None:
+    odd = replace(PAIR[0], type="NVIDIA A,100:b")
+    found = report(node({}), (odd,), {}, AllocationMode.IMMEDIATE, scheduler=HamiScheduler.V2_7, now=T0)
+    assert "NVIDIA A 100 b" in annotations_of(found)[NODE_REGISTER]

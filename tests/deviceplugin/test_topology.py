@@ -8,7 +8,18 @@ from deviceplugin.bandwidth import SOCKET_LINKS, socket_link
 from deviceplugin.described import describe_reading
 from deviceplugin.machine_description import MachineDescription, read_machine_description
 from deviceplugin.readings import Fabric, MachineReading, PcieLevel, PeerStatus, SwitchEvidence
-from deviceplugin.topology import TOKENS, WEIGHTS, Topology, build_topology, pair_scores, score_printed, score_token
+from deviceplugin.topology import (
+    TOKENS,
+    WEIGHTS,
+    AsymmetricPair,
+    Topology,
+    asymmetric_pairs,
+    build_topology,
+    pair_scores,
+    score_printed,
+    score_token,
+)
+from proto.devices import DeviceUUID
 
 MACHINES = sorted((Path(str(simulation.__file__)).parent / "machines").glob("*.yaml"))
 
@@ -80,6 +91,33 @@ def test_scores_leave_out_what_cannot_be_computed() -> None:
     assert second not in scores[first]
     assert first not in scores[second]
     assert scores[first][third] == scores[third][first] == 610
+
+
+def test_scores_are_told_among_the_shared_devices_only() -> None:
+    machine = reading("4x-gh200")
+    first, second = (gpu.uuid for gpu in machine.gpus[:2])
+    mig = DeviceUUID("MIG-x")
+    assert pair_scores(build_topology(machine), [first, second, mig]) == {
+        first: {second: 610},
+        second: {first: 610},
+        mig: {},
+    }
+
+
+def test_a_pair_whose_ends_disagree_is_told_and_scored_by_the_smaller_count() -> None:
+    machine = reading("4x-gh200")
+    first, second = machine.gpus[:2]
+    pairs = {**machine.pairs, (0, 1): replace(machine.pairs[0, 1], links_there=6, links_back=5)}
+    uneven = replace(machine, pairs=pairs)
+    assert asymmetric_pairs(machine) == ()
+    (pair,) = asymmetric_pairs(uneven)
+    assert pair == AsymmetricPair(first=first, second=second, links_there=6, links_back=5)
+    assert pair.sentence == (
+        f"GPU 0 ({first.uuid}) counts 6 NVLinks to GPU 1 ({second.uuid}), which counts 5 back; "
+        "the pair is scored by the smaller number"
+    )
+    scores = build_topology(uneven).scores
+    assert scores[0][1] == scores[1][0] == 510
 
 
 HEALTHY = Fabric(state=3, status=0, cluster="c", clique=0)

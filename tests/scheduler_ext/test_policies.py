@@ -36,11 +36,25 @@ def test_topology_is_read_as_topology_aware_with_a_warning() -> None:
     assert policies.warnings == (f"{keys.GPU_POLICY}: 'topology' is read as 'topology-aware'; write that",)
 
 
-def test_an_unknown_word_on_a_pod_is_placed_as_hami_would_and_said() -> None:
-    policies = read(**{keys.GPU_POLICY: "bogus", keys.NODE_POLICY: "bogus"})
-    assert policies.gpu.keys == parse_gpu_policy("spread").keys
-    assert policies.node is NodePolicy.BINPACK
-    assert len(policies.warnings) == 2
+@pytest.mark.parametrize("text", ["bogus", "", " binpack", "bogus,nonsense", ","])
+def test_a_pod_that_names_no_policy_is_placed_by_the_clusters(text: str) -> None:
+    annotations = {keys.GPU_POLICY: text, keys.NODE_POLICY: text}
+    policies = read_policies(annotations, NodePolicy.SPREAD, parse_gpu_policy("binpack"))
+    assert (policies.node, policies.gpu) == (NodePolicy.SPREAD, parse_gpu_policy("binpack"))
+
+
+def test_every_unknown_word_is_warned_of() -> None:
+    warnings = read(**{keys.GPU_POLICY: "bogus", keys.NODE_POLICY: "Spread"}).warnings
+    assert warnings == (
+        f"{keys.NODE_POLICY}: unknown node policy 'Spread'; placed by the cluster's, binpack",
+        f"{keys.GPU_POLICY}: unknown GPU policy 'bogus'; placed by the cluster's, spread",
+    )
+
+
+def test_an_unknown_word_in_a_list_leaves_the_others_in_force() -> None:
+    policies = read(**{keys.GPU_POLICY: "binpack,bogus"})
+    assert policies.gpu.keys == parse_gpu_policy("binpack,").keys
+    assert policies.warnings == (f"{keys.GPU_POLICY}: unknown GPU policy 'bogus'; ignored",)
 
 
 def test_a_comma_list_is_a_chain_of_keys_with_the_index_last() -> None:

@@ -2,7 +2,14 @@ import pytest
 
 from proto.annotations import keys
 from proto.kubernetes.objects import Container, Resources
-from scheduler_ext.requests import ContainerKind, ContainerNeed, RequestError, RequestSettings, read_request
+from scheduler_ext.requests import (
+    ContainerKind,
+    ContainerNeed,
+    RequestError,
+    RequestSettings,
+    ResourceNames,
+    read_request,
+)
 from tests.scheduler_ext.gpus import container, pod, request
 
 
@@ -67,3 +74,51 @@ def test_init_containers_come_first_and_sidecars_are_told_apart() -> None:
     wanted = pod(container(gpu=1), inits=[container("i"), container("s", "Always", gpu=1)])
     assert request(wanted).kinds == (ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP)
     assert [bool(each) for each in request(wanted).needs] == [False, True, True]
+
+
+NAMES = ResourceNames(
+    count="acme.io/gpu",
+    memory="acme.io/mib",
+    memory_percentage="acme.io/percent",
+    cores="acme.io/cores",
+    priority="acme.io/priority",
+)
+
+
+def named(**amounts: int | str) -> ContainerNeed | None:
+    spelled: dict[str, str | int | float] = {f"acme.io/{name}": amount for name, amount in amounts.items()}
+    asking = pod(Container(name="main", resources=Resources(limits={"nvidia.com/gpu": 8, **spelled})))
+    found = read_request(asking, RequestSettings(names=NAMES))
+    return None if found is None else found.needs[0]
+
+
+def test_every_resource_may_have_another_name() -> None:
+    assert named() is None
+    assert named(gpu=2, mib=3000, cores=20, priority=1) == ContainerNeed(
+        count=2, memory_mib=3000, memory_percent=None, cores=20, priority=1
+    )
+    assert named(gpu=1, percent=25) == ContainerNeed(count=1, memory_mib=0, memory_percent=25, cores=0)
+
+
+@pytest.mark.parametrize("name", ["gpu", "mib", "percent", "cores", "priority"])
+def test_a_bad_quantity_is_refused_under_the_name_it_was_given(name: str) -> None:
+    with pytest.raises(RequestError, match=f"^container main: acme.io/{name}: expected a quantity such as"):
+        named(**({"gpu": 1} | {name: "many"}))
+
+
+def test_the_memory_factor_turns_units_into_mib() -> None:
+    settings = RequestSettings(memory_factor=1024)
+    found = read_request(pod(container(gpu=1, gpumem=8)), settings)
+    assert found is not None
+    assert found.needs == (ContainerNeed(count=1, memory_mib=8192, memory_percent=None, cores=0),)
+    with pytest.raises(RequestError, match=r"nvidia.com/gpumem: 2147483648 MiB is more than any GPU has"):
+        read_request(pod(container(gpu=1, gpumem=2**21)), settings)
+
+
+def test_each_container_of_a_pod_asks_for_itself() -> None:
+    wanted = pod(container("a", gpu=1, gpumem=1), container("b"), container("c", gpu=2, gpucores=100))
+    assert request(wanted).needs == (
+        ContainerNeed(count=1, memory_mib=1, memory_percent=None, cores=0),
+        None,
+        ContainerNeed(count=2, memory_mib=0, memory_percent=100, cores=100),
+    )

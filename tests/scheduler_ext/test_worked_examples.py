@@ -135,7 +135,7 @@ def _thirds(used: int, cores: int, memory: int) -> list[GpuUsage]:
 
 def test_node_scores_are_7_and_21_and_0() -> None:
     nodes = {"A": _thirds(1, 25, 20), "B": _thirds(3, 70, 65), "C": _thirds(0, 0, 0)}
-    assert [node_score(gpus) for gpus in nodes.values()] == pytest.approx([7.0, 21.0, 0.0])
+    assert [node_score(gpus).total for gpus in nodes.values()] == pytest.approx([7.0, 21.0, 0.0])
     for policy, chosen in (("binpack", "B"), ("spread", "C")):
         wanted = pod(container(gpu=1, gpumem=1), annotations={keys.NODE_POLICY: policy})
         usages = [usage(name, gpus) for name, gpus in nodes.items()]

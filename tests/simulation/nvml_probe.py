@@ -48,9 +48,32 @@ def fabric(handle: Any) -> Any:
     return [info.state, info.status, bytes(info.clusterUuid).hex(), info.cliqueId]
 
 
+def mig(gpu: Any, place: int) -> Any:
+    handle = asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place)
+    if isinstance(handle, str):
+        return handle
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    by_uuid = asked(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+    size = pynvml.nvmlDeviceGetAttributes(handle)
+    return {
+        "uuid": uuid,
+        "by_uuid": by_uuid if isinstance(by_uuid, str) else pynvml.nvmlDeviceGetUUID(by_uuid),
+        "name": pynvml.nvmlDeviceGetName(handle),
+        "gi": pynvml.nvmlDeviceGetGpuInstanceId(handle),
+        "ci": pynvml.nvmlDeviceGetComputeInstanceId(handle),
+        "memory": memory(pynvml.nvmlDeviceGetMemoryInfo(handle)),
+        "memory_v2": memory(pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)),
+        "slices": [size.gpuInstanceSliceCount, size.computeInstanceSliceCount, size.memorySizeMB],
+        "is_mig": pynvml.nvmlDeviceIsMigDeviceHandle(handle).value,
+        "parent": pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)),
+        "as_a_gpu": asked(pynvml.nvmlDeviceGetPciInfo, handle),
+    }
+
+
 def gpu(handle: Any) -> dict[str, Any]:
     wrong = pynvml.c_nvmlGpuFabricInfo_v2_t()
     wrong.version = 0x0900FFFF
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
     return {
         "name": asked(pynvml.nvmlDeviceGetName, handle),
         "uuid": asked(pynvml.nvmlDeviceGetUUID, handle),
@@ -62,6 +85,10 @@ def gpu(handle: Any) -> dict[str, Any]:
         "memory_v9": memory(asked(pynvml.nvmlDeviceGetMemoryInfo, handle, 0x09000028)),
         "cc": asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
         "mig": asked(pynvml.nvmlDeviceGetMigMode, handle),
+        "most_mig_devices": asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle),
+        "mig_devices": [mig(handle, place) for place in range(8)],
+        "is_mig": asked(pynvml.nvmlDeviceIsMigDeviceHandle, handle).value,
+        "instance": asked(pynvml.nvmlDeviceGetGpuInstanceId, handle),
         "own_numa": asked(pynvml.nvmlDeviceGetNumaNodeId, handle),
         "fabric": fabric(handle),
         "fabric_wrong_version": asked(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(wrong)),
@@ -72,6 +99,9 @@ def gpu(handle: Any) -> dict[str, Any]:
         "processes": asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle),
         "not_exported": asked(pynvml.nvmlDeviceGetFanSpeed, handle),
         "remapped": asked(pynvml.nvmlDeviceGetRemappedRows, handle),
+        "pages_pending": asked(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle),
+        "uncorrected": asked(pynvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0),
+        "found_by_uuid": pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == uuid,
     }
 
 

@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from deviceplugin.machine_description import MachineDescription, MachineDescriptionError, cpu_numbers
+import simulation
+from deviceplugin.machine_description import (
+    MachineDescription,
+    MigDevice,
+    cpu_numbers,
+    mig_uuid,
+    read_machine_description,
+)
+from deviceplugin.machine_yaml import MachineDescriptionError
 from simulation.machines import gpu_uuid, load, names
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
@@ -129,6 +138,68 @@ def test_pairs_and_fabric_answer_as_described(name: str, folder: Path) -> None:
             cluster = "0" * 32 if machine.fabric.cluster == "zero" else machine.fabric.cluster.replace("-", "")
             assert read["fabric"] == [3, 0, cluster, machine.fabric.clique]
             assert read["fabric_wrong_version"] == "error 25"
+
+
+MIG_GPU = 2
+DGX = load("dgxa100-8x-a100-40g")
+CUT = replace(
+    DGX,
+    gpus=(
+        *DGX.gpus[:MIG_GPU],
+        replace(
+            DGX.gpus[MIG_GPU],
+            mig="enabled",
+            mig_devices=(MigDevice("1c.3g.20gb", 20096, 1, 0), MigDevice("1g.5gb+me", 4864, 7, 0, "MIG-GPU-x/7/0")),
+        ),
+        *DGX.gpus[MIG_GPU + 1 :],
+    ),
+)
+
+
+@pytest.mark.parametrize("library", ["", "standin"])
+def test_mig_devices_answer_as_described(library: str, folder: Path) -> None:
+    gpus = probe(folder, CUT, library=library)["gpus"]
+    gpu, other = gpus[MIG_GPU], gpus[0]
+    assert (gpu["mig"], gpu["most_mig_devices"], gpu["is_mig"], gpu["instance"]) == ([1, 1], 7, 0, "error 2")
+    assert gpu["mig_devices"][2:] == [*["error 6"] * 5, "error 2"]
+    assert (other["most_mig_devices"], other["mig_devices"]) == (0, [*["error 6"] * 7, "error 2"])
+    larger, smaller = gpu["mig_devices"][:2]
+    uuid = mig_uuid(DGX.id, MIG_GPU, CUT.gpus[MIG_GPU].mig_devices[0], "node-a")
+    assert larger == {
+        "uuid": uuid,
+        "by_uuid": uuid if not library else larger["by_uuid"],
+        "name": "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb",
+        "gi": 1,
+        "ci": 0,
+        "memory": {"total": 20096 << 20, "free": 20096 << 20, "used": 0},
+        "memory_v2": {**larger["memory_v2"], "total": 20096 << 20, "free": 20096 << 20, "reserved": 0, "used": 0},
+        "slices": [3, 1, 20096],
+        "is_mig": 1,
+        "parent": gpu["uuid"],
+        "as_a_gpu": "error 2",
+    }
+    assert (smaller["uuid"], smaller["slices"]) == ("MIG-GPU-x/7/0", [1, 1, 4864])
+
+
+def test_mig_devices_go_with_their_gpu(folder: Path) -> None:
+    assert probe(folder, CUT, lost_gpu(MIG_GPU))["gpus"][MIG_GPU] == "error 15"
+
+
+@pytest.mark.parametrize(
+    ("mig", "devices", "problem"),
+    [
+        ("disabled", "[[1g.5gb, 4864, 7, 0]]", "MIG devices of a GPU whose mig is disabled"),
+        ("enabled", "[[1g5gb, 4864, 7, 0]]", "expected a profile such as 1g.5gb"),
+        ("enabled", "[[1g.5gb, 99999, 7, 0]]", "99999 MiB of a GPU with"),
+        ("enabled", "[[1g.5gb, 4864, 7, 0], [1g.5gb, 4864, 7, 0]]", "the same compute instance"),
+        ("enabled", "[[1g.5gb, 4864]]", "length"),
+    ],
+)
+def test_mig_devices_that_cannot_be_are_refused(mig: str, devices: str, problem: str) -> None:
+    text = (Path(str(simulation.__file__)).parent / "machines/dgxa100-8x-a100-40g.yaml").read_text()
+    wrong = text.replace("mig: disabled", f"mig: {mig}\n  mig_devices: {devices}")
+    with pytest.raises(MachineDescriptionError, match=problem):
+        read_machine_description(wrong, "m.yaml")
 
 
 def test_a_lost_gpu_fails_alone(folder: Path) -> None:

@@ -197,3 +197,53 @@ def test_topology_is_another_word_for_topology_aware(tmp_path: Path) -> None:
     result = run(tmp_path, recorded("05-gpu-spread-1gpu"), "--gpu-scheduler-policy=topology")
     assert result.exit_code == 0
     assert "warning: --gpu-scheduler-policy: 'topology' is read as 'topology-aware'" in result.stderr
+
+
+def test_explain_is_a_table_of_nodes_and_what_each_gpu_lacks(tmp_path: Path) -> None:
+    result = run(tmp_path, recorded("65-full-nodes"), "--explain", "--node-names", "n1,n2,nowhere")
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert rows[-5:-1] == [
+        "needs 10 % of cores, GPU-n1-1 has 5 free of 100",
+        "needs 4 096 MiB, GPU-n1-0 has 0 free of 81 920",
+        "n2 no container c asks for 2 GPUs with 4 096 MiB and 10 % of cores each; the node has 1 GPU",
+        "nowhere no node unregistered",
+    ]
+    score = run(tmp_path, recorded("80-heterogeneous-nodes"), "--explain").stdout
+    assert "n3     chosen   3.00 = 10 × (slots 0.10 + cores 0.10 + memory 0.10)" in score
+
+
+def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
+    result = run(tmp_path, recorded("39-mem-one-over"), "--explain", "--output", "json")
+    assert json.loads(result.stdout)["nodes"] == [
+        {
+            "node": "n1",
+            "fits": False,
+            "why": "container c asks for 1 GPU with 40 961 MiB",
+            "reason": "1/1 CardInsufficientMemory",
+            "gpus": [
+                {
+                    "uuid": "GPU-n1-0",
+                    "reason": "CardInsufficientMemory",
+                    "why": "needs 40 961 MiB, GPU-n1-0 has 40 960 free of 81 920",
+                    "needed": 40961,
+                    "free": 40960,
+                    "total": 81920,
+                    "unit": "MiB",
+                }
+            ],
+        }
+    ]
+    fitting = run(tmp_path, recorded("80-heterogeneous-nodes"), "--explain", "--output", "json")
+    assert json.loads(fitting.stdout)["nodes"][0] == {
+        "node": "n3",
+        "fits": True,
+        "why": "3.00 = 10 × (slots 0.10 + cores 0.10 + memory 0.10)",
+        "chosen": True,
+        "score": {"total": 3, "slots": 0.1, "cores": 0.1, "memory": 0.1},
+    }
+
+
+def test_state_without_pod_is_one_sentence(tmp_path: Path) -> None:
+    result = CliRunner().invoke(decide, ["--state", str(tmp_path)])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "--pod is missing" in result.stderr

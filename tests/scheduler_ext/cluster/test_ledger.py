@@ -1,14 +1,31 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations import keys
-from proto.annotations.pod_devices import encode_pod_devices
-from proto.devices import DeviceShare, DeviceUUID, PodShares
-from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
+from proto.annotations.mig_allocations import MigAllocation, encode_mig_allocations
+from proto.annotations.pod_devices import decode_pod_devices, encode_pod_devices
+from proto.devices import DeviceShare, DeviceUUID, MigInstance, MigPlacement, PodShares
+from proto.kubernetes.objects import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Node,
+    ObjectMeta,
+    Pod,
+    PodStatus,
+    ResourceQuota,
+    ResourceQuotaSpec,
+)
+from scheduler_ext.cluster.accounting import NOTHING, effective, held_by, total
 from scheduler_ext.cluster.ledger import Ledger, Reservation
+from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.requests import ContainerKind, RequestSettings, ResourceNames
 from scheduler_ext.scheduling.decide import decide
 from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.mig_gpus import mig_device
 
 
 def share(uuid: str, memory_mib: int = 1000, cores: int = 10) -> DeviceShare:
@@ -174,3 +191,195 @@ def test_an_extended_reservation_lasts_until_the_later_time() -> None:
     assert made.reservation("uid-a") == Reservation(node="n", shares=((share("G0"),),), until=90.0)
     made.expire(90.0)
     assert made.reservation("uid-a") is None
+
+
+def test_a_terminating_pod_holds_its_gpus_until_it_is_gone() -> None:
+    made, leaving = ledger(), bound("a", "G0,NVIDIA,1000,10:;")
+    leaving.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
+    made.replace_pods([leaving])
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.replace_pods([])
+    assert used(made) == [(0, 0, 0)] * 2
+
+
+def test_resources_may_have_other_names() -> None:
+    names = ResourceNames(count="acme.io/gpu", memory="acme.io/mib", cores="acme.io/cores")
+    made, there = Ledger(RequestSettings(names=names, memory_factor=10)), node("n", [device(0)])
+    there.status.allocatable = {"acme.io/gpu": "0"}
+    made.apply_node(there)
+    assert made.snapshot().unregistered["n"].startswith("node unregistered: its kubelet offers no acme.io/gpu now")
+    there.status.allocatable = {"acme.io/gpu": "10", keys.RESOURCE_COUNT: "0"}
+    made.apply_node(there)
+    hard: dict[str, str | int | float] = {
+        "limits.acme.io/mib": 300,
+        "limits.acme.io/cores": 50,
+        "limits.nvidia.com/gpumem": 1,
+    }
+    made.apply_quota(
+        ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
+    )
+    assert made.snapshot().quotas["default"] == Quota(memory_mib=3000, cores=50)
+
+
+def finished_init(name: str, text: str) -> Pod:
+    there = pod(
+        container(gpu=1),
+        inits=[container("i", gpu=1)],
+        name=name,
+        node_name="n",
+        phase="Running",
+        annotations={keys.DEVICES_ALLOCATED: text},
+    )
+    there.spec.restart_policy = "Never"
+    ended = ContainerState(terminated=ContainerStateTerminated(exit_code=0))
+    there.status.init_container_statuses = [ContainerStatus(name="i", state=ended)]
+    return there
+
+
+def test_what_an_init_container_held_is_free_once_it_can_never_run_again() -> None:
+    made, text = ledger(), "G0,NVIDIA,8000,50:;G1,NVIDIA,1000,10:;"
+    starting = finished_init("a", text)
+    starting.status = PodStatus(phase="Pending")
+    made.apply_pod(starting)
+    assert used(made) == [(1, 8000, 50), (1, 1000, 10)]
+    made.apply_pod(finished_init("a", text))
+    assert used(made) == [(0, 0, 0), (1, 1000, 10)]
+
+
+def on_mig(name: str, text: str, *instances: tuple[str, int, int]) -> Pod:
+    """A bound pod whose only container has these `(gpu, start, size)`."""
+    there = bound(name, text)
+    rows = tuple(
+        MigAllocation(
+            container=0,
+            device=number,
+            gpu=DeviceUUID(gpu),
+            instance=MigInstance(profile="2g.10gb", placement=MigPlacement(start=start, size=size)),
+        )
+        for number, (gpu, start, size) in enumerate(instances)
+    )
+    if rows:
+        there.metadata.annotations[keys.MIG_ALLOCATIONS] = encode_mig_allocations(rows)
+    return there
+
+
+def mig_ledger() -> Ledger:
+    made = Ledger()
+    made.replace_nodes([node("n", [mig_device(0), device(1)])])
+    return made
+
+
+def test_the_places_of_mig_instances_are_taken_while_their_pod_lives() -> None:
+    made = mig_ledger()
+    made.apply_pod(on_mig("a", "G0,NVIDIA,9856,29:G0,NVIDIA,9856,29:;", ("G0", 0, 2), ("G0", 2, 2)))
+    gpu = made.snapshot().nodes["n"].gpus[0]
+    assert gpu.placements == (MigPlacement(start=0, size=2), MigPlacement(start=2, size=2))
+    assert (gpu.slots, gpu.memory_mib, gpu.cores) == (2, 19712, 58)
+    assert made.snapshot("uid-a").nodes["n"].gpus[0].placements == ()
+    made.remove_pod("uid-a")
+    assert made.snapshot().nodes["n"].gpus[0].placements == ()
+
+
+def test_a_reservation_holds_its_places_before_anything_is_written() -> None:
+    made, waiting = mig_ledger(), pod(container(gpu=1, gpumem=8000), name="a", annotations={keys.VGPU_MODE: "mig"})
+    decision = decide(request(waiting), made.snapshot(), ["n"])
+    made.reserve("uid-a", waiting, "n", decision.shares, until=60.0)
+    assert made.snapshot().nodes["n"].gpus[0].placements == (MigPlacement(start=0, size=2),)
+
+
+FULL_OF_SEVEN = (7, 40960, 100)
+
+
+@pytest.mark.parametrize(
+    "instances", [(), (("G0", 0, 2), ("G0", 2, 2)), (("G1", 0, 2),)], ids=["none", "too many", "another GPU's"]
+)
+def test_a_gpu_in_mig_mode_is_full_while_somebodys_instances_on_it_are_unknown(
+    instances: tuple[tuple[str, int, int], ...],
+) -> None:
+    made = mig_ledger()
+    made.apply_pod(on_mig("a", "G0,NVIDIA,9856,29:;", *instances))
+    assert used(made) == [FULL_OF_SEVEN, (0, 0, 0)]
+
+
+def test_mig_instances_that_cannot_be_read_are_a_problem_of_their_pod() -> None:
+    made, broken = mig_ledger(), on_mig("a", "G0,NVIDIA,9856,29:;")
+    broken.metadata.annotations[keys.MIG_ALLOCATIONS] = '[{"containerIndex":0}]'
+    made.apply_pod(broken)
+    assert used(made) == [FULL_OF_SEVEN, (0, 0, 0)]
+    assert made.pod_problem("uid-a").startswith("hami.io/vgpu-mig-allocations: $[0]: ")
+
+
+def test_a_gpu_out_of_mig_mode_with_instances_on_it_is_full() -> None:
+    made = ledger()
+    made.apply_pod(on_mig("a", "G1,NVIDIA,9856,29:;", ("G1", 0, 2)))
+    assert used(made) == [(0, 0, 0), (10, 40960, 100)]
+
+
+def test_an_instance_of_an_old_mig_template_fills_its_gpu() -> None:
+    made = mig_ledger()
+    made.apply_pod(bound("a", "G0[1-2],NVIDIA,10240,28:;"))
+    assert used(made) == [FULL_OF_SEVEN, (0, 0, 0)]
+    assert "MIG template of HAMi 2.9 or older" in made.pod_problem("uid-a")
+
+
+names = st.sampled_from("abc")
+two_shares = st.tuples(st.integers(0, 1), st.integers(1, 9), st.integers(0, 1), st.integers(1, 9)).map(
+    lambda parts: ((share(f"G{parts[0]}", parts[1]),), (share(f"G{parts[2]}", parts[3]),))
+)
+events = st.one_of(
+    st.tuples(st.just("reserve"), names, two_shares, st.integers(1, 9)),
+    st.tuples(st.just("starting"), names, two_shares),
+    st.tuples(st.just("running"), names, two_shares),
+    st.tuples(st.sampled_from(["ended", "forget", "remove"]), names),
+    st.tuples(st.just("expire"), st.integers(1, 9)),
+    st.tuples(st.just("relist"), st.sets(names)),
+)
+
+
+@given(st.lists(events, max_size=20))
+def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tuple[Any, ...]]) -> None:
+    made, running, waiting = ledger(), dict[str, Pod](), dict[str, tuple[PodShares, int]]()
+    made.apply_quota(
+        ResourceQuota(
+            metadata=ObjectMeta(name="q", namespace="default"),
+            spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 10**9}),
+        )
+    )
+    for event, *facts in history:
+        match event, facts:
+            case "reserve", (name, shares, until):
+                there = pod(container(gpu=1), inits=[container("i", gpu=1)], name=name)
+                made.reserve(f"uid-{name}", there, "n", shares, until=float(until))
+                if name not in running:
+                    waiting[name] = (shares, until)
+            case "starting" | "running", (name, shares):
+                there = finished_init(name, encode_pod_devices(shares))
+                there.status = there.status if event == "running" else PodStatus(phase="Pending")
+                made.apply_pod(there)
+                running[name] = there
+                waiting.pop(name, None)
+            case "ended", (name,):
+                made.apply_pod(bound(name, "G0,NVIDIA,1000,10:;", phase="Failed"))
+                running.pop(name, None)
+                waiting.pop(name, None)
+            case "forget", (name,):
+                made.forget(f"uid-{name}")
+                waiting.pop(name, None)
+            case "remove", (name,):
+                made.remove_pod(f"uid-{name}")
+                running.pop(name, None)
+                waiting.pop(name, None)
+            case "expire", (now,):
+                made.expire(float(now))
+                waiting = {name: kept for name, kept in waiting.items() if kept[1] > now}
+            case "relist", (left,):
+                running = {name: there for name, there in running.items() if name in left}
+                made.replace_pods(running.values())
+        kinds = (ContainerKind.INIT, ContainerKind.APP)
+        held = [effective(kinds, shares) for shares, _ in waiting.values()]
+        for there in running.values():
+            shares = decode_pod_devices(keys.DEVICES_ALLOCATED, there.metadata.annotations[keys.DEVICES_ALLOCATED])
+            held.append(held_by(there, kinds, shares))
+        expected = [total(each.get(DeviceUUID(uuid), NOTHING) for each in held) for uuid in ("G0", "G1")]
+        assert used(made) == [(each.slots, each.memory_mib, each.cores) for each in expected]
+        assert made.snapshot().quotas["default"].used == total(expected)

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import pytest
-
 from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PairScores
@@ -25,15 +23,6 @@ def on(gpus: list[GpuUsage], wanted: Pod, scores: PairScores | None = None, quot
         cluster = dataclasses.replace(cluster, quotas={"default": quota})
     decision = decide(request(wanted), cluster, ["n"])
     return encode_pod_devices(decision.shares) if decision.node else decision.failed["n"]
-
-
-def test_a_container_without_gpus_keeps_its_place_in_the_annotation() -> None:
-    assert on(two_numa(), pod(container(), container(gpu=1, gpumem=1000))) == ";G3,NVIDIA,1000,0:;"
-
-
-def test_an_init_container_shares_the_gpu_of_the_app_container() -> None:
-    both = pod(container(gpu=1, gpumem=1000), inits=[container(gpu=1, gpumem=8000)])
-    assert on(two_numa(), both) == "G3,NVIDIA,8000,0:;G3,NVIDIA,1000,0:;"
 
 
 def test_an_init_container_is_moved_to_the_gpus_of_the_app_containers_when_it_fits_there() -> None:
@@ -63,25 +52,10 @@ def test_topology_aware_and_numa_bind_find_the_group_that_fits() -> None:
     assert on(two_numa(G2=(10, 0, 0)), wanted) == "G1,NVIDIA,1000,0:G0,NVIDIA,1000,0:;"
 
 
-def test_numa_bind_says_how_many_gpus_each_side_lacked() -> None:
-    wanted = pod(container(gpu=3, gpumem=1000), annotations={keys.NUMA_BIND: "true"})
-    assert on(two_numa(), wanted) == "2/4 AllocatedCardsInsufficientRequest, 2/4 NumaNotFit"
-
-
-def test_a_quota_does_not_hide_the_best_connected_pair() -> None:
-    uuids = [gpu.device.uuid for gpu in two_numa()]
-    scores = {a: {b: 100 if {a, b} == {"G0", "G1"} else 10 for b in uuids if b != a} for a in uuids}
+def test_a_quota_for_one_gpu_refuses_the_second_of_a_connected_pair() -> None:
     wanted = pod(container(gpu=2, gpumem=10000), annotations={keys.GPU_POLICY: "topology-aware"})
-    assert on(two_numa(), wanted, scores, Quota(memory_mib=25000)) == "G1,NVIDIA,10000,0:G0,NVIDIA,10000,0:;"
-    assert on(two_numa(), wanted, scores, Quota(memory_mib=15000)).endswith("3/4 ResourceQuotaNotFit")
-
-
-@pytest.mark.parametrize("inits", [0, 1])
-def test_a_quota_counts_all_app_containers_also_behind_an_init_container(inits: int) -> None:
-    wanted = pod(
-        container(gpu=1, gpumem=3000), container(gpu=1, gpumem=3000), inits=[container(f"i{n}") for n in range(inits)]
-    )
-    assert on([GpuUsage(device(0))], wanted, quota=Quota(memory_mib=5000)) == "1/1 ResourceQuotaNotFit"
+    refused = on(two_numa(), wanted, quota=Quota(memory_mib=15000))
+    assert refused == "1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"
 
 
 def test_a_gpu_in_mig_mode_is_not_cut_by_hami_core() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import EVENTS, Event, EventSource, ObjectMeta, ObjectReference
-from scheduler_ext.binding.filtering import Notice
 
 log = logging.getLogger(__name__)
 

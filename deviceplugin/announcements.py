@@ -1,0 +1,22 @@
+"""What changed about the GPUs that people should read in the Node's events."""
+
+from collections.abc import Iterator
+
+from deviceplugin.gpus import Inventory
+from proto.kubernetes.notices import Notice
+
+
+def announcements(before: Inventory, after: Inventory) -> Iterator[Notice]:
+    """Every GPU that fell ill or recovered, every pair whose two directions came to disagree."""
+    known = {device.uuid for device in before.devices}
+    for device in after.devices:
+        problem = after.problems.get(device.uuid)
+        name = f"GPU {device.index} ({device.uuid})"
+        if problem is not None and before.problems.get(device.uuid) != problem:
+            yield Notice(reason="GPUUnhealthy", message=f"{name} is unhealthy: {problem}", distinct=True)
+        elif problem is None and device.uuid in known and device.uuid in before.problems:
+            message = f"{name} is healthy again"
+            yield Notice(reason="GPUHealthy", message=message, warning=False, distinct=True)
+    for sentence in after.disagreements:
+        if sentence not in before.disagreements:
+            yield Notice(reason="AsymmetricGPUP2PLink", message=sentence, distinct=True)

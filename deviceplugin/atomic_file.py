@@ -1,0 +1,31 @@
+"""Edge to the file system: a file that appears whole or not at all, also after a crash."""
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace `path`; who has the old file open or mapped keeps it as it was. One writer per path. Raises OSError."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in it outlive a power cut. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,52 @@
+"""Whose is a process? The text of /proc/<pid>/cgroup, read for the pod and the container it names.
+
+Forms: kubelet's cgroup drivers (pkg/kubelet/cm/cgroup_manager_linux.go of kubernetes/kubernetes: `pod<uid>` under
+cgroupfs, `…-pod<uid with underscores>.slice` under systemd) and the leaf names of containerd, CRI-O and docker.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LONGEST_TEXT = 64 * 1024
+"""Of the cgroup file; more is read by nobody."""
+
+_POD = re.compile(
+    r"(?:^|-)pod(?P<uid>[0-9a-f]{8}(?P<dash>[-_])(?:[0-9a-f]{4}(?P=dash)){3}[0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$"
+)
+_CONTAINER = re.compile(r"(?:cri-containerd-|crio-|docker-)?(?P<id>[0-9a-f]{64})(?:\.scope)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupOwner:
+    pod_uid: str
+    container_id: str
+    """64 hexadecimal digits, without the runtime's prefix."""
+
+
+def owner_of(text: str) -> CgroupOwner | None:
+    """The pod's container that the process runs in; None for a process of the host."""
+    owners = (_owner(path) for path in _paths(text))
+    return next((owner for owner in owners if owner is not None), None)
+
+
+def _paths(text: str) -> Iterator[str]:
+    """The third field of `hierarchy:controllers:path`; in version 2 the one line's first is 0, its second empty."""
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        _, _, path = rest.partition(":")
+        yield path
+
+
+def _owner(path: str) -> CgroupOwner | None:
+    """The first container below the first pod: whatever lies deeper was made inside that container.
+
+    With kubelet on systemd and containerd on cgroupfs the two are joined: `…-pod<uid>.slice:cri-containerd:<id>`.
+    """
+    pod = ""
+    for part in re.split("[/:]", path):
+        if pod and (container := _CONTAINER.match(part)):
+            return CgroupOwner(pod, container["id"])
+        if not pod and (found := _POD.search(part)):
+            pod = found["uid"].replace("_", "-")
+    return None

@@ -1,0 +1,55 @@
+"""kubelet's own record of which container holds which device ids: `kubelet_internal_checkpoint`.
+
+Kubelet writes it after every container's allocation, before it asks for the next one, so at the moment of an
+Allocate it names exactly the containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kubernetes.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+
+class CheckpointUnreadable(Exception):
+    """The text is not in the form kubelet 1.20 and later write."""
+
+
+class Holding(msgspec.Struct, frozen=True, rename="pascal"):
+    """The ids of one resource that one container holds, by NUMA node as text; `-1` stands for none."""
+
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, list[str]] = msgspec.field(name="DeviceIDs", default_factory=dict)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(identifier for ids in self.device_ids.values() for identifier in ids)
+
+
+class _Data(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[Holding] | None = None
+
+
+class _Checkpoint(msgspec.Struct, rename="pascal"):
+    data: _Data
+
+
+Witness = Mapping[str, frozenset[str]]
+"""By pod UID: the names of the containers that kubelet has recorded an allocation for."""
+
+
+def decode_checkpoint(text: bytes) -> tuple[Holding, ...]:
+    """Every holding. The checksum covers Go's in-memory form and is left to kubelet. Raises CheckpointUnreadable."""
+    try:
+        return tuple(msgspec.json.decode(text, type=_Checkpoint).data.pod_device_entries or ())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointUnreadable(f"kubelet's checkpoint is not understood: {error}") from error
+
+
+def witness(holdings: Sequence[Holding], resource: str) -> Witness:
+    """Who was served of one resource."""
+    names: dict[str, set[str]] = {}
+    for holding in holdings:
+        if holding.resource_name == resource:
+            names.setdefault(holding.pod_uid, set()).add(holding.container_name)
+    return {uid: frozenset(found) for uid, found in names.items()}

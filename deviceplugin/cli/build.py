@@ -1,0 +1,185 @@
+"""The daemon's parts, made as the configuration says."""
+
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deviceplugin.agent import Agent
+from deviceplugin.allocation import AllocationSettings, DriverFeature
+from deviceplugin.cdi_files import SpecGenerator
+from deviceplugin.configuration.table import Configuration
+from deviceplugin.device_nodes import DeviceFiles, read_hardware
+from deviceplugin.discovery import NodeSharing, left_out, resources
+from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
+from deviceplugin.health import HealthSettings
+from deviceplugin.health_switches import read_health_switches
+from deviceplugin.health_watch import HealthWatch
+from deviceplugin.metrics import Metrics
+from deviceplugin.news import News
+from deviceplugin.node_setup import set_up_node
+from deviceplugin.nvml import Nvml, NvmlUnavailable
+from deviceplugin.nvml_events import NvmlEvents
+from deviceplugin.nvml_thread import NvmlThread
+from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings
+from deviceplugin.topology import asymmetric_pairs, build_topology, pair_scores
+from proto.devices import DeviceUUID
+from proto.kubernetes.client import ApiServer
+
+if TYPE_CHECKING:
+    from deviceplugin.metrics_server import MetricsServer
+
+
+def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Coroutine[None, None, None]:
+    """The whole daemon, to be awaited until it is cancelled. Raises MetricsAddressUnusable."""
+    settings, allocation = agent_settings(configuration), allocation_settings(configuration)
+    thread, news, metrics = NvmlThread(), News(), Metrics(now=time.time)
+    gpus = Gpus(
+        gpu_reader(nvml, configuration),
+        thread,
+        news,
+        settings,
+        found=lambda inventory: health.watch(inventory.physical),
+        took=lambda seconds: metrics.nvml_read("machine", seconds),
+    )
+    health = HealthWatch(
+        thread,
+        nvml.calls,
+        NvmlEvents(),
+        lambda: gpus.set_ailing(health.problems),
+        health_settings(configuration),
+        count=metrics.health_event,
+    )
+    agent = Agent(
+        api,
+        gpus,
+        news,
+        metrics,
+        settings,
+        now=_now,
+        allocation=allocation,
+        kubelet=kubelet_settings(configuration),
+    )
+    generator = SpecGenerator(dev_root=configuration.dev_root)
+    server = _metrics_server(configuration, nvml, thread, metrics, agent)
+    return agent.run(
+        health.run(),
+        set_up_node(gpus, news, allocation, generator, hook_path=settings.hook_path),
+        *([server.run()] if server is not None else []),
+    )
+
+
+def _metrics_server(
+    configuration: Configuration, nvml: Nvml, thread: NvmlThread, metrics: Metrics, agent: Agent
+) -> "MetricsServer | None":
+    """Its modules cost memory that a daemon without metrics need not spend."""
+    if not configuration.metrics_bind_address:
+        return None
+    from deviceplugin.metrics_server import MetricsServer, Samples  # noqa: PLC0415
+    from deviceplugin.processes import use_host_proc  # noqa: PLC0415
+    from deviceplugin.sampling import Sampler  # noqa: PLC0415
+
+    use_host_proc(configuration.proc_root)
+    sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers")
+    samples = Samples(sampler.take, thread.call, metrics, monotonic=time.monotonic)
+    return MetricsServer(configuration.metrics_bind_address, metrics, samples, agent.view)
+
+
+def build_nvml(configuration: Configuration) -> Nvml:
+    return Nvml(configuration.nvml_library or None, sysfs_root=Path(configuration.sysfs_root))
+
+
+def agent_settings(configuration: Configuration) -> AgentSettings:
+    return AgentSettings(
+        node_name=configuration.node_name,
+        hook_path=configuration.hook_path,
+        read_seconds=configuration.read_seconds,
+        hami_scheduler=HamiScheduler(configuration.hami_handshake),
+    )
+
+
+def node_sharing(configuration: Configuration) -> NodeSharing:
+    return NodeSharing(
+        split_count=configuration.device_split_count,
+        memory_scaling=configuration.device_memory_scaling,
+        core_scaling=configuration.device_cores_scaling,
+        mode=configuration.operating_mode,
+        mig_strategy=configuration.mig_strategy,
+        preconfigured_memory_mib=configuration.preconfigured_device_memory,
+        hidden_uuids=frozenset(map(DeviceUUID, configuration.filter_uuids)),
+        hidden_indices=frozenset(configuration.filter_indices),
+    )
+
+
+def allocation_settings(configuration: Configuration) -> AllocationSettings:
+    features = {
+        DriverFeature.GDRCOPY: configuration.gdrcopy_enabled,
+        DriverFeature.GDS: configuration.gds_enabled,
+        DriverFeature.MOFED: configuration.mofed_enabled,
+    }
+    return AllocationSettings(
+        strategies=configuration.device_list_strategy,
+        cdi_kind=configuration.cdi_kind,
+        oversubscribed=configuration.device_memory_scaling > 1,
+        disable_core_limit=configuration.disable_core_limit,
+        libcuda_log_level=configuration.libcuda_log_level,
+        priority_resource=configuration.priority_resource,
+        pass_device_specs=configuration.pass_device_specs,
+        imex_channels=configuration.imex_channel_ids,
+        features=tuple(feature for feature, enabled in features.items() if enabled),
+    )
+
+
+def kubelet_settings(configuration: Configuration) -> KubeletSettings:
+    return KubeletSettings(
+        root=configuration.kubelet_root,
+        resource_name=configuration.resource_name,
+        numa_hints=configuration.enable_numa_topology,
+    )
+
+
+def health_settings(configuration: Configuration) -> HealthSettings:
+    switches = read_health_switches(
+        ",".join(configuration.disable_health_checks), ",".join(configuration.enable_health_checks)
+    )
+    return replace(switches, recovery_seconds=configuration.health_recovery_seconds)
+
+
+def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Inventory]:
+    """A blocking reading of this machine. It raises GpusUnavailable without a driver or a GPU."""
+    sharing = node_sharing(configuration)
+    files = DeviceFiles(Path(configuration.dev_root), Path(configuration.proc_root))
+
+    def read() -> Inventory:
+        try:
+            machine = nvml.read_machine()
+        except NvmlUnavailable as error:
+            raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
+        found = dict(resources(machine, sharing, configuration.resource_name))
+        if not any(found.values()):
+            nothing = "the NVIDIA driver shows no GPU that can be shared on this machine"
+            raise GpusUnavailable(_sentence("; ".join([nothing, *left_out(machine, sharing)])))
+        devices = found.pop(configuration.resource_name)
+        return Inventory(
+            devices=devices,
+            scores=pair_scores(build_topology(machine), [device.uuid for device in devices]),
+            instances=found,
+            problems={gpu.uuid: gpu.problem for gpu in machine.gpus if not gpu.healthy},
+            physical=frozenset(gpu.uuid for gpu in machine.gpus),
+            parents={uuid: mig.parent for uuid, mig in machine.mig_devices.items()},
+            hardware=read_hardware(machine.gpus, files, configuration.imex_channel_ids),
+            notes=(*machine.problems, *left_out(machine, sharing)),
+            disagreements=tuple(pair.sentence for pair in asymmetric_pairs(machine)),
+        )
+
+    return read
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - the one clock of this program

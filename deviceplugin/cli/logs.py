@@ -1,0 +1,56 @@
+"""How this program logs: lines on standard error, for people or for programs, without anybody's credentials."""
+
+import json
+import logging
+import re
+import sys
+import time
+
+_OURS = ("deviceplugin", "proto")
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_CREDENTIALS = re.compile(r"((?:bearer|basic)\s+)[^\s\"']+|(://[^/\s:@]+:)[^/\s@]+(?=@)", re.IGNORECASE)
+
+
+def set_up_logging(log_format: str, log_level: str) -> None:
+    """`log_level` is ours. Libraries log warnings and worse: their debug lines hold what the API server sent."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines() if log_format == "json" else _TextLines())
+    level = logging.getLevelNamesMapping()[log_level.upper()]
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level)
+
+
+def _without_credentials(text: str) -> str:
+    return _CREDENTIALS.sub(lambda found: f"{found[1] or found[2]}***", text)
+
+
+class _TextLines(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _without_credentials(super().format(record))
+
+
+class _JsonLines(logging.Formatter):
+    """One object a line; what a caller passes as `extra` stands beside the message."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: str(value) for key, value in vars(record).items() if key not in _PLAIN}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps({key: _without_credentials(value) for key, value in line.items()})

@@ -1,0 +1,109 @@
+"""What a source says: values for settings, and what is wrong with the rest. Every reader yields these."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from deviceplugin.configuration.documents import Unreadable, read_yaml
+from deviceplugin.configuration.kinds import Unfit
+from deviceplugin.configuration.table import SETTINGS, Setting
+
+_LONGEST_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Somebody wrote this value."""
+
+    key: str
+    value: object
+    origin: str
+    """Where, as people are told it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The daemon does not start with this."""
+
+    sentence: str
+    key: str = ""
+    """The setting that has it, if it is one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """The daemon starts, and says so."""
+
+    sentence: str
+
+
+Note = Written | Problem | Warned
+
+
+def from_flags(given: Mapping[str, str]) -> Iterator[Note]:
+    """By key of the setting, as typed."""
+    for key, text in given.items():
+        yield from_text(SETTINGS[key], text, f"flag {SETTINGS[key].flags[0]}")
+
+
+def from_environment(environment: Mapping[str, str]) -> Iterator[Note]:
+    """An empty variable counts as not set, as manifests often leave them."""
+    for setting in SETTINGS.values():
+        name = next((name for name in setting.environment if environment.get(name)), None)
+        if name is not None:
+            yield from_text(setting, environment[name], f"environment variable {name}")
+
+
+def from_own_file(text: str, file: str) -> Iterator[Note]:
+    """Our own YAML file: a flat mapping of setting to value."""
+    try:
+        tree = read_yaml(text, file)
+    except Unreadable as error:
+        yield Problem(str(error))
+        return
+    for key, written in tree.items():
+        if key in SETTINGS:
+            yield from_file(SETTINGS[key], written, f"{file}: {key}")
+        elif key == "nvidia":
+            yield Problem(f"{file} is HAMi's device-config.yaml: give it as --device-config-file")
+        else:
+            yield Problem(f"{file}: {key} is not a setting{did_you_mean(key, SETTINGS)}")
+
+
+def from_text(setting: Setting, text: str, origin: str) -> Note:
+    """A flag or an environment variable."""
+    try:
+        return Written(setting.key, setting.kind.from_text(text), origin)
+    except Unfit as unfit:
+        return Problem(_refusal(setting, text, origin, unfit), setting.key)
+
+
+def from_file(setting: Setting, written: object, origin: str) -> Note:
+    """A value of a YAML or JSON file."""
+    try:
+        return Written(setting.key, setting.kind.from_file(written), origin)
+    except Unfit as unfit:
+        return Problem(_refusal(setting, written, origin, unfit), setting.key)
+
+
+def _refusal(setting: Setting, written: object, origin: str, unfit: Unfit) -> str:
+    why = f": {unfit}" if str(unfit) else f"; expected {setting.kind.expected}"
+    return f"{origin} is {shown(written)}{why}"
+
+
+def shown(written: object) -> str:
+    """As messages quote it."""
+    if written is None or written == "":
+        return "empty"
+    try:
+        text = repr(written)
+    except (RecursionError, ValueError):  # nested too deep, or a number of more digits than Python writes
+        return "too large to show"
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
+
+
+def did_you_mean(key: str, known: Collection[str]) -> str:
+    """`; did you mean ...?`, or nothing when no known name is near. Case and hyphens count little."""
+    plain = {name.lower().replace("_", ""): name for name in known}
+    near = get_close_matches(key.lower().replace("-", "").replace("_", ""), plain, n=1, cutoff=0.6)
+    return f"; did you mean {plain[near[0]]}?" if near else ""

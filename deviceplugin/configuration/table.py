@@ -1,0 +1,265 @@
+"""Every setting of the daemon, each declared once: flags, readers, `--print-config` and the manual derive from here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
+
+from deviceplugin.allocation import DeviceListStrategy
+from deviceplugin.configuration.kinds import BindAddress, Kind, Number, Several, Switch, Text, Unfit, Whole, Words, path
+
+_DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
+_NO_DYNAMIC_MIG = (
+    "this daemon does not create MIG devices on demand; to share MIG devices that exist already, set mig_strategy"
+)
+_RESOURCE = Text(
+    expected="a resource name such as nvidia.com/gpu",
+    pattern=rf"(?=.{{1,253}}/){_DNS_NAME}/(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+)
+_GPU_UUID = Text(expected="the UUID of a GPU", pattern=r"[A-Za-z0-9-]+")
+_MANY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is declared of one setting."""
+
+    key: str
+    """In our own file, and the field of Configuration."""
+    kind: Kind
+    default: object
+    help: str
+    unit: str
+    environment: tuple[str, ...]
+    """Variables, the first that is set counts."""
+    flags: tuple[str, ...]
+    device_config: str
+    """Place in HAMi's device-config.yaml, dotted; empty if none."""
+    node_config: str
+    """Place in a node's entry of HAMi's config.json, dotted and in lower case; empty if none."""
+
+
+def _setting(
+    default: object,
+    kind: Kind,
+    help: str,  # noqa: A002 - the word users know
+    *,
+    unit: str = "",
+    environment: tuple[str, ...] | None = None,
+    flags: tuple[str, ...] = (),
+    device_config: str = "",
+    node_config: str = "",
+) -> Any:
+    declared = {
+        "kind": kind,
+        "default": default,
+        "help": help,
+        "unit": unit,
+        "environment": environment,
+        "flags": flags,
+        "device_config": device_config,
+        "node_config": node_config,
+    }
+    return field(default=default, metadata=declared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strategy:
+    """One way to tell the container runtime its GPUs."""
+
+    expected: str = "one of " + ", ".join(DeviceListStrategy)
+
+    def from_text(self, written: str) -> DeviceListStrategy:
+        try:
+            return DeviceListStrategy(written)
+        except ValueError as error:
+            raise Unfit from error
+
+    def from_file(self, written: object) -> DeviceListStrategy:
+        return self.from_text(str(written))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Everything that can be set, as it counts."""
+
+    node_name: str = _setting(
+        "",
+        Text(expected="the name of a Node", pattern=rf"(?=.{{1,253}}$){_DNS_NAME}"),
+        "The Node object of this machine. There is no default.",
+    )
+    kubeconfig: str = _setting(
+        "",
+        path(optional=True),
+        "How the API server is reached. Empty: KUBECONFIG, ~/.kube/config, or the cluster around us.",
+        environment=(),
+    )
+    kubelet_root: str = _setting("/var/lib/kubelet", path(), "Kubelet's folder; the sockets lie in its device-plugins.")
+    nvml_library: str = _setting("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.")
+    sysfs_root: str = _setting("/sys", path(), "Where NUMA nodes and PCI devices are read.")
+    proc_root: str = _setting("/proc", path(), "Where processes and their containers are read.")
+    dev_root: str = _setting(
+        "/",
+        path(absolute=True),
+        "The host's folder above `dev`, in which the GPUs' device files lie.",
+        environment=("DEV_ROOT", "NVIDIA_DEV_ROOT"),
+        flags=("--dev-root", "--nvidia-dev-root"),
+        device_config="flags.nvidiaDevRoot",
+    )
+    resource_name: str = _setting(
+        "nvidia.com/gpu",
+        _RESOURCE,
+        "The resource pods ask for.",
+        device_config="nvidia.resourceCountName",
+    )
+    priority_resource: str = _setting(
+        "nvidia.com/priority",
+        _RESOURCE,
+        "The resource by which a container says whether its GPU tasks yield to others.",
+        device_config="nvidia.resourcePriorityName",
+    )
+    device_split_count: int = _setting(
+        10,
+        Whole(minimum=1, maximum=1000),
+        "How many containers may share one GPU.",
+        device_config="nvidia.deviceSplitCount",
+        node_config="devicesplitcount",
+    )
+    device_memory_scaling: float = _setting(
+        1.0,
+        Number(above=0, maximum=100),
+        "Advertised memory of a GPU as a multiple of what it has.",
+        device_config="nvidia.deviceMemoryScaling",
+        node_config="devicememoryscaling",
+    )
+    device_cores_scaling: float = _setting(
+        1.0,
+        Number(above=0, maximum=100),
+        "Advertised cores of a GPU as a multiple of 100 %.",
+        device_config="nvidia.deviceCoreScaling",
+        node_config="devicecorescaling",
+    )
+    preconfigured_device_memory: int = _setting(
+        0,
+        Whole(minimum=0, maximum=2**31 - 1),
+        "Memory of GPUs for which the driver tells none. 0 leaves such GPUs out.",
+        unit="MiB",
+        device_config="nvidia.preConfiguredDeviceMemory",
+        node_config="preconfigureddevicememory",
+    )
+    operating_mode: Literal["hami-core", "mps"] = _setting(
+        "hami-core",
+        Words(words=("hami-core", "mps"), refusals={"mig": _NO_DYNAMIC_MIG}),
+        "The sharing mode that is registered for every GPU, and that pods may ask for.",
+        node_config="operatingmode",
+    )
+    mig_strategy: Literal["none", "single", "mixed"] = _setting(
+        "none",
+        Words(words=("none", "single", "mixed")),
+        "How MIG devices that exist on the GPUs are offered: not at all, under the resource name, or by profile.",
+        device_config="flags.migStrategy",
+        node_config="migstrategy",
+    )
+    filter_uuids: tuple[str, ...] = _setting(
+        (), Several(of=_GPU_UUID), "UUIDs of GPUs to leave alone.", node_config="filterdevices.uuid"
+    )
+    filter_indices: tuple[int, ...] = _setting(
+        (),
+        Several(of=Whole(minimum=0, maximum=_MANY)),
+        "Indices of GPUs to leave alone.",
+        node_config="filterdevices.index",
+    )
+    device_list_strategy: tuple[DeviceListStrategy, ...] = _setting(
+        (DeviceListStrategy.ENVVAR,),
+        Several(of=_Strategy(), at_least=1),
+        f"How the container runtime learns the GPUs: {', '.join(DeviceListStrategy)}, or several.",
+        device_config="flags.plugin.deviceListStrategy",
+    )
+    pass_device_specs: bool = _setting(
+        False,
+        Switch(),
+        "Also hand kubelet the GPUs' device files, for runtimes that do not add them.",
+        device_config="flags.plugin.passDeviceSpecs",
+    )
+    imex_channel_ids: tuple[int, ...] = _setting(
+        (),
+        Several(of=Whole(minimum=0, maximum=0)),
+        "IMEX channels every container gets: none, or channel 0.",
+        device_config="imex.channelIDs",
+    )
+    gdrcopy_enabled: bool = _setting(False, Switch(), "Containers get GDRCopy.", device_config="flags.gdrcopyEnabled")
+    gds_enabled: bool = _setting(False, Switch(), "Containers get GPUDirect Storage.", device_config="flags.gdsEnabled")
+    mofed_enabled: bool = _setting(
+        False, Switch(), "Containers get the devices of MOFED.", device_config="flags.mofedEnabled"
+    )
+    cdi_kind: str = _setting(
+        "k8s.device-plugin.nvidia.com/gpu",
+        Text(expected="vendor/class", pattern=r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?/[A-Za-z0-9][-A-Za-z0-9_]*"),
+        "Vendor and class of the GPUs' CDI names.",
+    )
+    hook_path: str = _setting(
+        "/usr/local", path(absolute=True), "HAMi-core is injected when it lies in the folder vgpu below this one."
+    )
+    disable_core_limit: bool = _setting(
+        False,
+        Switch(),
+        "Containers are not held to their share of a GPU's cores.",
+        device_config="nvidia.disableCoreLimit",
+    )
+    libcuda_log_level: str = _setting(
+        "1",
+        Words(words=("", "0", "1", "2", "3", "4")),
+        "How much HAMi-core prints inside containers: 0 and 1 errors, 2 also warnings, 3 also information, 4 all. "
+        "Empty leaves it to HAMi-core.",
+        device_config="nvidia.libCudaLogLevel",
+        node_config="libcudaloglevel",
+    )
+    enable_numa_topology: bool = _setting(
+        False,
+        Switch(),
+        "Tell kubelet the NUMA node of each GPU, for its topology manager.",
+        device_config="nvidia.enableNumaTopology",
+        node_config="enablenumatopology",
+    )
+    hami_handshake: str = _setting(
+        "off",
+        Words(words=("off", "2.4", "2.7", "2.9")),
+        "The oldest HAMi scheduler that must understand this node. 2.4: registers as text of 7 fields and reports "
+        "every 30 s; 2.7: 9 fields, every 30 s; 2.9: JSON, one report after each change.",
+    )
+    disable_health_checks: tuple[str, ...] = _setting(
+        (),
+        Several(of=Text(expected="an XID, all or xids", pattern="[0-9]{1,9}|(?i:all|xids)")),
+        "XIDs that leave a GPU healthy, besides those of applications. all or xids: no health checks.",
+        environment=("DP_DISABLE_HEALTHCHECKS",),
+    )
+    enable_health_checks: tuple[str, ...] = _setting(
+        (),
+        Several(of=Text(expected="an XID or all", pattern="[0-9]{1,9}|(?i:all)")),
+        "XIDs that make a GPU unhealthy although they are disabled otherwise. all: every XID.",
+        environment=("DP_ENABLE_HEALTHCHECKS",),
+    )
+    health_recovery_seconds: float = _setting(
+        60.0,
+        Number(maximum=_MANY),
+        "How long a GPU must have been free of faults to count as healthy again.",
+        unit="s",
+    )
+    metrics_bind_address: str = _setting(":9394", BindAddress(), "Where /metrics is served. Empty: nowhere.")
+    read_seconds: float = _setting(30.0, Number(above=0, maximum=_MANY), "Between two readings of the GPUs.", unit="s")
+    log_format: str = _setting("text", Words(words=("text", "json")), "Log lines for people or for programs.")
+    log_level: str = _setting(
+        "info", Words(words=("debug", "info", "warning", "error")), "The least severe messages that are logged."
+    )
+
+
+def _declared(key: str, metadata: Mapping[str, Any]) -> Setting:
+    own = {
+        "environment": (key.upper(),) if metadata["environment"] is None else metadata["environment"],
+        "flags": metadata["flags"] or ("--" + key.replace("_", "-"),),
+    }
+    return Setting(**({"key": key} | dict(metadata) | own))
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {one.name: _declared(one.name, one.metadata) for one in fields(Configuration)}
+"""By key, in the order of Configuration."""

@@ -1,0 +1,42 @@
+"""What the daemon knows of itself at one moment, for those who look from outside."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from proto.devices import Device
+from proto.kubernetes.objects import Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonView:
+    node_name: str
+    devices: tuple[Device, ...] = ()
+    """Physical GPUs, by NVML index."""
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    """Of this node, by UID."""
+    pods_known: bool = False
+    registered: bool = False
+    """With the kubelet that runs now."""
+    gpu_problem: str = ""
+    """Why no GPU can be read; empty while they can."""
+    api_problem: str = ""
+    """Why pods and node may be old; empty while the API server answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    ready: bool
+    sentence: str
+
+
+def readiness(view: DaemonView) -> Readiness:
+    """Ready to serve an Allocate. A node without GPUs is: there is nothing to serve."""
+    if not view.pods_known:
+        return Readiness(False, f"the pods of node {view.node_name} are not known yet")
+    if not view.devices:
+        return Readiness(True, view.gpu_problem or "this node has no GPU to share")
+    if not view.registered:
+        return Readiness(False, "kubelet has not taken the registration yet")
+    return Readiness(
+        True, f"{len(view.devices)} GPUs, {sum(device.healthy for device in view.devices)} of them healthy"
+    )

@@ -1,0 +1,166 @@
+"""The GPUs of this node as it shares them now: the last reading, and over it what health has found since."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from deviceplugin.allocation import Hardware
+from deviceplugin.news import News
+from deviceplugin.nvml_thread import NvmlThread
+from deviceplugin.reporting import with_missing
+from deviceplugin.settings import AgentSettings
+from proto.devices import Device, DeviceUUID, PairScores
+
+log = logging.getLogger(__name__)
+
+_VANISHED = "the driver no longer shows it"
+
+
+class GpusUnavailable(Exception):
+    """No driver, or no GPU; one sentence. `needs_restart`: only a new process can see them again."""
+
+    def __init__(self, sentence: str, *, needs_restart: bool = False) -> None:
+        super().__init__(sentence)
+        self.needs_restart = needs_restart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """One reading, judged."""
+
+    devices: tuple[Device, ...] = ()
+    """Of the shared resource, by NVML index."""
+    scores: PairScores = field(default_factory=dict)
+    instances: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
+    """MIG devices by the kubelet resource of their profile."""
+    problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
+    """Why each unhealthy GPU is unhealthy, in a sentence."""
+    physical: frozenset[DeviceUUID] = frozenset()
+    """The GPUs whose health decides, also those that are not advertised themselves."""
+    parents: Mapping[DeviceUUID, DeviceUUID] = field(default_factory=dict)
+    """The GPU that each MIG instance is a part of."""
+    hardware: Hardware = field(default_factory=Hardware)
+    notes: tuple[str, ...] = ()
+    """What people should know of this reading, one sentence each: calls that failed, GPUs that are not advertised."""
+    disagreements: tuple[str, ...] = ()
+    """Pairs whose two directions read differently, one sentence each."""
+
+
+class Gpus:
+    """`read` blocks and raises GpusUnavailable; it runs on `thread`."""
+
+    def __init__(
+        self,
+        read: Callable[[], Inventory],
+        thread: NvmlThread,
+        news: News,
+        settings: AgentSettings,
+        *,
+        found: Callable[[Inventory], None] = lambda _: None,
+        took: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """`found` is called after every reading, `took` with the seconds of each that succeeded."""
+        self._read = read
+        self._tell_found = found
+        self._tell_took = took
+        self._thread = thread
+        self._news = news
+        self._settings = settings
+        self._found = Inventory()
+        self._noted: tuple[str, ...] = ()
+        self._ailing: Mapping[DeviceUUID, str] = {}
+        self._wanted: Mapping[DeviceUUID, str] = {}
+        self._again = asyncio.Event()
+        self.inventory = Inventory()
+        """The last reading with ailing GPUs unhealthy."""
+        self.problem = ""
+        """Why no GPU can be read; empty while they can."""
+
+    def by_uuid(self) -> dict[DeviceUUID, Device]:
+        return {device.uuid: device for device in self.inventory.devices}
+
+    def set_ailing(self, problems: Mapping[DeviceUUID, str]) -> None:
+        """What health found, by GPU. The machine is read again: links may have gone or come with the GPUs.
+
+        A GPU falls ill at once and recovers with that reading, so that it is never offered with links it lost.
+        """
+        self._wanted = dict(problems)
+        self._ailing = {**self._ailing, **problems}
+        self._judge()
+        self._again.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises GpusUnavailable when only a new process can see the GPUs again."""
+        while True:
+            self._again.clear()
+            pause = await self._look()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._again.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> float:
+        """One reading; seconds until the next."""
+        began, ailing = time.monotonic(), self._wanted
+        try:
+            found = await self._thread.call(self._read)
+            self._tell_took(time.monotonic() - began)
+            self.problem = ""
+        except GpusUnavailable as error:
+            if error.needs_restart:
+                raise
+            if str(error) != self.problem:
+                self.problem = str(error)
+                log.warning("%s Trying again every %g s.", self.problem, self._settings.retry_seconds)
+            found = replace(self._found, devices=(), instances={})
+        self._found = _with_missing(self._found, found)
+        for note in found.notes:
+            if note not in self._noted:
+                log.warning("%s", note)
+        self._noted = found.notes
+        self._ailing = ailing if ailing is self._wanted else {**ailing, **self._wanted}
+        self._judge()
+        self._tell_found(self._found)
+        return self._settings.retry_seconds if self.problem else self._settings.read_seconds
+
+    def _judge(self) -> None:
+        instances = {resource: self._judged(devices) for resource, devices in self._found.instances.items()}
+        devices = self._judged(self._found.devices)
+        ill = [device.uuid for found in (devices, *instances.values()) for device in found if not device.healthy]
+        problems = {uuid: self._problem(uuid) for uuid in ill}
+        inventory = replace(self._found, devices=devices, instances=instances, problems=problems)
+        if inventory == self.inventory:
+            return
+        if inventory.devices != self.inventory.devices:
+            log.info("%d GPUs, %d of them healthy", len(devices), sum(device.healthy for device in devices))
+        self.inventory = inventory
+        self._news.tell()
+
+    def _judged(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+        return tuple(
+            replace(device, healthy=False) if self._gpu(device.uuid) in self._ailing else device for device in devices
+        )
+
+    def _problem(self, uuid: DeviceUUID) -> str:
+        gpu = self._gpu(uuid)
+        return self._ailing.get(gpu) or self._found.problems.get(gpu, _VANISHED)
+
+    def _gpu(self, uuid: DeviceUUID) -> DeviceUUID:
+        return self._found.parents.get(uuid, uuid)
+
+
+def _with_missing(before: Inventory, now: Inventory) -> Inventory:
+    """What was there before and vanished stays, unhealthy."""
+    instances = {
+        resource: with_missing(before.instances.get(resource, ()), now.instances.get(resource, ()))
+        for resource in sorted({*before.instances, *now.instances})
+    }
+    return replace(
+        now,
+        devices=with_missing(before.devices, now.devices),
+        instances=instances,
+        parents={**before.parents, **now.parents},
+    )

@@ -1,0 +1,191 @@
+"""Watches the health of this node's GPUs: the driver's events as they come, every GPU's signals every few seconds."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from deviceplugin.health import (
+    DoubleBitError,
+    GpuLost,
+    HealthEvent,
+    HealthSettings,
+    HealthState,
+    Hint,
+    Monitored,
+    Polled,
+    XidSeen,
+    awaiting_events,
+    problems,
+    step,
+)
+from deviceplugin.nvml import NvmlUnavailable
+from deviceplugin.nvml_calls import NvmlCalls
+from deviceplugin.nvml_health import NvmlHealth
+from proto.devices import DeviceUUID
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.5
+"""Between two looks for GPUs that went without an event: they are to be known within two seconds."""
+_CLOSEST_POLLS_SECONDS = 0.25
+"""A GPU that reports one XID after the other is not asked more often than this."""
+
+_KINDS = {XidSeen: "xid", DoubleBitError: "double_bit_error", Hint: "hint", Monitored: "registration"}
+"""What the driver tells, in the words it is counted by."""
+
+_REGISTER_SECONDS = 60.0
+"""Between two tries to hear of GPUs that no events are heard of."""
+
+T = TypeVar("T")
+
+
+class OwnerThread(Protocol):
+    """Runs blocking functions on the one thread that may call NVML."""
+
+    async def call(self, function: Callable[[], T]) -> T: ...
+
+
+class Events(Protocol):
+    """The driver's events; `deviceplugin.nvml_events.NvmlEvents`."""
+
+    def start(self, tell: Callable[[HealthEvent], object]) -> None: ...
+    def watch(self, calls: NvmlCalls, gpus: frozenset[DeviceUUID]) -> None: ...
+    def stop(self) -> None: ...
+
+
+class HealthWatch:
+    """`open_nvml` runs on `thread` and raises NvmlUnavailable; `changed` is called after `problems` has changed.
+
+    `count` hears the kind of each event: xid, double_bit_error, hint, registration, unhealthy or recovered.
+    Whoever is told of a GPU's return reads its links again before offering it: a reset may have left it with fewer.
+    """
+
+    def __init__(
+        self,
+        thread: OwnerThread,
+        open_nvml: Callable[[], NvmlCalls],
+        events: Events,
+        changed: Callable[[], None],
+        settings: HealthSettings,
+        *,
+        count: Callable[[str], object],
+        poll_seconds: float = 5.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._thread = thread
+        self._open_nvml = open_nvml
+        self._events = events
+        self._changed = changed
+        self._settings = settings
+        self._count = count
+        self._poll_seconds = poll_seconds
+        self._now = now
+        self._reader = NvmlHealth()
+        self._state = HealthState()
+        self._gpus: frozenset[DeviceUUID] = frozenset()
+        self._registered: tuple[NvmlCalls, frozenset[DeviceUUID]] | None = None
+        self._registered_at = 0.0
+        self._poll_due = asyncio.Event()
+        self.problems: Mapping[DeviceUUID, str] = {}
+        """Why each unhealthy GPU is unhealthy."""
+
+    @property
+    def unmonitored(self) -> Mapping[DeviceUUID, str]:
+        """GPUs that are polled only, because no events are heard of them, and why."""
+        return self._state.unmonitored
+
+    def watch(self, gpus: frozenset[DeviceUUID]) -> None:
+        """From now on these GPUs, also those that do not answer at the moment."""
+        if gpus != self._gpus:
+            self._gpus = gpus
+            self._poll_due.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if not self._settings.watches:
+            log.warning("all health checks are disabled")
+            return
+        loop = asyncio.get_running_loop()
+        self._events.start(lambda event: loop.call_soon_threadsafe(self._hear, event))
+        try:
+            while True:
+                self._poll_due.clear()
+                await self._poll()
+                await asyncio.sleep(min(_CLOSEST_POLLS_SECONDS, self._poll_seconds))
+                await self._pause()
+        finally:
+            self._events.stop()
+
+    async def _pause(self) -> None:
+        """Until the next poll is due, with looks in between."""
+        clock = asyncio.get_running_loop().time
+        due_at = clock() + self._poll_seconds
+        while (left := due_at - clock()) > 0:
+            try:
+                async with asyncio.timeout(min(left, _LOOK_SECONDS)):
+                    await self._poll_due.wait()
+                    return
+            except TimeoutError:
+                await self._look()
+
+    async def _look(self) -> None:
+        gpus = sorted(self._gpus - self.problems.keys())
+        with suppress(NvmlUnavailable):
+            for lost in await self._thread.call(lambda: self._reader.missing(self._open_nvml(), gpus)):
+                self._take(lost)
+
+    async def _poll(self) -> None:
+        gpus = self._gpus
+        if not gpus:
+            return
+        try:
+            calls, answers = await self._thread.call(lambda: self._read(gpus))
+        except NvmlUnavailable:
+            return  # told by those who read the machine; without a driver no GPU is offered
+        for answer in answers:
+            self._take(answer)
+        if self._needs_registering(calls, gpus):
+            self._registered, self._registered_at = (calls, gpus), self._now()
+            self._events.watch(calls, gpus)
+
+    def _needs_registering(self, calls: NvmlCalls, gpus: frozenset[DeviceUUID]) -> bool:
+        if self._registered != (calls, gpus) or awaiting_events(self._state) & gpus:
+            return True
+        return bool(self._state.unmonitored) and self._now() - self._registered_at >= _REGISTER_SECONDS
+
+    def _read(self, gpus: frozenset[DeviceUUID]) -> tuple[NvmlCalls, tuple[Polled | GpuLost, ...]]:
+        calls = self._open_nvml()
+        return calls, self._reader.poll(calls, sorted(gpus))
+
+    def _hear(self, event: HealthEvent) -> None:
+        """An event is followed by a poll: it may have been the first sign of more, and events can be lost."""
+        if isinstance(event, XidSeen):
+            log.info("GPU %s: the driver reported XID %d", event.gpu or "(not named)", event.xid)
+        self._count(_KINDS[type(event)])
+        self._take(event)
+        self._poll_due.set()
+
+    def _take(self, event: HealthEvent) -> None:
+        before = self._state
+        self._state = step(before, event, self._now(), self._settings)
+        if isinstance(event, Monitored) and before.unmonitored != self._state.unmonitored:
+            for uuid, reason in self._state.unmonitored.items():
+                log.warning("GPU %s is polled only: %s", uuid, reason)
+        found = problems(self._state)
+        if found != self.problems:
+            self._report(found)
+            self.problems = found
+            self._changed()
+
+    def _report(self, found: Mapping[DeviceUUID, str]) -> None:
+        for uuid, problem in found.items():
+            if self.problems.get(uuid) != problem:
+                log.warning("GPU %s is unhealthy: %s", uuid, problem)
+        for _ in found.keys() - self.problems.keys():
+            self._count("unhealthy")
+        for uuid in self.problems.keys() - found.keys():
+            self._count("recovered")
+            log.info("GPU %s is healthy again", uuid)

@@ -1,0 +1,45 @@
+"""What containers will need of the node is made, or missed aloud, before the first of them asks."""
+
+import asyncio
+import logging
+
+from deviceplugin.allocation import AllocationSettings, DeviceListStrategy, cdi_names
+from deviceplugin.cdi_files import SpecGenerator, ensure_defined
+from deviceplugin.gpus import Gpus
+from deviceplugin.hook import HookUnusable, find_hook, make_lock_directory
+from deviceplugin.news import News
+
+log = logging.getLogger(__name__)
+
+_CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
+
+
+async def set_up_node(
+    gpus: Gpus, news: News, allocation: AllocationSettings, generator: SpecGenerator, *, hook_path: str
+) -> None:
+    """HAMi-core's lock folder now, NVIDIA's CDI specs once the GPUs are known."""
+    await asyncio.to_thread(_set_up_hook, hook_path)
+    if not _CDI_STRATEGIES.intersection(allocation.strategies):
+        return
+    while not gpus.inventory.devices:
+        await news.next().wait()
+    uuids = [device.uuid for device in gpus.inventory.devices]
+    names = cdi_names(uuids, allocation)
+    problem = await asyncio.to_thread(ensure_defined, names, allocation.cdi_kind, generator)
+    if problem:
+        log.error("%s", problem)
+
+
+def _set_up_hook(hook_path: str) -> None:
+    if find_hook(hook_path) is None:
+        log.warning(
+            "HAMi-core is not installed below %s: containers are given their GPUs, but nothing holds them to their "
+            "share of memory and cores; install it with `topogpu-device-plugin install-hook`",
+            f"{hook_path}/vgpu",
+        )
+        return
+    try:
+        # After a reboot kubelet asks no more for pods it knows, and the runtime would make the folder for root alone.
+        make_lock_directory()
+    except HookUnusable as error:
+        log.error("%s", error)

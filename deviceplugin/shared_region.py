@@ -1,0 +1,232 @@
+"""HAMi-core's shared region: the file in which the processes of one container keep their GPU memory and limits.
+
+The tenant can write every byte of it, so nothing is believed that cannot be: a region tells what the container says of
+itself. Layout, little-endian: src/multiprocess/multiprocess_memory_limit.h of Project-HAMi/HAMi-core, ABI 1.1 and 1.2,
+and the older one without version, called v0 here.
+"""
+
+import struct
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from proto.devices import DeviceUUID
+
+MAGIC = 19920718
+MOST_DEVICES = 16
+MOST_PROCESSES = 1024
+_UUID_BYTES = 96
+_LARGEST_BYTES = 1 << 50
+"""A pebibyte, more than any GPU has."""
+_LARGEST_PERCENT = 10_000
+_LARGEST_SECONDS = 1 << 40
+_MAJOR, _MINORS = 1, (1, 2)
+
+KEPT_SECONDS = 300.0
+"""How long a region outlives its pod."""
+
+ReadAt = Callable[[int, int], bytes]
+"""`(offset, length)` → that many bytes, fewer where the file ends."""
+
+
+class RegionError(Exception):
+    """The file is no shared region that can be read; one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    name: str
+    size: int
+    device_num: int
+    uuids: int
+    limits: int
+    sm_limits: int
+    processes: int
+    process_size: int
+    memory_size: int
+    """Of one device in a process: context, module, data, offset, total, then reserved words."""
+    utilization: int
+    utilization_size: int
+    status: int
+    process_count: int
+    last_kernel: int | None
+
+
+_MEMORY = 8
+"""Offset of a process's memory by device, in both layouts."""
+
+_V1 = _Layout(
+    name="1",
+    size=2_008_952,
+    device_num=56,
+    uuids=64,
+    limits=1600,
+    sm_limits=1728,
+    processes=1856,
+    process_size=1960,
+    memory_size=64,
+    utilization=1160,
+    utilization_size=48,
+    status=1928,
+    process_count=2_008_896,
+    last_kernel=2_008_912,
+)
+_V0 = _Layout(
+    name="0",
+    size=1_197_896,
+    device_num=48,
+    uuids=56,
+    limits=1592,
+    sm_limits=1720,
+    processes=1848,
+    process_size=1168,
+    memory_size=40,
+    utilization=776,
+    utilization_size=24,
+    status=1160,
+    process_count=1_197_880,
+    last_kernel=None,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionDevice:
+    """One GPU of the container, summed over its live processes."""
+
+    uuid: DeviceUUID
+    limit_bytes: int
+    """0 means no limit."""
+    core_limit_percent: int
+    context_bytes: int
+    module_bytes: int
+    buffer_bytes: int
+    total_bytes: int
+    utilization_percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    version: str
+    """`0`, `1.1` or `1.2`."""
+    devices: tuple[RegionDevice, ...]
+    """By the container's own NVML index; GPUs whose UUID is not written yet are left out."""
+    last_kernel_unix_seconds: int | None
+    """Of the last kernel launch; None before the first, and in version 0, which does not record it."""
+
+
+def parse_region(size: int, read_at: ReadAt) -> Region:
+    """The region in a file of `size` bytes, of which a few kilobytes are read. Raises RegionError."""
+    layout = _layout(size)
+    head = _exactly(read_at, 0, layout.processes)
+    (magic,) = struct.unpack_from("<i", head)
+    if magic != MAGIC:
+        raise RegionError("not initialised yet" if magic == 0 else f"the magic number is {magic} instead of {MAGIC}")
+    version = _version(layout, head)
+    (device_count,) = struct.unpack_from("<Q", head, layout.device_num)
+    tail = _exactly(read_at, layout.process_count, layout.size - layout.process_count)
+    (process_count,) = struct.unpack_from("<i", tail)
+    _bounded("the number of GPUs", device_count, MOST_DEVICES)
+    _bounded("the number of processes", process_count, MOST_PROCESSES)
+    slots = _exactly(read_at, layout.processes, process_count * layout.process_size)
+    live = [start for start in range(0, len(slots), layout.process_size) if _is_live(layout, slots, start)]
+    devices = (_device(layout, head, slots, live, number) for number in range(device_count))
+    return Region(
+        version=version,
+        devices=tuple(device for device in devices if device is not None),
+        last_kernel_unix_seconds=_last_kernel(layout, tail),
+    )
+
+
+def _layout(size: int) -> _Layout:
+    """HAMi-core makes the file one byte longer than the struct."""
+    for layout in (_V1, _V0):
+        if size in (layout.size, layout.size + 1):
+            return layout
+    raise RegionError(f"{size} bytes are the size of no known shared region ({_V1.size + 1} or {_V0.size + 1})")
+
+
+def _exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
+    content = read_at(offset, length)
+    if len(content) != length:
+        raise RegionError(f"cut short: {len(content)} of {length} bytes at offset {offset}")
+    return content
+
+
+def _version(layout: _Layout, head: bytes) -> str:
+    if layout is _V0:
+        return layout.name
+    major, minor = struct.unpack_from("<II", head, 4)
+    if major != _MAJOR or minor not in _MINORS:
+        raise RegionError(f"version {major}.{minor} is not known; 1.1 and 1.2 are")
+    return f"{major}.{minor}"
+
+
+def _device(layout: _Layout, head: bytes, slots: bytes, live: Sequence[int], number: int) -> RegionDevice | None:
+    uuid = _uuid(head, layout.uuids + number * _UUID_BYTES, number)
+    if not uuid:
+        return None
+    (limit,) = struct.unpack_from("<Q", head, layout.limits + 8 * number)
+    (core_limit,) = struct.unpack_from("<Q", head, layout.sm_limits + 8 * number)
+    memory = [struct.unpack_from("<5Q", slots, at + _MEMORY + number * layout.memory_size) for at in live]
+    context, module, buffers, _, total = (_total(f"GPU {number}: memory in use", column) for column in _columns(memory))
+    busy = [
+        struct.unpack_from("<3Q", slots, at + layout.utilization + number * layout.utilization_size)[2] for at in live
+    ]
+    return RegionDevice(
+        uuid=DeviceUUID(uuid),
+        limit_bytes=_bounded(f"GPU {number}: the memory limit", limit, _LARGEST_BYTES),
+        core_limit_percent=_bounded(f"GPU {number}: the core limit", core_limit, _LARGEST_PERCENT),
+        context_bytes=context,
+        module_bytes=module,
+        buffer_bytes=buffers,
+        total_bytes=total,
+        utilization_percent=_bounded(f"GPU {number}: the utilization", sum(busy), _LARGEST_PERCENT),
+    )
+
+
+def _columns(rows: Sequence[tuple[int, ...]]) -> Iterable[tuple[int, ...]]:
+    return zip(*rows, strict=True) if rows else ((),) * 5
+
+
+def _total(what: str, values: Iterable[int]) -> int:
+    return _bounded(what, sum(values), _LARGEST_BYTES)
+
+
+def _uuid(head: bytes, at: int, number: int) -> str:
+    raw = head[at : at + _UUID_BYTES].partition(b"\0")[0]
+    try:
+        uuid = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RegionError(f"GPU {number}: the UUID is no text in UTF-8") from error
+    if not uuid.isprintable():
+        raise RegionError(f"GPU {number}: the UUID has characters that cannot be printed")
+    return uuid
+
+
+def _is_live(layout: _Layout, slots: bytes, at: int) -> bool:
+    (status,) = struct.unpack_from("<i", slots, at + layout.status)
+    return bool(status)
+
+
+def _last_kernel(layout: _Layout, tail: bytes) -> int | None:
+    if layout.last_kernel is None:
+        return None
+    (seconds,) = struct.unpack_from("<Q", tail, layout.last_kernel - layout.process_count)
+    return _bounded("the time of the last kernel", seconds, _LARGEST_SECONDS) or None
+
+
+def _bounded(what: str, value: int, most: int) -> int:
+    if not 0 <= value <= most:
+        raise RegionError(f"{what} is {value}, which is beyond {most}")
+    return value
+
+
+def unknown_since(
+    folders: Mapping[str, str], known_uids: Container[str], before: Mapping[str, float], now: float
+) -> Mapping[str, float]:
+    """Since when each folder's pod is unknown. `folders` are pod UIDs by folder; `before` is the last answer."""
+    return {folder: before.get(folder, now) for folder, uid in folders.items() if uid not in known_uids}
+
+
+def stale_regions(unknown: Mapping[str, float], now: float) -> tuple[str, ...]:
+    """Folders whose pod has been unknown for long enough to be gone for good."""
+    return tuple(folder for folder, since in unknown.items() if now - since >= KEPT_SECONDS)

@@ -1,0 +1,19 @@
+"""What we use of the official client: configuration, credentials and transport of its asyncio half.
+
+Importing the package `kubernetes` as it stands also loads its synchronous half and much else: 10 MiB and a third of
+a second in every process (measured with version 37). So the two packages on the way are entered by path, without
+running their `__init__`; where somebody else has loaded them already, they are taken as they are.
+"""
+
+import sys
+from importlib.util import find_spec, module_from_spec
+
+for _package in ("kubernetes", "kubernetes.aio"):
+    _spec = find_spec(_package)
+    if _spec is not None and _package not in sys.modules:
+        sys.modules[_package] = module_from_spec(_spec)
+
+from kubernetes.aio.client import ApiClient, Configuration  # noqa: E402 - after the packages above
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config  # noqa: E402
+
+__all__ = ["ApiClient", "ConfigException", "Configuration", "load_incluster_config", "load_kube_config"]

@@ -1,0 +1,115 @@
+"""Flags that `serve` and `decide` share: how pods are read, and by what they are placed."""
+
+from collections.abc import Callable
+from functools import wraps
+
+import click
+
+from proto.annotations import keys
+from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
+from scheduler_ext.requests import RequestSettings, ResourceNames
+
+Command = Callable[..., None]
+
+
+def request_options(command: Command) -> Command:
+    """Adds the flags of RequestSettings; the command gets them as one argument `requests`."""
+
+    @wraps(command)
+    def with_requests(
+        *,
+        node_scheduler_policy: str,
+        gpu_scheduler_policy: str,
+        default_mem: int,
+        default_cores: int,
+        memory_factor: int,
+        node_topology: str,
+        resource_name: str,
+        resource_mem: str,
+        resource_mem_percentage: str,
+        resource_cores: str,
+        resource_priority: str,
+        **others: object,
+    ) -> None:
+        names = (resource_name, resource_mem, resource_mem_percentage, resource_cores, resource_priority)
+        _refuse_ambiguous(names)
+        count, memory, memory_percentage, cores, priority = names
+        try:
+            requests = RequestSettings(
+                names=ResourceNames(
+                    count=count, memory=memory, memory_percentage=memory_percentage, cores=cores, priority=priority
+                ),
+                default_memory_mib=default_mem,
+                default_cores=default_cores,
+                memory_factor=memory_factor,
+                node_policy=parse_node_policy(node_scheduler_policy),
+                gpu_policy=parse_gpu_policy(gpu_scheduler_policy),
+                node_topology=node_topology == "on",
+            )
+        except PolicyError as error:
+            raise click.ClickException(str(error)) from error
+        command(requests=requests, **others)
+
+    wrapped: Command = with_requests
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _name_option(flag: str, default: str, counted: str) -> Callable[[Command], Command]:
+    return click.option(
+        flag, default=default, show_default=True, help=f"Resource by which containers ask for {counted}."
+    )
+
+
+_OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    click.option("--node-scheduler-policy", default="binpack", show_default=True, help="binpack or spread."),
+    click.option(
+        "--gpu-scheduler-policy",
+        default="spread",
+        show_default=True,
+        help="binpack, spread, topology-aware, mutex, numa, or a comma list of them.",
+    ),
+    click.option(
+        "--node-topology",
+        type=click.Choice(["on", "off"]),
+        default="on",
+        show_default=True,
+        help="Whether a topology-aware pod of several GPUs goes first to the node that connects them best; off is "
+        "HAMi's order of nodes.",
+    ),
+    click.option(
+        "--default-mem",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="MiB for a container that asks for no GPU memory; 0 gives it the whole GPU.",
+    ),
+    click.option(
+        "--default-cores",
+        type=click.IntRange(0, 100),
+        default=0,
+        show_default=True,
+        help="Percent of a GPU's cores for a container that asks for none; 0 sets no limit.",
+    ),
+    click.option(
+        "--memory-factor",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="MiB that one unit of requested GPU memory, and of a quota for it, stands for.",
+    ),
+    _name_option("--resource-name", keys.RESOURCE_COUNT, "GPUs"),
+    _name_option("--resource-mem", keys.RESOURCE_MEMORY, "memory of each GPU"),
+    _name_option("--resource-mem-percentage", keys.RESOURCE_MEMORY_PERCENTAGE, "a percentage of each GPU's memory"),
+    _name_option("--resource-cores", keys.RESOURCE_CORES, "percent of each GPU's cores"),
+    _name_option("--resource-priority", keys.RESOURCE_PRIORITY, "a task priority on their GPUs"),
+)
+
+
+def _refuse_ambiguous(names: tuple[str, ...]) -> None:
+    """Raises ClickException for an empty name, or one that stands for two things."""
+    for name in names:
+        if not name or names.count(name) > 1:
+            problem = f"{name!r} names two resources" if name else "a resource name is empty"
+            raise click.ClickException(f"{problem}; each --resource-… flag needs a name of its own")

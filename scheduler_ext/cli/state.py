@@ -1,0 +1,74 @@
+"""Clusters and pods as `kubectl get … -o json` writes them, for decisions without a cluster."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from proto.kubernetes.objects import Node, Object, Pod, ResourceQuota
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import RequestSettings
+
+T = TypeVar("T", bound=Object)
+
+_HOW = "write it with kubectl get nodes,pods,resourcequotas -A -o json"
+
+
+class StateError(ValueError):
+    """A document does not hold what it should; one sentence with the place."""
+
+
+def read_pod(document: object, where: str) -> Pod:
+    """Raises StateError."""
+    if not isinstance(document, dict):
+        raise StateError(f"{where}: holds no pod; write it with kubectl get pod NAME -o json")
+    if "kind" not in document and "spec" not in document:
+        raise StateError(f"{where}: holds an object without kind and spec, where one Pod is expected")
+    if document.get("kind", "Pod") != "Pod":
+        raise StateError(f"{where}: holds a {document['kind']} where one Pod is expected")
+    return _object(document, Pod, where)
+
+
+def read_state(document: object, where: str, settings: RequestSettings) -> tuple[Ledger, list[str]]:
+    """The ledger, and the names of all nodes in the order of the document. Raises StateError."""
+    items = document.get("items") if isinstance(document, dict) else None
+    if isinstance(document, dict) and document.get("kind") == "Node":
+        items = [document]
+    if not isinstance(items, list):
+        raise StateError(f"{where}: no list of objects; {_HOW}")
+    nodes: list[Node] = []
+    pods: list[Pod] = []
+    quotas: list[ResourceQuota] = []
+    for kind, item, place in _kinds(items, where):
+        if kind == "Node":
+            nodes.append(_object(item, Node, place))
+        elif kind == "Pod":
+            pods.append(_object(item, Pod, place))
+        elif kind == "ResourceQuota":
+            quotas.append(_object(item, ResourceQuota, place))
+    if not nodes:
+        raise StateError(f"{where}: lists no node; {_HOW}")
+    ledger = Ledger(settings)
+    ledger.replace_nodes(nodes)
+    ledger.replace_pods(pods)
+    ledger.replace_quotas(quotas)
+    return ledger, [node.metadata.name for node in nodes]
+
+
+def _kinds(items: list[object], where: str) -> Iterable[tuple[str, object, str]]:
+    """Kind, object and place of every item."""
+    for position, item in enumerate(items):
+        place = f"{where}: items[{position}]"
+        kind = item.get("kind") if isinstance(item, dict) else None
+        if not isinstance(kind, str):
+            raise StateError(f"{place}: has no kind")
+        yield kind, item, place
+
+
+def _object(document: object, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise StateError(f"{where}: {error}") from error
+    except RecursionError as error:
+        raise StateError(f"{where}: contains itself") from error

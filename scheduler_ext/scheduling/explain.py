@@ -1,0 +1,150 @@
+"""A decision told to people: for every node the terms of its score, or what each GPU lacked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proto.annotations import keys
+from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
+from scheduler_ext.scheduling.decide import Decision
+from scheduler_ext.scheduling.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
+from scheduler_ext.scheduling.nodes import rank_nodes
+from scheduler_ext.scheduling.score import NodeScore
+
+_PLAIN_SENTENCES = {
+    Reason.NOT_HEALTHY: "is not healthy",
+    Reason.CORDONED: f"is listed in the node's {keys.DEVICE_CORDON}",
+    Reason.NUMA: "would do, but its NUMA node has fewer than {count} that do",
+    Reason.TOO_FEW: "would do, but there are fewer than {count} that do",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLine:
+    refusal: Refusal
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """`score` is None for a node that does not fit; its `gpus` then say what each lacked, in the order tried."""
+
+    node: str
+    chosen: bool = False
+    score: NodeScore | None = None
+    connection: int | None = None
+    """The pair scores of the pod's GPUs, where these go before the score."""
+    reason: str
+    """In HAMi's words; empty when it fits."""
+    sentence: str
+    gpus: tuple[GpuLine, ...] = ()
+
+
+def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
+    """Every node: the chosen one, then the others that fit, best first, then those that do not, by name."""
+    ranked = rank_nodes(request.policies.node, decision.fits, decision.connections)
+    return (
+        *(_fitting_line(name, decision) for name in ranked),
+        *(_misfit_line(name, misfit, request.filter) for name, misfit in sorted(decision.misfits.items())),
+    )
+
+
+def score_sentence(score: NodeScore) -> str:
+    """`6.62 = 10 × (slots 0.20 + cores 0.10 + memory 0.36)`, each the fraction in use before the pod."""
+    return f"{score.total:.2f} = 10 × (slots {score.slots:.2f} + cores {score.cores:.2f} + memory {score.memory:.2f})"
+
+
+def need_sentence(need: ContainerNeed) -> str:
+    """`container c asks for 2 GPUs with 30 000 MiB and 20 % of cores each`."""
+    gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
+    cores = f" and {need.cores} % of cores" if need.cores else ""
+    whose = f"container {need.container} asks" if need.container else "a container asks"
+    return f"{whose} for {gpus} with {_memory(need)}{cores}" + (" each" if need.count > 1 else "")
+
+
+def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+    """`needs 30 000 MiB, GPU-3 has 12 288 free of 40 960`."""
+    if refusal.amounts is not None:
+        return _amount_sentence(refusal, refusal.amounts, need)
+    match refusal.reason:
+        case Reason.TYPE:
+            why = _type_sentence(refusal, wanted)
+        case Reason.UUID if refusal.uuid in wanted.refused_uuids:
+            why = f"is listed in the pod's {keys.NO_USE_GPU_UUID}"
+        case Reason.UUID:
+            why = f"is not in the pod's {keys.USE_GPU_UUID}"
+        case Reason.MIG:
+            why = f"has no free MIG instance with {_memory(need)}"
+        case _:
+            why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
+    return f"{refusal.uuid} {why}"
+
+
+def _fitting_line(name: str, decision: Decision) -> NodeLine:
+    score, connection = decision.fits[name], decision.connections.get(name)
+    links = "" if connection is None else f"; links {_number(connection)}, compared first"
+    return NodeLine(
+        node=name,
+        chosen=name == decision.node,
+        score=score,
+        connection=connection,
+        reason="",
+        sentence=f"{score_sentence(score)}{links}",
+    )
+
+
+def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -> NodeLine:
+    if isinstance(misfit, NotOffered):
+        return NodeLine(node=name, reason=misfit.reason, sentence=misfit.reason)
+    refusals: Sequence[Refusal] = misfit.refusals
+    asks = need_sentence(misfit.need)
+    has = "1 GPU" if misfit.cards == 1 else f"{_number(misfit.cards)} GPUs"
+    return NodeLine(
+        node=name,
+        reason=misfit.reason,
+        sentence=asks if refusals else f"{asks}; the node has {has}",
+        gpus=tuple(
+            GpuLine(refusal=refusal, sentence=refusal_sentence(refusal, misfit.need, wanted)) for refusal in refusals
+        ),
+    )
+
+
+def _amount_sentence(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> str:
+    uuid, free, total = refusal.uuid, _number(amounts.free), _number(amounts.total)
+    needed = _number(amounts.needed)
+    match refusal.reason:
+        case Reason.SLOTS:
+            return f"all {total} slots of {uuid} are taken"
+        case Reason.EXCLUSIVE:
+            users = amounts.total - amounts.free
+            return f"needs a GPU for itself, {uuid} has {_number(users)} container{'s' if users != 1 else ''}"
+        case Reason.CORES_EXHAUSTED:
+            return f"all {total} % of the cores of {uuid} are reserved"
+        case Reason.QUOTA:
+            each = f" for {need.count} GPUs" if need.count > 1 else ""
+            what = "MiB" if amounts.unit is Unit.MIB else "% of cores"
+            return f"needs {needed} {what}{each}, the namespace's quota has {free} left of {total}"
+        case Reason.CORES:
+            return f"needs {needed} % of cores, {uuid} has {free} free of {total}"
+    return f"needs {needed} {amounts.unit}, {uuid} has {free} free of {total}"
+
+
+def _type_sentence(refusal: Refusal, wanted: DeviceFilter) -> str:
+    if wanted.modes is not None and refusal.mode not in wanted.modes:
+        return f"is in mode {refusal.mode}, the pod's {keys.VGPU_MODE} is {wanted.modes!r}"
+    model = refusal.type.lower()
+    refused = [word for word in wanted.refused_types if word in model]
+    if refused:
+        return f"is a {refusal.type}, the pod's {keys.NO_USE_GPU_TYPE} refuses {', '.join(refused)}"
+    allowed = ", ".join(wanted.types or ())
+    return f"is a {refusal.type}, the pod's {keys.USE_GPU_TYPE} allows {allowed or 'none'}"
+
+
+def _memory(need: ContainerNeed) -> str:
+    if need.memory_mib or need.memory_percent is None:
+        return f"{_number(need.memory_mib)} MiB"
+    return "its whole memory" if need.memory_percent == 100 else f"{need.memory_percent} % of its memory"
+
+
+def _number(number: int) -> str:
+    """`30 000`."""
+    return f"{number:,}".replace(",", " ")

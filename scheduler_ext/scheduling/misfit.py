@@ -1,0 +1,143 @@
+"""Why a pod does not fit on a node: one reason for every GPU, with the numbers behind it.
+
+A decision over thousands of nodes pays only for pairs of GPU and reason; words and numbers are made when asked for.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from proto.devices import DeviceUUID
+from scheduler_ext.cluster.snapshot import GpuUsage, Quota
+from scheduler_ext.requests import ContainerNeed
+
+
+class Reason(StrEnum):
+    """Why a GPU, or a node, does not do; the words of HAMi's failure texts."""
+
+    NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
+    NOT_HEALTHY = "CardNotHealth"
+    CORDONED = "CardCordoned"
+    TYPE = "CardTypeMismatch"
+    UUID = "CardUuidMismatch"
+    SLOTS = "CardTimeSlicingExhausted"
+    EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
+    QUOTA = "ResourceQuotaNotFit"
+    MEMORY = "CardInsufficientMemory"
+    CORES = "CardInsufficientCore"
+    CORES_EXHAUSTED = "CardComputeUnitsExhausted"
+    MIG = "CardMigTopologyInfeasible"
+    NUMA = "NumaNotFit"
+    """It would do, but its NUMA node has too few that do."""
+    TOO_FEW = "AllocatedCardsInsufficientRequest"
+    """It would do, but there are too few that do."""
+
+
+class Unit(StrEnum):
+    MIB = "MiB"
+    PERCENT = "%"
+    SLOTS = "slots"
+
+
+Verdict = tuple[GpuUsage, Reason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What was needed, and what was left of how much: of the GPU, or of the namespace's quota."""
+
+    needed: int
+    free: int
+    total: int
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why one GPU does not serve a container. `amounts` are those the reason is about, if it is about any."""
+
+    uuid: DeviceUUID
+    index: int
+    type: str
+    mode: str
+    reason: Reason
+    amounts: Amounts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """The first container of a pod that does not fit on a node.
+
+    `verdicts` are in the order the GPUs were tried, and empty when the node has fewer than are needed. `quota` is what
+    the container found left.
+    """
+
+    need: ContainerNeed
+    cards: int
+    verdicts: Sequence[Verdict] = ()
+    quota: Quota | None = None
+
+    @property
+    def reason(self) -> str:
+        """`2/4 CardInsufficientMemory, …`: of the node's GPUs, how many fail for which reason."""
+        if not self.verdicts:
+            return Reason.NODE_INSUFFICIENT_DEVICE
+        return _counted(tuple(reason for _, reason in self.verdicts), self.cards)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(
+            Refusal(
+                uuid=gpu.device.uuid,
+                index=gpu.device.index,
+                type=gpu.device.type,
+                mode=gpu.device.mode,
+                reason=reason,
+                amounts=_amounts(reason, gpu, self.need, self.quota),
+            )
+            for gpu, reason in self.verdicts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NotOffered:
+    """The node was not even looked at: it is unknown, or its GPUs are not registered."""
+
+    reason: str
+
+
+@lru_cache(maxsize=4096)
+def _counted(reasons: tuple[Reason, ...], cards: int) -> str:
+    return ", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in Counter(reasons).items()))
+
+
+def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | None) -> Amounts | None:
+    device = gpu.device
+    match reason:
+        case Reason.MEMORY:
+            needed = need.reserved_mib(device.memory_mib)
+            free = device.memory_mib - gpu.memory_mib
+            return Amounts(needed=needed, free=free, total=device.memory_mib, unit=Unit.MIB)
+        case Reason.CORES | Reason.CORES_EXHAUSTED:
+            free = device.cores - gpu.cores
+            return Amounts(needed=need.reserved_cores, free=free, total=device.cores, unit=Unit.PERCENT)
+        case Reason.SLOTS:
+            return Amounts(needed=1, free=device.slots - gpu.slots, total=device.slots, unit=Unit.SLOTS)
+        case Reason.EXCLUSIVE:
+            return Amounts(needed=device.slots, free=device.slots - gpu.slots, total=device.slots, unit=Unit.SLOTS)
+        case Reason.QUOTA:
+            return None if quota is None else _quota_amounts(gpu, need, quota)
+    return None
+
+
+def _quota_amounts(gpu: GpuUsage, need: ContainerNeed, quota: Quota) -> Amounts:
+    """Of all GPUs of the container together: memory when that is too little, else cores."""
+    needed = need.count * need.reserved_mib(gpu.device.memory_mib)
+    if quota.memory_mib is not None and (quota.cores is None or quota.used.memory_mib + needed > quota.memory_mib):
+        free = quota.memory_mib - quota.used.memory_mib
+        return Amounts(needed=needed, free=free, total=quota.memory_mib, unit=Unit.MIB)
+    limit = quota.cores or 0
+    needed = need.count * need.reserved_cores
+    return Amounts(needed=needed, free=limit - quota.used.cores, total=limit, unit=Unit.PERCENT)

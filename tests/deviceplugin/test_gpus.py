@@ -1,0 +1,94 @@
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
+from deviceplugin.news import News
+from deviceplugin.nvml_thread import NvmlThread
+from deviceplugin.settings import AgentSettings
+from tests.deviceplugin.gpus import PAIR, A, a100
+from tests.deviceplugin.registration import until
+
+FOUND = Inventory(devices=PAIR)
+SLICE = replace(a100(A, 0), uuid="MIG-1", slots=1)  # type: ignore[arg-type]
+
+
+async def seen(read: Callable[[], Inventory], act: Callable[[Gpus], None], fact: Callable[[Gpus], bool]) -> Gpus:
+    settings = AgentSettings(node_name="n", read_seconds=3600, retry_seconds=0.01)
+    gpus = Gpus(read, NvmlThread(), News(), settings)
+    task = asyncio.create_task(gpus.run())
+    try:
+        await until(lambda: bool(gpus.inventory.devices) or bool(gpus.problem))
+        act(gpus)
+        await until(lambda: fact(gpus))
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    return gpus
+
+
+async def test_an_ailing_gpu_is_unhealthy_at_once_and_the_machine_is_read_again() -> None:
+    reads = list[int]()
+
+    def read() -> Inventory:
+        reads.append(1)
+        return FOUND
+
+    gpus = await seen(read, lambda gpus: gpus.set_ailing({A: "XID 79"}), lambda gpus: len(reads) == 2)
+    assert gpus.inventory.devices == (replace(PAIR[0], healthy=False), PAIR[1])
+
+
+async def test_a_gpu_that_proves_well_again_is_healthy_after_its_links_were_read_anew() -> None:
+    def act(gpus: Gpus) -> None:
+        gpus.set_ailing({A: "XID 79"})
+        gpus.set_ailing({})
+
+        assert not gpus.inventory.devices[0].healthy
+
+    gpus = await seen(lambda: FOUND, act, lambda gpus: gpus.inventory.devices[0].healthy)
+    assert gpus.inventory.devices == PAIR
+
+
+async def test_a_driver_that_goes_leaves_its_gpus_unhealthy_and_one_that_returns_heals_them() -> None:
+    answers = [FOUND, None, None, FOUND]
+
+    def read() -> Inventory:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer is None:
+            raise GpusUnavailable("No driver.")
+        return answer
+
+    states = list[tuple[bool, ...]]()
+
+    def watched(gpus: Gpus) -> bool:
+        state = tuple(device.healthy for device in gpus.inventory.devices)
+        if not states or states[-1] != state:
+            states.append(state)
+        gpus.set_ailing({})
+        return len(states) == 3
+
+    await seen(read, lambda gpus: None, watched)
+    assert states == [(True, True), (False, False), (True, True)]
+
+
+async def test_a_mig_device_that_vanished_stays_unhealthy_under_its_resource() -> None:
+    answers = [replace(FOUND, instances={"nvidia.com/mig-1g.5gb": (SLICE,)}), FOUND]
+    gpus = await seen(
+        lambda: answers.pop(0) if len(answers) > 1 else answers[0],
+        lambda gpus: gpus.set_ailing({}),
+        lambda gpus: not gpus.inventory.instances["nvidia.com/mig-1g.5gb"][0].healthy,
+    )
+    assert gpus.inventory.devices == PAIR
+
+
+async def test_what_only_a_new_process_can_heal_ends_this_one() -> None:
+    def read() -> Inventory:
+        raise GpusUnavailable("Driver upgraded.", needs_restart=True)
+
+    gpus = Gpus(read, NvmlThread(), News(), AgentSettings(node_name="n"))
+    with pytest.raises(GpusUnavailable, match="upgraded"):
+        await gpus.run()

@@ -1,0 +1,29 @@
+from proto.annotations import keys
+from proto.kubernetes.notices import Notice
+from scheduler_ext.binding.filtering import Filtered, reserve
+from scheduler_ext.cluster.ledger import Ledger
+from tests.scheduler_ext.gpus import container, device, node, pod, request
+
+
+def filtered(**annotations: str) -> Filtered:
+    ledger = Ledger()
+    ledger.replace_nodes([node("n", [device(0)])])
+    wanted = pod(container(gpu=1), annotations={getattr(keys, key): text for key, text in annotations.items()})
+    return reserve(ledger, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+
+
+def test_each_unknown_policy_word_is_an_event_of_its_own_and_the_pod_is_placed() -> None:
+    answer = filtered(NODE_POLICY="bogus", GPU_POLICY="nonsense")
+    assert answer.result.node_names == ["n"]
+    assert answer.notices[:-1] == (
+        Notice(
+            reason="UnknownPolicy",
+            message=f"{keys.NODE_POLICY}: unknown node policy 'bogus'; placed by the cluster's, binpack",
+            distinct=True,
+        ),
+        Notice(
+            reason="UnknownPolicy",
+            message=f"{keys.GPU_POLICY}: unknown GPU policy 'nonsense'; placed by the cluster's, spread",
+            distinct=True,
+        ),
+    )

@@ -1,0 +1,58 @@
+import click
+import pytest
+from click.testing import CliRunner
+
+from scheduler_ext.cli.decide import decide
+from scheduler_ext.cli.options import request_options
+from scheduler_ext.cli.serve import serve
+from scheduler_ext.policies import NodePolicy, parse_gpu_policy
+from scheduler_ext.requests import RequestSettings, ResourceNames
+
+
+def given(*arguments: str) -> RequestSettings:
+    """What a command with these flags is given."""
+    found: list[RequestSettings] = []
+
+    @click.command()
+    @request_options
+    def command(requests: RequestSettings) -> None:
+        found.append(requests)
+
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 0, result.output
+    return found[0]
+
+
+def test_without_flags_the_settings_are_the_defaults() -> None:
+    assert given() == RequestSettings()
+
+
+def test_every_flag_reaches_the_settings() -> None:
+    found = given(
+        *("--node-scheduler-policy=spread", "--gpu-scheduler-policy=binpack", "--default-mem=5", "--default-cores=7"),
+        *("--memory-factor=1024", "--resource-name=a/n", "--resource-mem=a/m", "--resource-mem-percentage=a/p"),
+        *("--resource-cores=a/c", "--resource-priority=a/q", "--node-topology=off"),
+    )
+    assert found == RequestSettings(
+        names=ResourceNames(count="a/n", memory="a/m", memory_percentage="a/p", cores="a/c", priority="a/q"),
+        default_memory_mib=5,
+        default_cores=7,
+        memory_factor=1024,
+        node_policy=NodePolicy.SPREAD,
+        gpu_policy=parse_gpu_policy("binpack"),
+        node_topology=False,
+    )
+
+
+@pytest.mark.parametrize("command", [serve, decide], ids=["serve", "decide"])
+@pytest.mark.parametrize(
+    ("argument", "sentence"),
+    [
+        ("--resource-mem=nvidia.com/gpu", "'nvidia.com/gpu' names two resources; each --resource-… flag needs"),
+        ("--resource-cores=", "a resource name is empty; each --resource-… flag needs a name of its own"),
+    ],
+)
+def test_a_name_for_two_resources_is_refused(command: click.Command, argument: str, sentence: str) -> None:
+    result = CliRunner().invoke(command, [argument])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {sentence}")
