@@ -38,7 +38,7 @@ def test_every_path_in_backticks_and_every_link_leads_somewhere(document: Path) 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_ids)
 def test_every_command_shown_has_the_sub_command_and_options_it_is_shown_with(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    shown = re.findall(rf"^[#$|] *`?({'|'.join(PROGRAMS)}) ([a-z]+)([^`#\n]*)", text, re.MULTILINE)
+    shown = re.findall(rf"^[#$|] *`?({'|'.join(PROGRAMS)}) ([a-z][a-z-]*)([^`#\n]*)", text, re.MULTILINE)
     for program, command, arguments in shown:
         answer = CliRunner().invoke(PROGRAMS[program], [command, "--help"])
         assert answer.exit_code == 0, f"{program} {command}: {answer.output}"

@@ -148,11 +148,12 @@ def _configured(config: Config, settings: RequestSettings) -> RequestSettings:
 
 
 def _cluster_answer(decision: Decision) -> Document:
+    """HAMi tells of the nodes that failed only when all of them did, and so does the record."""
     return {
         "node": decision.node,
         "devices_to_allocate": encode_pod_devices(decision.shares) or None,
         "scores": scores_document(decision),
-        "failed": decision.failed,
+        "failed": decision.failed if decision.node is None else {},
         "error": decision.error or None,
     }
 
