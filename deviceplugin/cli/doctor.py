@@ -1,0 +1,161 @@
+"""`topogpu-device-plugin doctor`."""
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+
+import click
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from deviceplugin.allocation import cdi_names
+from deviceplugin.cli.build import allocation_settings, build_nvml, kubelet_settings, node_sharing
+from deviceplugin.cli.options import configuration_options, read_configuration
+from deviceplugin.cli.output import print_json, print_text
+from deviceplugin.cluster_examination import examine_cluster
+from deviceplugin.configuration.effective import Effective
+from deviceplugin.configuration.table import Configuration
+from deviceplugin.diagnosis.containers import CDI_STRATEGIES
+from deviceplugin.diagnosis.diagnose import NodeFacts, diagnose
+from deviceplugin.diagnosis.driver import DriverFacts
+from deviceplugin.diagnosis.finding import Finding, State, ok, problem, warning
+from deviceplugin.diagnosis.kubelet import PortState
+from deviceplugin.discovery import discover_devices
+from deviceplugin.node_examination import (
+    examine_cdi,
+    examine_containerd,
+    examine_driver,
+    examine_hook,
+    examine_metrics_port,
+    examine_other_sockets,
+    examine_socket,
+    is_writable,
+)
+from deviceplugin.readings import MachineReading
+
+_CONFIGURATION = "Configuration"
+_DRIVER_SECONDS = 6.0
+_API_SECONDS = 3.0
+_MARKS = {
+    State.OK: ("✓", "green"),
+    State.WARNING: ("!", "yellow"),
+    State.PROBLEM: ("✗", "red"),
+    State.SKIPPED: ("–", ""),
+}
+_INDENT = 4
+
+
+@click.command()
+@configuration_options
+@click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
+)
+def doctor(*, output: str, **given: str | None) -> None:
+    """Say what keeps this node from serving its GPUs, and what to do about it.
+
+    Looks at the driver, kubelet's sockets, HAMi-core, CDI, the API server and what stands on the Node, each by itself,
+    and changes nothing. Run it where the daemon runs, with the daemon's options: what it computes is compared with
+    what the daemon wrote.
+
+    Exit status: 0 without a problem (there may be warnings), 1 with one.
+    """
+    findings = _findings(given)
+    if output == "json":
+        print_json(_as_json(findings))
+    else:
+        print_text(_as_text(findings))
+    sys.exit(1 if _count(findings, State.PROBLEM) else 0)
+
+
+def _findings(given: dict[str, str | None]) -> tuple[Finding, ...]:
+    try:
+        effective = read_configuration(given)
+    except click.ClickException as error:
+        wrong = problem(
+            _CONFIGURATION,
+            f"The daemon would not start: {error.format_message()}.",
+            "Correct it. What follows was looked at with the default settings.",
+        )
+        return (wrong, *asyncio.run(_examine(Configuration())))
+    return (*_configuration(effective), *asyncio.run(_examine(effective.configuration)))
+
+
+def _configuration(effective: Effective) -> tuple[Finding, ...]:
+    if not effective.warnings:
+        return (ok(_CONFIGURATION, f"It can be read; the node is {effective.configuration.node_name}."),)
+    return tuple(
+        warning(_CONFIGURATION, f"{told}.", "Remove it, or correct it; --print-config of run shows what counts.")
+        for told in effective.warnings
+    )
+
+
+async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
+    sharing = node_sharing(configuration)
+    seen, cluster = await asyncio.gather(
+        _examine_node(configuration),
+        examine_cluster(configuration.kubeconfig or None, configuration.node_name, timeout_seconds=_API_SECONDS),
+    )
+    now = datetime.now(UTC)  # noqa: TID251 - the one clock of this command
+    return diagnose(configuration, sharing, seen, cluster, now)
+
+
+async def _examine_node(configuration: Configuration) -> NodeFacts:
+    (driver, machine), metrics = await asyncio.gather(
+        examine_driver(build_nvml(configuration), configuration.proc_root, _DRIVER_SECONDS),
+        examine_metrics_port(configuration.metrics_bind_address),
+    )
+    return await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
+
+
+def _look_around(
+    configuration: Configuration, driver: DriverFacts, machine: MachineReading | None, metrics: PortState
+) -> NodeFacts:
+    """Sockets and files; blocks."""
+    settings = kubelet_settings(configuration)
+    folder = configuration.cdi_directory
+    return NodeFacts(
+        driver=driver,
+        machine=machine,
+        kubelet=examine_socket(settings.kubelet_socket),
+        pod_resources=examine_socket(settings.pod_resources_socket),
+        plugin=examine_socket(settings.plugin_socket),
+        other_sockets=examine_other_sockets(f"{settings.root}/device-plugins"),
+        hook=examine_hook(configuration.hook_path),
+        enable_cdi=examine_containerd(),
+        cdi=examine_cdi(_cdi_names(configuration, machine)),
+        slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",
+        metrics=metrics,
+    )
+
+
+def _cdi_names(configuration: Configuration, machine: MachineReading | None) -> tuple[str, ...]:
+    """Those that containers will be given."""
+    if machine is None or not CDI_STRATEGIES.intersection(configuration.device_list_strategy):
+        return ()
+    uuids = [device.uuid for device in discover_devices(machine, node_sharing(configuration))]
+    return cdi_names(uuids, allocation_settings(configuration))
+
+
+def _as_json(findings: tuple[Finding, ...]) -> object:
+    counts = {f"{state.value}s": _count(findings, state) for state in (State.PROBLEM, State.WARNING)}
+    return {**counts, "findings": findings}
+
+
+def _as_text(findings: tuple[Finding, ...]) -> RenderableType:
+    lines: list[RenderableType] = []
+    for finding in findings:
+        mark, style = _MARKS[finding.state]
+        lines.append(Text.assemble((mark, style), " ", (finding.title, "bold"), f": {finding.explanation}"))
+        if finding.remedy:
+            lines.append(Padding(Text(f"→ {finding.remedy}"), (0, 0, 0, _INDENT), expand=False))
+    problems, warnings = _count(findings, State.PROBLEM), _count(findings, State.WARNING)
+    return Group(*lines, Text(f"\n{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}."))
+
+
+def _count(findings: tuple[Finding, ...], state: State) -> int:
+    return sum(finding.state is state for finding in findings)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number or 'no'} {word}{'' if number == 1 else 's'}"

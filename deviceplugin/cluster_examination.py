@@ -1,0 +1,99 @@
+"""Edge to the API server for `doctor`: the Node, its pods, and what we may do. Nothing is written."""
+
+import asyncio
+from collections.abc import Mapping
+
+from deviceplugin.diagnosis.annotations import LockHolder
+from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, ClusterFacts, Refusal, Right
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_LOCK
+from proto.annotations.node_lock import decode_lock
+from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.objects import (
+    NODES,
+    PODS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    AccessReviewSpec,
+    Node,
+    Pod,
+    ResourceAttributes,
+    SelfSubjectAccessReview,
+)
+
+_NOT_FOUND = 404
+_HTTP_NOT_FOUND = "Not Found"
+"""As web servers and proxies say it; an API server says NotFound."""
+_USER_AGENT = "topogpu-device-plugin"
+
+
+async def examine_cluster(kubeconfig: str | None, node_name: str, *, timeout_seconds: float) -> ClusterFacts:
+    """Each question has its own deadline; what is not answered stays empty. No name: only whether anybody answers."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            api = await ApiServer.connect(kubeconfig, timeout_seconds=timeout_seconds, user_agent=_USER_AGENT)
+    except ApiServerUnconfigured as error:
+        return ClusterFacts(refusal=Refusal(sentence=str(error), configured=False))
+    except TimeoutError:
+        slow = f"The kubeconfig's credentials were not there within {timeout_seconds:g} s."
+        return ClusterFacts(refusal=Refusal(sentence=slow, configured=False))
+    try:
+        node, pods, rights = await asyncio.gather(_node(api, node_name), _pods(api, node_name), _rights(api))
+        known, refusal = (None, node) if isinstance(node, Refusal) else (node, None)
+        return ClusterFacts(
+            url=api.url, refusal=refusal, node=known, pods=pods, rights=rights, holder=await _holder(api, known)
+        )
+    finally:
+        await api.close()
+
+
+async def _node(api: ApiServer, name: str) -> Node | Refusal | None:
+    try:
+        if not name:
+            await api.list_page(NODES, limit=1)
+            return None
+        return await api.get(NODES, name)
+    except ApiError as error:
+        if (error.status, error.reason) == (_NOT_FOUND, _HTTP_NOT_FOUND):
+            return Refusal(sentence=f"{api.url} knows nothing of Kubernetes nodes; it is no API server")
+        return Refusal(sentence=str(error), status=error.status)
+    except ApiUnreachable as error:
+        return Refusal(sentence=str(error))
+
+
+async def _pods(api: ApiServer, node_name: str) -> tuple[Pod, ...]:
+    if not node_name:
+        return ()
+    try:
+        return tuple((await api.list_page(PODS, field_selector=f"spec.nodeName={node_name}")).items)
+    except (ApiError, ApiUnreachable):
+        return ()
+
+
+async def _rights(api: ApiServer) -> Mapping[Right, bool]:
+    answers = await asyncio.gather(*(_may(api, right) for right in DAEMON_RIGHTS))
+    return {right: may for right, may in zip(DAEMON_RIGHTS, answers, strict=True) if may is not None}
+
+
+async def _may(api: ApiServer, right: Right) -> bool | None:
+    attributes = ResourceAttributes(verb=right.verb, resource=right.resource)
+    question = SelfSubjectAccessReview(spec=AccessReviewSpec(resource_attributes=attributes))
+    try:
+        return (await api.create(SELF_SUBJECT_ACCESS_REVIEWS, question)).status.allowed
+    except (ApiError, ApiUnreachable):
+        return None
+
+
+async def _holder(api: ApiServer, node: Node | None) -> LockHolder:
+    """The pod that the node lock names."""
+    value = None if node is None else node.metadata.annotations.get(NODE_LOCK)
+    if value is None:
+        return LockHolder()
+    try:
+        lock = decode_lock(value)
+        if not lock.pod:
+            return LockHolder()
+        return LockHolder(known=True, pod=await api.get(PODS, lock.pod, namespace=lock.namespace))
+    except ApiError as error:
+        return LockHolder(known=error.status == _NOT_FOUND)
+    except (AnnotationError, ApiUnreachable):
+        return LockHolder()

@@ -1,0 +1,214 @@
+"""What stands on the Node: our own annotations against what this machine is, the node lock, HAMi's handshake."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+
+from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.reporting import AllocationMode, report
+from deviceplugin.settings import HamiScheduler
+from proto.annotations.bind_phase import BindPhase
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_handshake import HandshakeState, decode_handshake
+from proto.annotations.node_lock import decode_lock
+from proto.annotations.node_register import decode_register
+from proto.annotations.node_score import decode_scores
+from proto.devices import Device, DeviceUUID, PairScores
+from proto.kubernetes.objects import Node, Pod
+
+ANNOTATIONS = "Node annotations"
+LOCK = "Node lock"
+HANDSHAKE = "Handshake of HAMi's scheduler"
+
+LOCK_LIFETIME = timedelta(minutes=5)
+"""After which schedulers, HAMi's and ours, take the lock from its holder."""
+_SERVED_GRACE = timedelta(seconds=30)
+"""A lock outlives the pod's start or end by as long as its release takes."""
+_ANSWER_WITHIN = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """The pod a lock names, as far as the API server told."""
+
+    known: bool = False
+    pod: Pod | None = None
+    """None: there is no such pod."""
+
+
+def judge_annotations(
+    node: Node,
+    devices: Sequence[Device],
+    scores: PairScores,
+    mode: AllocationMode,
+    *,
+    scheduler: HamiScheduler,
+    daemon_serves: bool,
+    now: datetime,
+) -> Finding:
+    """What the daemon would write against what stands there. The health of a GPU is the daemon's to know."""
+    # An answer that was given just now is not due again.
+    due = report(node, devices, scores, mode, scheduler=scheduler, answered_at=now, now=now).body
+    wanted = _annotations(due)
+    wanted.pop(NODE_HANDSHAKE, None)
+    if not wanted:
+        return ok(ANNOTATIONS, f"They say what this machine is: {len(devices)} GPUs, allocation {mode.value}.")
+    missing = [key for key in wanted if key not in node.metadata.annotations]
+    if missing == list(wanted) and not daemon_serves:
+        return skipped(ANNOTATIONS, "The daemon has not written any yet.")
+    if list(wanted) == [NODE_REGISTER] and _only_health_differs(node, devices):
+        return warning(
+            ANNOTATIONS,
+            "The daemon judges the health of GPUs by more than the driver says at this moment: "
+            f"{_difference(NODE_REGISTER, node, devices, scores)}.",
+            "Nothing, if it is gone after the recovery time (--health-recovery-seconds). Else read the daemon's log.",
+        )
+    different = [key for key in wanted if key not in missing]
+    told = [*(f"{key} is missing" for key in missing), *(_difference(key, node, devices, scores) for key in different)]
+    return problem(
+        ANNOTATIONS,
+        f"The Node does not say what this machine is, so schedulers decide on wrong facts: {'; '.join(told)}.",
+        "Run this with the daemon's own settings. If they are the same, another program writes these annotations, "
+        "or the daemon does not run: a running one restores them within a second.",
+    )
+
+
+def judge_lock(value: str | None, holder: LockHolder, node_name: str, now: datetime) -> Finding:
+    """`value` is the annotation as it stands; `holder` the pod it names."""
+    if value is None:
+        return ok(LOCK, "Nobody holds it.")
+    remove = f"Remove it: kubectl annotate node {node_name} {NODE_LOCK}-"
+    try:
+        lock = decode_lock(value)
+    except AnnotationError as error:
+        return problem(
+            LOCK, f"It cannot be read, and HAMi's scheduler binds no pod to this node until it can: {error}.", remove
+        )
+    age = now - lock.taken_at
+    owner = f"{lock.namespace}/{lock.pod}" if lock.pod else "nobody by name"
+    held = f"Held by {owner} for {_duration(age)}"
+    why = _why_stale(holder, node_name, age)
+    if why:
+        return problem(LOCK, f"{held}, stale: {why}. Pods for this node wait until it is gone.", remove)
+    return ok(LOCK, f"{held}; the pod is being served.")
+
+
+def judge_handshake(node: Node, scheduler: HamiScheduler, now: datetime) -> Finding:
+    """Time stamps carry no zone; they are read as UTC, like HAMi does."""
+    value = node.metadata.annotations.get(NODE_HANDSHAKE)
+    if value is None:
+        return ok(HANDSHAKE, "No scheduler asks.")
+    handshake = decode_handshake(value)
+    if handshake.state is HandshakeState.REPORTED:
+        return ok(HANDSHAKE, "It is answered.")
+    if handshake.state is HandshakeState.REQUESTING:
+        stamped_at = handshake.stamped_at
+        age = None if stamped_at is None else now - stamped_at.replace(tzinfo=UTC)
+        if age is None or age <= _ANSWER_WITHIN:
+            return ok(HANDSHAKE, "A scheduler asked within the last minute.")
+        asked = f"A HAMi scheduler asked {_duration(age)} ago ({value}), and nobody answered"
+    else:
+        asked = f"A HAMi scheduler has written this node off ({value})"
+    if scheduler.asks:
+        return problem(
+            HANDSHAKE,
+            f"{asked}, although --hami-handshake {scheduler.value} is set.",
+            "The daemon is not running or cannot write the Node: read its log.",
+        )
+    return warning(
+        HANDSHAKE,
+        f"{asked}. Schedulers up to HAMi 2.7 give such a node no pods and cannot read its JSON; later ones need no "
+        "answer.",
+        "If such a scheduler still runs, set --hami-handshake to its version (2.4 or 2.7). If none does, remove the "
+        f"annotation: kubectl annotate node {node.metadata.name} {NODE_HANDSHAKE}-",
+    )
+
+
+def published_mode(node: Node) -> AllocationMode:
+    """What the Node says of allocation; immediate where it says nothing that is known."""
+    value = node.metadata.annotations.get(NODE_ALLOCATION)
+    return AllocationMode(value) if value in {mode.value for mode in AllocationMode} else AllocationMode.IMMEDIATE
+
+
+def _why_stale(holder: LockHolder, node_name: str, age: timedelta) -> str:
+    """Empty for a lock that is at work."""
+    if age >= LOCK_LIFETIME:
+        return f"no lock is needed for longer than {_duration(LOCK_LIFETIME)}"
+    if not holder.known or age < _SERVED_GRACE:
+        return ""
+    return "there is no such pod" if holder.pod is None else _why_served(holder.pod, node_name)
+
+
+def _why_served(pod: Pod, node_name: str) -> str:
+    """Why the pod needs no lock of this node; empty if it may."""
+    phase = pod.metadata.annotations.get(BIND_PHASE)
+    if pod.spec.node_name not in ("", node_name):
+        return f"the pod is on node {pod.spec.node_name}"
+    if pod.status.phase in ("Running", "Succeeded", "Failed"):
+        return f"the pod is {pod.status.phase.lower()}"
+    return f"the pod's allocation ended with {phase}" if phase in (BindPhase.SUCCESS, BindPhase.FAILED) else ""
+
+
+def _annotations(body: object) -> dict[str, str]:
+    match body:
+        case {"metadata": {"annotations": dict(annotations)}}:
+            return dict(annotations)
+    return {}
+
+
+def _difference(key: str, node: Node, devices: Sequence[Device], scores: PairScores) -> str:
+    value = node.metadata.annotations[key]
+    try:
+        if key == NODE_REGISTER:
+            details = list(_device_differences(_by_uuid(decode_register(value)), _by_uuid(devices)))
+        elif key == NODE_SCORE:
+            details = list(_score_differences(decode_scores(value), scores))
+        else:
+            details = [f"it says {value}"]
+    except AnnotationError as error:
+        return f"it cannot be read ({error})"
+    return f"{key} differs" + (f": {listed(details)}" if details else " in its form")
+
+
+def _by_uuid(devices: Iterable[Device]) -> dict[DeviceUUID, Device]:
+    return {device.uuid: device for device in devices}
+
+
+def _score_differences(written: PairScores, found: PairScores) -> Iterator[str]:
+    for first in sorted(written.keys() | found.keys()):
+        there, here = written.get(first, {}), found.get(first, {})
+        for second in sorted(there.keys() | here.keys()):
+            if there.get(second) != here.get(second):
+                says, should = there.get(second, "nothing"), here.get(second, "nothing")
+                yield f"{first} to {second} scores {says} instead of {should}"
+
+
+def _device_differences(written: Mapping[DeviceUUID, Device], found: Mapping[DeviceUUID, Device]) -> Iterator[str]:
+    for uuid in sorted(written.keys() | found.keys()):
+        there, here = written.get(uuid), found.get(uuid)
+        if there is None:
+            yield f"{uuid} is not registered"
+        elif here is None:
+            yield f"{uuid} is registered and not on this machine"
+        else:
+            for name in (field.name for field in fields(Device)):
+                if getattr(there, name) != getattr(here, name):
+                    yield f"{uuid} has {name} {getattr(there, name)} instead of {getattr(here, name)}"
+
+
+def _only_health_differs(node: Node, devices: Sequence[Device]) -> bool:
+    try:
+        written = _by_uuid(decode_register(node.metadata.annotations.get(NODE_REGISTER, "")))
+    except AnnotationError:
+        return False
+    details = _device_differences(written, _by_uuid(devices))
+    return bool(written) and all(" has healthy " in one for one in details)
+
+
+def _duration(age: timedelta) -> str:
+    seconds = int(age.total_seconds())
+    if abs(seconds) < 120:
+        return f"{seconds} s"
+    minutes = seconds // 60
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"

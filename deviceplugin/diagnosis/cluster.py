@@ -1,0 +1,123 @@
+"""The API server: whether it can be reached, and whether we may do there what the daemon does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deviceplugin.diagnosis.annotations import LockHolder
+from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped
+from proto.kubernetes.objects import Node, Pod
+
+API_SERVER = "API server"
+NODE = "Node"
+RBAC = "RBAC"
+
+_SERVICE_ACCOUNT = "the daemon's service account (or the user of the kubeconfig)"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One verb on one resource, as a rule of a ClusterRole writes them."""
+
+    verb: str
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+DAEMON_RIGHTS = (
+    *(Right(verb, "nodes") for verb in ("get", "list", "watch", "patch")),
+    *(Right(verb, "pods") for verb in ("get", "list", "watch", "patch")),
+    Right("create", "events"),
+)
+"""Everything the daemon does at the API server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why the API server gave no answer to use. `status` is HTTP's; 0 when it did not answer at all."""
+
+    sentence: str
+    status: int = 0
+    configured: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What the API server told; parts it did not tell are empty."""
+
+    url: str = ""
+    refusal: Refusal | None = None
+    """Of reading the Node."""
+    node: Node | None = None
+    pods: tuple[Pod, ...] = ()
+    """Those bound to the node."""
+    rights: Mapping[Right, bool] = field(default_factory=dict)
+    holder: LockHolder = field(default_factory=LockHolder)
+    """Who the node lock names."""
+
+
+def judge_api(refusal: Refusal | None, url: str) -> Finding:
+    """`refusal`: of reading the Node. An answer of any kind but 401 shows that the API server is there."""
+    if refusal is None or refusal.status in (403, 404):
+        return ok(API_SERVER, f"{url} answers.")
+    if not refusal.configured:
+        return problem(
+            API_SERVER, refusal.sentence, "Give --kubeconfig or set KUBECONFIG; in a pod, mount its service account."
+        )
+    if refusal.status == 401:
+        return problem(
+            API_SERVER,
+            f"{url} does not accept our credentials: {refusal.sentence}.",
+            "Renew the kubeconfig's token or certificate; in a pod, check that its service account exists.",
+        )
+    return problem(
+        API_SERVER,
+        f"{_capital(refusal.sentence)}.",
+        "Check the address in the kubeconfig, the network of this node, and that the API server runs.",
+    )
+
+
+def judge_node(refusal: Refusal | None, name: str) -> Finding:
+    if not name:
+        return skipped(NODE, "The name of this node is not known.")
+    if refusal is None:
+        return ok(NODE, f"The cluster has node {name}.")
+    if refusal.status == 404:
+        return problem(
+            NODE,
+            f"The cluster has no node {name}, so nothing can be registered.",
+            "Give --node-name (or NODE_NAME) the name that kubectl get nodes shows for this machine.",
+        )
+    if refusal.status == 403:
+        return problem(NODE, f"Node {name} must not be read: {refusal.sentence}.", _grant([Right("get", "nodes")]))
+    return skipped(NODE, "The API server does not answer.")
+
+
+def judge_rights(allowed: Mapping[Right, bool]) -> Finding:
+    """What the API server says of each right; those it did not answer for are missing."""
+    if not allowed:
+        return skipped(RBAC, "The API server was not asked, or does not answer such questions.")
+    denied = [right for right, may in allowed.items() if not may]
+    if denied:
+        return problem(
+            RBAC,
+            f"Not allowed: {listed(list(map(str, denied)), most=len(denied))}.",
+            _grant(denied),
+        )
+    return ok(RBAC, f"All {len(allowed)} rights that the daemon needs are granted.")
+
+
+def _grant(rights: Sequence[Right]) -> str:
+    by_resource: dict[str, list[str]] = {}
+    for right in rights:
+        by_resource.setdefault(right.resource, []).append(right.verb)
+    rules = ", ".join(
+        f'{{apiGroups: [""], resources: [{resource}], verbs: [{", ".join(verbs)}]}}'
+        for resource, verbs in by_resource.items()
+    )
+    return f"Add to the ClusterRole of {_SERVICE_ACCOUNT}: {rules}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".")

@@ -1,0 +1,180 @@
+"""All facts to all findings, in the order a node is set up: its GPUs, kubelet, its containers, the cluster."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from deviceplugin.allocation_mode import NodeAbilities
+from deviceplugin.configuration.table import Configuration
+from deviceplugin.diagnosis.allocation import ALLOCATION, judge_allocation
+from deviceplugin.diagnosis.annotations import (
+    ANNOTATIONS,
+    HANDSHAKE,
+    LOCK,
+    judge_annotations,
+    judge_handshake,
+    judge_lock,
+    published_mode,
+)
+from deviceplugin.diagnosis.cluster import ClusterFacts, judge_api, judge_node, judge_rights
+from deviceplugin.diagnosis.containers import (
+    CdiFolderFacts,
+    HookFacts,
+    RuntimeFacts,
+    judge_cdi,
+    judge_cdi_specs,
+    judge_hook,
+)
+from deviceplugin.diagnosis.driver import GPUS, DriverFacts, judge_driver, judge_gpus
+from deviceplugin.diagnosis.finding import Finding, skipped
+from deviceplugin.diagnosis.kubelet import (
+    COUNT,
+    PortState,
+    SocketFacts,
+    SocketState,
+    is_other_plugin,
+    judge_count,
+    judge_kubelet_socket,
+    judge_metrics_port,
+    judge_owner,
+    judge_pod_resources,
+)
+from deviceplugin.discovery import NodeSharing, resources
+from deviceplugin.readings import MachineReading
+from deviceplugin.reporting import AllocationMode
+from deviceplugin.settings import HamiScheduler, RequestedAllocation
+from deviceplugin.topology import build_topology, pair_scores
+from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
+from proto.kubernetes.objects import Node
+
+_NO_NODE = "The Node could not be read."
+_NO_GPUS = "The GPUs could not be read."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What was seen on this machine."""
+
+    driver: DriverFacts
+    machine: MachineReading | None
+    """None where the driver cannot be used."""
+    kubelet: SocketFacts
+    pod_resources: SocketFacts
+    plugin: SocketFacts
+    """Our own socket."""
+    other_sockets: tuple[str, ...]
+    """Sockets of other device plugins for GPUs beside it."""
+    hook: HookFacts
+    enable_cdi: bool | None
+    """As containerd's configuration says, if it can be read."""
+    cdi: CdiFolderFacts
+    slots_problem: str
+    """Why specifications of slots cannot be written, the end of a sentence; empty when they can."""
+    metrics: PortState
+
+
+def diagnose(
+    configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts, now: datetime
+) -> tuple[Finding, ...]:
+    return (
+        judge_driver(seen.driver),
+        *_gpus(configuration, sharing, seen),
+        *_kubelet(configuration, sharing, seen, cluster),
+        *_containers(configuration, seen, cluster.node),
+        *_cluster(configuration, cluster),
+        *_annotations(configuration, sharing, seen, cluster, now),
+        _allocation(configuration, seen, cluster.node),
+        judge_metrics_port(configuration.metrics_bind_address, seen.metrics),
+    )
+
+
+def _gpus(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts) -> tuple[Finding, ...]:
+    if seen.machine is None:
+        return (skipped(GPUS, "There is no driver to read them with."),)
+    return judge_gpus(seen.machine, sharing, configuration.resource_name)
+
+
+def _kubelet(
+    configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts
+) -> Iterator[Finding]:
+    resource = configuration.resource_name
+    yield judge_kubelet_socket(seen.kubelet)
+    yield judge_pod_resources(seen.pod_resources, _mode(cluster.node))
+    others = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in cluster.pods if is_other_plugin(pod))
+    yield judge_owner(resource, seen.plugin, seen.other_sockets, others, cluster.node)
+    if cluster.node is None:
+        yield skipped(COUNT, _NO_NODE)
+    elif seen.machine is None:
+        yield skipped(COUNT, _NO_GPUS)
+    else:
+        yield judge_count(cluster.node, resources(seen.machine, sharing, resource), seen.plugin)
+
+
+def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Iterator[Finding]:
+    strategies = configuration.device_list_strategy
+    versions = RuntimeFacts(enable_cdi=seen.enable_cdi)
+    if node is not None:
+        versions = RuntimeFacts(
+            kubelet=node.status.node_info.kubelet_version,
+            runtime=node.status.node_info.container_runtime_version,
+            enable_cdi=seen.enable_cdi,
+        )
+    yield judge_hook(seen.hook, configuration.device_split_count)
+    yield judge_cdi(versions, strategies, _mode(node))
+    yield judge_cdi_specs(seen.cdi, strategies)
+
+
+def _mode(node: Node | None) -> AllocationMode:
+    """As the daemon published it."""
+    return AllocationMode.IMMEDIATE if node is None else published_mode(node)
+
+
+def _allocation(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Finding:
+    if node is None:
+        return skipped(ALLOCATION, _NO_NODE)
+    abilities = NodeAbilities(
+        kubelet_version=node.status.node_info.kubelet_version,
+        runtime_version=node.status.node_info.container_runtime_version,
+        cdi_problem=seen.slots_problem,
+        pod_resources_problem=""
+        if seen.pod_resources.state is SocketState.CONNECTS
+        else f"{seen.pod_resources.path} {seen.pod_resources.state.value}",
+    )
+    published = published_mode(node) if NODE_ALLOCATION in node.metadata.annotations else None
+    return judge_allocation(
+        RequestedAllocation(configuration.allocation), abilities, HamiScheduler(configuration.hami_handshake), published
+    )
+
+
+def _cluster(configuration: Configuration, cluster: ClusterFacts) -> Iterator[Finding]:
+    yield judge_api(cluster.refusal, cluster.url)
+    yield judge_node(cluster.refusal, configuration.node_name)
+    yield judge_rights(cluster.rights)
+
+
+def _annotations(
+    configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts, now: datetime
+) -> Iterator[Finding]:
+    node, scheduler = cluster.node, HamiScheduler(configuration.hami_handshake)
+    if node is None:
+        yield from (skipped(title, _NO_NODE) for title in (ANNOTATIONS, LOCK, HANDSHAKE))
+        return
+    devices = (
+        resources(seen.machine, sharing, configuration.resource_name)[configuration.resource_name]
+        if seen.machine
+        else ()
+    )
+    if seen.machine is None or not devices:
+        yield skipped(ANNOTATIONS, _NO_GPUS)
+    else:
+        yield judge_annotations(
+            node,
+            devices,
+            pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
+            published_mode(node),
+            scheduler=scheduler,
+            daemon_serves=seen.plugin.state is SocketState.CONNECTS,
+            now=now,
+        )
+    yield judge_lock(node.metadata.annotations.get(NODE_LOCK), cluster.holder, configuration.node_name, now)
+    yield judge_handshake(node, scheduler, now)

@@ -1,0 +1,169 @@
+"""The NVIDIA driver, and the GPUs it shows.
+
+The words of /proc/driver/nvidia/version are those of NVIDIA/open-gpu-kernel-modules (nv-procfs.c).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, warning
+from deviceplugin.discovery import NodeSharing, left_out, resources
+from deviceplugin.readings import GpuReading, MachineReading
+from deviceplugin.topology import asymmetric_pairs
+from proto.devices import UNKNOWN_NUMA
+
+DRIVER = "NVIDIA driver"
+GPUS = "GPUs"
+MIG = "MIG strategy"
+
+_KERNEL_MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
+_LIBRARY = re.compile(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)")
+
+_MISMATCH = 18
+_INSTALL = (
+    "Install the NVIDIA driver, or where it is installed let this process see libnvidia-ml.so.1 (--nvml-library)."
+)
+_REMEDIES = {
+    None: _INSTALL,
+    12: _INSTALL,
+    9: "Load the kernel module (modprobe nvidia), and look into dmesg for why it is not loaded.",
+    28: "Check with lspci that the GPU is in the machine and bound to the nvidia module.",
+    999: "Run this again in a fresh container. If it stays, look into dmesg and reboot the node.",
+}
+"""By nvmlReturn_t."""
+_COMPARE = "Compare with what nvidia-smi says on the host."
+_HANGS = "A driver that hangs is not cured by waiting: look into dmesg for Xid messages, then reboot the node."
+_GPU_LOST = "Look into dmesg for Xid messages of this GPU; reset it (nvidia-smi --gpu-reset) or reboot the node."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """What NVML answered. Versions are empty where they cannot be told."""
+
+    problem: str = ""
+    """Why it cannot be used, a sentence; empty when it answers."""
+    code: int | None = None
+    """nvmlReturn_t behind the problem; None when no library could be loaded or it gave no answer in time."""
+    timed_out: bool = False
+    answered_version: str = ""
+    library_version: str = ""
+    module_version: str = ""
+    """Of the kernel module that is loaded."""
+
+
+def module_version(text: str) -> str:
+    """From the text of /proc/driver/nvidia/version."""
+    found = _KERNEL_MODULE.search(text)
+    return found[1] if found else ""
+
+
+def library_version(maps: str) -> str:
+    """Of the NVML library among the files that a process has mapped (/proc/self/maps)."""
+    found = _LIBRARY.search(maps)
+    return found[1] if found else ""
+
+
+def judge_driver(facts: DriverFacts) -> Finding:
+    if facts.timed_out:
+        return problem(DRIVER, facts.problem, _HANGS)
+    if not facts.problem:
+        return ok(DRIVER, f"Version {facts.answered_version or facts.module_version or 'unknown'} answers.")
+    if facts.code == _MISMATCH or _differ(facts):
+        return _mismatch(facts)
+    loaded = f" The kernel module {facts.module_version} is loaded." if facts.module_version else ""
+    return problem(DRIVER, _sentence(facts.problem) + loaded, _REMEDIES.get(facts.code, _COMPARE))
+
+
+def judge_gpus(machine: MachineReading, sharing: NodeSharing, resource_name: str) -> tuple[Finding, ...]:
+    """One finding for what is shared, one for each thing that keeps a GPU from it or makes it worse."""
+    return (
+        _shared(machine, sharing, resource_name),
+        *_ailing(machine),
+        *(
+            problem(GPUS, _sentence(why), "Change the GPU or the setting as described.")
+            for why in left_out(machine, sharing)
+        ),
+        _mig(machine, sharing),
+        *_places(machine),
+        *(
+            warning(GPUS, _sentence(pair.sentence), "Look for NVLink errors: nvidia-smi nvlink -e.")
+            for pair in asymmetric_pairs(machine)
+        ),
+    )
+
+
+def _shared(machine: MachineReading, sharing: NodeSharing, resource_name: str) -> Finding:
+    found = {name: devices for name, devices in resources(machine, sharing, resource_name).items() if devices}
+    if not found:
+        return problem(
+            GPUS,
+            f"The driver shows {_gpus(len(machine.gpus))}, and none can be shared.",
+            "See the reasons below; if there is none, check --filter-uuids and --filter-indices.",
+        )
+    counts = [f"{len(devices)} as {name}" for name, devices in found.items()]
+    return ok(GPUS, f"The driver shows {_gpus(len(machine.gpus))}; shared are {listed(counts)}.")
+
+
+def _ailing(machine: MachineReading) -> Iterator[Finding]:
+    told = {f"GPU {gpu.index}: {gpu.problem}" for gpu in machine.gpus if gpu.problem}
+    for sentence in (*sorted(told), *(one for one in machine.problems if one not in told)):
+        yield problem(GPUS, _sentence(f"{sentence}; it is advertised as unhealthy or not at all"), _GPU_LOST)
+
+
+def _mig(machine: MachineReading, sharing: NodeSharing) -> Finding:
+    enabled = [_named(gpu) for gpu in machine.gpus if gpu.mig_enabled]
+    strategy = sharing.mig_strategy
+    if strategy == "none" and enabled:
+        return warning(
+            MIG,
+            f"MIG is on for {listed(enabled)}, and the strategy is none: whoever gets such a GPU sees all its MIG "
+            "devices.",
+            "Set --mig-strategy to single or mixed, or turn MIG off (nvidia-smi -mig 0).",
+        )
+    if strategy != "none" and not enabled:
+        return warning(
+            MIG,
+            f"The strategy is {strategy}, and no GPU of this machine has MIG on; they are shared whole.",
+            "Set --mig-strategy to none, or turn MIG on (nvidia-smi -mig 1).",
+        )
+    return ok(MIG, f"The strategy {strategy} fits the GPUs.")
+
+
+def _places(machine: MachineReading) -> Iterator[Finding]:
+    lost = [_named(gpu) for gpu in machine.gpus if gpu.healthy and gpu.numa == UNKNOWN_NUMA]
+    if lost:
+        yield warning(
+            "NUMA nodes",
+            f"The NUMA node of {listed(lost)} is unknown, so pods that ask for GPUs of one NUMA node do not get them.",
+            "Check --sysfs-root. Many virtual machines do not tell; then there is nothing to do.",
+        )
+
+
+def _differ(facts: DriverFacts) -> bool:
+    known = facts.library_version and facts.module_version
+    return bool(known) and facts.library_version != facts.module_version
+
+
+def _mismatch(facts: DriverFacts) -> Finding:
+    library = f" {facts.library_version}" if facts.library_version else ""
+    module = f" {facts.module_version}" if facts.module_version else ""
+    return problem(
+        DRIVER,
+        f"The NVML library{library} and the loaded kernel module{module} are of different driver versions, as after an "
+        "upgrade without a reboot; no GPU can be used.",
+        "Reboot the node, or stop everything that uses the GPUs and reload the nvidia modules. In a container, start "
+        "it again so that it gets the library that fits.",
+    )
+
+
+def _gpus(count: int) -> str:
+    return f"{count or 'no'} GPU{'' if count == 1 else 's'}"
+
+
+def _named(gpu: GpuReading) -> str:
+    return f"GPU {gpu.index}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."

@@ -1,0 +1,46 @@
+"""What a check found, in words for whoever runs the node."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`explanation` says what was found and what it means, `remedy` what to do; there is none where all is well."""
+
+    title: str
+    state: State
+    explanation: str
+    remedy: str = ""
+
+
+def ok(title: str, explanation: str) -> Finding:
+    return Finding(title, State.OK, explanation)
+
+
+def warning(title: str, explanation: str, remedy: str) -> Finding:
+    return Finding(title, State.WARNING, explanation, remedy)
+
+
+def problem(title: str, explanation: str, remedy: str) -> Finding:
+    return Finding(title, State.PROBLEM, explanation, remedy)
+
+
+def skipped(title: str, why: str) -> Finding:
+    return Finding(title, State.SKIPPED, why)
+
+
+def listed(words: Sequence[str], most: int = 3) -> str:
+    """`a, b and c`, or `a, b, c and 5 more`."""
+    shown, more = list(words[:most]), len(words) - most
+    if more > 0:
+        shown.append(f"{more} more")
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nothing"

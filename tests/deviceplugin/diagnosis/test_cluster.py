@@ -1,0 +1,44 @@
+import pytest
+
+from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, Refusal, Right, judge_api, judge_node, judge_rights
+from deviceplugin.diagnosis.finding import Finding, State
+
+URL = "https://10.0.0.1:6443"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "api", "node", "words"),
+    [
+        (None, "ok", "ok", "The cluster has node n."),
+        (Refusal(sentence="s", status=404), "ok", "problem", "kubectl get nodes"),
+        (Refusal(sentence="s", status=403), "ok", "problem", "resources: [nodes], verbs: [get]"),
+        (Refusal(sentence="s", status=401), "problem", "skipped", "does not accept our credentials"),
+        (Refusal(sentence="the API server x cannot be reached: refused"), "problem", "skipped", "cannot be reached"),
+        (Refusal(sentence="No API server is configured.", configured=False), "problem", "skipped", "--kubeconfig"),
+    ],
+)
+def test_no_answer_no_entry_and_no_node_are_told_apart(
+    refusal: Refusal | None, api: str, node: str, words: str
+) -> None:
+    findings = judge_api(refusal, URL), judge_node(refusal, "n")
+    assert [one.state.value for one in findings] == [api, node]
+    assert words in " ".join(f"{one.explanation} {one.remedy}" for one in findings)
+
+
+def test_a_node_without_a_name_cannot_be_looked_for() -> None:
+    assert judge_node(None, "").state is State.SKIPPED
+
+
+def test_missing_rights_are_named_as_the_rules_that_grant_them() -> None:
+    granted = dict.fromkeys(DAEMON_RIGHTS, True)
+    denied = granted | {Right("patch", "pods"): False, Right("list", "pods"): False, Right("create", "events"): False}
+    assert judge_rights(granted).state is State.OK
+    assert judge_rights({}).state is State.SKIPPED
+    assert judge_rights(denied) == Finding(
+        "RBAC",
+        State.PROBLEM,
+        "Not allowed: list pods, patch pods and create events.",
+        "Add to the ClusterRole of the daemon's service account (or the user of the kubeconfig): "
+        '{apiGroups: [""], resources: [pods], verbs: [list, patch]}, '
+        '{apiGroups: [""], resources: [events], verbs: [create]}',
+    )
