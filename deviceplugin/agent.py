@@ -1,31 +1,38 @@
 """The node daemon's parts and the order they stand in."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from deviceplugin.allocation import AllocationSettings
+from deviceplugin.allocation.bookkeeping import Books
+from deviceplugin.allocation.checkpoint_file import checkpoint_reader
+from deviceplugin.allocation.choice import choose_allocation
+from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
+from deviceplugin.allocation.instance_allocator import InstanceAllocator
+from deviceplugin.allocation.measured_allocator import MeasuredAllocator
+from deviceplugin.allocation.pod_resources import PodResources
+from deviceplugin.allocation.slot_allocator import SlotAllocator
+from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.announcements import announcements
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.bookkeeping import Books
-from deviceplugin.checkpoint_file import checkpoint_reader
-from deviceplugin.daemon_view import DaemonView
+from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, Inventory
-from deviceplugin.immediate_allocator import ImmediateAllocator
-from deviceplugin.instance_allocator import InstanceAllocator
 from deviceplugin.kubelet import Allocator, PluginServer
-from deviceplugin.measured_allocator import MeasuredAllocator
-from deviceplugin.metrics import Metrics, Outcome
+from deviceplugin.metrics.metrics import Metrics, Outcome
+from deviceplugin.metrics.region_files import RegionSweep
+from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
-from deviceplugin.region_files import RegionSweep
 from deviceplugin.reporter import Reporter
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
+
+log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 60.0
 EVENT_SOURCE = "topogpu-device-plugin"
@@ -46,6 +53,7 @@ class Agent:
         allocation: AllocationSettings,
         kubelet: KubeletSettings,
     ) -> None:
+        self._settings = settings
         self._gpus = gpus
         self._news = news
         self._metrics = metrics
@@ -58,12 +66,27 @@ class Agent:
             self._own,
             gpus,
             news,
-            mode=AllocationMode.IMMEDIATE,
+            mode=lambda: self._mode,
             scheduler=settings.hami_scheduler,
             now=now,
             reported=lambda taken: metrics.reported(_outcome(taken)),
         )
-        self._shared = ImmediateAllocator(
+        self._mode: AllocationMode | None = None
+        read_checkpoint = checkpoint_reader(kubelet.root)
+        self._slot_files = SlotFiles(settings.cdi_directory)
+        self._pod_resources = PodResources(kubelet.pod_resources_socket, kubelet.resource_name)
+        self._slots = SlotAllocator(
+            self._own,
+            gpus,
+            news,
+            self._slot_files,
+            self._pod_resources,
+            settings=settings,
+            allocation=allocation,
+            resource=kubelet.resource_name,
+            read_checkpoint=read_checkpoint,
+        )
+        self._immediate = ImmediateAllocator(
             self._own,
             gpus,
             self._books,
@@ -71,7 +94,7 @@ class Agent:
             settings=settings,
             allocation=allocation,
             resource=kubelet.resource_name,
-            read_checkpoint=checkpoint_reader(kubelet.root),
+            read_checkpoint=read_checkpoint,
         )
         self._regions = RegionSweep(f"{settings.hook_path}/vgpu/containers")
         self._plugins: dict[str, PluginServer] = {}
@@ -86,7 +109,7 @@ class Agent:
                     self._gpus.run(),
                     self._reporter.run(),
                     self._serve(),
-                    self._catch_up(),
+                    self._allocate(),
                     self._announce(),
                     self._sweep(),
                     self._events.run(),
@@ -118,20 +141,38 @@ class Agent:
 
     def _resources(self) -> frozenset[str]:
         inventory = self._gpus.inventory
+        if self._mode is None:
+            return frozenset()
         shared = {self._kubelet.resource_name} if inventory.devices else set[str]()
         return frozenset(shared | inventory.instances.keys())
 
     def _plugin(self, resource: str) -> PluginServer:
-        shared = resource == self._kubelet.resource_name
-        allocator: Allocator = (
-            self._shared if shared else InstanceAllocator(self._gpus, self._news, resource, self._allocation)
-        )
+        allocator, strategy = self._allocator(resource)
         return PluginServer(
             replace(self._kubelet, resource_name=resource),
-            MeasuredAllocator(allocator, self._metrics, AllocationMode.IMMEDIATE if shared else "instance"),
-            restarted=self._books.kubelet_restarted if shared else lambda: None,
+            MeasuredAllocator(allocator, self._metrics, strategy),
+            restarted=self._books.kubelet_restarted if allocator is self._immediate else lambda: None,
             told=lambda taken: self._metrics.registered(_outcome(taken)),
         )
+
+    def _allocator(self, resource: str) -> tuple[Allocator, str]:
+        if resource != self._kubelet.resource_name:
+            return InstanceAllocator(self._gpus, self._news, resource, self._allocation), "instance"
+        if self._mode is AllocationMode.SLOTS:
+            return self._slots, AllocationMode.SLOTS
+        return self._immediate, AllocationMode.IMMEDIATE
+
+    async def _allocate(self) -> None:
+        """Choose how; until then nothing is reported or served."""
+        self._mode, sentence = await choose_allocation(
+            self._own, self._news, self._settings, self._slot_files, self._pod_resources
+        )
+        log.info("%s", sentence)
+        self._news.tell()
+        if self._mode is AllocationMode.SLOTS:
+            await self._slots.run()
+        else:
+            await self._catch_up()
 
     async def _catch_up(self) -> None:
         while True:

@@ -24,9 +24,7 @@ _CONFLICT = 409
 class OwnNode:
     """The last state known; it stands while the API server is away."""
 
-    def __init__(
-        self, api: ApiServer, name: str, news: News, *, heard: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, api: ApiServer, name: str, news: News, *, heard: Callable[[str], None] = lambda _: None) -> None:
         """`heard` is called with the resource whenever the API server says something of it."""
         self._api = api
         self._heard = heard
@@ -88,6 +86,10 @@ class OwnNode:
                 case Interrupted(problem):
                     self._interrupted(problem)
             self._news.tell()
+
+    async def read_pod(self, namespace: str, name: str) -> Pod:
+        """As it is now, wherever it is bound. Raises ApiError or ApiUnreachable."""
+        return await self._api.get(PODS, name, namespace=namespace)
 
     async def patch_node(self, body: Mapping[str, object]) -> None:
         """Raises ApiError or ApiUnreachable."""

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation import Hardware
+from deviceplugin.container.edits import Hardware
 from deviceplugin.news import News
-from deviceplugin.nvml_thread import NvmlThread
+from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.reporting import with_missing
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID, PairScores

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from deviceplugin.health import (
+from deviceplugin.health.step import (
     DoubleBitError,
     GpuLost,
     HealthEvent,
@@ -21,9 +21,9 @@ from deviceplugin.health import (
     problems,
     step,
 )
-from deviceplugin.nvml import NvmlUnavailable
-from deviceplugin.nvml_calls import NvmlCalls
-from deviceplugin.nvml_health import NvmlHealth
+from deviceplugin.nvml.calls import NvmlCalls
+from deviceplugin.nvml.reader import NvmlUnavailable
+from deviceplugin.nvml.signals import NvmlHealth
 from proto.devices import DeviceUUID
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class OwnerThread(Protocol):
 
 
 class Events(Protocol):
-    """The driver's events; `deviceplugin.nvml_events.NvmlEvents`."""
+    """The driver's events; `deviceplugin.nvml.events.NvmlEvents`."""
 
     def start(self, tell: Callable[[HealthEvent], object]) -> None: ...
     def watch(self, calls: NvmlCalls, gpus: frozenset[DeviceUUID]) -> None: ...

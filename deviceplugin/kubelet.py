@@ -13,7 +13,7 @@ from typing import Protocol
 
 import grpc
 
-from deviceplugin.allocation import ContainerEdits
+from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.replicas import replica_ids
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
@@ -29,7 +29,7 @@ _SLOWEST_RETRY_SECONDS = 5.0
 
 
 class CannotAllocate(Exception):
-    """This Allocate is refused; the text goes to the pod's events."""
+    """This call is refused; the text goes to the pod's events."""
 
 
 class KubeletUnusable(Exception):
@@ -48,6 +48,13 @@ class Allocator(Protocol):
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """What the container that asks is given. Raises CannotAllocate."""
 
+    @property
+    def pre_start_required(self) -> bool:
+        """Does `pre_start` need to be called before each start of a container?"""
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """A container that holds these ids is about to be created. Raises CannotAllocate."""
+
 
 class DevicePlugin(rpc.DevicePluginServicer):
     """Kubelet's calls, translated."""
@@ -57,7 +64,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self._numa_hints = numa_hints
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: object) -> pb.DevicePluginOptions:  # noqa: ARG002, N802
-        return _options()
+        return options(self._allocator)
 
     async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
         async for devices in self._allocator.devices():
@@ -92,9 +99,13 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
     async def PreStartContainer(  # noqa: N802
         self,
-        request: pb.PreStartContainerRequest,  # noqa: ARG002
-        context: object,  # noqa: ARG002
+        request: pb.PreStartContainerRequest,
+        context: grpc.aio.ServicerContext[pb.PreStartContainerRequest, pb.PreStartContainerResponse],
     ) -> pb.PreStartContainerResponse:
+        try:
+            await self._allocator.pre_start(request.devices_ids)
+        except CannotAllocate as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return pb.PreStartContainerResponse()
 
 
@@ -195,7 +206,7 @@ class PluginServer:
                 self._met = kubelet
                 self._restarted()
             try:
-                await register(self._settings)
+                await register(self._settings, options(self._allocator))
             except KubeletUnusable:
                 self._told(False)
                 raise
@@ -231,14 +242,14 @@ class PluginServer:
                 return
 
 
-async def register(settings: KubeletSettings) -> None:
+async def register(settings: KubeletSettings, plugin: pb.DevicePluginOptions) -> None:
     """One Register call. Raises KubeletUnusable."""
     # A channel of its own: a shared one would sit out gRPC's back-off after kubelet's restart.
-    options = [("grpc.use_local_subchannel_pool", 1)]
+    own_pool = [("grpc.use_local_subchannel_pool", 1)]
     request = pb.RegisterRequest(
-        version=API_VERSION, endpoint=settings.endpoint, resource_name=settings.resource_name, options=_options()
+        version=API_VERSION, endpoint=settings.endpoint, resource_name=settings.resource_name, options=plugin
     )
-    async with grpc.aio.insecure_channel(f"unix:{settings.kubelet_socket}", options=options) as channel:
+    async with grpc.aio.insecure_channel(f"unix:{settings.kubelet_socket}", options=own_pool) as channel:
         try:
             await rpc.RegistrationStub(channel).Register(request, timeout=settings.register_seconds)
         except grpc.aio.AioRpcError as error:
@@ -256,8 +267,11 @@ def identity(path: str) -> SocketIdentity | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _options() -> pb.DevicePluginOptions:
-    return pb.DevicePluginOptions(get_preferred_allocation_available=True)
+def options(allocator: Allocator) -> pb.DevicePluginOptions:
+    """What kubelet is told to call."""
+    return pb.DevicePluginOptions(
+        get_preferred_allocation_available=True, pre_start_required=allocator.pre_start_required
+    )
 
 
 def _remove(path: str) -> None:

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 
-from deviceplugin.allocation import AllocationSettings, DeviceListStrategy, cdi_names
-from deviceplugin.cdi_files import SpecGenerator, ensure_defined
+from deviceplugin.container.cdi_files import SpecGenerator, ensure_defined
+from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, cdi_names
+from deviceplugin.container.hook import HookUnusable, find_hook, make_lock_directory
 from deviceplugin.gpus import Gpus
-from deviceplugin.hook import HookUnusable, find_hook, make_lock_directory
 from deviceplugin.news import News
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,10 @@ _PAUSE_SECONDS = 0.5
 
 
 class Reporter:
-    """`reported` is called after each patch, with whether the API server took it."""
+    """`mode` tells None while it is not chosen; then nothing is reported.
+
+    `reported` is called after each patch, with whether the API server took it.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Reporter:
         gpus: Gpus,
         news: News,
         *,
-        mode: AllocationMode,
+        mode: Callable[[], AllocationMode | None],
         scheduler: HamiScheduler,
         now: Callable[[], datetime],
         reported: Callable[[bool], None],
@@ -68,14 +71,14 @@ class Reporter:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _due(self, now: datetime) -> Report:
-        inventory = self._gpus.inventory
-        if self._own.node is None or not inventory.devices:
+        inventory, mode = self._gpus.inventory, self._mode()
+        if self._own.node is None or mode is None or not inventory.devices:
             return Report()
         return report(
             self._own.node,
             inventory.devices,
             inventory.scores,
-            self._mode,
+            mode,
             scheduler=self._scheduler,
             answered_at=self._answered_at,
             now=now,

@@ -73,6 +73,46 @@ class HostPriority:
     score: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVictims:
+    """Pods of one node, by UID, that would have to go; `pdb_violations` is kube-scheduler's own count."""
+
+    uids: tuple[str, ...]
+    pdb_violations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionArgs:
+    """What /preempt is asked: by node, whom kube-scheduler would evict for the pod."""
+
+    pod: Pod
+    victims: Mapping[str, NodeVictims]
+
+
+def decode_preemption_args(body: bytes) -> PreemptionArgs:
+    """Victims as UIDs (nodeCacheCapable) or as whole pods, told apart by the field. Raises ExtenderError."""
+    fields = _fields(body)
+    pod = fields.get("pod")
+    if pod is None:
+        raise ExtenderError("$.Pod", "missing")
+    field = "NodeNameToMetaVictims" if "nodenametometavictims" in fields else "NodeNameToVictims"
+    raw = fields.get(field.lower())
+    if raw is None:
+        raise ExtenderError("$.NodeNameToMetaVictims", "missing")
+    by_node: dict[str, msgspec.Raw] = _value(f"$.{field}", dict[str, msgspec.Raw], raw)
+    victims = {node: _victims(f"$.{field}[{node!r}]", row) for node, row in by_node.items()}
+    return PreemptionArgs(pod=_object("$.Pod", Pod, pod), victims=victims)
+
+
+def encode_preemption_result(victims: Mapping[str, NodeVictims]) -> bytes:
+    """Of the nodes on which preempting helps; always in the form with UIDs, the only one kube-scheduler reads."""
+    rows = {
+        node: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.pdb_violations}
+        for node, each in victims.items()
+    }
+    return msgspec.json.encode({"NodeNameToMetaVictims": rows})
+
+
 def decode_extender_args(body: bytes) -> ExtenderArgs:
     """Raises ExtenderError."""
     fields = _fields(body)
@@ -140,6 +180,34 @@ def _object(where: str, kind: type[T], raw: msgspec.Raw) -> T:
         return decode_object(kind, raw)
     except (UnreadableObject, NotJson) as error:
         raise _at(where, error) from error
+
+
+def _victims(where: str, raw: msgspec.Raw) -> NodeVictims:
+    members = _members(where, raw)
+    pods = members.get("pods")
+    rows = [] if pods is None else _value(f"{where}.Pods", list[msgspec.Raw], pods)
+    uids = tuple(_victim_uid(f"{where}.Pods[{position}]", row) for position, row in enumerate(rows))
+    violations = members.get("numpdbviolations")
+    count = 0 if violations is None else _value(f"{where}.NumPDBViolations", int, violations)
+    return NodeVictims(uids=uids, pdb_violations=count)
+
+
+def _victim_uid(where: str, raw: msgspec.Raw) -> str:
+    """Of `{"UID": …}`, or of a whole Pod."""
+    members = _members(where, raw)
+    if "uid" in members:
+        uid: str = _value(f"{where}.UID", str, members["uid"])
+    else:
+        uid = _object(where, Pod, raw).metadata.uid
+    if not uid:
+        raise ExtenderError(f"{where}.UID", "missing")
+    return uid
+
+
+def _members(where: str, raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """By lower-case name; null is absence."""
+    members: dict[str, msgspec.Raw] = _value(where, dict[str, msgspec.Raw], raw)
+    return {name.lower(): value for name, value in members.items() if bytes(value) != b"null"}
 
 
 def _nodes(raw: msgspec.Raw) -> list[Node]:

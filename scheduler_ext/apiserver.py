@@ -1,6 +1,7 @@
 """Keeps ledger and view current from the API server, and tells the owners of annotations nobody can read."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -8,15 +9,29 @@ from typing import Generic, TypeVar
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import NODES, PODS, RESOURCE_QUOTAS, Node, Object, ObjectReference, Pod, Resource
+from proto.kubernetes.objects import (
+    NODES,
+    PODS,
+    RESOURCE_QUOTAS,
+    Node,
+    Object,
+    ObjectReference,
+    Pod,
+    Resource,
+    ResourceQuota,
+)
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.requests import pod_key
+from scheduler_ext.requests import containers, pod_key
+from scheduler_ext.scheduling.waiting import WaitingPods
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
+
+OUR_DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
+"""Of the annotations that anybody here reads on a watched pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +42,9 @@ class _Follower(Generic[T]):
     replace: Callable[[Sequence[T]], None]
     apply: Callable[[T], None]
     remove: Callable[[T], None]
+    label_selector: str = ""
+    trim: Callable[[T], None] = lambda _: None
+    """Takes out of a listed object what nobody here reads: the list of a whole cluster is in memory at once."""
 
 
 class _Complaints:
@@ -56,19 +74,32 @@ class _Complaints:
 class ClusterWatch:
     """Follows the cluster until cancelled; ready once everything has been listed once.
 
-    `tell` takes the notices for nodes and pods whose annotations cannot be read.
+    `tell` takes the notices for nodes and pods whose annotations cannot be read; `freed` is called when there may be
+    room for more pods.
     """
 
     def __init__(
-        self, *, api: ApiServer, ledger: Ledger, view: View, tell: Callable[[ObjectReference, Notice], None]
+        self,
+        *,
+        api: ApiServer,
+        ledger: Ledger,
+        view: View,
+        waiting: WaitingPods,
+        tell: Callable[[ObjectReference, Notice], None],
+        freed: Callable[[], None],
+        node_label_selector: str = "",
     ) -> None:
         self._api = api
         self._ledger = ledger
         self._view = view
+        self._waiting = waiting
+        self._freed = freed
+        self._node_label_selector = node_label_selector
         self._nodes = _Complaints("UnreadableRegistration", tell)
         self._pods = _Complaints("UnreadableAllocation", tell)
         self._missing = [NODES.plural, PODS.plural, RESOURCE_QUOTAS.plural]
         self._synced = asyncio.Event()
+        self._pods_again = asyncio.Event()
 
     def missing(self) -> Sequence[str]:
         """What has not been listed yet."""
@@ -85,19 +116,38 @@ class ClusterWatch:
             return False
         return True
 
+    async def list_pods_again(self) -> None:
+        """Returns once pods are listed anew: a list is as new as everything written before it was asked for."""
+        if PODS.plural not in self._missing:
+            self._missing.append(PODS.plural)
+        self._synced.clear()
+        self._pods_again.set()
+        await self._synced.wait()
+
     async def run(self) -> None:
-        nodes = _Follower(NODES, self._replace_nodes, self._apply_node, self._remove_node)
-        pods = _Follower(PODS, self._replace_pods, self._apply_pod, self._remove_pod)
+        nodes = _Follower(NODES, self._replace_nodes, self._apply_node, self._remove_node, self._node_label_selector)
+        pods = _Follower(PODS, self._replace_pods, self._apply_pod, self._remove_pod, trim=trim_pod)
         ledger = self._ledger
-        quotas = _Follower(RESOURCE_QUOTAS, ledger.replace_quotas, ledger.apply_quota, ledger.remove_quota)
+        quotas = _Follower(RESOURCE_QUOTAS, ledger.replace_quotas, self._apply_quota, self._remove_quota)
         async with asyncio.TaskGroup() as followers:
             followers.create_task(self._follow(nodes))
-            followers.create_task(self._follow(pods))
+            followers.create_task(self._follow_anew(pods, self._pods_again))
             followers.create_task(self._follow(quotas))
+
+    async def _follow_anew(self, follower: _Follower[T], again: asyncio.Event) -> None:
+        """From a list at first and whenever `again` is set."""
+        while True:
+            again.clear()
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self._follow(follower))
+                await again.wait()
+                following.cancel()
 
     async def _follow(self, follower: _Follower[T]) -> None:
         plural = follower.resource.plural
-        async for change in reflect(self._api, follower.resource):
+        async for change in reflect(
+            self._api, follower.resource, label_selector=follower.label_selector, trim=follower.trim
+        ):
             match change:
                 case Replaced(objects):
                     follower.replace(objects)
@@ -114,7 +164,10 @@ class ClusterWatch:
             self._missing.remove(plural)
             if not self._missing:
                 log.info("nodes, pods and quotas are known")
+                # They stay: a full collection over all of them would hold up an answer by tenths of a second.
+                gc.freeze()
                 self._synced.set()
+                self._freed()
 
     def _replace_nodes(self, nodes: Sequence[Node]) -> None:
         self._ledger.replace_nodes(nodes)
@@ -124,8 +177,12 @@ class ClusterWatch:
             self._check_node(node)
 
     def _apply_node(self, node: Node) -> None:
+        before = self._view.node(node.metadata.name)
         self._ledger.apply_node(node)
         self._view.apply_node(node)
+        after = self._view.node(node.metadata.name)
+        if after is not None and (before is None or before.offer != after.offer):
+            self._freed()
         self._check_node(node)
 
     def _remove_node(self, node: Node) -> None:
@@ -150,17 +207,42 @@ class ClusterWatch:
         self._ledger.apply_pod(pod)
         self._view.apply_pod(pod)
         self._check_pod(pod)
+        if pod.spec.node_name:
+            self._waiting.settled(pod_key(pod))
+        if pod.status.phase in ("Succeeded", "Failed") and self._view.concerns_gpus(pod):
+            self._freed()
 
     def _remove_pod(self, pod: Pod) -> None:
+        self._waiting.settled(pod_key(pod))
+        if self._view.concerns_gpus(pod):
+            self._freed()
         self._ledger.remove_pod(pod_key(pod))
         self._view.remove_pod(pod)
         self._pods.drop(pod_key(pod))
+
+    def _apply_quota(self, quota: ResourceQuota) -> None:
+        self._ledger.apply_quota(quota)
+        self._freed()
+
+    def _remove_quota(self, quota: ResourceQuota) -> None:
+        self._ledger.remove_quota(quota)
+        self._freed()
 
     def _check_pod(self, pod: Pod) -> None:
         problem = self._ledger.pod_problem(pod_key(pod))
         if problem:
             problem = f"{problem}; until it is corrected the GPUs it may be about count as full"
         self._pods.update(pod_key(pod), pod_reference(pod), problem)
+
+
+def trim_pod(pod: Pod) -> None:
+    """Leaves identity, state, requests for resources, and annotations of GPU schedulers."""
+    metadata = pod.metadata
+    metadata.labels, metadata.owner_references = {}, []
+    metadata.annotations = {key: value for key, value in metadata.annotations.items() if key.startswith(OUR_DOMAINS)}
+    pod.status.conditions, pod.status.container_statuses = [], []
+    for container in containers(pod):
+        container.command, container.args, container.env, container.security_context = [], [], [], None
 
 
 def pod_reference(pod: Pod) -> ObjectReference:

@@ -2,30 +2,35 @@
 
 import logging
 from collections.abc import Callable
+from ipaddress import ip_address
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from proto.extender import (
     BindingArgs,
     BindingResult,
-    ExtenderArgs,
     ExtenderError,
     FilterResult,
     decode_binding_args,
     decode_extender_args,
+    decode_preemption_args,
     encode_binding_result,
     encode_filter_result,
+    encode_host_priorities,
+    encode_preemption_result,
 )
+from proto.kubernetes.client import ApiError, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
+from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch, pod_reference
 from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.filtering import Filtered, passed_through, refused, request_of, reserve, simulate
-from scheduler_ext.binding.view import pod_name
-from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.requests import GpuRequest, RequestSettings
+from scheduler_ext.debugging import Debugging, NoSuchPod
+from scheduler_ext.leadership.lease import Leadership
+from scheduler_ext.metrics import Metrics, Outcome
 from scheduler_ext.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -39,19 +44,23 @@ class Extender:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        answering: Answering,
         watch: ClusterWatch,
+        leadership: Leadership,
         binder: Binder,
+        debugging: Debugging,
         events: EventRecorder,
-        requests: RequestSettings,
+        metrics: Metrics,
         settings: ServeSettings,
         monotonic: Callable[[], float],
     ) -> None:
-        self._ledger = ledger
+        self._answering = answering
         self._watch = watch
+        self._leadership = leadership
         self._binder = binder
+        self._debugging = debugging
         self._events = events
-        self._requests = requests
+        self._metrics = metrics
         self._settings = settings
         self._monotonic = monotonic
 
@@ -60,70 +69,90 @@ class Extender:
         application.add_routes(
             [
                 web.post("/filter", self._filter),
+                web.post("/prioritize", self._prioritize),
+                web.post("/preempt", self._preempt),
                 web.post("/bind", self._bind),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
+                web.get("/debug/snapshot", self._snapshot),
+                web.get("/debug/explain", self._explain),
             ]
         )
         return application
 
     async def _filter(self, request: web.Request) -> web.Response:
+        began = self._monotonic()
         args = decode_extender_args(await request.read())
-        answer = await self._answer(args)
+        answer = await self._answering.filter(args)
         for notice in answer.notices:
             self._events.record(pod_reference(args.pod), notice)
-        return _json(encode_filter_result(answer.result))
+        body = encode_filter_result(answer.result)
+        self._count_filter(answer.result, self._monotonic() - began)
+        return _json(body)
 
-    async def _answer(self, args: ExtenderArgs) -> Filtered:
-        wanted = request_of(args.pod, self._requests)
-        if isinstance(wanted, Filtered):
-            return wanted
-        if args.nodes is None and args.node_names is None:
-            return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))
-        if wanted is None:
-            return passed_through(args)
-        if args.nodes is not None:
-            return Filtered(result=simulate(wanted, args.nodes, self._requests))
-        return await self._live(args, wanted, args.node_names or [])
+    def _count_filter(self, result: FilterResult, seconds: float) -> None:
+        if result.error:
+            self._metrics.answered("filter", Outcome.FAILED, seconds)
+            return
+        fits = bool(result.node_names or result.nodes)
+        self._metrics.answered("filter", Outcome.OK if fits else Outcome.REFUSED, seconds)
+        if not fits:
+            self._metrics.misfits((result.failed_nodes or {}).values())
+            self._metrics.misfits((result.failed_and_unresolvable_nodes or {}).values())
 
-    async def _live(self, args: ExtenderArgs, wanted: GpuRequest, node_names: list[str]) -> Filtered:
-        if not await self._watch.wait_until_synced(self._settings.sync_wait_seconds):
-            return Filtered(result=FilterResult(error=self._not_ready()))
-        if self._binder.is_binding(pod_name(args.pod)):
-            return refused("the pod is being bound at this moment")
-        return reserve(
-            self._ledger,
-            args.pod,
-            wanted,
-            node_names,
-            now=self._monotonic(),
-            lease_seconds=self._settings.reservation_lease_seconds,
-        )
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        began = self._monotonic()
+        scores = await self._answering.prioritize(decode_extender_args(await request.read()))
+        self._metrics.answered("prioritize", Outcome.OK, self._monotonic() - began)
+        return _json(encode_host_priorities(scores))
 
-    def _not_ready(self) -> str:
-        return f"not ready: the API server has not listed {', '.join(self._watch.missing())} yet"
+    async def _preempt(self, request: web.Request) -> web.Response:
+        began = self._monotonic()
+        victims = await self._answering.preempt(decode_preemption_args(await request.read()))
+        outcome = Outcome.OK if victims else Outcome.REFUSED
+        self._metrics.answered("preempt", outcome, self._monotonic() - began)
+        return _json(encode_preemption_result(victims))
 
     async def _bind(self, request: web.Request) -> web.Response:
+        began = self._monotonic()
         args = decode_binding_args(await request.read())
-        if not await self._watch.wait_until_synced(self._settings.sync_wait_seconds):
-            missing = ", ".join(self._watch.missing())
-            return _json(
-                encode_binding_result(BindingResult(f"not ready: the API server has not listed {missing} yet"))
-            )
-        problem = await self._binder.bind(args)
-        self._events.record(_bound_reference(args), _bind_notice(args, problem))
+        problem = await self._answering.not_ready()
+        if not problem:
+            problem = await self._binder.bind(args)
+            self._events.record(_bound_reference(args), _bind_notice(args, problem))
         if problem:
             log.warning("%s", problem)
+        self._metrics.answered("bind", Outcome.FAILED if problem else Outcome.OK, self._monotonic() - began)
         return _json(encode_binding_result(BindingResult(problem)))
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response()
 
     async def _readyz(self, _: web.Request) -> web.Response:
+        """A follower is ready by default: one that is not would hold up every roll-out."""
+        problem = self._leadership.problem() if self._settings.readyz_requires_leader else ""
+        if problem:
+            return web.Response(status=503, text=f"{problem}\n")
         missing = self._watch.missing()
         if missing:
             return web.Response(status=503, text=f"waiting for the first list of {', '.join(missing)}\n")
         return web.Response()
+
+    async def _snapshot(self, request: web.Request) -> web.Response:
+        _refuse_strangers(request)
+        return _json(self._debugging.snapshot(request.query.get("excluding", "")))
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        _refuse_strangers(request)
+        name, namespace = request.query.get("pod", ""), request.query.get("namespace", "default")
+        if not name:
+            return web.Response(status=400, text="which pod? ask /debug/explain?pod=NAME&namespace=NAMESPACE\n")
+        try:
+            return _json(msgspec.json.encode(await self._debugging.explain(namespace, name)))
+        except NoSuchPod as error:
+            return web.Response(status=404, text=f"{error}\n")
+        except (ApiError, ApiUnreachable) as error:
+            return web.Response(status=502, text=f"{error}\n")
 
 
 @web.middleware
@@ -135,6 +164,12 @@ async def _bad_requests(request: web.Request, handler: Handler) -> web.StreamRes
         return web.Response(status=400, text=f"{error}\n")
     except web.HTTPRequestEntityTooLarge:
         return web.Response(status=400, text=f"$: the body is larger than {LARGEST_BODY_BYTES} bytes\n")
+
+
+def _refuse_strangers(request: web.Request) -> None:
+    """What all pods hold is nobody's business outside this host."""
+    if not request.remote or not ip_address(request.remote).is_loopback:
+        raise web.HTTPForbidden(text="only answered to callers on the same host: use kubectl port-forward\n")
 
 
 def _json(body: bytes) -> web.Response:

@@ -2,8 +2,10 @@
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
@@ -21,11 +23,22 @@ class ListenAddress:
     port: int
 
 
+class FilterReturns(StrEnum):
+    ONE = "one"
+    """The best node, its GPUs reserved."""
+    ALL = "all"
+    """Every node that fits; kube-scheduler scores them, and the GPUs are chosen when it binds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """Times of one running extender, all below kube-scheduler's extender timeout of 30 s."""
 
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
+    filter_returns: FilterReturns = FilterReturns.ONE
+    readyz_requires_leader: bool = False
+    node_label_selector: str = ""
+    """Nodes without these labels are as if they were not there."""
     node_lock_ttl_seconds: float = 300.0
     sync_wait_seconds: float = 5.0
     """How long `/filter` waits for the first lists before it says that it cannot answer yet."""
@@ -41,6 +54,15 @@ def parse_listen_address(text: str) -> ListenAddress:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise SettingsError(f"{text!r} is not an address to listen on; write host:port, for example 127.0.0.1:8080")
     return ListenAddress(host=host.removeprefix("[").removesuffix("]") or "0.0.0.0", port=int(port))
+
+
+def parse_label_selector(text: str) -> str:
+    """As the API server takes it: `key=value`, or a comma list. Raises SettingsError."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    for part in parts:
+        if not _LABEL.fullmatch(part):
+            raise SettingsError(f"{part!r} selects no label; write key=value, for example gpu=on")
+    return ",".join(parts)
 
 
 def parse_duration(text: str) -> float:

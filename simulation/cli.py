@@ -61,7 +61,7 @@ def machines() -> None:
     from rich.console import Console  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415
 
-    from deviceplugin.machine_yaml import MachineDescriptionError  # noqa: PLC0415
+    from deviceplugin.machine.yaml_tree import MachineDescriptionError  # noqa: PLC0415
     from simulation import machines as catalogue  # noqa: PLC0415
 
     table = Table(box=None)

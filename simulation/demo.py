@@ -15,9 +15,9 @@ from pathlib import Path
 
 import aiohttp
 
-from deviceplugin.described import describe_reading
-from deviceplugin.machine_description import MachineDescription
-from deviceplugin.topology import Topology, build_topology, pair_scores
+from deviceplugin.machine.described import describe_reading
+from deviceplugin.machine.description import MachineDescription
+from deviceplugin.machine.topology import Topology, build_topology, pair_scores
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_COUNT
 from proto.kubernetes.client import ApiServer
@@ -227,7 +227,7 @@ async def _start_node(run: _Run, api: ApiServer, url: str, name: str, kind: str)
 async def _start_extender(run: _Run) -> str:
     """The address it listens at."""
     flags = ["serve", "--http_bind", "127.0.0.1:0", "--kubeconfig", str(run.kubeconfig)]
-    flags += ["--scheduler-name", SCHEDULER_NAME]
+    flags += ["--scheduler-name", SCHEDULER_NAME, "--metrics-bind-address", ""]
     flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
     process = await run.spawn("extender", "scheduler_ext", flags, {})
     found = await process.wait_for_line(r"listening on (http://[\d.]+:\d+)", _READY_SECONDS)

@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deviceplugin.agent import Agent
-from deviceplugin.allocation import AllocationSettings, DriverFeature
-from deviceplugin.cdi_files import SpecGenerator
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.device_nodes import DeviceFiles, read_hardware
-from deviceplugin.discovery import NodeSharing, left_out, resources
+from deviceplugin.container.cdi_files import SpecGenerator
+from deviceplugin.container.device_nodes import DeviceFiles, read_hardware
+from deviceplugin.container.edits import AllocationSettings, DriverFeature
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
-from deviceplugin.health import HealthSettings
-from deviceplugin.health_switches import read_health_switches
+from deviceplugin.health.step import HealthSettings
+from deviceplugin.health.switches import read_health_switches
 from deviceplugin.health_watch import HealthWatch
-from deviceplugin.metrics import Metrics
+from deviceplugin.machine.discovery import NodeSharing, left_out, resources
+from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
+from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.news import News
 from deviceplugin.node_setup import set_up_node
-from deviceplugin.nvml import Nvml, NvmlUnavailable
-from deviceplugin.nvml_events import NvmlEvents
-from deviceplugin.nvml_thread import NvmlThread
-from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings
-from deviceplugin.topology import asymmetric_pairs, build_topology, pair_scores
+from deviceplugin.nvml.events import NvmlEvents
+from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, RequestedAllocation
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 
 if TYPE_CHECKING:
-    from deviceplugin.metrics_server import MetricsServer
+    from deviceplugin.metrics.server import MetricsServer
 
 
 def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Coroutine[None, None, None]:
@@ -77,9 +77,9 @@ def _metrics_server(
     """Its modules cost memory that a daemon without metrics need not spend."""
     if not configuration.metrics_bind_address:
         return None
-    from deviceplugin.metrics_server import MetricsServer, Samples  # noqa: PLC0415
-    from deviceplugin.processes import use_host_proc  # noqa: PLC0415
-    from deviceplugin.sampling import Sampler  # noqa: PLC0415
+    from deviceplugin.metrics.processes import use_host_proc  # noqa: PLC0415
+    from deviceplugin.metrics.sampling import Sampler  # noqa: PLC0415
+    from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
 
     use_host_proc(configuration.proc_root)
     sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers")
@@ -96,6 +96,8 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         node_name=configuration.node_name,
         hook_path=configuration.hook_path,
         read_seconds=configuration.read_seconds,
+        allocation=RequestedAllocation(configuration.allocation),
+        cdi_directory=configuration.cdi_directory,
         hami_scheduler=HamiScheduler(configuration.hami_handshake),
     )
 

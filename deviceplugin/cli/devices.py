@@ -1,5 +1,7 @@
 """`topogpu-device-plugin devices`."""
 
+from collections.abc import Iterator
+
 import click
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -7,8 +9,8 @@ from rich.text import Text
 
 from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.cli.sources import machine_options, read_machine
-from deviceplugin.matrix import gpu_facts
-from deviceplugin.readings import GpuReading, MachineReading
+from deviceplugin.machine.matrix import gpu_facts
+from deviceplugin.machine.readings import GpuReading, MachineReading
 
 
 @click.command()
@@ -17,7 +19,7 @@ from deviceplugin.readings import GpuReading, MachineReading
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
 )
 def devices(machine: str | None, nvml_library: str | None, sysfs_root: str, output: str) -> None:
-    """List the GPUs of this machine: model, memory, NUMA node, address and health."""
+    """List the GPUs of this machine and their MIG devices: model, memory, NUMA node, address and health."""
     reading = read_machine(machine, nvml_library, sysfs_root)
     if output == "json":
         gpus = [gpu_facts(gpu) for gpu in reading.gpus]
@@ -37,11 +39,24 @@ def _text(reading: MachineReading) -> RenderableType:
         table.add_column(column, no_wrap=True, justify="right" if column == "Memory" else "left")
     for gpu in reading.gpus:
         table.add_row(*_row(gpu))
+        for row in _mig_rows(gpu):
+            table.add_row(*row)
     return Group(table, *problems)
 
 
 def _row(gpu: GpuReading) -> tuple[str | Text, ...]:
-    memory = "unknown" if gpu.memory_mib is None else f"{gpu.memory_mib:,} MiB"
     health = Text("healthy", "green") if gpu.healthy else Text(gpu.problem, "red")
     numa = str(gpu.numa) if gpu.numa >= 0 else "unknown"
-    return (str(gpu.index), gpu.name, memory, numa, gpu.bus_id, health, gpu.uuid)
+    return (str(gpu.index), gpu.name, _memory(gpu.memory_mib), numa, gpu.bus_id, health, gpu.uuid)
+
+
+def _mig_rows(gpu: GpuReading) -> Iterator[tuple[str, ...]]:
+    """They have NUMA node, address and health of their GPU."""
+    if gpu.mig_enabled and not gpu.mig_devices:
+        yield ("", "MIG is on, no MIG device")
+    for mig in gpu.mig_devices:
+        yield ("", f"  MIG {mig.profile}", _memory(mig.memory_mib), "", "", "", mig.uuid)
+
+
+def _memory(mib: int | None) -> str:
+    return "unknown" if mib is None else f"{mib:,} MiB"

@@ -9,20 +9,19 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from deviceplugin.allocation import cdi_names
 from deviceplugin.cli.build import allocation_settings, build_nvml, kubelet_settings, node_sharing
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.cli.output import print_json, print_text
-from deviceplugin.cluster_examination import examine_cluster
 from deviceplugin.configuration.effective import Effective
 from deviceplugin.configuration.table import Configuration
+from deviceplugin.container.edits import cdi_names
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
 from deviceplugin.diagnosis.diagnose import NodeFacts, diagnose
 from deviceplugin.diagnosis.driver import DriverFacts
 from deviceplugin.diagnosis.finding import Finding, State, ok, problem, warning
 from deviceplugin.diagnosis.kubelet import PortState
-from deviceplugin.discovery import discover_devices
-from deviceplugin.node_examination import (
+from deviceplugin.examination.cluster import examine_cluster
+from deviceplugin.examination.node import (
     examine_cdi,
     examine_containerd,
     examine_driver,
@@ -32,7 +31,8 @@ from deviceplugin.node_examination import (
     examine_socket,
     is_writable,
 )
-from deviceplugin.readings import MachineReading
+from deviceplugin.machine.discovery import discover_devices
+from deviceplugin.machine.readings import MachineReading
 
 _CONFIGURATION = "Configuration"
 _DRIVER_SECONDS = 6.0

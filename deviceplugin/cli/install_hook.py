@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from deviceplugin import hook_install
+from deviceplugin.container import hook_install
 
 
 @click.command("install-hook", context_settings={"show_default": True})

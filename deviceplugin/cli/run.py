@@ -7,13 +7,14 @@ from collections.abc import Callable, Coroutine
 
 import click
 
+from deviceplugin.allocation.mode import SlotsUnsupported
 from deviceplugin.cli.build import build_daemon, build_nvml
 from deviceplugin.cli.logs import set_up_logging
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.configuration.effective import as_yaml
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.gpus import GpusUnavailable
-from deviceplugin.metrics_server import MetricsAddressUnusable
+from deviceplugin.metrics.server import MetricsAddressUnusable
 from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def _serve(configuration: Configuration, may_restart: Callable[[], bool]) -> Non
                 configuration.kubeconfig or None, lambda api: build_daemon(configuration, api, nvml), may_restart
             )
         )
-    except* (ApiServerUnconfigured, GpusUnavailable, MetricsAddressUnusable) as errors:
+    except* (ApiServerUnconfigured, GpusUnavailable, MetricsAddressUnusable, SlotsUnsupported) as errors:
         problem = "; ".join(map(str, errors.exceptions))
     if problem:
         raise click.ClickException(problem)

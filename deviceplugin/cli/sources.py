@@ -6,11 +6,11 @@ from typing import TypeVar
 
 import click
 
-from deviceplugin.described import describe_reading
-from deviceplugin.machine_description import read_machine_description
-from deviceplugin.machine_yaml import MachineDescriptionError
-from deviceplugin.nvml import Nvml, NvmlUnavailable
-from deviceplugin.readings import MachineReading
+from deviceplugin.machine.described import describe_reading
+from deviceplugin.machine.description import read_machine_description
+from deviceplugin.machine.readings import MachineReading
+from deviceplugin.machine.yaml_tree import MachineDescriptionError
+from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

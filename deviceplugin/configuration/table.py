@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from deviceplugin.allocation import DeviceListStrategy
 from deviceplugin.configuration.kinds import BindAddress, Kind, Number, Several, Switch, Text, Unfit, Whole, Words, path
+from deviceplugin.container.edits import DeviceListStrategy
 
 _DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
@@ -112,6 +112,13 @@ class Configuration:
         "The resource pods ask for.",
         device_config="nvidia.resourceCountName",
     )
+    allocation: str = _setting(
+        "auto",
+        Words(words=("auto", "slots", "immediate")),
+        "How Allocate learns its pod. slots: proven by kubelet when a container starts, without a node lock; needs "
+        "kubelet 1.29 and containerd 2.0 (or 1.7 with enable_cdi) or CRI-O 1.28. immediate: the pod of the node lock, "
+        "or the only one waiting. auto: slots where the node is known to support them.",
+    )
     priority_resource: str = _setting(
         "nvidia.com/priority",
         _RESOURCE,
@@ -196,6 +203,11 @@ class Configuration:
         "k8s.device-plugin.nvidia.com/gpu",
         Text(expected="vendor/class", pattern=r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?/[A-Za-z0-9][-A-Za-z0-9_]*"),
         "Vendor and class of the GPUs' CDI names.",
+    )
+    cdi_directory: str = _setting(
+        "/var/run/cdi",
+        path(absolute=True),
+        "Where the CDI specifications of slots are written; the container runtime must read this folder.",
     )
     hook_path: str = _setting(
         "/usr/local", path(absolute=True), "HAMi-core is injected when it lies in the folder vgpu below this one."

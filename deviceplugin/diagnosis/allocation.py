@@ -1,6 +1,6 @@
 """How Allocate learns which pod it serves, and whether that is what this node can do."""
 
-from deviceplugin.allocation_mode import NodeAbilities, SlotsUnsupported, choose
+from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.diagnosis.finding import Finding, ok, problem, warning
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import HamiScheduler, RequestedAllocation

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deviceplugin.allocation import DeviceListStrategy
-from deviceplugin.cdi import missing_sentence
+from deviceplugin.container.cdi import missing_sentence
+from deviceplugin.container.edits import DeviceListStrategy
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
 from deviceplugin.reporting import AllocationMode
 

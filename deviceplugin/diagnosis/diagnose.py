@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from deviceplugin.allocation_mode import NodeAbilities
+from deviceplugin.allocation.mode import NodeAbilities
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.diagnosis.allocation import ALLOCATION, judge_allocation
 from deviceplugin.diagnosis.annotations import (
@@ -39,11 +39,11 @@ from deviceplugin.diagnosis.kubelet import (
     judge_owner,
     judge_pod_resources,
 )
-from deviceplugin.discovery import NodeSharing, resources
-from deviceplugin.readings import MachineReading
+from deviceplugin.machine.discovery import NodeSharing, resources
+from deviceplugin.machine.readings import MachineReading
+from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
-from deviceplugin.topology import build_topology, pair_scores
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.kubernetes.objects import Node
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, warning
-from deviceplugin.discovery import NodeSharing, left_out, resources
-from deviceplugin.readings import GpuReading, MachineReading
-from deviceplugin.topology import asymmetric_pairs
+from deviceplugin.machine.discovery import NodeSharing, left_out, resources
+from deviceplugin.machine.readings import GpuReading, MachineReading
+from deviceplugin.machine.topology import asymmetric_pairs
 from proto.devices import UNKNOWN_NUMA
 
 DRIVER = "NVIDIA driver"

@@ -10,6 +10,7 @@ NODE_HANDSHAKE = "hami.io/node-handshake"
 NODE_LOCK = "hami.io/mutex.lock"
 DEVICE_CORDON = "hami.io/device-cordon"
 NODE_ALLOCATION = "topogpu.io/allocation"
+NODE_LOCK_UID = "topogpu.io/lock-uid"
 
 POD_NODE = "hami.io/vgpu-node"
 POD_TIME = "hami.io/vgpu-time"
@@ -18,6 +19,25 @@ DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
+NUDGE = "topogpu.io/nudge"
+SCHEDULER_ROLE = "hami.io/scheduler-role"
+
+POD_WRITTEN_KEYS = (
+    POD_NODE,
+    POD_TIME,
+    DEVICES_TO_ALLOCATE,
+    DEVICES_ALLOCATED,
+    MIG_ALLOCATIONS,
+    BIND_PHASE,
+    BIND_TIME,
+    NUDGE,
+)
+"""What scheduler and daemon write on pods, and nobody else may."""
+POD_WRITTEN_PREFIX = "hami.io/vgpu-devices-"
+"""The device annotations of every vendor begin so."""
+WEBHOOK = "hami.io/webhook"
+"""A label: `ignore` on a pod or a namespace asks the admission webhook to leave pods alone."""
+WEBHOOK_IGNORE = "ignore"
 
 NODE_POLICY = "hami.io/node-scheduler-policy"
 GPU_POLICY = "hami.io/gpu-scheduler-policy"

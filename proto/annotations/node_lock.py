@@ -1,6 +1,8 @@
 """`hami.io/mutex.lock`: which pod a HAMi-style node is being allocated for.
 
-`<RFC 3339>,<namespace>,<pod>`, or a bare time stamp from very old schedulers.
+`<RFC 3339>,<namespace>,<pod>`, or a bare time stamp from very old schedulers. Beside it our schedulers write
+`topogpu.io/lock-uid`, the lock's value and its pod's UID, so that a later pod of the same name is not taken for its
+owner.
 """
 
 from dataclasses import dataclass
@@ -42,3 +44,14 @@ def decode_lock(value: str) -> NodeLock:
     if not (namespace and pod):
         raise AnnotationError(NODE_LOCK, "owner", f"expected <namespace>,<pod>, found {value!r}")
     return NodeLock(taken_at=taken_at, namespace=namespace, pod=pod)
+
+
+def encode_lock_uid(lock: str, uid: str) -> str:
+    """What is written beside the lock annotation `lock`."""
+    return f"{lock},{uid}"
+
+
+def decode_lock_uid(lock: str, beside: str) -> str:
+    """The owner's UID; empty when what stands beside the lock is missing or belongs to another lock."""
+    value, _, uid = beside.rpartition(",")
+    return uid if lock and value == lock else ""

@@ -6,6 +6,7 @@ Source: pkg/device/devices.go of Project-HAMi/HAMi.
 """
 
 from collections.abc import Sequence
+from sys import intern
 from typing import Literal
 
 import msgspec
@@ -113,15 +114,16 @@ def _row(device: Device) -> _Row:
 
 
 def _device(row: _Row) -> Device:
+    """Names are interned: thousands of nodes hold the same ones, and every pair score and pod names a UUID again."""
     return Device(
-        uuid=DeviceUUID(row.id),
+        uuid=DeviceUUID(intern(row.id)),
         index=row.index,
         slots=row.count,
         memory_mib=row.devmem,
         cores=row.devcore,
-        type=row.type,
+        type=intern(row.type),
         numa=row.numa,
-        mode=row.mode or DEFAULT_MODE,
+        mode=intern(row.mode or DEFAULT_MODE),
         healthy=row.health,
         mig_profiles=tuple(
             MigProfile(

@@ -5,6 +5,7 @@ anything else; integer strings, as in HAMi's topology design note, are read as w
 """
 
 from collections.abc import Sequence
+from sys import intern
 
 import msgspec
 
@@ -27,7 +28,11 @@ def encode_scores(scores: PairScores, order: Sequence[DeviceUUID]) -> str:
 def decode_scores(value: str) -> PairScores:
     """Scores by GPU and peer. Raises AnnotationError naming the GPU and peer that cannot be read."""
     rows = decode_json(NODE_SCORE, value, list[_Row])
-    return {row.uuid: {peer: _score(row.uuid, peer, score) for peer, score in row.score.items()} for row in rows}
+    return {DeviceUUID(intern(row.uuid)): _row_scores(row) for row in rows}
+
+
+def _row_scores(row: _Row) -> dict[DeviceUUID, int]:
+    return {DeviceUUID(intern(peer)): _score(row.uuid, peer, score) for peer, score in row.score.items()}
 
 
 def _score(uuid: str, peer: str, score: int | str) -> int:

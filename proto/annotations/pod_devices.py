@@ -6,6 +6,7 @@ share     := UUID "," "NVIDIA" "," MiB "," cores ":"
 """
 
 from collections.abc import Sequence
+from sys import intern
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.values import decode_natural
@@ -69,7 +70,7 @@ def _decode_share(key: str, where: str, piece: str) -> DeviceShare:
     if vendor != VENDOR:
         raise AnnotationError(key, where, f"expected vendor {VENDOR}, found {vendor!r}")
     return DeviceShare(
-        uuid=DeviceUUID(uuid),
+        uuid=DeviceUUID(intern(uuid)),
         memory_mib=decode_natural(key, f"{where}, MiB", memory),
         cores=decode_natural(key, f"{where}, cores", cores),
     )

@@ -4,6 +4,8 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import yaml
 
@@ -57,7 +59,16 @@ async def load_configuration(explicit: str | None) -> tuple[Any, Configure]:
     await configure()
     if not str(configuration.host).startswith(("http://", "https://")):
         raise ApiServerUnconfigured(f"The kubeconfig {path} names no server with an http:// or https:// address.")
+    # Left to itself aiohttp looks for proxies and passwords on disk, in two threads, before every request.
+    configuration.client_session_kwargs = {"trust_env": False}
+    configuration.proxy = configuration.proxy or _environment_proxy(configuration.host)
     return configuration, configure
+
+
+def _environment_proxy(url: str) -> str | None:
+    """What HTTPS_PROXY, HTTP_PROXY and NO_PROXY say of the URL."""
+    where = urlsplit(url)
+    return None if proxy_bypass(where.netloc) else getproxies().get(where.scheme)
 
 
 def _sentence(path: str | None, error: Exception) -> str:

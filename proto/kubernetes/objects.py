@@ -2,7 +2,8 @@
 
 Names follow the API in snake case; unknown fields are ignored on reading, so these structs are never written back
 whole: writes are patches, Bindings, Events and Leases. Timestamps stay the RFC 3339 text of the wire.
-Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, admission.k8s.io/v1, authorization.k8s.io/v1.
+Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1,
+admissionregistration.k8s.io/v1.
 """
 
 from typing import Any, Generic, TypeVar
@@ -172,6 +173,19 @@ class Lease(Object):
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
+class Secret(Object):
+    type: str = ""
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    data: dict[str, str] = {}
+    """Base64 of the values."""
+
+
+class MutatingWebhookConfiguration(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    webhooks: list[dict[str, Any]] = []
+    """As JSON, because a patch of one writes the whole list."""
+
+
 class ObjectReference(Object):
     api_version: str = ""
     kind: str = ""
@@ -241,41 +255,6 @@ class SelfSubjectAccessReview(Object):
     status: AccessReviewStatus = msgspec.field(default_factory=AccessReviewStatus)
 
 
-class UserInfo(Object):
-    username: str = ""
-    uid: str = ""
-    groups: list[str] = []
-    extra: dict[str, list[str]] = {}
-
-
-class AdmissionRequest(Object):
-    uid: str = ""
-    operation: str = ""
-    namespace: str = ""
-    name: str = ""
-    user_info: UserInfo = msgspec.field(default_factory=UserInfo)
-    object: msgspec.Raw = msgspec.Raw(b"null")
-    old_object: msgspec.Raw = msgspec.Raw(b"null")
-    dry_run: bool | None = None
-
-
-class AdmissionResponse(Object):
-    uid: str
-    allowed: bool
-    status: Status | None = None
-    patch_type: str | None = None
-    patch: str | None = None
-    """Base64 of an RFC 6902 list."""
-    warnings: list[str] = []
-
-
-class AdmissionReview(Object):
-    api_version: str = ""
-    kind: str = ""
-    request: AdmissionRequest | None = None
-    response: AdmissionResponse | None = None
-
-
 T = TypeVar("T", bound=Object)
 
 
@@ -307,6 +286,10 @@ NODES = Resource("v1", "nodes", False, Node)
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", True, ResourceQuota)
 EVENTS = Resource("v1", "events", True, Event)
 LEASES = Resource("coordination.k8s.io/v1", "leases", True, Lease)
+SECRETS = Resource("v1", "secrets", True, Secret)
+MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
+    "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False, MutatingWebhookConfiguration
+)
 SELF_SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", False, SelfSubjectAccessReview
 )

@@ -86,8 +86,12 @@ async def reflect(
     namespace: str = "",
     watch_timeout_seconds: int = 300,
     clock: Callable[[], float] = time.monotonic,
+    trim: Callable[[T], None] = lambda _: None,
 ) -> AsyncGenerator[Replaced[T] | Applied[T] | Removed[T] | Interrupted, None]:
-    """The objects, then every change to them, for ever. Never raises for trouble of the API server."""
+    """The objects, then every change to them, for ever. Never raises for trouble of the API server.
+
+    `trim` may take out of a listed object what nobody will read: a list is held until its last page has come.
+    """
     selection = {"namespace": namespace, "field_selector": field_selector, "label_selector": label_selector}
     position = _Position()
     backoff = Backoff(jitter)
@@ -95,7 +99,7 @@ async def reflect(
         began = clock()
         try:
             if position.resource_version is None:
-                yield await _list(api, resource, page_size, selection, position)
+                yield await _list(api, resource, page_size, selection, position, trim=trim)
                 began = clock()
             async with aclosing(_watch(api, resource, position, selection, watch_timeout_seconds)) as changes:
                 async for change in changes:
@@ -128,7 +132,13 @@ def _wished_delay(problem: Exception | None) -> float:
 
 
 async def _list(
-    api: ApiServer, resource: Resource[T], page_size: int, selection: dict[str, str], position: _Position
+    api: ApiServer,
+    resource: Resource[T],
+    page_size: int,
+    selection: dict[str, str],
+    position: _Position,
+    *,
+    trim: Callable[[T], None],
 ) -> Replaced[T]:
     """All pages; they show one moment, whose resourceVersion becomes the position."""
     objects: list[T] = []
@@ -136,6 +146,8 @@ async def _list(
     while True:
         page = await api.list_page(resource, limit=page_size, continue_=metadata.continue_, **selection)
         metadata = page.metadata
+        for found in page.items:
+            trim(found)
         objects += page.items
         if not metadata.continue_:
             position.resource_version = metadata.resource_version

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
+from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
 from proto.extender import BindingArgs
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
@@ -57,7 +58,12 @@ class Binder:
         settings: ServeSettings,
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
+        forbidden: Callable[[], str],
+        lock_waited: Callable[[float], None],
     ) -> None:
+        """`forbidden` is asked before each write, and says why somebody else decides by now, if so. `lock_waited` is
+        told the seconds that each bind waited for its node's lock.
+        """
         self._api = api
         self._ledger = ledger
         self._view = view
@@ -65,6 +71,8 @@ class Binder:
         self._settings = settings
         self._now = now
         self._monotonic = monotonic
+        self._forbidden = forbidden
+        self._lock_waited = lock_waited
         ttl = timedelta(seconds=settings.node_lock_ttl_seconds)
         self._locks = NodeLocks(api=api, view=view, now=now, ttl=ttl)
         self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -122,7 +130,7 @@ class Binder:
             shares = self._reserved(attempt) or self._decide_again(attempt, pod)
         self._ledger.extend(attempt.uid, self._until(self._settings.reservation_lease_seconds))
         if shares is None or node.slots:
-            await self._write(attempt, shares)
+            await self._write(attempt, shares, BindPhase.SUCCESS)
         else:
             await self._write_locked(attempt, shares)
         self._ledger.extend(attempt.uid, self._until(self._settings.bound_lease_seconds))
@@ -130,11 +138,13 @@ class Binder:
     async def _write_locked(self, attempt: _Attempt, shares: PodShares) -> None:
         """One pod of the node at a time: each waits until the one before has its devices."""
         queue = self._queues.setdefault(attempt.node, asyncio.Lock())
+        since = self._monotonic()
         attempt.doing = "other pods are being bound to it one after the other"
         async with queue:
             attempt.lock_wanted = True
-            await self._locks.take(attempt.node, attempt.pod, lambda why: setattr(attempt, "doing", why))
-            await self._write(attempt, shares)
+            await self._locks.take(attempt.node, attempt.pod, attempt.uid, lambda why: setattr(attempt, "doing", why))
+            self._lock_waited(self._monotonic() - since)
+            await self._write(attempt, shares, BindPhase.ALLOCATING)
 
     def _confirm(self, attempt: _Attempt, node: str) -> None:
         """For a pod that already has a node. Raises BindRefused if it is another one."""
@@ -190,12 +200,15 @@ class Binder:
         attempt.uid = attempt.uid or pod_key(pod)
         return pod
 
-    async def _write(self, attempt: _Attempt, shares: PodShares | None) -> None:
+    async def _write(self, attempt: _Attempt, shares: PodShares | None, phase: BindPhase) -> None:
         """Again until the API server answers. Writing twice does no harm: the second conflicts with the first."""
-        binding = binding_of(attempt.pod, attempt.uid, attempt.node, shares, self._now())
+        binding = binding_of(attempt.pod, attempt.uid, attempt.node, shares, self._now(), phase=phase)
         attempt.doing = "the API server has not taken the Binding"
-        attempt.uncertain = True
         while True:
+            problem = self._forbidden()
+            if problem:
+                raise BindRefused(problem)
+            attempt.uncertain = True
             try:
                 return await self._api.bind(binding)
             except ApiUnreachable as error:
@@ -229,4 +242,4 @@ class Binder:
         else:
             bound = pod.spec.node_name == attempt.node
         if not bound:
-            await self._locks.release(attempt.node, attempt.pod)
+            await self._locks.release(attempt.node, attempt.pod, attempt.uid)

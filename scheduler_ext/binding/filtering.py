@@ -1,24 +1,27 @@
 """What `/filter` answers: one node, with its GPUs reserved before anybody else can ask."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import nsmallest
 
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
-from scheduler_ext.scheduling.decide import Decision, decide
-
-MOST_NODES_NAMED = 20
-"""An event that lists more fitting nodes than these helps nobody and costs every `/filter` time."""
+from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice, choice_of
+from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.scheduling.hopeless import Unfit, unfit_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
+    """`choice` is what the result was made from, if one was taken on live nodes."""
+
     result: FilterResult
     notices: tuple[Notice, ...] = ()
+    choice: Choice | None = None
 
 
 def passed_through(args: ExtenderArgs) -> Filtered:
@@ -41,65 +44,101 @@ def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Filtered | N
 
 
 def reserve(
-    ledger: Ledger, pod: Pod, request: GpuRequest, node_names: Sequence[str], *, now: float, lease_seconds: float
+    candidates: Candidates,
+    ledger: Ledger,
+    pod: Pod,
+    request: GpuRequest,
+    node_names: Sequence[str],
+    *,
+    now: float,
+    lease_seconds: float,
 ) -> Filtered:
-    """Decides afresh among `node_names`; the decision replaces what the pod had reserved before.
+    """Decides afresh among `node_names`, in place of what the pod had reserved before.
 
-    Nothing is awaited between the snapshot and the reservation, so two pods never get the same share. `now` is
-    monotonic seconds.
+    Nothing is awaited between the decision and the reservation, so two pods never get the same share. `candidates` are
+    the ledger's; `now` is monotonic seconds.
     """
     uid = pod_key(pod)
     ledger.expire(now)
+    ledger.forget(uid)
+    choice = candidates.choose(request, node_names)
+    if choice.node is None:
+        return _with_warnings(request, _nowhere(choice, len(node_names)))
+    ledger.reserve(uid, pod, choice.node, choice.shares, now + lease_seconds)
+    result = FilterResult(node_names=[choice.node])
+    notice = _fits(choice, len(node_names))
+    return _with_warnings(request, Filtered(result=result, notices=(notice,), choice=choice))
+
+
+def offer(ledger: Ledger, pod: Pod, request: GpuRequest, node_names: Sequence[str], *, now: float) -> Filtered:
+    """Every node that fits now, nothing reserved; `/bind` decides for the one that kube-scheduler takes."""
+    uid = pod_key(pod)
+    ledger.expire(now)
+    ledger.forget(uid)
     decision = decide(request, ledger.snapshot(uid), node_names)
-    if decision.error:
-        ledger.forget(uid)
-        return _with_warnings(request, refused(decision.error))
-    if decision.node is None:
-        ledger.forget(uid)
-        failed = decision.failed
-        notice = _no_node(failed, len(node_names))
-        return _with_warnings(request, Filtered(result=FilterResult(failed_nodes=failed), notices=(notice,)))
-    ledger.reserve(uid, pod, decision.node, decision.shares, now + lease_seconds)
-    result = FilterResult(node_names=[decision.node])
-    return _with_warnings(request, Filtered(result=result, notices=(_fits(decision, len(node_names)),)))
+    choice = choice_of(decision)
+    if choice.node is None:
+        return _with_warnings(request, _nowhere(choice, len(node_names)))
+    result = FilterResult(node_names=[name for name in node_names if name in decision.fits])
+    return _with_warnings(request, Filtered(result=result, choice=choice))
 
 
 def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:
-    """The best of the given nodes as if nothing ran on them; reserves nothing."""
+    """All of the given nodes that would fit if nothing ran on them; reserves nothing."""
     ledger = Ledger(settings)
     ledger.replace_nodes(nodes)
     decision = decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
     if decision.error:
         return FilterResult(error=decision.error)
-    best = [node for node in nodes if node.metadata.name == decision.node]
-    return FilterResult(nodes=best[:1], failed_nodes=decision.failed)
+    fitting = [node for node in nodes if node.metadata.name in decision.fits]
+    failed = {name: unfit_of(misfit) for name, misfit in decision.misfits.items()}
+    return replace(_failed(failed), nodes=fitting)
+
+
+def _nowhere(choice: Choice, asked: int) -> Filtered:
+    if choice.error:
+        return replace(refused(choice.error), choice=choice)
+    return Filtered(result=_failed(choice.misfits), notices=(_no_node(choice, asked),), choice=choice)
+
+
+def _failed(misfits: Mapping[str, Unfit]) -> FilterResult:
+    """Nodes that do not fit, those apart on which evicting other pods would not help."""
+    return FilterResult(
+        failed_nodes={name: unfit.reason for name, unfit in misfits.items() if not unfit.hopeless},
+        failed_and_unresolvable_nodes={name: unfit.reason for name, unfit in misfits.items() if unfit.hopeless},
+    )
 
 
 def _with_warnings(request: GpuRequest, answer: Filtered) -> Filtered:
     warnings = tuple(Notice(reason="UnknownPolicy", message=text, distinct=True) for text in request.policies.warnings)
-    return Filtered(result=answer.result, notices=(*warnings, *answer.notices)) if warnings else answer
+    return replace(answer, notices=(*warnings, *answer.notices)) if warnings else answer
 
 
-def _fits(decision: Decision, asked: int) -> Notice:
-    scores = decision.scores
-    named = scores if len(scores) <= MOST_NODES_NAMED else {str(decision.node): scores[str(decision.node)]}
-    ranked = [f"{node}:{score:.2f}" for node, score in sorted(named.items(), key=lambda item: (item[1], item[0]))]
-    listed = ",".join(ranked if named is scores else [*ranked, "…"])
+def _fits(choice: Choice, asked: int) -> Notice:
+    ranked = [
+        f"{node}:{score:.2f}" for node, score in sorted(choice.scores.items(), key=lambda item: (item[1], item[0]))
+    ]
+    listed = ",".join(ranked if len(ranked) == choice.fitting else [*ranked, "…"])
     return Notice(
         reason="FilteringSucceed",
-        message=f"find fit node({decision.node}), {asked - len(scores)} nodes not fit, "
-        f"{len(scores)} nodes fit({listed})",
+        message=f"find fit node({choice.node}), {asked - choice.fitting} nodes not fit, "
+        f"{choice.fitting} nodes fit({listed})",
         warning=False,
     )
 
 
-def _no_node(failed: Mapping[str, str], asked: int) -> Notice:
-    """The summary, and the nodes of each reason, as one line: one event a minute tells everything."""
-    nodes_by_reason: dict[str, list[str]] = defaultdict(list)
-    for node, reason in failed.items():
-        nodes_by_reason[reason].append(node)
+def _no_node(choice: Choice, asked: int) -> Notice:
+    """The summary, and how many nodes each reason has, as one line: one event a minute tells everything."""
+    reasons = {name: unfit.reason for name, unfit in choice.misfits.items()}
     details = "; ".join(
-        f"{len(nodes)} nodes {reason}({','.join(sorted(nodes))})" for reason, nodes in sorted(nodes_by_reason.items())
+        f"{count} nodes {reason}({_first_names(reasons, reason, count)})"
+        for reason, count in sorted(Counter(reasons.values()).items())
     )
     summary = f"no available node, {asked} nodes do not meet"
     return Notice(reason="FilteringFailed", message=f"{summary}: {details}" if details else summary)
+
+
+def _first_names(reasons: Mapping[str, str], reason: str, count: int) -> str:
+    """Of the nodes with this reason; all if they are few, else those that come first by name."""
+    names = nsmallest(MOST_NODES_NAMED, (node for node, its_reason in reasons.items() if its_reason == reason))
+    return ",".join([*names, "…"] if count > len(names) else names)

@@ -16,6 +16,8 @@ from proto.annotations.node_lock import NodeLock, decode_lock, encode_lock
 class Owner(Enum):
     """What became of the pod that a lock names."""
 
+    OURSELVES = "ourselves"
+    """It is the very pod that asks, not one of the same name before it."""
     WAITING = "waiting"
     """Its devices are not handed over yet."""
     SERVED = "served"
@@ -44,7 +46,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """The lock already carries this pod's name."""
+    """The lock is already this pod's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +80,17 @@ def judge(
         return take
     if lock is None or not lock.pod:
         return Wait(until=expires_at, why=f"its lock {value!r} names no pod")
-    holder = PodName(namespace=lock.namespace, name=lock.pod)
-    if holder == pod:
+    if owner is Owner.OURSELVES:
         return Ours()
     if owner is Owner.WAITING:
+        holder = PodName(namespace=lock.namespace, name=lock.pod)
         return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}")
     return take
 
 
-def is_held_by(value: str, pod: PodName) -> bool:
-    """Whether `pod` may remove this lock."""
-    return owner_of(value) == pod
+def is_held_by(value: str, remembered_uid: str, pod: PodName, uid: str) -> bool:
+    """Whether the lock is this very pod's. `remembered_uid` stands beside it; HAMi's locks have none."""
+    return owner_of(value) == pod and remembered_uid in ("", uid)
 
 
 def _read(value: str) -> NodeLock | None:

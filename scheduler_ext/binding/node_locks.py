@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from proto.annotations.keys import NODE_LOCK
+from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
+from proto.annotations.node_lock import encode_lock_uid
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.binding.lock import Owner, PodName, Take, Wait, is_held_by, judge, owner_of
@@ -30,8 +31,8 @@ class NodeLocks:
         self._ttl = ttl
         self._first_seen: dict[str, tuple[str, datetime]] = {}
 
-    async def take(self, node: str, pod: PodName, waiting: Callable[[str], None]) -> None:
-        """Returns once the node's lock carries `pod`; each reason to wait is told to `waiting`. Has no deadline.
+    async def take(self, node: str, pod: PodName, uid: str, waiting: Callable[[str], None]) -> None:
+        """Returns once the node's lock is this pod's; each reason to wait is told to `waiting`. Has no deadline.
 
         Raises NodeUnknown, ApiError or ApiUnreachable.
         """
@@ -40,9 +41,10 @@ class NodeLocks:
             changed = self._view.next_change()
             if facts is None:
                 raise NodeUnknown(node)
-            verdict = await self._judge(node, facts.lock, pod)
+            verdict = await self._judge(node, facts, pod, uid)
             if isinstance(verdict, Take):
-                if await self._write(node, verdict.value, facts.resource_version):
+                beside = encode_lock_uid(verdict.value, uid)
+                if await self._write(node, verdict.value, beside, facts.resource_version):
                     return
                 # Somebody was faster than our watch.
                 facts = node_facts(await self._api.get(NODES, node))
@@ -53,32 +55,36 @@ class NodeLocks:
             else:
                 return
 
-    async def release(self, node: str, pod: PodName) -> None:
+    async def release(self, node: str, pod: PodName, uid: str) -> None:
         """Removes the lock if it is this pod's. Trouble is logged: an unreleased lock expires."""
         try:
             for _ in range(RELEASE_ATTEMPTS):
                 facts = node_facts(await self._api.get(NODES, node))
-                if not is_held_by(facts.lock, pod) or await self._write(node, None, facts.resource_version):
+                if not is_held_by(facts.lock, facts.lock_uid, pod, uid):
+                    return
+                if await self._write(node, None, None, facts.resource_version):
                     return
         except (ApiError, ApiUnreachable) as error:
             log.warning("the lock of pod %s on node %s stays until it expires: %s", pod, node, error)
 
-    async def _judge(self, node: str, value: str, pod: PodName) -> object:
+    async def _judge(self, node: str, facts: NodeFacts, pod: PodName, uid: str) -> object:
         return judge(
-            value,
+            facts.lock,
             pod,
-            await self._owner(node, value, pod),
-            first_seen=self._seen(node, value),
+            await self._owner(node, facts, pod, uid),
+            first_seen=self._seen(node, facts.lock),
             now=self._now(),
             ttl=self._ttl,
         )
 
-    async def _owner(self, node: str, value: str, pod: PodName) -> Owner:
-        holder = owner_of(value)
-        if holder is None or holder == pod:
+    async def _owner(self, node: str, facts: NodeFacts, pod: PodName, uid: str) -> Owner:
+        holder = owner_of(facts.lock)
+        if holder is None:
             return Owner.WAITING
+        if holder == pod:
+            return Owner.OURSELVES if facts.lock_uid in ("", uid) else Owner.GONE
         known = self._view.pod(holder)
-        if known is not None:
+        if known is not None and facts.lock_uid in ("", known.uid):
             return owner_state(known, node)
         # A pod younger than our watch must not lose its lock.
         try:
@@ -87,21 +93,25 @@ class NodeLocks:
             if error.status == 404:
                 return Owner.GONE
             raise
-        if not self._view.concerns_gpus(found):
+        if not self._view.concerns_gpus(found) or facts.lock_uid not in ("", found.metadata.uid):
             return Owner.GONE
         self._view.apply_pod(found)
         return owner_state(pod_facts(found), node)
 
     def _seen(self, node: str, value: str) -> datetime:
+        if not value:
+            self._first_seen.pop(node, None)
+            return self._now()
         known, at = self._first_seen.get(node, ("", None))
         if known != value or at is None:
             at = self._now()
             self._first_seen[node] = (value, at)
         return at
 
-    async def _write(self, node: str, value: str | None, resource_version: str) -> bool:
+    async def _write(self, node: str, value: str | None, beside: str | None, resource_version: str) -> bool:
         """False when the node has changed since `resource_version`."""
-        metadata = {"annotations": {NODE_LOCK: value}, "resourceVersion": resource_version}
+        annotations = {NODE_LOCK: value, NODE_LOCK_UID: beside}
+        metadata = {"annotations": annotations, "resourceVersion": resource_version}
         try:
             await self._api.patch(NODES, node, {"metadata": metadata})
         except ApiError as error:

@@ -1,10 +1,20 @@
 """What binding needs to know of nodes and pods: a few words each, kept from the watch."""
 
 import asyncio
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_LOCK, POD_NODE
+from proto.annotations.keys import (
+    BIND_PHASE,
+    DEVICE_CORDON,
+    NODE_ALLOCATION,
+    NODE_LOCK,
+    NODE_LOCK_UID,
+    NODE_REGISTER,
+    POD_NODE,
+)
+from proto.annotations.node_lock import decode_lock_uid
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.binding.lock import Owner, PodName
 from scheduler_ext.requests import ResourceNames, containers
@@ -16,13 +26,20 @@ class NodeFacts:
 
     resource_version: str
     lock: str
+    lock_uid: str
+    """Of the pod that holds the lock; empty where nobody wrote it down."""
     slots: bool
     """Whether its daemon proves the pod of each Allocate itself and so needs no lock."""
+    offer: int
+    """Another number as soon as other GPUs are offered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
     uid: str
+    priority: int
+    created: str
+    """As the API server writes it."""
     node: str
     ended: bool
     phase: str
@@ -31,9 +48,14 @@ class PodFacts:
 
 def node_facts(node: Node) -> NodeFacts:
     annotations = node.metadata.annotations
+    lock = annotations.get(NODE_LOCK, "")
+    ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
+    offer = (annotations.get(NODE_REGISTER), annotations.get(DEVICE_CORDON), *sorted(node.status.allocatable.items()))
     return NodeFacts(
         resource_version=node.metadata.resource_version,
-        lock=annotations.get(NODE_LOCK, ""),
+        lock=lock,
+        lock_uid=decode_lock_uid(lock, annotations.get(NODE_LOCK_UID, "")),
+        offer=hash((*offer, ready)),
         slots=annotations.get(NODE_ALLOCATION) == "slots",
     )
 
@@ -41,6 +63,8 @@ def node_facts(node: Node) -> NodeFacts:
 def pod_facts(pod: Pod) -> PodFacts:
     return PodFacts(
         uid=pod.metadata.uid,
+        priority=pod.spec.priority or 0,
+        created=pod.metadata.creation_timestamp or "",
         node=pod.spec.node_name,
         ended=pod.status.phase in ("Succeeded", "Failed"),
         phase=pod.metadata.annotations.get(BIND_PHASE, ""),
@@ -84,6 +108,18 @@ class View:
 
     def pod(self, name: PodName) -> PodFacts | None:
         return self._pods.get(name)
+
+    def names(self) -> Mapping[str, PodName]:
+        """Of every pod that asks for GPUs, by UID."""
+        return {facts.uid: name for name, facts in self._pods.items()}
+
+    def running(self) -> Mapping[str, Sequence[PodFacts]]:
+        """The pods that ask for GPUs and have not ended, by the node they are bound to."""
+        by_node: dict[str, list[PodFacts]] = defaultdict(list)
+        for facts in self._pods.values():
+            if facts.node and not facts.ended:
+                by_node[facts.node].append(facts)
+        return by_node
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         self._nodes = {node.metadata.name: node_facts(node) for node in nodes}

@@ -21,28 +21,31 @@ from scheduler_ext.binding.lock import PodName
 LONGEST_LABEL_VALUE = 63
 
 
-def binding_of(pod: PodName, uid: str, node: str, shares: PodShares | None, now: datetime) -> Binding:
+def binding_of(
+    pod: PodName, uid: str, node: str, shares: PodShares | None, now: datetime, *, phase: BindPhase
+) -> Binding:
     """A Binding that carries the decision; `shares` is None for a pod that asks for no GPU.
 
-    The uid makes the API server refuse a later pod of the same name.
+    `phase` is `allocating` where the node's plugin says what became of it, `success` where nobody will: with slots the
+    devices are the pod's from the moment it is bound. The uid makes the API server refuse a later pod of the same name.
     """
     metadata = ObjectMeta(name=pod.name, namespace=pod.namespace, uid=uid)
     if shares is not None:
-        metadata.annotations = _annotations(node, shares, now)
+        metadata.annotations = _annotations(node, shares, now, phase)
         # Only HAMi's monitor reads the label; a longer node name cannot be a label value.
         metadata.labels = {POD_NODE: node} if len(node) <= LONGEST_LABEL_VALUE else {}
     target = ObjectReference(api_version="v1", kind="Node", name=node)
     return Binding(metadata=metadata, target=target)
 
 
-def _annotations(node: str, shares: PodShares, now: datetime) -> dict[str, str]:
+def _annotations(node: str, shares: PodShares, now: datetime, phase: BindPhase) -> dict[str, str]:
     devices, instances = encode_pod_devices(shares), mig_allocations(shares)
     return {
         POD_NODE: node,
         POD_TIME: encode_time(now),
         DEVICES_TO_ALLOCATE: devices,
         DEVICES_ALLOCATED: devices,
-        BIND_PHASE: BindPhase.ALLOCATING,
+        BIND_PHASE: phase.value,
         BIND_TIME: encode_time(now),
         **({MIG_ALLOCATIONS: encode_mig_allocations(instances)} if instances else {}),
     }

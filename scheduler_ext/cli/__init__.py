@@ -4,6 +4,7 @@ import click
 
 from proto import __version__
 from scheduler_ext.cli.decide import decide
+from scheduler_ext.cli.explain import explain
 from scheduler_ext.cli.serve import serve
 
 
@@ -12,8 +13,8 @@ from scheduler_ext.cli.serve import serve
 def main() -> None:
     """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.
 
-    `serve` answers kube-scheduler over HTTP. `decide` takes decisions offline, on files that kubectl writes, and
-    shows why.
+    `serve` answers kube-scheduler over HTTP, and `explain` asks it about a pod. `decide` takes decisions offline, on
+    files that kubectl or the running extender writes, and shows why.
 
     Shell completion: eval "$(_TOPOGPU_SCHEDULER_COMPLETE=bash_source topogpu-scheduler)" (or zsh_source, fish_source).
     """
@@ -21,3 +22,4 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(decide)
+main.add_command(explain)

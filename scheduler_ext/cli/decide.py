@@ -13,8 +13,9 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.answers import Answer, answer_document, answer_text, explanation_table
 from scheduler_ext.cli.options import request_options
 from scheduler_ext.cli.replay import replay
-from scheduler_ext.cli.state import StateError, read_pod, read_state
+from scheduler_ext.cli.state import StateError, read_pod, read_snapshot, read_state
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.policies import alias_warnings
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.decide import Decision
@@ -33,6 +34,12 @@ _PIPE_WIDTH = 1000
     type=click.Path(allow_dash=True),
     help="What `kubectl get nodes,pods,resourcequotas -A -o json` prints; - reads standard input.",
 )
+@click.option(
+    "--snapshot",
+    "snapshot_file",
+    type=click.Path(allow_dash=True),
+    help="In place of --state: what the extender's /debug/snapshot answers; - reads standard input.",
+)
 @click.option("--pod", "pod_file", type=click.Path(allow_dash=True), help="The pod to place, as JSON or YAML.")
 @click.option("--output", type=click.Choice(["json", "text"]), default="text", show_default=True)
 @click.option("--explain", is_flag=True, help="Say of every node why: its score, or what each of its GPUs lacks.")
@@ -41,6 +48,7 @@ _PIPE_WIDTH = 1000
 def decide(
     *,
     state_file: str | None,
+    snapshot_file: str | None,
     pod_file: str | None,
     output: str,
     explain: bool,
@@ -51,22 +59,30 @@ def decide(
 
     Takes the decision `serve` would take on this state, changes nothing, and answers also when no node fits.
 
-    Without --state and --pod it reads JSON lines from standard input, each a state and a pod (or the GPUs of one node
-    and containers), and answers each with a line of JSON.
+    Without --state, --snapshot and --pod it reads JSON lines from standard input, each a state and a pod (or the GPUs
+    of one node and containers), and answers each with a line of JSON.
     """
     _warn(alias_warnings(requests.gpu_policy.text))
-    if state_file is None and pod_file is None:
+    if state_file is None and snapshot_file is None and pod_file is None:
         if explain or node_names:
             raise click.UsageError("--explain and --node-names go with --state and --pod")
         _replay(requests)
         return
+    if state_file is not None and snapshot_file is not None:
+        raise click.UsageError("--state and --snapshot both say what the cluster is like; give one of them")
     try:
-        pod, ledger, names = _read_files(state_file, pod_file, requests)
+        if snapshot_file is not None:
+            pod, snapshot = _read_snapshot_files(snapshot_file, pod_file)
+            names = [*snapshot.nodes, *snapshot.unregistered]
+        else:
+            pod, ledger, names = _read_files(state_file, pod_file, requests)
+            _warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items())
+            snapshot = ledger.snapshot(excluding_uid=pod_key(pod))
     except StateError as error:
         raise click.ClickException(str(error)) from error
     names = [name.strip() for name in node_names.split(",") if name.strip()] or names
     try:
-        _show(_decide(pod, ledger, names, requests, explain=explain), output)
+        _show(_decide(pod, snapshot, names, requests, explain=explain), output)
     except RequestError as error:
         if output == "json":
             _show(Answer(decision=Decision(node=None), error=str(error)), output)
@@ -89,14 +105,13 @@ def _lines() -> Iterator[bytes]:
         raise click.ClickException(f"standard input cannot be read: {error.strerror or error}") from error
 
 
-def _decide(pod: Pod, ledger: Ledger, names: list[str], settings: RequestSettings, *, explain: bool) -> Answer:
+def _decide(pod: Pod, snapshot: Snapshot, names: list[str], settings: RequestSettings, *, explain: bool) -> Answer:
     """Raises RequestError for a pod whose request cannot be read."""
-    _warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items())
     request = read_request(pod, settings)
     if request is None:
         return Answer(decision=Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED)), note=ANY_NODE)
     _warn(request.policies.warnings)
-    decision = decide_pod(request, ledger.snapshot(excluding_uid=pod_key(pod)), names)
+    decision = decide_pod(request, snapshot, names)
     none_fits = f"none of {len(names)} nodes fits the pod" if decision.node is None else ""
     explanation = explain_decision(request, decision) if explain else ()
     return Answer(decision=decision, explanation=explanation, error=decision.error or none_fits)
@@ -129,6 +144,16 @@ def _read_files(
         raise StateError("--state and --pod cannot both be standard input; name a file for one of them")
     ledger, names = read_state(_read(state_file), state_file, settings)
     return read_pod(_read(pod_file), pod_file), ledger, names
+
+
+def _read_snapshot_files(snapshot_file: str, pod_file: str | None) -> tuple[Pod, Snapshot]:
+    """Raises StateError."""
+    if pod_file is None:
+        raise StateError("--pod is missing; give both --snapshot and --pod")
+    if snapshot_file == pod_file == "-":
+        raise StateError("--snapshot and --pod cannot both be standard input; name a file for one of them")
+    snapshot = read_snapshot(_read(snapshot_file), snapshot_file)
+    return read_pod(_read(pod_file), pod_file), snapshot
 
 
 def _read(file: str) -> object:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 
 import click
 
 from proto.annotations import keys
+from scheduler_ext.device_config import DeviceConfigError, read_device_config
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, ResourceNames
 
@@ -56,6 +58,22 @@ def request_options(command: Command) -> Command:
     return wrapped
 
 
+def _read_device_config(context: click.Context, _: click.Parameter, file: str | None) -> None:
+    """What the file says stands in for flags that are not given."""
+    if file is None:
+        return
+    try:
+        config = read_device_config(Path(file).read_text(encoding="utf-8"), file)
+    except DeviceConfigError as error:
+        raise click.ClickException(str(error)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise click.ClickException(f"{file}: cannot be read: {reason}") from error
+    for warning in config.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    context.default_map = {**(context.default_map or {}), **config.defaults}
+
+
 def _name_option(flag: str, default: str, counted: str) -> Callable[[Command], Command]:
     return click.option(
         flag, default=default, show_default=True, help=f"Resource by which containers ask for {counted}."
@@ -63,6 +81,14 @@ def _name_option(flag: str, default: str, counted: str) -> Callable[[Command], C
 
 
 _OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    click.option(
+        "--device-config-file",
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_read_device_config,
+        help="HAMi's device-config.yaml; its section nvidia stands in for flags that are not given.",
+    ),
     click.option("--node-scheduler-policy", default="binpack", show_default=True, help="binpack or spread."),
     click.option(
         "--gpu-scheduler-policy",

@@ -4,53 +4,58 @@ import asyncio
 import logging
 import os
 import signal
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+import socket
+from contextlib import AsyncExitStack
 
 import click
-from aiohttp import web
 
 from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
-from proto.kubernetes.events import EventRecorder
-from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.view import View
+from scheduler_ext.admission.registration import PATH
+from scheduler_ext.certificates.tls import UnusableKeyPair
 from scheduler_ext.cli.logs import configure_logging
 from scheduler_ext.cli.options import request_options
-from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.http_server import Extender
+from scheduler_ext.cli.webhook import WebhookSettings, serving_webhook, webhook_options
+from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.policies import alias_warnings
 from scheduler_ext.requests import RequestSettings
+from scheduler_ext.running import PortTaken, listening, running_extender
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
+    FilterReturns,
     ListenAddress,
     ServeSettings,
     SettingsError,
     parse_duration,
+    parse_label_selector,
     parse_listen_address,
 )
 
 log = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 2.0
-
-
-class PortTaken(Exception):
-    """The address cannot be listened on; the message is one sentence."""
+_METRICS_FLAG = "--metrics-bind-address"
 
 
 @click.command()
 @click.option("--http_bind", "--http-bind", "http_bind", default="127.0.0.1:8080", show_default=True,
               help="Where kube-scheduler calls us; port 0 takes a free one.")  # fmt: skip
+@click.option(_METRICS_FLAG, default=":9395", show_default=True,
+              help="Where Prometheus finds /metrics; empty serves none.")  # fmt: skip
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, or the cluster around us.")
 @click.option("--scheduler-name", default="", help="Source of our events; topogpu-scheduler when empty.")
+@click.option("--filter-returns", type=click.Choice(list(FilterReturns)), default=FilterReturns.ONE,
+              show_default=True, help="The best node, its GPUs reserved; or every node that fits, for kube-scheduler "
+              "to score with /prioritize, and the GPUs chosen at /bind.")  # fmt: skip
 @request_options
-@click.option("--default-gpu", type=click.IntRange(min=1), default=1, show_default=True,
-              help="GPUs of a container that asks for GPU memory or cores alone; set at admission.")  # fmt: skip
+@webhook_options
+@click.option("--node-label-selector", default="",
+              help="Give out GPUs of nodes with these labels only: key=value, or a comma list.")  # fmt: skip
 @click.option("--node-lock-timeout", default="5m", show_default=True,
               help="After this long another pod may take over a node's lock.")  # fmt: skip
+@click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=False, show_default=True,
+              help="Decide only while the kube-scheduler on this host holds the lease.")  # fmt: skip
+@click.option("--leader-elect-resource-name", default="", help="Name of kube-scheduler's lease.")
+@click.option("--leader-elect-resource-namespace", default="", help="Namespace of kube-scheduler's lease.")
+@click.option("--readyz-requires-leader", is_flag=True, help="Answer /readyz with 503 while another replica decides.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -58,114 +63,96 @@ class PortTaken(Exception):
 def serve(
     *,
     http_bind: str,
+    metrics_bind_address: str,
     kubeconfig: str | None,
     scheduler_name: str,
+    filter_returns: str,
     requests: RequestSettings,
-    default_gpu: int,
+    webhook: WebhookSettings,
+    node_label_selector: str,
     node_lock_timeout: str,
+    leader_elect: bool,
+    leader_elect_resource_name: str,
+    leader_elect_resource_namespace: str,
+    readyz_requires_leader: bool,
     log_format: str,
     log_level: str,
 ) -> None:
-    """Answer kube-scheduler's /filter and /bind until told to stop (SIGTERM or Ctrl-C).
+    """Answer kube-scheduler's /filter, /prioritize, /preempt and /bind until told to stop (SIGTERM or Ctrl-C).
 
     Reads nodes, pods and quotas from the API server, keeps count of every GPU's shares in memory, and writes each
     decision once, with the Binding. /readyz answers 200 as soon as everything has been listed.
     """
-    del default_gpu  # Kubelet counts by the pod's own spec, so only an admission webhook can put the number there.
     configure_logging(log_format, log_level)
     try:
-        address = parse_listen_address(http_bind)
+        verbs = parse_listen_address(http_bind)
+        metrics = parse_listen_address(metrics_bind_address) if metrics_bind_address else None
         settings = ServeSettings(
             scheduler_name=scheduler_name or DEFAULT_SCHEDULER_NAME,
+            filter_returns=FilterReturns(filter_returns),
+            readyz_requires_leader=readyz_requires_leader,
+            node_label_selector=parse_label_selector(node_label_selector),
             node_lock_ttl_seconds=parse_duration(node_lock_timeout),
         )
+        lease = _lease(leader_elect_resource_name, leader_elect_resource_namespace, leader_elect=leader_elect)
         for warning in alias_warnings(requests.gpu_policy.text):
             log.warning("%s", warning)
-        asyncio.run(_serve(address, kubeconfig, settings, requests))
-    except (SettingsError, ApiServerUnconfigured, PortTaken) as error:
+        serving = _serve(
+            verbs=verbs,
+            metrics=metrics,
+            kubeconfig=kubeconfig,
+            settings=settings,
+            requests=requests,
+            lease=lease,
+            webhook=webhook,
+        )
+        asyncio.run(serving)
+    except (SettingsError, ApiServerUnconfigured, PortTaken, UnusableKeyPair) as error:
         raise click.ClickException(str(error)) from error
 
 
+def _lease(name: str, namespace: str, *, leader_elect: bool) -> LeaseSettings:
+    """Raises SettingsError for an election without a lease."""
+    pod_name, pod_namespace = os.environ.get("POD_NAME", ""), os.environ.get("POD_NAMESPACE", "")
+    if not leader_elect:
+        return LeaseSettings(pod_name=pod_name, pod_namespace=pod_namespace)
+    namespace = namespace or pod_namespace
+    if not name or not namespace:
+        missing = "--leader-elect-resource-namespace" if name else "--leader-elect-resource-name"
+        raise SettingsError(f"--leader-elect needs {missing}: the lease that kube-scheduler holds")
+    return LeaseSettings(
+        name=name,
+        namespace=namespace,
+        identity=socket.gethostname(),
+        pod_name=pod_name,
+        pod_namespace=pod_namespace,
+    )
+
+
 async def _serve(
-    address: ListenAddress, kubeconfig: str | None, settings: ServeSettings, requests: RequestSettings
+    *,
+    verbs: ListenAddress,
+    metrics: ListenAddress | None,
+    kubeconfig: str | None,
+    settings: ServeSettings,
+    requests: RequestSettings,
+    lease: LeaseSettings,
+    webhook: WebhookSettings,
 ) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     api = await ApiServer.connect(kubeconfig, user_agent="topogpu-scheduler")
-    try:
-        async with running_extender(api, settings, requests) as extender, listening(extender, address) as url:
-            click.echo(f"listening on {url}")
-            await stop.wait()
-            log.info("stopping")
-    finally:
-        await api.close()
-
-
-@asynccontextmanager
-async def running_extender(
-    api: ApiServer, settings: ServeSettings, requests: RequestSettings
-) -> AsyncIterator[Extender]:
-    """The extender with its watches and events; on the way out binds under way are finished."""
-    ledger, view = Ledger(requests), View(requests.names)
-    events = EventRecorder(api=api, component=settings.scheduler_name, now=_now, monotonic=time.monotonic)
-    watch = ClusterWatch(api=api, ledger=ledger, view=view, tell=events.record)
-    binder = Binder(
-        api=api,
-        ledger=ledger,
-        view=view,
-        requests=requests,
-        settings=settings,
-        now=_now,
-        monotonic=time.monotonic,
-    )
-    tasks = [asyncio.create_task(watch.run()), asyncio.create_task(events.run())]
-    for task in tasks:
-        task.add_done_callback(_report_end)
-    try:
-        yield Extender(
-            ledger=ledger,
-            watch=watch,
-            binder=binder,
-            events=events,
-            requests=requests,
-            settings=settings,
-            monotonic=time.monotonic,
-        )
-    finally:
-        await binder.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await events.flush(FLUSH_SECONDS)
-
-
-@asynccontextmanager
-async def listening(extender: Extender, address: ListenAddress) -> AsyncIterator[str]:
-    """The URL under which requests are served. Raises PortTaken."""
-    runner = web.AppRunner(extender.application(), access_log=None, shutdown_timeout=5.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, address.host, address.port)
-        try:
-            await site.start()
-        except OSError as error:
-            # asyncio wraps the system's words in its own; a failed name look-up has no positive number.
-            known = error.errno is not None and error.errno > 0
-            reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
-            raise PortTaken(
-                f"Cannot listen on {address.host}:{address.port}: {reason}; choose another --http_bind."
-            ) from error
-        host, port = runner.addresses[0][:2]
-        yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
-
-
-def _report_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a background task has ended; restart the extender", exc_info=task.exception())
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - the program's clock
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(api.close)
+        applications = await stack.enter_async_context(running_extender(api, settings, requests, lease))
+        if metrics is not None:
+            url = await stack.enter_async_context(listening(applications.metrics, metrics, _METRICS_FLAG))
+            log.info("metrics are served on %s/metrics", url)
+        url = await stack.enter_async_context(serving_webhook(api, webhook, applications.quota_of))
+        if url:
+            log.info("the webhook is served on %s%s", url, PATH)
+        url = await stack.enter_async_context(listening(applications.verbs, verbs, "--http_bind"))
+        click.echo(f"listening on {url}")
+        await stop.wait()
+        log.info("stopping")

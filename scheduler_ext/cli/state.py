@@ -7,6 +7,7 @@ import msgspec
 
 from proto.kubernetes.objects import Node, Object, Pod, ResourceQuota
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.requests import RequestSettings
 
 T = TypeVar("T", bound=Object)
@@ -53,6 +54,16 @@ def read_state(document: object, where: str, settings: RequestSettings) -> tuple
     ledger.replace_pods(pods)
     ledger.replace_quotas(quotas)
     return ledger, [node.metadata.name for node in nodes]
+
+
+def read_snapshot(document: object, where: str) -> Snapshot:
+    """What the running extender dumps. Raises StateError."""
+    if not isinstance(document, dict) or "nodes" not in document:
+        raise StateError(f"{where}: holds no snapshot; write it with curl http://127.0.0.1:8080/debug/snapshot")
+    try:
+        return msgspec.convert(document, Snapshot)
+    except msgspec.ValidationError as error:
+        raise StateError(f"{where}: {error}") from error
 
 
 def _kinds(items: list[object], where: str) -> Iterable[tuple[str, object, str]]:

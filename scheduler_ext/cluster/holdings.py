@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
@@ -39,7 +40,7 @@ def read_holding(pod: Pod, names: ResourceNames) -> Holding | None:
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     if not pod.spec.node_name or not value or pod.status.phase in _ENDED:
         return None
-    node, namespace = pod.spec.node_name, _namespace(pod)
+    node, namespace = intern(pod.spec.node_name), _namespace(pod)
     try:
         kinds, shares = _aligned(pod, value, names)
     except AnnotationError as error:
@@ -77,7 +78,7 @@ def counted_as_full(holding: Holding, devices: Sequence[Device]) -> frozenset[De
 
 
 def _namespace(pod: Pod) -> str:
-    return pod.metadata.namespace or "default"
+    return intern(pod.metadata.namespace or "default")
 
 
 def _read_placements(pod: Pod, shares: PodShares) -> tuple[Placements, str]:

@@ -1,14 +1,15 @@
 """Who holds which part of which GPU: the one place that knows, kept up to date event by event."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
 from scheduler_ext.cluster.holdings import Holding, counted_as_full, read_holding, reserved_holding
 from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
-from scheduler_ext.cluster.registered import RegisteredNode, Unregistered, read_node
+from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.requests import RequestSettings, pod_key
 
@@ -25,8 +26,8 @@ class Reservation:
 class Ledger:
     """Nodes, the holdings of bound pods, reservations and quotas.
 
-    A node's usage and a namespace's are sums over their holdings, changed with each event; a snapshot copies two
-    dictionaries and rebuilds only nodes that changed since the last one.
+    A node's usage and a namespace's are sums over their holdings, changed with each event; only nodes that changed are
+    rebuilt, when somebody looks.
     """
 
     def __init__(self, settings: RequestSettings | None = None) -> None:
@@ -37,6 +38,8 @@ class Ledger:
         self._bound: dict[str, Holding] = {}
         self._reserved: dict[str, Holding] = {}
         self._reservations: dict[str, Reservation] = {}
+        self._first_expiry = inf
+        """No reservation ends before."""
         self._held: dict[str, dict[str, Holding]] = {}
         """Bound and reserved, by node and pod."""
         self._used: dict[str, dict[DeviceUUID, Footprint]] = {}
@@ -44,7 +47,10 @@ class Ledger:
         self._limits: dict[str, dict[str, Limits]] = {}
         self._strictest: dict[str, Limits] = {}
         self._usages: dict[str, NodeUsage] = {}
+        self._outdated: set[str] = set()
+        """Nodes whose entry in `_usages` is to be rebuilt."""
         self._changed: set[str] = set()
+        """Nodes not yet handed out by `take_changed`."""
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """These nodes and no others."""
@@ -68,15 +74,16 @@ class Ledger:
         self._malformed.discard(name)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
-            self._changed.add(name)
+            self._touch(name)
 
     def remove_node(self, name: str) -> None:
         """Its pods keep what they hold: the node may come back."""
-        self._registered.pop(name, None)
+        if self._registered.pop(name, None) is not None:
+            self._changed.add(name)
         self._unregistered.pop(name, None)
         self._malformed.discard(name)
         self._usages.pop(name, None)
-        self._changed.discard(name)
+        self._outdated.discard(name)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """These pods and no others; reservations stay until they are forgotten or expire."""
@@ -135,6 +142,7 @@ class Ledger:
         holding = reserved_holding(pod, node, shares)
         self._reserved[uid] = holding
         self._reservations[uid] = Reservation(node=node, shares=shares, until=until)
+        self._first_expiry = min(self._first_expiry, until)
         self._add(uid, holding)
 
     def extend(self, uid: str, until: float) -> None:
@@ -142,6 +150,7 @@ class Ledger:
         reservation = self._reservations.get(uid)
         if reservation is not None:
             self._reservations[uid] = replace(reservation, until=until)
+            self._first_expiry = min(self._first_expiry, until)
 
     def forget(self, uid: str) -> None:
         """Drops the pod's reservation, if it has one."""
@@ -152,22 +161,78 @@ class Ledger:
 
     def expire(self, now: float) -> None:
         """Drops every reservation whose time has come."""
+        if now < self._first_expiry:
+            return
         for uid in [uid for uid, reservation in self._reservations.items() if reservation.until <= now]:
             self.forget(uid)
+        self._first_expiry = min((reservation.until for reservation in self._reservations.values()), default=inf)
 
     def reservation(self, uid: str) -> Reservation | None:
         return self._reservations.get(uid)
 
     def snapshot(self, excluding_uid: str = "") -> Snapshot:
         """The cluster as it is now; what the pod `excluding_uid` holds itself does not count."""
-        for name in self._changed & self._registered.keys():
-            self._usages[name] = self._usage(name, self._used.get(name, {}), self._held.get(name, {}).values())
-        self._changed.clear()
+        self._rebuild()
         nodes = dict(self._usages)
         own = self._bound.get(excluding_uid) or self._reserved.get(excluding_uid)
         if own is not None and own.node in nodes:
             nodes[own.node] = self._usage_without(excluding_uid, own)
-        return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=self._quotas(own))
+        quotas = {namespace: self._quota(namespace, limits, own) for namespace, limits in self._strictest.items()}
+        return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=quotas)
+
+    def without(self, node: str, uids: Collection[str]) -> Snapshot:
+        """This one node as it would be if these pods were gone; empty when it is not registered."""
+        if node not in self._registered:
+            return Snapshot()
+        held = self._held.get(node, {})
+        gone = {uid: held[uid] for uid in uids if uid in held}
+        used = dict(self._used.get(node, {}))
+        freed: dict[str, Footprint] = {}
+        for holding in gone.values():
+            for device, footprint in holding.footprints.items():
+                used[device] = used[device] - footprint
+            freed[holding.namespace] = freed.get(holding.namespace, NOTHING) + total(holding.footprints.values())
+        usage = self._usage(node, used, (holding for uid, holding in held.items() if uid not in gone))
+        quotas = {
+            namespace: replace(quota, used=quota.used - freed.get(namespace, NOTHING))
+            for namespace, quota in self.quotas().items()
+        }
+        return Snapshot(nodes={node: usage}, quotas=quotas)
+
+    def holdings(self) -> Mapping[str, Holding]:
+        """Of bound pods and of reservations, by pod UID."""
+        return {**self._bound, **self._reserved}
+
+    def reservations(self) -> int:
+        """How many there are."""
+        return len(self._reservations)
+
+    def quotas(self) -> Mapping[str, Quota]:
+        """By namespace, as in a snapshot."""
+        return {namespace: self._quota(namespace, limits) for namespace, limits in self._strictest.items()}
+
+    def take_changed(self) -> set[str]:
+        """Nodes that came, went or changed in any way since the last call."""
+        self._rebuild()
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def usage(self, node: str) -> NodeUsage | None:
+        """As in a snapshot; None for a node that is not registered."""
+        self._rebuild()
+        return self._usages.get(node)
+
+    def quota(self, namespace: str) -> Quota | None:
+        """As in a snapshot."""
+        limits = self._strictest.get(namespace)
+        return None if limits is None else self._quota(namespace, limits)
+
+    def unregistered(self, node: str) -> str:
+        """Why a node that is not registered is not."""
+        return self._unregistered.get(node, UNREGISTERED)
+
+    def is_bound(self, uid: str) -> bool:
+        return uid in self._bound
 
     def pod_problem(self, uid: str) -> str:
         """Why the annotation of this bound pod cannot be read; empty when it can."""
@@ -202,7 +267,7 @@ class Ledger:
         self._held.setdefault(holding.node, {})[uid] = holding
         namespace = self._namespace_used.get(holding.namespace, NOTHING)
         self._namespace_used[holding.namespace] = namespace + total(holding.footprints.values())
-        self._changed.add(holding.node)
+        self._touch(holding.node)
 
     def _subtract(self, uid: str, holding: Holding) -> None:
         used = self._used[holding.node]
@@ -215,7 +280,17 @@ class Ledger:
         del self._held[holding.node][uid]
         left = self._namespace_used[holding.namespace] - total(holding.footprints.values())
         self._namespace_used[holding.namespace] = left
-        self._changed.add(holding.node)
+        self._touch(holding.node)
+
+    def _touch(self, node: str) -> None:
+        if node in self._registered:
+            self._outdated.add(node)
+            self._changed.add(node)
+
+    def _rebuild(self) -> None:
+        for name in self._outdated:
+            self._usages[name] = self._usage(name, self._used.get(name, {}), self._held.get(name, {}).values())
+        self._outdated.clear()
 
     def _usage(self, name: str, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding]) -> NodeUsage:
         node = self._registered[name]
@@ -240,14 +315,11 @@ class Ledger:
         others = (holding for key, holding in self._held.get(own.node, {}).items() if key != uid)
         return self._usage(own.node, used, others)
 
-    def _quotas(self, own: Holding | None) -> dict[str, Quota]:
-        quotas = {}
-        for namespace, limits in self._strictest.items():
-            used = self._namespace_used.get(namespace, NOTHING)
-            if own is not None and own.namespace == namespace:
-                used = used - total(own.footprints.values())
-            quotas[namespace] = Quota(memory_mib=limits.memory_mib, cores=limits.cores, used=used)
-        return quotas
+    def _quota(self, namespace: str, limits: Limits, own: Holding | None = None) -> Quota:
+        used = self._namespace_used.get(namespace, NOTHING)
+        if own is not None and own.namespace == namespace:
+            used = used - total(own.footprints.values())
+        return Quota(memory_mib=limits.memory_mib, cores=limits.cores, gpus=limits.gpus, used=used)
 
 
 def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], full: bool) -> GpuUsage:

@@ -1,4 +1,4 @@
-"""Limits of namespaces on GPU memory and cores, from their ResourceQuotas."""
+"""Limits of namespaces on GPUs, GPU memory and cores, from their ResourceQuotas."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ class Limits:
 
     memory_mib: int | None = None
     cores: int | None = None
+    gpus: int | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -32,13 +33,19 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
 
     memory, cores = limit(f"limits.{settings.names.memory}"), limit(f"limits.{settings.names.cores}")
     memory_mib = None if memory is None else memory * max(settings.memory_factor, 1)
-    return Limits(memory_mib=memory_mib, cores=cores, problems=tuple(problems))
+    gpus = _smallest(limit(f"{word}.{settings.names.count}") for word in ("limits", "requests"))
+    return Limits(memory_mib=memory_mib, cores=cores, gpus=gpus, problems=tuple(problems))
 
 
 def strictest(limits: Iterable[Limits]) -> Limits:
     """Every quota of a namespace must hold, so the smallest limit counts."""
     every = tuple(limits)
     return Limits(
-        memory_mib=min((each.memory_mib for each in every if each.memory_mib is not None), default=None),
-        cores=min((each.cores for each in every if each.cores is not None), default=None),
+        memory_mib=_smallest(each.memory_mib for each in every),
+        cores=_smallest(each.cores for each in every),
+        gpus=_smallest(each.gpus for each in every),
     )
+
+
+def _smallest(limits: Iterable[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

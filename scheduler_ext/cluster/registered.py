@@ -35,7 +35,7 @@ class RegisteredNode:
 
 
 def read_node(node: Node, count_name: str) -> RegisteredNode:
-    """Raises Unregistered for a node without GPUs, with unreadable annotations, or whose kubelet offers none now.
+    """Raises Unregistered for a node without GPUs, unreadable annotations, or a kubelet that is away or offers none.
 
     `count_name` is the resource under which kubelet offers them.
     """
@@ -49,6 +49,8 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         raise Unregistered(str(error), malformed=True) from error
     if not devices:
         raise Unregistered(f"{NODE_REGISTER} lists no GPU")
+    if any(condition.type == "Ready" and condition.status != "True" for condition in node.status.conditions):
+        raise Unregistered("the node is not ready")
     if _kubelet_offers_none(node, count_name):
         raise Unregistered(f"its kubelet offers no {count_name} now; is the device plugin running?")
     return RegisteredNode(

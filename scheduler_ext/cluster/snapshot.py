@@ -44,17 +44,22 @@ class Quota:
 
     memory_mib: int | None = None
     cores: int | None = None
+    gpus: int | None = None
+    """Shares of GPUs, as many as containers ask for; in `used` they are slots."""
     used: Footprint = NOTHING
 
     def charged(self, shares: ContainerShares) -> "Quota":
         """With one more container counted."""
-        used = self.used + Footprint(0, sum(s.memory_mib for s in shares), sum(s.cores for s in shares))
-        return Quota(memory_mib=self.memory_mib, cores=self.cores, used=used)
+        more = Footprint(len(shares), sum(s.memory_mib for s in shares), sum(s.cores for s in shares))
+        return replace(self, used=self.used + more)
 
-    def admits(self, memory_mib: int, cores: int) -> bool:
+    def admits(self, memory_mib: int, cores: int, gpus: int = 0) -> bool:
         """Whether so much more stays within the limits."""
-        return (self.memory_mib is None or self.used.memory_mib + memory_mib <= self.memory_mib) and (
-            self.cores is None or self.used.cores + cores <= self.cores
+        used = self.used
+        return (
+            (self.memory_mib is None or used.memory_mib + memory_mib <= self.memory_mib)
+            and (self.cores is None or used.cores + cores <= self.cores)
+            and (self.gpus is None or used.slots + gpus <= self.gpus)
         )
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
-from scheduler_ext.policies import SortKey, Weights
+from scheduler_ext.policies import SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.fit import Rules, fit
 from scheduler_ext.scheduling.misfit import Misfit, NotOffered
 from scheduler_ext.scheduling.nodes import choose_node, compared_connections
 from scheduler_ext.scheduling.score import NodeScore, device_score, node_score
+
+NO_NODE_OFFERED = "no node was offered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
             placed[name] = shares
             fits[name] = node_score(usage.gpus)
     if not fits:
-        error = "" if node_names else "no node was offered"
+        error = "" if node_names else NO_NODE_OFFERED
         return Decision(node=None, misfits=misfits, error=error)
     connections = compared_connections(request, snapshot, placed)
     node = choose_node(request.policies.node, fits, connections)
@@ -132,25 +134,21 @@ class _Placing:
 def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) -> None:
     """In place, stable, ascending by the policy's keys: the last one is to be tried first."""
     policy = request.policies.gpu
-    keys = policy.bound_keys if request.numa_bound else policy.keys
     weights = request.policies.weights
-    gpus.sort(key=lambda gpu: [_rank(key, gpu, need, weights) for key in keys])
-
-
-def _rank(key: SortKey, gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
-    match key:
-        case SortKey.SCORE:
-            return device_score(gpu, need, weights)
-        case SortKey.SCORE_DESCENDING:
-            return -device_score(gpu, need, weights)
-        case SortKey.NUMA:
-            return gpu.device.numa
-        case SortKey.NUMA_DESCENDING:
-            return -gpu.device.numa
-        case SortKey.USED_DESCENDING:
-            return -gpu.slots
-        case SortKey.INDEX:
-            return gpu.device.index
+    for key in reversed(policy.bound_keys if request.numa_bound else policy.keys):
+        match key:
+            case SortKey.SCORE:
+                gpus.sort(key=lambda gpu: device_score(gpu, need, weights))
+            case SortKey.SCORE_DESCENDING:
+                gpus.sort(key=lambda gpu: -device_score(gpu, need, weights))
+            case SortKey.NUMA:
+                gpus.sort(key=lambda gpu: gpu.device.numa)
+            case SortKey.NUMA_DESCENDING:
+                gpus.sort(key=lambda gpu: -gpu.device.numa)
+            case SortKey.USED_DESCENDING:
+                gpus.sort(key=lambda gpu: -gpu.slots)
+            case SortKey.INDEX:
+                gpus.sort(key=lambda gpu: gpu.device.index)
 
 
 def _apply(gpus: list[GpuUsage], shares: ContainerShares) -> None:

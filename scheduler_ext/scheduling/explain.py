@@ -120,8 +120,8 @@ def _amount_sentence(refusal: Refusal, amounts: Amounts, need: ContainerNeed) ->
         case Reason.CORES_EXHAUSTED:
             return f"all {total} % of the cores of {uuid} are reserved"
         case Reason.QUOTA:
-            each = f" for {need.count} GPUs" if need.count > 1 else ""
-            what = "MiB" if amounts.unit is Unit.MIB else "% of cores"
+            each = f" for {need.count} GPUs" if need.count > 1 and amounts.unit is not Unit.GPUS else ""
+            what = "% of cores" if amounts.unit is Unit.PERCENT else amounts.unit
             return f"needs {needed} {what}{each}, the namespace's quota has {free} left of {total}"
         case Reason.CORES:
             return f"needs {needed} % of cores, {uuid} has {free} free of {total}"

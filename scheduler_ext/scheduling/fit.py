@@ -75,12 +75,14 @@ def _fit_connected(
     verdicts: list[Verdict] = []
     groups: dict[int, list[GpuUsage]] = {}
     one_group = not rules.numa_bound or need.count == 1
-    companions = _smallest_companions(need, cards)
+    companions = () if quota is None else _smallest_companions(need, cards)
     waiting = list(reversed(cards))
     while waiting:
         gpu = waiting.pop()
         group = groups.setdefault(0 if one_group else gpu.device.numa, [])
-        beside = companions or [_share(other, need) for other in group[: need.count - 1]]
+        beside: Sequence[DeviceShare] = companions
+        if quota is not None and not companions:
+            beside = [_share(other, need) for other in group[: need.count - 1]]
         reason = _refused_by_pod_or_node(gpu, rules) or _refused(gpu, need, rules, quota, beside)
         if reason is not None:
             verdicts.append((gpu, reason))
@@ -133,7 +135,7 @@ def _connected(
 
 def _within_quota(shares: Sequence[DeviceShare], quota: Quota | None) -> bool:
     return quota is None or quota.admits(
-        sum(share.memory_mib for share in shares), sum(share.cores for share in shares)
+        sum(share.memory_mib for share in shares), sum(share.cores for share in shares), len(shares)
     )
 
 

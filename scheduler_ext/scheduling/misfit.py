@@ -39,6 +39,7 @@ class Unit(StrEnum):
     MIB = "MiB"
     PERCENT = "%"
     SLOTS = "slots"
+    GPUS = "GPUs"
 
 
 Verdict = tuple[GpuUsage, Reason]
@@ -133,7 +134,10 @@ def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | 
 
 
 def _quota_amounts(gpu: GpuUsage, need: ContainerNeed, quota: Quota) -> Amounts:
-    """Of all GPUs of the container together: memory when that is too little, else cores."""
+    """Of all GPUs of the container together: their number when that is too little, else memory, else cores."""
+    if quota.gpus is not None and quota.used.slots + need.count > quota.gpus:
+        free = quota.gpus - quota.used.slots
+        return Amounts(needed=need.count, free=free, total=quota.gpus, unit=Unit.GPUS)
     needed = need.count * need.reserved_mib(gpu.device.memory_mib)
     if quota.memory_mib is not None and (quota.cores is None or quota.used.memory_mib + needed > quota.memory_mib):
         free = quota.memory_mib - quota.used.memory_mib

@@ -21,12 +21,11 @@ _FACTOR = 10
 def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
     """`10 * (slots + cores + memory)`, each the weighted fraction in use with the container; 0 if a total is 0."""
     device = gpu.device
-    if not (device.slots and device.cores and device.memory_mib):
-        return 0.0
-    slots = _fraction(gpu.slots + 1, device.slots, weights.slots)
-    cores = _fraction(gpu.cores + need.cores, device.cores, weights.cores)
-    memory = _fraction(gpu.memory_mib + _scored_mib(need, device.memory_mib), device.memory_mib, weights.memory)
-    return _total(slots, cores, memory)
+    return _device_score(
+        (gpu.slots + 1, device.slots, weights.slots),
+        (gpu.cores + need.cores, device.cores, weights.cores),
+        (gpu.memory_mib + _scored_mib(need, device.memory_mib), device.memory_mib, weights.memory),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,18 @@ def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
 def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
     """Unlike the reservation, the score lets the percentage win over the absolute amount."""
     return need.memory_mib if need.memory_percent is None else total_mib * need.memory_percent // 100
+
+
+_Term = tuple[int, int, int]
+"""Used, total and weight."""
+
+
+# The GPUs of a cluster are alike and in use alike: most of these have been computed before.
+@lru_cache(maxsize=65_536)
+def _device_score(slots: _Term, cores: _Term, memory: _Term) -> float:
+    if not (slots[1] and cores[1] and memory[1]):
+        return 0.0
+    return _total(_fraction(*slots), _fraction(*cores), _fraction(*memory))
 
 
 # The GPUs of a cluster are alike and in use alike: most of these have been computed before.

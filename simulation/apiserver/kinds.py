@@ -100,6 +100,12 @@ KINDS: tuple[Kind, ...] = (
     Kind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",)),
     Kind(kind="Lease", plural="leases", group="coordination.k8s.io"),
     Kind(
+        kind="MutatingWebhookConfiguration",
+        plural="mutatingwebhookconfigurations",
+        group="admissionregistration.k8s.io",
+        namespaced=False,
+    ),
+    Kind(
         kind="PriorityClass",
         plural="priorityclasses",
         group="scheduling.k8s.io",

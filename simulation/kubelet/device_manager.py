@@ -176,8 +176,9 @@ class DeviceManager(RegistrationServicer):
                 continue
             self.calls.append(f"PreStartContainer {container}")
             try:
-                await plugin.stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=held.ids), timeout=30)
-            except aio.AioRpcError as error:
+                with _closing():
+                    await plugin.stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=held.ids), timeout=30)
+            except (aio.AioRpcError, _ConnectionClosing) as error:
                 raise PreStartRefused(
                     f"device plugin PreStartContainer rpc failed with err: {_rpc_text(error)}"
                 ) from error
@@ -291,16 +292,35 @@ async def _preferred(
     return tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
 
 
+class _ConnectionClosing(Exception):
+    """A plugin registered anew, or kubelet restarts, while a call was under way."""
+
+
+@contextlib.contextmanager
+def _closing() -> Iterator[None]:
+    """gRPC cancels whoever waits for an answer on a channel that is closed; that is not the caller's own end."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise _ConnectionClosing from error
+
+
 @contextlib.contextmanager
 def _refusal() -> Iterator[None]:
     try:
-        yield
-    except aio.AioRpcError as error:
+        with _closing():
+            yield
+    except (aio.AioRpcError, _ConnectionClosing) as error:
         raise AdmissionRefused(f"Allocate failed due to {_rpc_text(error)}, which is unexpected") from error
 
 
-def _rpc_text(error: aio.AioRpcError) -> str:
+def _rpc_text(error: aio.AioRpcError | _ConnectionClosing) -> str:
     """As Go's gRPC prints an error."""
+    if isinstance(error, _ConnectionClosing):
+        return "rpc error: code = Canceled desc = grpc: the client connection is closing"
     code = "".join(word.capitalize() for word in error.code().name.split("_"))
     return f"rpc error: code = {code} desc = {error.details()}"
 

@@ -35,6 +35,7 @@ class KubeletStandIn:
         now: Callable[[], datetime],
         labels: Mapping[str, str] | None = None,
         cdi_directories: Iterable[Path] = (),
+        runtime_version: str = "simulated://1",
     ) -> None:
         self.node_name = node_name
         self.root = root
@@ -47,6 +48,7 @@ class KubeletStandIn:
         self._now = now
         self._labels = dict(labels or {})
         self._cdi_directories = tuple(cdi_directories)
+        self._runtime_version = runtime_version
         self._admissions: asyncio.Queue[Pod] = asyncio.Queue()
         self._seen: set[str] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}
@@ -57,7 +59,8 @@ class KubeletStandIn:
         """Returns once the sockets listen and the Node exists."""
         await self.devices.start()
         await self._pod_resources.start()
-        await self._writes.register_node(status.node_object(self.node_name, self._labels, self._now()), self.node_name)
+        node = status.node_object(self.node_name, self._labels, self._runtime_version, self._now())
+        await self._writes.register_node(node, self.node_name)
         loops = (self._report_devices(), self._watch_pods(), self._admit_pods())
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
@@ -77,6 +80,18 @@ class KubeletStandIn:
         await self.devices.stop()
         await self.devices.start()
         await self._pod_resources.start()
+
+    async def restart_container(self, pod_uid: str, name: str) -> CreatedContainer:
+        """A container that ended is created anew, as its pod's restart policy may want. Raises PreStartRefused or
+        CdiError, upon which kubelet would try again later.
+        """
+        pod = self._pods[pod_uid]
+        phase: Phase = "init" if any(one.name == name for one in pod.spec.init_containers) else "app"
+        container = next(one for one in (*pod.spec.init_containers, *pod.spec.containers) if one.name == name)
+        await self.devices.pre_start(pod_uid, name)
+        made = self._create(pod, container, phase)
+        self.created[pod_uid].append(made)
+        return made
 
     async def _report_devices(self) -> None:
         while True:

@@ -9,7 +9,7 @@ Body = dict[str, object]
 _ORDINARY_RESOURCES = {"cpu": "64", "memory": "512Gi", "pods": "250", "ephemeral-storage": "1Ti"}
 
 
-def node_object(name: str, labels: Mapping[str, str], at: datetime) -> Body:
+def node_object(name: str, labels: Mapping[str, str], runtime_version: str, at: datetime) -> Body:
     """A Ready node without any device yet."""
     ready = {
         "type": "Ready",
@@ -23,7 +23,7 @@ def node_object(name: str, labels: Mapping[str, str], at: datetime) -> Body:
         "capacity": dict(_ORDINARY_RESOURCES),
         "allocatable": dict(_ORDINARY_RESOURCES),
         "conditions": [ready],
-        "nodeInfo": {"kubeletVersion": "v1.36.0-simulated", "containerRuntimeVersion": "simulated://1"},
+        "nodeInfo": {"kubeletVersion": "v1.36.0-simulated", "containerRuntimeVersion": runtime_version},
     }
     metadata: Body = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from deviceplugin.machine_description import (
+from deviceplugin.machine.description import (
     MachineDescription,
     gpu_uuid,
     read_machine_description,
 )
-from deviceplugin.machine_yaml import MachineDescriptionError
+from deviceplugin.machine.yaml_tree import MachineDescriptionError
 
 __all__ = ["MachineDescription", "MachineDescriptionError", "gpu_uuid", "load", "names"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
-from deviceplugin.machine_description import (
+from deviceplugin.machine.description import (
     FABRIC_STATES,
     LEVELS,
     P2P_STATUSES,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.machine_description import cpu_numbers
+from deviceplugin.machine.description import cpu_numbers
 from simulation.nvml.machine_file import ERRORS, MACHINE_FILE_VARIABLE
 
 _GPU_WORDS = 20

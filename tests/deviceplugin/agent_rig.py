@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from deviceplugin.agent import Agent
-from deviceplugin.allocation import AllocationSettings
+from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
-from deviceplugin.metrics import Metrics
+from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.news import News
-from deviceplugin.nvml_thread import NvmlThread
+from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings
 from proto.annotations.keys import NODE_LOCK
 from proto.annotations.node_lock import NodeLock, encode_lock

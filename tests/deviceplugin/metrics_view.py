@@ -1,10 +1,10 @@
 """A daemon with everything to show: two GPUs, a pod with a region and a MIG instance, and one of each happening."""
 
-from deviceplugin.cgroups import CgroupOwner
-from deviceplugin.daemon_view import DaemonView
-from deviceplugin.metrics import KubeletCall, Metrics, Outcome
-from deviceplugin.shared_region import Region, RegionDevice
-from deviceplugin.usage import GpuProcess, GpuSample, NodeSample
+from deviceplugin.metrics.metrics import KubeletCall, Metrics, Outcome
+from deviceplugin.metrics.view import DaemonView
+from deviceplugin.usage.accounts import GpuProcess, GpuSample, NodeSample
+from deviceplugin.usage.cgroups import CgroupOwner
+from deviceplugin.usage.shared_region import Region, RegionDevice
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Container, ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus

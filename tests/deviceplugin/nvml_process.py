@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.machine_description import MachineDescription
+from deviceplugin.machine.description import MachineDescription
 from simulation.machines import load
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_machine_file, write_sysfs
@@ -17,8 +17,8 @@ READ = """
 import collections, dataclasses, functools, json, os, sys
 from pathlib import Path
 import pynvml
-from deviceplugin.nvml import Nvml, NvmlUnavailable
-from deviceplugin.topology import asymmetric_pairs, build_topology, pair_scores
+from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 library, machine_file, sysfs, always_new, *states = sys.argv[1:]
 asked = collections.Counter()
 

@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.news import News
-from deviceplugin.nvml_thread import NvmlThread
+from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
 from tests.deviceplugin.gpus import PAIR, A, a100
 from tests.deviceplugin.registration import until

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import pytest
 
-from deviceplugin.health import HealthEvent, HealthSettings, Monitored, XidSeen
-from deviceplugin.health_switches import read_health_switches
+from deviceplugin.health.step import HealthEvent, HealthSettings, Monitored, XidSeen
+from deviceplugin.health.switches import read_health_switches
 from deviceplugin.health_watch import HealthWatch
-from deviceplugin.nvml import NvmlUnavailable
-from deviceplugin.nvml_calls import NvmlCalls
+from deviceplugin.nvml.calls import NvmlCalls
+from deviceplugin.nvml.reader import NvmlUnavailable
 from proto.devices import DeviceUUID
 from simulation.machines import gpu_uuid, load
 from simulation.nvml.build import build_library
@@ -243,11 +243,11 @@ async def test_with_all_checks_disabled_the_driver_is_not_asked() -> None:
 
 WATCH = """
 import asyncio, json, os, sys
-from deviceplugin.health import HealthSettings
+from deviceplugin.health.step import HealthSettings
 from deviceplugin.health_watch import HealthWatch
-from deviceplugin.nvml import Nvml
-from deviceplugin.nvml_events import NvmlEvents
-from deviceplugin.nvml_thread import NvmlThread
+from deviceplugin.nvml.reader import Nvml
+from deviceplugin.nvml.events import NvmlEvents
+from deviceplugin.nvml.thread import NvmlThread
 library, machine_file, gpus, *states = sys.argv[1:]
 async def main():
     nvml, changed, counted = Nvml(library), asyncio.Event(), []

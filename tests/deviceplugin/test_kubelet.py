@@ -7,7 +7,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from deviceplugin.allocation import ContainerEdits, DeviceNode, Mount
+from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from deviceplugin.kubelet import CannotAllocate, PluginServer, allocate_response, list_response
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
@@ -15,9 +15,13 @@ from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from tests.deviceplugin.gpus import PAIR, A, B
 from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
 
+OPTIONS = pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=True)
+
 
 class TwoGpus:
     """Serves whoever asks for one id, refuses everybody else."""
+
+    pre_start_required = True
 
     def __init__(self) -> None:
         self.changes: asyncio.Queue[tuple[Device, ...]] = asyncio.Queue()
@@ -34,6 +38,10 @@ class TwoGpus:
         if len(ids) != 1:
             raise CannotAllocate("pods default/a and default/b wait for 2 GPUs")
         return ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": ids[0]})
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        if len(ids) != 1:
+            raise CannotAllocate("nobody holds these 2 devices")
 
 
 @asynccontextmanager
@@ -64,7 +72,7 @@ async def test_kubelet_is_told_version_socket_resource_and_options() -> None:
                 version="v1beta1",
                 endpoint="nvidia-gpu.sock",
                 resource_name="nvidia.com/gpu",
-                options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
+                options=OPTIONS,
             )
         ]
         await kubelet.stop()
@@ -78,7 +86,7 @@ async def test_every_call_is_answered_over_the_socket_and_the_socket_is_removed_
             await kubelet.registered(1)
             async with kubelet.plugin() as plugin:
                 options = await plugin.GetDevicePluginOptions(pb.Empty())
-                assert options == pb.DevicePluginOptions(get_preferred_allocation_available=True)
+                assert options == OPTIONS
 
                 stream = plugin.ListAndWatch(pb.Empty())
                 first = listed(await stream.read())
@@ -109,6 +117,9 @@ async def test_every_call_is_answered_over_the_socket_and_the_socket_is_removed_
 
                 started = await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["x"]))
                 assert started == pb.PreStartContainerResponse()
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["x", "y"]))
+                assert refused.value.details() == "nobody holds these 2 devices"
         assert os.listdir(f"{root}/device-plugins") == ["kubelet.sock"]
         await kubelet.stop()
 

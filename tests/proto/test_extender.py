@@ -11,11 +11,14 @@ from proto.extender import (
     ExtenderError,
     FilterResult,
     HostPriority,
+    NodeVictims,
     decode_binding_args,
     decode_extender_args,
+    decode_preemption_args,
     encode_binding_result,
     encode_filter_result,
     encode_host_priorities,
+    encode_preemption_result,
 )
 from proto.kubernetes.objects import Node, ObjectMeta
 
@@ -138,3 +141,39 @@ def test_any_json_is_read_or_refused_with_a_path(body: object) -> None:
     except ExtenderError as error:
         where = error.where
     assert where.startswith("$")
+
+
+@pytest.mark.parametrize(
+    "by_node",
+    [
+        {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "u2"}, {"UID": "u3"}], "NumPDBViolations": 1}}},
+        {
+            "NodeNameToVictims": {
+                "a": {"Pods": [{"metadata": {"uid": "u2"}}, {"metadata": {"uid": "u3"}}], "NumPDBViolations": 1}
+            },
+            "NodeNameToMetaVictims": None,
+        },
+    ],
+)
+def test_victims_are_read_as_uids_and_as_whole_pods(by_node: dict[str, object]) -> None:
+    args = decode_preemption_args(json.dumps({"Pod": POD, **by_node}).encode())
+    assert args.victims == {"a": NodeVictims(uids=("u2", "u3"), pdb_violations=1)}
+
+
+def test_victims_are_answered_in_gos_spelling() -> None:
+    answer = json.loads(encode_preemption_result({"a": NodeVictims(uids=("u2",), pdb_violations=1)}))
+    assert answer == {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "u2"}], "NumPDBViolations": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("by_node", "where"),
+    [
+        ({}, "$.NodeNameToMetaVictims: missing"),
+        ({"NodeNameToMetaVictims": {"a": 7}}, "$.NodeNameToMetaVictims['a']: "),
+        ({"NodeNameToMetaVictims": {"a": {"Pods": [{}]}}}, "$.NodeNameToMetaVictims['a'].Pods[0].UID: missing"),
+    ],
+)
+def test_victims_of_another_shape_are_refused_with_the_place(by_node: dict[str, object], where: str) -> None:
+    with pytest.raises(ExtenderError) as refusal:
+        decode_preemption_args(json.dumps({"Pod": POD, **by_node}).encode())
+    assert str(refusal.value).startswith(where)

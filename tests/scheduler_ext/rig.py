@@ -14,30 +14,31 @@ import aiohttp
 
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
-from scheduler_ext.cli.serve import listening, running_extender
-from scheduler_ext.http_server import Extender
+from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.requests import RequestSettings
+from scheduler_ext.running import listening, running_extender
 from scheduler_ext.settings import ListenAddress, ServeSettings
 from simulation.apiserver import EmbeddedApiServer
 
+ANY_PORT = ListenAddress(host="127.0.0.1", port=0)
 FAST = ServeSettings(sync_wait_seconds=0.3, bind_deadline_seconds=2.0)
 
 
 @dataclass(frozen=True)
 class Rig:
     server: EmbeddedApiServer
-    extender: Extender
     url: str
+    metrics_url: str
     http: aiohttp.ClientSession
 
-    async def post(self, path: str, body: object) -> dict[str, Any]:
+    async def post(self, path: str, body: object) -> Any:
         async with self.http.post(self.url + path, data=json.dumps(body)) as response:
             assert response.status == 200, await response.text()
-            answer: dict[str, Any] = json.loads(await response.read())
-            return answer
+            return json.loads(await response.read())
 
     async def filter(self, pod: dict[str, Any], *nodes: str) -> dict[str, Any]:
-        return await self.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+        answer: dict[str, Any] = await self.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+        return answer
 
     async def bind(self, pod: dict[str, Any], node: str) -> str:
         metadata = pod["metadata"]
@@ -93,18 +94,21 @@ async def running(
 
 
 @asynccontextmanager
-async def extender_for(server: EmbeddedApiServer, settings: ServeSettings, *, synced: bool) -> AsyncIterator[Rig]:
+async def extender_for(
+    server: EmbeddedApiServer, settings: ServeSettings, *, synced: bool, lease: LeaseSettings | None = None
+) -> AsyncIterator[Rig]:
     kubeconfig = Path("/tmp") / f"tg-kubeconfig-{server.url.rpartition(':')[2]}"
     kubeconfig.write_text(server.kubeconfig())
     api = await ApiServer.connect(str(kubeconfig), timeout_seconds=1.0)
     kubeconfig.unlink()
     try:
         async with (
-            running_extender(api, settings, RequestSettings()) as extender,
-            listening(extender, ListenAddress(host="127.0.0.1", port=0)) as url,
+            running_extender(api, settings, RequestSettings(), lease) as applications,
+            listening(applications.verbs, ANY_PORT, "--http_bind") as url,
+            listening(applications.metrics, ANY_PORT, "--metrics-bind-address") as metrics_url,
             aiohttp.ClientSession() as http,
         ):
-            rig = Rig(server=server, extender=extender, url=url, http=http)
+            rig = Rig(server=server, url=url, metrics_url=metrics_url, http=http)
             if synced:
                 await eventually(lambda: _ready(rig))
             yield rig

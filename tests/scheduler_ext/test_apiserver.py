@@ -2,7 +2,14 @@
 
 from typing import Any
 
+import msgspec
+
 from proto.annotations import keys
+from proto.kubernetes.objects import Pod
+from scheduler_ext.apiserver import trim_pod
+from scheduler_ext.binding.view import pod_facts
+from scheduler_ext.cluster.holdings import read_holding
+from scheduler_ext.requests import RequestSettings, read_request
 from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
 
 
@@ -57,7 +64,7 @@ async def test_what_the_first_list_shows_unreadable_is_told_as_well() -> None:
         assert event["type"] == "Warning"
         assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "broken", "uid": "broken"}
         assert keys.NODE_REGISTER in event["message"]
-        assert (await rig.filter(pod_json("p"), "broken"))["FailedNodes"]["broken"] == event["message"]
+        assert (await rig.filter(pod_json("p"), "broken"))["FailedAndUnresolvableNodes"]["broken"] == event["message"]
 
 
 async def test_a_node_is_told_once_however_often_it_changes_and_not_for_a_plugin_that_is_away() -> None:
@@ -71,3 +78,34 @@ async def test_a_node_is_told_once_however_often_it_changes_and_not_for_a_plugin
         annotate(rig, "nodes", "n", keys.NODE_REGISTER, "7")
         events = await told(rig, "UnreadableRegistration", 2)
         assert [event["involvedObject"]["name"] for event in events] == ["n", "n"]
+
+
+def test_a_trimmed_pod_is_smaller_and_means_the_same() -> None:
+    written = bound_pod("p", "G0,NVIDIA,1000,10:;")
+    written["metadata"]["labels"] = {"app": "x"}
+    written["metadata"]["annotations"] |= {"example.com/note": "x", keys.GPU_POLICY: "mutex", keys.POD_NODE: "n"}
+    written["spec"]["containers"][0] |= {"env": [{"name": "A", "value": "b"}], "args": ["x"]}
+    written["status"] = {"phase": "Running", "conditions": [{"type": "Ready"}], "containerStatuses": [{"name": "main"}]}
+    whole, trimmed = (msgspec.convert(written, Pod) for _ in range(2))
+    trim_pod(trimmed)
+    assert trimmed.metadata.annotations.keys() == {keys.DEVICES_ALLOCATED, keys.GPU_POLICY, keys.POD_NODE}
+    assert len(msgspec.json.encode(trimmed)) < len(msgspec.json.encode(whole))
+    settings = RequestSettings()
+    assert pod_facts(trimmed) == pod_facts(whole)
+    assert read_holding(trimmed, settings.names) == read_holding(whole, settings.names)
+    assert read_request(trimmed, settings) == read_request(whole, settings)
+
+
+async def test_only_nodes_with_the_labels_asked_for_give_out_gpus() -> None:
+    mine = node_json("mine")
+    mine["metadata"]["labels"] = {"gpu": "on"}
+    async with running(mine, node_json("other"), node_label_selector="gpu=on") as rig:
+        answer = await rig.filter(pod_json("p"), "other", "mine")
+        assert answer["NodeNames"] == ["mine"]
+        rig.server.patch("nodes", "mine", {"metadata": {"labels": {"gpu": "off"}}})
+
+        async def gone() -> bool:
+            answer = await rig.filter(pod_json("q"), "mine")
+            return bool(answer["FailedAndUnresolvableNodes"] == {"mine": "node unregistered"})
+
+        await eventually(gone)

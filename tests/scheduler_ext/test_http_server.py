@@ -23,21 +23,30 @@ async def test_filter_by_names_answers_one_node_and_all_five_keys() -> None:
 
 
 async def test_filter_says_of_each_node_why_it_does_not_fit() -> None:
-    async with running(node_json("small", memory_mib=500)) as rig:
-        answer = await rig.filter(pod_json("p"), "small", "nowhere")
-        assert answer["NodeNames"] is None
-        assert answer["FailedNodes"] == {"small": "1/1 CardInsufficientMemory", "nowhere": "node unregistered"}
+    async with running(node_json("small", memory_mib=500), node_json("full", slots=1)) as rig:
+        assert (await rig.filter(pod_json("first"), "full"))["NodeNames"] == ["full"]
+        answer = await rig.filter(pod_json("p"), "full", "small", "nowhere")
+        assert answer == {
+            "Nodes": None,
+            "NodeNames": None,
+            "FailedNodes": {"full": "1/1 CardTimeSlicingExhausted"},
+            "FailedAndUnresolvableNodes": {"small": "1/1 CardInsufficientMemory", "nowhere": "node unregistered"},
+            "Error": "",
+        }
 
 
 async def test_filter_by_nodes_decides_as_if_nothing_ran_and_reserves_nothing() -> None:
     async with running(node_json("a", slots=1)) as rig:
         assert (await rig.filter(pod_json("first"), "a"))["NodeNames"] == ["a"]
         for name in ("second", "third"):
-            body = {"Pod": pod_json(name), "Nodes": {"items": [node_json("a", slots=1), {"metadata": {"name": "x"}}]}}
-            answer = await rig.post("/filter", body)
-            assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["a"]
+            unreadable = node_json("unreadable")
+            unreadable["metadata"]["annotations"][keys.NODE_REGISTER] = "[{"
+            nodes = [node_json("a", slots=1), {"metadata": {"name": "x"}}, unreadable, node_json("b")]
+            answer = await rig.post("/filter", {"Pod": pod_json(name), "Nodes": {"items": nodes}})
+            assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["a", "b"]
             assert answer["NodeNames"] is None
-            assert answer["FailedNodes"].keys() == {"x"}
+            assert answer["FailedAndUnresolvableNodes"]["x"] == "node unregistered"
+            assert keys.NODE_REGISTER in answer["FailedAndUnresolvableNodes"]["unreadable"]
 
 
 async def test_a_pod_without_gpus_passes_even_before_the_sync() -> None:

@@ -11,14 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 import simulation
-from deviceplugin.machine_description import (
+from deviceplugin.machine.description import (
     MachineDescription,
     MigDevice,
     cpu_numbers,
     mig_uuid,
     read_machine_description,
 )
-from deviceplugin.machine_yaml import MachineDescriptionError
+from deviceplugin.machine.yaml_tree import MachineDescriptionError
 from simulation.machines import gpu_uuid, load, names
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (

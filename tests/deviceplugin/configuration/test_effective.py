@@ -8,10 +8,10 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import DeviceListStrategy
 from deviceplugin.configuration.effective import ConfigurationError, Effective, File, Sources, as_yaml, resolve
 from deviceplugin.configuration.kinds import BindAddress, Kind, Number, Several, Switch, Text, Whole, Words
 from deviceplugin.configuration.table import SETTINGS, Configuration
+from deviceplugin.container.edits import DeviceListStrategy
 from tests.deviceplugin.configuration.written import refused, written
 
 LADDER = {

@@ -1,7 +1,7 @@
 import pytest
 
-from deviceplugin.allocation import DeviceListStrategy
 from deviceplugin.configuration.table import Configuration
+from deviceplugin.container.edits import DeviceListStrategy
 from tests.deviceplugin.configuration.written import HAMI, refused, written
 
 

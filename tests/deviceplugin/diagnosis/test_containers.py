@@ -1,7 +1,7 @@
 import pytest
 
-from deviceplugin.allocation import DeviceListStrategy
-from deviceplugin.allocation_mode import NodeAbilities
+from deviceplugin.allocation.mode import NodeAbilities
+from deviceplugin.container.edits import DeviceListStrategy
 from deviceplugin.diagnosis.allocation import judge_allocation
 from deviceplugin.diagnosis.containers import (
     CdiFolderFacts,

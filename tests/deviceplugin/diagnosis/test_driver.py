@@ -11,8 +11,8 @@ from deviceplugin.diagnosis.driver import (
     module_version,
 )
 from deviceplugin.diagnosis.finding import Finding, State
-from deviceplugin.discovery import NodeSharing
-from deviceplugin.readings import GpuReading, MachineReading, MigReading, PairReading, PcieLevel
+from deviceplugin.machine.discovery import NodeSharing
+from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading, PairReading, PcieLevel
 from proto.devices import DeviceUUID
 
 RESOURCE = "nvidia.com/gpu"

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
+from proto.kubernetes.kubeconfig import load_configuration
 from tests.proto.kubernetes.scripted_server import write_kubeconfig
 
 
@@ -86,3 +87,14 @@ async def test_a_cluster_without_a_server_and_a_broken_certificate(tmp_path: Pat
 async def test_a_folder_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path))
     assert await sentence_of() == f"The kubeconfig {tmp_path} is not there or no file: check KUBECONFIG."
+
+
+@pytest.mark.parametrize(("bypassed", "proxy"), [("", "http://proxy:3128"), ("other,api.example", None)])
+async def test_the_environments_proxy_is_taken_once_unless_the_server_is_excepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bypassed: str, proxy: str | None
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", bypassed)
+    write_kubeconfig(tmp_path / "config", "http://api.example:1")
+    configuration, _ = await load_configuration(str(tmp_path / "config"))
+    assert configuration.proxy == proxy

@@ -7,8 +7,6 @@ from proto.kubernetes.objects import (
     LEASES,
     NODES,
     PODS,
-    AdmissionRequest,
-    AdmissionReview,
     Binding,
     Lease,
     LeaseSpec,
@@ -80,11 +78,3 @@ def test_what_we_write_is_camel_case_without_defaults() -> None:
     }
     lease = Lease(metadata=ObjectMeta(name="l"), spec=LeaseSpec(holder_identity="us", lease_duration_seconds=15))
     assert json.loads(msgspec.json.encode(lease))["spec"] == {"holderIdentity": "us", "leaseDurationSeconds": 15}
-
-
-def test_an_admission_review_keeps_the_object_as_it_came() -> None:
-    body = b'{"kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE","object":{"spec":{"x":1.50}}}}'
-    review = decode_object(AdmissionReview, body)
-    assert isinstance(review.request, AdmissionRequest)
-    assert bytes(review.request.object) == b'{"spec":{"x":1.50}}'
-    assert bytes(review.request.old_object) == b"null"

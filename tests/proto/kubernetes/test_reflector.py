@@ -94,6 +94,17 @@ async def test_pages_make_one_list_and_the_watch_starts_at_its_moment(server: Sc
     assert server.queries("resourceVersion", watch=True) == ["7"]
 
 
+async def test_a_list_is_held_without_what_is_trimmed_off_its_objects(server: Scripted, api: ApiServer) -> None:
+    server.lists.append(page(7, node("a", 1), node("b", 2)))
+
+    def trim(found: Node) -> None:
+        found.metadata.resource_version = ""
+
+    async with aclosing(reflect(api, NODES, trim=trim)) as stream_of_changes:
+        listed = await anext(stream_of_changes)
+    assert listed == Replaced((Node(metadata=ObjectMeta(name="a")), Node(metadata=ObjectMeta(name="b"))))
+
+
 async def test_selectors_go_with_every_request(server: Scripted, api: ApiServer) -> None:
     server.lists.append(page(7))
     server.watches.append(server.silence(event("ADDED", {"metadata": {"name": "p"}})))

@@ -3,7 +3,7 @@
 import asyncio
 
 from proto.annotations import keys
-from proto.annotations.node_lock import NodeLock, encode_lock
+from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from simulation.apiserver import Fault
 from tests.scheduler_ext.rig import eventually, node_json, now, running
 
@@ -26,7 +26,7 @@ async def test_a_bind_is_one_write_with_the_whole_decision() -> None:
             keys.POD_NODE: "n",
             keys.DEVICES_TO_ALLOCATE: "GPU-n-0,NVIDIA,1000,0:;",
             keys.DEVICES_ALLOCATED: "GPU-n-0,NVIDIA,1000,0:;",
-            keys.BIND_PHASE: "allocating",
+            keys.BIND_PHASE: "success",
         }
 
 
@@ -176,3 +176,25 @@ async def test_events_tell_of_the_bind() -> None:
             ]
 
         await eventually(told)
+
+
+async def test_an_immediate_node_is_told_that_the_pod_is_allocating_and_the_lock_remembers_its_uid() -> None:
+    async with running(IMMEDIATE) as rig:
+        pod = rig.add_pod("p")
+        assert await rig.bind(pod, "n") == ""
+        assert rig.pod("p")["metadata"]["annotations"][keys.BIND_PHASE] == "allocating"
+        node = rig.server.store.get("nodes", "", "n")
+        assert node is not None
+        assert node["metadata"]["annotations"][keys.NODE_LOCK_UID] == f"{rig.lock('n')},{pod['metadata']['uid']}"
+
+
+async def test_a_pod_created_anew_does_not_own_the_lock_of_its_namesake() -> None:
+    async with running(IMMEDIATE) as rig:
+        lock = encode_lock(NodeLock(taken_at=now(), namespace="default", pod="p"))
+        beside = {keys.NODE_LOCK: lock, keys.NODE_LOCK_UID: encode_lock_uid(lock, "uid-of-the-one-before")}
+        rig.server.patch("nodes", "n", {"metadata": {"annotations": beside}})
+        pod = rig.add_pod("p")
+        assert await rig.bind(pod, "n") == ""
+        node = rig.server.store.get("nodes", "", "n")
+        assert node is not None
+        assert node["metadata"]["annotations"][keys.NODE_LOCK_UID].endswith("," + pod["metadata"]["uid"])

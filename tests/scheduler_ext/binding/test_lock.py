@@ -22,8 +22,9 @@ SECOND = timedelta(seconds=1)
         (THEIRS, Owner.SERVED, SECOND, Take),
         (THEIRS, Owner.GONE, SECOND, Take),
         (THEIRS, Owner.ELSEWHERE, SECOND, Take),
-        ("2030-01-01T00:00:00Z,ns,ours", Owner.WAITING, SECOND, Ours),
-        ("2030-01-01T00:00:00Z,ns,ours", Owner.WAITING, TTL, Take),
+        ("2030-01-01T00:00:00Z,ns,ours", Owner.OURSELVES, SECOND, Ours),
+        ("2030-01-01T00:00:00Z,ns,ours", Owner.OURSELVES, TTL, Take),
+        ("2030-01-01T00:00:00Z,ns,ours", Owner.GONE, SECOND, Take),
         ("2030-01-01T00:00:00Z,other,ours", Owner.WAITING, SECOND, Wait),
         ("2030-01-01T00:00:00Z", Owner.GONE, SECOND, Wait),
         ("2030-01-01T00:00:00Z", Owner.GONE, TTL, Take),
@@ -48,5 +49,7 @@ def test_whoever_waits_is_told_for_whom_and_until_when() -> None:
 
 
 def test_only_the_owner_may_remove_a_lock() -> None:
-    assert is_held_by("2030-01-01T00:00:00Z,ns,ours", OURS)
-    assert not any(is_held_by(value, OURS) for value in (THEIRS, "", "garbage", "2030-01-01T00:00:00Z"))
+    assert is_held_by("2030-01-01T00:00:00Z,ns,ours", "", OURS, "uid")
+    assert is_held_by("2030-01-01T00:00:00Z,ns,ours", "uid", OURS, "uid")
+    assert not is_held_by("2030-01-01T00:00:00Z,ns,ours", "uid of its namesake", OURS, "uid")
+    assert not any(is_held_by(value, "", OURS, "uid") for value in (THEIRS, "", "garbage", "2030-01-01T00:00:00Z"))

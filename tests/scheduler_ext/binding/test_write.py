@@ -1,15 +1,19 @@
 from datetime import UTC, datetime
 
 from proto.annotations import keys
+from proto.annotations.bind_phase import BindPhase
 from proto.devices import ContainerShares, DeviceShare, DeviceUUID, MigInstance, MigPlacement
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.write import binding_of
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
+ALLOCATING = BindPhase.ALLOCATING
 
 
 def annotations(*containers: ContainerShares) -> dict[str, str]:
-    return binding_of(PodName(namespace="ns", name="p"), "uid-p", "n", containers, T0).metadata.annotations
+    return binding_of(
+        PodName(namespace="ns", name="p"), "uid-p", "n", containers, T0, phase=ALLOCATING
+    ).metadata.annotations
 
 
 def test_a_decision_is_written_whole_and_only_once() -> None:
@@ -34,4 +38,6 @@ def test_mig_instances_are_written_beside_the_devices() -> None:
 
 
 def test_a_pod_without_gpus_is_bound_without_annotations() -> None:
-    assert binding_of(PodName(namespace="ns", name="p"), "u", "n", None, T0).metadata.annotations == {}
+    assert (
+        binding_of(PodName(namespace="ns", name="p"), "u", "n", None, T0, phase=ALLOCATING).metadata.annotations == {}
+    )

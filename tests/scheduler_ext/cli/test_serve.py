@@ -36,6 +36,15 @@ def refusal(*args: str) -> str:
         (("--node-lock-timeout", "soon"), "'soon' is not a duration"),
         (("--node-lock-timeout", "0s"), "'0s' is not a duration above zero"),
         (("--kubeconfig", "/nowhere/config"), "/nowhere/config"),
+        (("--metrics-bind-address", "9395"), "'9395' is not an address to listen on"),
+        (("--node-label-selector", "gpu"), "'gpu' selects no label"),
+        (("--leader-elect=true",), "--leader-elect needs --leader-elect-resource-name"),
+        (("--leader-elect",), "--leader-elect needs --leader-elect-resource-name"),
+        (
+            ("--leader-elect", "--leader-elect-resource-name", "l"),
+            "--leader-elect-resource-namespace",
+        ),
+        (("--device-config-file", "/nowhere/device-config.yaml"), "/nowhere/device-config.yaml: cannot be read"),
     ],
 )
 def test_a_bad_flag_is_one_sentence(args: tuple[str, ...], sentence: str) -> None:
@@ -53,6 +62,10 @@ def test_the_service_has_these_flags_and_defaults() -> None:
         "--node-scheduler-policy": "binpack",
         "--gpu-scheduler-policy": "spread",
         "--node-lock-timeout": "5m",
+        "--leader-elect": False,
+        "--leader-elect-resource-name": "",
+        "--leader-elect-resource-namespace": "",
+        "--metrics-bind-address": ":9395",
     }
     assert {flag: defaults[flag] for flag in documented} == documented
 
@@ -75,6 +88,7 @@ def test_a_taken_port_is_one_sentence() -> None:
         kubeconfig.write_text(UNREACHABLE)
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", address, "--log-level", "error"]
+        command += ["--metrics-bind-address", "127.0.0.1:0"]
         result = subprocess.run(
             [*command, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True, timeout=30, check=False
         )
@@ -93,7 +107,7 @@ async def test_it_says_where_it_listens_answers_and_stops_cleanly(stop: signal.S
             kubeconfig.write_text(server.kubeconfig())
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
-                *("--kubeconfig", str(kubeconfig)),
+                *("--kubeconfig", str(kubeconfig), "--metrics-bind-address", "127.0.0.1:0"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

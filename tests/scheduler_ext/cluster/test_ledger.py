@@ -213,12 +213,14 @@ def test_resources_may_have_other_names() -> None:
     hard: dict[str, str | int | float] = {
         "limits.acme.io/mib": 300,
         "limits.acme.io/cores": 50,
+        "limits.acme.io/gpu": 8,
+        "requests.acme.io/gpu": 7,
         "limits.nvidia.com/gpumem": 1,
     }
     made.apply_quota(
         ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
     )
-    assert made.snapshot().quotas["default"] == Quota(memory_mib=3000, cores=50)
+    assert made.snapshot().quotas["default"] == Quota(memory_mib=3000, cores=50, gpus=7)
 
 
 def finished_init(name: str, text: str) -> Pod:
@@ -383,3 +385,28 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
         expected = [total(each.get(DeviceUUID(uuid), NOTHING) for each in held) for uuid in ("G0", "G1")]
         assert used(made) == [(each.slots, each.memory_mib, each.cores) for each in expected]
         assert made.snapshot().quotas["default"].used == total(expected)
+
+
+def test_changes_are_handed_out_once_whatever_they_were() -> None:
+    made = ledger()
+    assert made.take_changed() == {"n"}
+    assert made.take_changed() == set()
+    made.apply_node(node("n", [device(0), device(1)]))
+    made.apply_node(Node(metadata=ObjectMeta(name="without-gpus")))
+    assert made.take_changed() == set()
+    made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", ((share("G0"),),), until=1.0)
+    assert made.take_changed() == {"n"}
+    made.expire(1.0)
+    assert made.take_changed() == {"n"}
+    made.apply_node(Node(metadata=ObjectMeta(name="n")))
+    assert (made.take_changed(), made.usage("n")) == ({"n"}, None)
+
+
+def test_a_lease_that_was_made_longer_ends_later_and_the_others_in_time() -> None:
+    made = ledger()
+    for name, until in (("a", 5.0), ("b", 9.0)):
+        made.reserve(f"uid-{name}", pod(container(gpu=1), name=name), "n", ((share("G0"),),), until=until)
+    made.extend("uid-a", 20.0)
+    for now, held in ((8.0, 2), (9.0, 1), (19.0, 1), (20.0, 0)):
+        made.expire(now)
+        assert used(made)[0][0] == held

@@ -6,6 +6,7 @@ from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PairScores
 from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.scheduling.decide import Decision, decide
@@ -80,3 +81,10 @@ def test_nodes_of_equal_score_are_taken_by_name() -> None:
 
 def test_no_node_offered_is_said() -> None:
     assert decide(request(pod(container(gpu=1))), Snapshot(), []) == Decision(node=None, error="no node was offered")
+
+
+def test_a_quota_on_gpus_counts_every_share_whoever_gets_it() -> None:
+    wanted = pod(container("a", gpu=1, gpumem=100), container("b", gpu=2, gpumem=100))
+    assert on(two_numa(), wanted, quota=Quota(gpus=3)) == "G3,NVIDIA,100,0:;G2,NVIDIA,100,0:G1,NVIDIA,100,0:;"
+    refused = on(two_numa(), wanted, quota=Quota(gpus=3, used=Footprint(1, 0, 0)))
+    assert refused == "1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"

@@ -98,6 +98,7 @@ def test_a_gpu_the_author_of_the_pod_rules_out_is_told_by_the_annotation(
     ("quota", "sentence"),
     [
         (Quota(memory_mib=900), "needs 1 000 MiB, the namespace's quota has 900 left of 900"),
+        (Quota(memory_mib=9000, gpus=0), "needs 1 GPUs, the namespace's quota has 0 left of 0"),
         (Quota(memory_mib=9000, cores=5), "needs 10 % of cores, the namespace's quota has 5 left of 5"),
     ],
 )

@@ -152,6 +152,23 @@ async def test_a_restart_forgets_plugins_but_not_what_pods_hold(manager: DeviceM
     await again.stop()
 
 
+async def test_a_restart_during_an_allocation_refuses_that_pod_and_no_later_one(manager: DeviceManager) -> None:
+    plugin = await registered(manager)
+    plugin.delay_seconds = 60.0
+    admitting = asyncio.create_task(manager.admit(pod("p", container("c", 1))))
+    await until(lambda: "Allocate c" in manager.calls)
+    await asyncio.sleep(0.05)
+    await manager.stop()
+    with pytest.raises(AdmissionRefused, match="code = Canceled desc = grpc: the client connection is closing"):
+        await admitting
+    assert manager.held() == ()
+    await manager.start()
+    await plugin.stop()
+    again = await registered(manager)
+    await manager.admit(pod("p", container("c", 1)))
+    await again.stop()
+
+
 async def test_an_unsupported_version_is_refused(manager: DeviceManager) -> None:
     async with aio.insecure_channel(f"unix:{manager.directory / 'kubelet.sock'}") as channel:
         with pytest.raises(grpc.RpcError, match="API version 'v2' is not supported"):

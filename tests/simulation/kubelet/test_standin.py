@@ -16,6 +16,7 @@ import pytest
 from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kubelet.container import DeviceNode
+from simulation.kubelet.device_manager import PreStartRefused
 from simulation.kubelet.standin import KubeletStandIn
 from tests.simulation.kubelet.plugin import IDS, RESOURCE, SmallPlugin
 
@@ -209,3 +210,15 @@ async def test_cdi_devices_come_from_the_spec_directory_as_soon_as_it_holds_them
     (created,) = cluster.kubelet.created[uid]
     assert created.env["SLOT"] == "1"
     assert DeviceNode("/dev/nvidia3", "/dev/nvidia3", "rwm") in created.devices
+
+
+async def test_a_restarted_container_is_told_to_the_plugin_and_created_anew(cluster: Cluster) -> None:
+    plugin = await cluster.plugin(pre_start=True)
+    uid = cluster.bind("p", 1)
+    await cluster.running("p")
+    plugin.pre_start_failures = 1
+    with pytest.raises(PreStartRefused):
+        await cluster.kubelet.restart_container(uid, "c")
+    again = await cluster.kubelet.restart_container(uid, "c")
+    assert cluster.kubelet.created[uid] == [again, again]
+    assert [call for call, _ in plugin.calls].count("PreStartContainer") == 3

@@ -1,0 +1,1 @@
+"""Whose GPUs kubelet asks for, and the answers."""

@@ -1,0 +1,43 @@
+"""Edge to kubelet's checkpoint file."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from deviceplugin.allocation.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_NAME = "kubelet_internal_checkpoint"
+
+
+def checkpoint_reader(kubelet_root: str) -> Callable[[], tuple[Holding, ...] | None]:
+    """A reading of the file as it is now, decoded again only when kubelet replaced it; None while there is none."""
+    path = Path(kubelet_root, "device-plugins", CHECKPOINT_NAME)
+    known: tuple[tuple[int, int, int], tuple[Holding, ...] | None] | None = None
+
+    def read() -> tuple[Holding, ...] | None:
+        nonlocal known
+        try:
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                version = (found.st_ino, found.st_mtime_ns, found.st_size)
+                if known is None or known[0] != version:
+                    known = version, _decoded(path, file.read())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("%s cannot be read: %s", path, error.strerror)
+            return None
+        return known[1]
+
+    return read
+
+
+def _decoded(path: Path, text: bytes) -> tuple[Holding, ...] | None:
+    try:
+        return decode_checkpoint(text)
+    except CheckpointUnreadable as error:
+        log.warning("%s: %s", path, error)
+        return None

@@ -1,0 +1,248 @@
+"""Strategy `slots`: which containers of which pod hold these ids?
+
+Kubelet says it twice: its pod-resources socket names app containers and sidecars by namespace, pod and container, its
+checkpoint names every container by pod UID. A container is proven when it holds exactly the ids asked for, both agree
+where both speak, and the API server's pod of that UID is alive on this node. Anything less is refused, never guessed.
+
+Ordinary init containers stand in the checkpoint alone, and kubelet gives their ids to later containers of the pod. So
+containers of one pod may share a slot; never two of them run at a time.
+Source of both behaviours: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from deviceplugin.allocation.checkpoint import Holding
+from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name, unfit
+from deviceplugin.allocation.slots import larger
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
+from proto.kubernetes.objects import Pod
+
+_ENDED = ("Succeeded", "Failed")
+_SHOWN = 4
+"""Ids or candidates named in a sentence; kubelet cuts an event's message at 1024 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A container in pod-resources, with all ids it holds of our resource."""
+
+    namespace: str
+    pod: str
+    container: str
+    ids: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known when kubelet is about to create a container. `pods` are those bound to the node."""
+
+    node: str
+    resource: str
+    pods: Collection[Pod]
+    inventory: Mapping[DeviceUUID, Device]
+    listed: tuple[Listed, ...] | None
+    """pod-resources' answer; None while there is none."""
+    recorded: tuple[Holding, ...] | None
+    """kubelet's checkpoint; None while it cannot be read."""
+    problem: str = ""
+    """Why `listed` is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenSlot:
+    """The containers at these positions of `pod`, init containers counted first, hold the ids and have `shares`."""
+
+    pod: Pod
+    containers: tuple[int, ...]
+    shares: ContainerShares
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """What was asked and what was seen instead of a proof."""
+
+    sentence: str
+    may_change: bool
+    """Kubelet or the API server may still tell more."""
+    unknown: str = ""
+    """`namespace/name` of the pod that pod-resources names and the API server's watch has not brought."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    pod: Pod
+    containers: frozenset[str]
+
+
+def prove_slot(ids: frozenset[str], evidence: Evidence) -> ProvenSlot | Unproven:
+    """Whose are exactly these ids?"""
+    holder = _holder(ids, evidence)
+    if isinstance(holder, _Holder):
+        holder = _with_init_containers(ids, holder, evidence)
+    answer = holder if isinstance(holder, Unproven) else _decided(ids, holder, evidence)
+    if isinstance(answer, ProvenSlot):
+        return answer
+    return Unproven(f"{_asked(ids)}: {answer.sentence}", answer.may_change, answer.unknown)
+
+
+def _holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
+    """pod-resources' word, confirmed by the checkpoint; where it lists nobody, the checkpoint's alone."""
+    matches = [match for match in evidence.listed or () if match.ids == ids]
+    found = [(match, _pod_of(match, ids, evidence)) for match in matches]
+    alive = [(match, pod) for match, pod in found if pod is None or pod.status.phase not in _ENDED]
+    owners = sorted({match.name for match, _ in alive})
+    if not owners:
+        return _recorded_holder(ids, evidence)
+    if len(owners) > 1:
+        return Unproven(f"pods {_enumerated(owners)} are listed by pod-resources with exactly these", may_change=True)
+    pods = [pod for _, pod in alive if pod is not None]
+    if len(pods) < len(alive) or len({pod.metadata.uid for pod in pods}) > 1:
+        return _unknown(alive[0][0], ids, evidence)
+    if pods[0].metadata.deletion_timestamp is not None:
+        return Unproven(f"pod {owners[0]} holds them, but it is being deleted", may_change=False)
+    return _Holder(pods[0], frozenset(match.container for match, _ in alive))
+
+
+def _pod_of(match: Listed, ids: frozenset[str], evidence: Evidence) -> Pod | None:
+    """The one pod of this name that the checkpoint's UID confirms, or, without checkpoint, that is not on its way out;
+    a namesake made anew has another UID.
+    """
+    found = [pod for pod in _bound(evidence) if pod_name(pod) == match.name]
+    if evidence.recorded is None:
+        found = [pod for pod in found if pod.metadata.deletion_timestamp is None]
+    else:
+        entries = _entries(ids, evidence)
+        uids = {entry.pod_uid for entry in entries if entry.container_name == match.container}
+        found = [pod for pod in found if pod.metadata.uid in uids]
+    return found[0] if len(found) == 1 else None
+
+
+def _unknown(match: Listed, ids: frozenset[str], evidence: Evidence) -> Unproven:
+    seen = [pod.metadata.uid for pod in _bound(evidence) if pod_name(pod) == match.name]
+    shown = f"shows that pod with UID {_enumerated(seen)}" if seen else "has not shown that pod on this node"
+    recorded = sorted({entry.pod_uid for entry in _entries(ids, evidence)})
+    noted = f"the pod with UID {_enumerated(recorded)}" if recorded else "nobody"
+    checkpoint = "" if evidence.recorded is None else f", kubelet's checkpoint {noted}"
+    sentence = (
+        f"pod-resources names pod {match.name}, container {match.container}{checkpoint}, and the API server {shown}"
+    )
+    return Unproven(sentence, may_change=True, unknown=match.name)
+
+
+def _recorded_holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
+    """Init containers, and whatever pod-resources does not list yet. Entries of pods that are gone do not count."""
+    entries = _entries(ids, evidence)
+    holders = [pod for pod in _bound(evidence) if pod.metadata.uid in {entry.pod_uid for entry in entries}]
+    alive = [pod for pod in holders if _lives(pod)]
+    if len(alive) == 1:
+        uid = alive[0].metadata.uid
+        return _Holder(alive[0], frozenset(entry.container_name for entry in entries if entry.pod_uid == uid))
+    if alive:
+        names = _enumerated(sorted(map(pod_name, alive)))
+        return Unproven(f"pods {names} stand with exactly these in kubelet's checkpoint", may_change=True)
+    return Unproven(f"{_listing(ids, evidence)}; {_record(entries, holders, evidence)}", may_change=True)
+
+
+def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> _Holder | Unproven:
+    """The containers of the pod that kubelet gave the same ids, too."""
+    pod = holder.pod
+    if evidence.recorded is not None:
+        uids = {entry.pod_uid for entry in _entries(ids, evidence)} - {pod.metadata.uid}
+        others = sorted(pod_name(other) for other in _bound(evidence) if other.metadata.uid in uids and _lives(other))
+        if others:
+            problem = f"pod-resources names pod {pod_name(pod)}, kubelet's checkpoint also {_enumerated(others)}"
+            return Unproven(problem, may_change=True)
+        names = {entry.container_name for entry in _entries(ids, evidence) if entry.pod_uid == pod.metadata.uid}
+        return _Holder(pod, holder.containers | names)
+    try:
+        decided = decided_devices(pod, DEVICES_ALLOCATED, evidence.resource)
+    except AnnotationError:
+        return holder
+    for init, held in zip(pod.spec.init_containers, decided, strict=False):
+        if len(held) == len(ids) and init.name not in holder.containers and init.restart_policy != "Always":
+            problem = "may hold the same, and kubelet's checkpoint, which would tell, cannot be read"
+            return Unproven(f"pod {pod_name(pod)} holds them; its init container {init.name} {problem}", True)
+    return holder
+
+
+def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> ProvenSlot | Unproven:
+    pod, name = holder.pod, pod_name(holder.pod)
+    containers = [container.name for container in containers_of(pod)]
+    strangers = sorted(holder.containers - set(containers))
+    if strangers:
+        return Unproven(f"pod {name} has no container {_enumerated(strangers)}, which holds them", may_change=True)
+    try:
+        decided = decided_devices(pod, DEVICES_ALLOCATED, evidence.resource)
+    except AnnotationError as error:
+        return Unproven(f"pod {name} holds them, but nothing readable was decided for it: {error}", may_change=False)
+    positions = tuple(position for position, each in enumerate(containers) if each in holder.containers)
+    problem = next((found for at in positions if (found := _mismatch(containers[at], decided[at], ids, evidence))), "")
+    problem = problem or _difference(positions, containers, decided)
+    if problem:
+        return Unproven(f"pod {name}, {problem}", may_change=False)
+    return ProvenSlot(pod, positions, larger([decided[position] for position in positions]))
+
+
+def _mismatch(container: str, held: ContainerShares, ids: frozenset[str], evidence: Evidence) -> str:
+    if len(held) != len(ids):
+        return f"container {container}, holds them, but {len(held)} GPUs were decided for it"
+    problem = unfit(held, evidence.inventory)
+    return f"container {container}: {problem}" if problem else ""
+
+
+def _difference(positions: tuple[int, ...], containers: list[str], decided: PodShares) -> str:
+    first = positions[0]
+    for other in positions[1:]:
+        if {share.uuid for share in decided[other]} != {share.uuid for share in decided[first]}:
+            pair = f"containers {containers[first]} and {containers[other]}"
+            return f"{pair} were given the same ids by kubelet, but different GPUs were decided for them"
+    return ""
+
+
+def _bound(evidence: Evidence) -> list[Pod]:
+    return [pod for pod in evidence.pods if pod.spec.node_name == evidence.node]
+
+
+def _lives(pod: Pod) -> bool:
+    return pod.status.phase not in _ENDED and pod.metadata.deletion_timestamp is None
+
+
+def _entries(ids: frozenset[str], evidence: Evidence) -> list[Holding]:
+    recorded = evidence.recorded or ()
+    return [entry for entry in recorded if entry.resource_name == evidence.resource and entry.ids == ids]
+
+
+def _asked(ids: frozenset[str]) -> str:
+    noun = "device" if len(ids) == 1 else "devices"
+    return f"kubelet asks for whoever holds exactly the {len(ids)} {noun} {_enumerated(sorted(ids))}"
+
+
+def _listing(ids: frozenset[str], evidence: Evidence) -> str:
+    if evidence.listed is None:
+        return f"pod-resources does not answer ({evidence.problem})"
+    near = [f"{one.name} container {one.container} ({len(one.ids)})" for one in evidence.listed if one.ids & ids]
+    return f"pod-resources lists others with some of these: {_enumerated(near)}" if near else "pod-resources lists none"
+
+
+def _record(entries: list[Holding], holders: list[Pod], evidence: Evidence) -> str:
+    if evidence.recorded is None:
+        return "kubelet's checkpoint cannot be read"
+    if not entries:
+        return "kubelet's checkpoint has none"
+    if holders:
+        names = _enumerated(sorted(map(pod_name, holders)))
+        return f"kubelet's checkpoint names pod {names}, which has ended or is being deleted"
+    uids = _enumerated(sorted({entry.pod_uid for entry in entries}))
+    return f"kubelet's checkpoint names the pod with UID {uids}, which the API server has not shown on this node"
+
+
+def _enumerated(names: list[str]) -> str:
+    shown = names[:_SHOWN] + ([f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

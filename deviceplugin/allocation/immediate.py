@@ -1,0 +1,206 @@
+"""Strategy `immediate`: for which container of which pod is this Allocate?
+
+Kubelet does not say. It asks for one container at a time, init containers first, and only for containers that
+hold GPUs. So the container is the first one of its pod, among those not served yet, that has this many GPUs; and the
+pod is the one the node lock names, or the only one with such a container. Anything less certain is refused.
+
+Served are the containers that this process has answered since kubelet started, and those that kubelet's checkpoint
+names. An answer that a kubelet lost with its life is therefore given again. Where the checkpoint cannot be read, what
+the annotation shows as erased stands in for it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from deviceplugin.allocation.checkpoint import Witness
+from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name, unfit
+from proto.annotations.bind_phase import BindPhase
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, NODE_LOCK, POD_NODE
+from proto.annotations.node_lock import NodeLock
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
+from proto.kubernetes.objects import Pod
+
+Served = Mapping[str, frozenset[int]]
+"""By pod UID: positions of the containers that were answered already, init containers first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """The container at position `container` of `pod`, init containers counted first."""
+
+    pod: Pod
+    container: int
+    shares: ContainerShares
+    served: frozenset[int] = frozenset()
+    """Positions served before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why nobody can be served."""
+
+    sentence: str
+    may_change: bool
+    """News from the API server may still prove a pod."""
+    pod: Pod | None = None
+    """The pod that was proven but must not be served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What is known when kubelet asks. `pods` are those bound to the node."""
+
+    name: str
+    resource: str
+    """What containers ask GPUs by."""
+    pods: Collection[Pod]
+    lock: NodeLock | None
+    inventory: Mapping[DeviceUUID, Device]
+    remembered: Served = field(default_factory=dict)
+    recorded: Witness | None = None
+    """kubelet's own record; None while it cannot be read."""
+
+
+def prove(view: NodeView, ids: int) -> Proven | Refused:
+    """The one container that asks for `ids` GPUs."""
+    waiting = [pod for pod in view.pods if _awaits_devices(pod, view)]
+    holder = None if view.lock is None else _named(waiting, view.lock)
+    if view.lock is not None and view.lock.pod and holder is None and not _is_done(view.lock, view):
+        owner = f"{view.lock.namespace}/{view.lock.pod}"
+        return Refused(f"{NODE_LOCK} of node {view.name} names pod {owner}, which waits for no GPUs here", True)
+    if holder is not None and _unserved(holder, view) != ():
+        rivals = [pod for pod in waiting if pod is not holder and _asks(pod, ids, view)]
+        if rivals:
+            names = " and ".join(sorted(map(pod_name, rivals)))
+            problem = f"names pod {pod_name(holder)}, but {names} wait for {ids} GPUs as well"
+            return Refused(f"{NODE_LOCK} of node {view.name} {problem}, and either may be asking", True)
+        return _serve(holder, ids, view)
+    return _only_candidate(waiting, ids, view)
+
+
+def consumed(pod: Pod, served: frozenset[int], resource: str) -> str:
+    """`vgpu-devices-to-allocate` without what was served. Raises AnnotationError."""
+    shares = decided_devices(pod, DEVICES_TO_ALLOCATE, resource)
+    return encode_pod_devices(tuple(() if position in served else held for position, held in enumerate(shares)))
+
+
+def is_finished(pod: Pod, served: frozenset[int], resource: str) -> bool:
+    """Every container that holds GPUs was served. Raises AnnotationError."""
+    decided = decided_devices(pod, DEVICES_ALLOCATED, resource)
+    return not any(held and position not in served for position, held in enumerate(decided))
+
+
+def settlement(pod: Pod, served: frozenset[int], phase: BindPhase | None, resource: str) -> Mapping[str, object]:
+    """The merge patch that tells the cluster what was served, only for this very pod, never a namesake's."""
+    annotations: dict[str, str] = {} if phase is None else {BIND_PHASE: phase.value}
+    with suppress(AnnotationError):
+        if phase is not BindPhase.FAILED:
+            annotations[DEVICES_TO_ALLOCATE] = consumed(pod, served, resource)
+    return {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}}
+
+
+def overtaken_phase(pod: Pod) -> BindPhase | None:
+    """The phase a pod should show whose admission ended while nobody kept book, None while it has not.
+
+    Kubelet starts nothing before every Allocate was answered, so a running pod was served.
+    """
+    if pod.metadata.annotations.get(BIND_PHASE) != BindPhase.ALLOCATING:
+        return None
+    if pod.status.phase in ("Running", "Succeeded"):
+        return BindPhase.SUCCESS
+    return BindPhase.FAILED if pod.status.phase == "Failed" else None
+
+
+def _awaits_devices(pod: Pod, view: NodeView) -> bool:
+    """A pod already told `success` counts as long as kubelet's record may still lack it."""
+    annotations = pod.metadata.annotations
+    phases = (BindPhase.ALLOCATING,) if view.recorded is None else (BindPhase.ALLOCATING, BindPhase.SUCCESS)
+    return (
+        pod.spec.node_name == view.name
+        and pod.status.phase in ("", "Pending")
+        and annotations.get(BIND_PHASE) in phases
+        and annotations.get(POD_NODE, view.name) == view.name
+        and DEVICES_TO_ALLOCATE in annotations
+    )
+
+
+def _named(pods: Iterable[Pod], lock: NodeLock) -> Pod | None:
+    owner = (lock.namespace, lock.pod)
+    return next((pod for pod in pods if (pod.metadata.namespace, pod.metadata.name) == owner), None)
+
+
+def _is_done(lock: NodeLock, view: NodeView) -> bool:
+    """The lock is a left-over: its pod was served, the release is on its way."""
+    pod = _named(view.pods, lock)
+    return pod is not None and (pod.status.phase not in ("", "Pending") or _unserved(pod, view) == ())
+
+
+def _only_candidate(waiting: list[Pod], ids: int, view: NodeView) -> Proven | Refused:
+    candidates = [pod for pod in waiting if _wants(pod, ids, view)]
+    if not candidates:
+        return Refused(f"no pod bound to node {view.name} is known to wait for {ids} GPUs", True)
+    if len(candidates) > 1:
+        names = " and ".join(sorted(map(pod_name, candidates)))
+        return Refused(
+            f"pods {names} wait for {ids} GPUs on node {view.name} and no node lock says which is asked for", True
+        )
+    return _serve(candidates[0], ids, view)
+
+
+def _wants(pod: Pod, ids: int, view: NodeView) -> bool:
+    """An unreadable annotation may want anything: it is a candidate, so that no other pod is taken for it."""
+    unserved = _unserved(pod, view)
+    return unserved is None or any(len(held) == ids for _, held in unserved)
+
+
+def _asks(pod: Pod, ids: int, view: NodeView) -> bool:
+    """Kubelet can be asking for it: an unserved container has this many GPUs and wants them of this resource."""
+    containers = containers_of(pod)
+    unserved = _unserved(pod, view) or ()
+    return any(len(held) == ids and view.resource in containers[n].resources.limits for n, held in unserved)
+
+
+def _unserved(pod: Pod, view: NodeView) -> tuple[tuple[int, ContainerShares], ...] | None:
+    """The containers that still wait for GPUs, with those decided for them; None when that cannot be read."""
+    try:
+        decided = decided_devices(pod, DEVICES_ALLOCATED, view.resource)
+        done = _served(pod, decided, view)
+    except AnnotationError:
+        return None
+    return tuple((position, held) for position, held in enumerate(decided) if held and position not in done)
+
+
+def _served(pod: Pod, decided: PodShares, view: NodeView) -> frozenset[int]:
+    """Raises AnnotationError."""
+    waiting = decided_devices(pod, DEVICES_TO_ALLOCATE, view.resource)
+    remembered = view.remembered.get(pod.metadata.uid, frozenset())
+    if view.recorded is None:
+        return remembered.union(n for n, held in enumerate(decided) if held and not waiting[n])
+    names = view.recorded.get(pod.metadata.uid, frozenset())
+    return remembered.union(n for n, container in enumerate(containers_of(pod)) if container.name in names)
+
+
+def _serve(pod: Pod, ids: int, view: NodeView) -> Proven | Refused:
+    name = pod_name(pod)
+    try:
+        waiting = decided_devices(pod, DEVICES_TO_ALLOCATE, view.resource)
+        decided = decided_devices(pod, DEVICES_ALLOCATED, view.resource)
+        done = _served(pod, decided, view)
+    except AnnotationError as error:
+        return Refused(f"pod {name}: {error}", may_change=False, pod=pod)
+    unserved = _unserved(pod, view) or ()
+    position = next((position for position, held in unserved if len(held) == ids), None)
+    if position is None:
+        counts = " and ".join(str(len(held)) for _, held in unserved) or "no"
+        problem = f"{counts} GPUs were decided for the containers still waiting, but kubelet asks for {ids}"
+        return Refused(f"pod {name}: {problem}", may_change=True)
+    held = decided[position]
+    where = f"pod {name}, container {containers_of(pod)[position].name}"
+    if waiting[position] not in ((), held):
+        problem = f"{DEVICES_TO_ALLOCATE} and {DEVICES_ALLOCATED} differ, so one was changed after the decision"
+        return Refused(f"{where}: {problem}", may_change=False, pod=pod)
+    problem = unfit(held, view.inventory)
+    return Refused(f"{where}: {problem}", may_change=False, pod=pod) if problem else Proven(pod, position, held, done)

@@ -1,0 +1,142 @@
+"""Strategy `immediate` at work: kubelet's calls answered from the annotation of the pod they are proven to be for."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from deviceplugin.allocation.bookkeeping import Books
+from deviceplugin.allocation.checkpoint import Holding, witness
+from deviceplugin.allocation.decided import containers_of, pod_name
+from deviceplugin.allocation.immediate import NodeView, Proven, Refused, prove
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.container.edits import (
+    AllocationSettings,
+    ContainerEdits,
+    container_edits,
+    container_facts,
+    is_limited,
+)
+from deviceplugin.container.hook import HookUnusable, find_hook, prepare
+from deviceplugin.gpus import Gpus
+from deviceplugin.kubelet import CannotAllocate
+from deviceplugin.news import News
+from deviceplugin.replicas import preferred_replicas, split_replica
+from deviceplugin.settings import AgentSettings
+from proto.devices import Device
+
+log = logging.getLogger(__name__)
+
+
+class ImmediateAllocator:
+    """Answers for the GPUs that pods share."""
+
+    pre_start_required = False
+
+    def __init__(
+        self,
+        own: OwnNode,
+        gpus: Gpus,
+        books: Books,
+        news: News,
+        *,
+        settings: AgentSettings,
+        allocation: AllocationSettings,
+        resource: str,
+        read_checkpoint: Callable[[], tuple[Holding, ...] | None],
+    ) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._books = books
+        self._news = news
+        self._settings = settings
+        self._allocation = allocation
+        self._resource = resource
+        self._read_checkpoint = read_checkpoint
+
+    def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
+        """The GPUs now and after every change."""
+        return self._news.changes(lambda: self._gpus.inventory.devices)
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Ids on the GPUs decided for whoever asks; empty when nobody can be proven in time."""
+        answer = await self._find(size, _deadline(self._settings.prefer_seconds))
+        if isinstance(answer, Refused):
+            return ()
+        return preferred_replicas([share.uuid for share in answer.shares], available, must_include, size)
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Raises CannotAllocate, at the latest when the time for one Allocate is over."""
+        deadline = _deadline(self._settings.allocate_seconds)
+        answer = await self._find(len(ids), deadline)
+        if isinstance(answer, Refused):
+            if answer.pod is not None:
+                self._books.refuse(answer.pod)
+            raise CannotAllocate(self._explain(answer.sentence))
+        self._books.claim(answer)
+        edits = await self._edits(answer, deadline)
+        self._books.serve(answer)
+        self._log_served(answer, ids)
+        return edits
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Allocate said everything."""
+
+    async def _find(self, ids: int, deadline: float) -> Proven | Refused:
+        """Whoever asks; until the deadline the watch may bring the pod. No waiting after the last look."""
+        while True:
+            news = self._news.next()
+            answer = self._prove(ids)
+            if isinstance(answer, Proven) or not answer.may_change:
+                return answer
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await news.wait()
+            except TimeoutError:
+                return answer
+
+    def _prove(self, ids: int) -> Proven | Refused:
+        if not self._own.pods_known:
+            return Refused(f"the pods of node {self._own.name} are not known yet", may_change=True)
+        holdings = self._read_checkpoint()
+        view = NodeView(
+            name=self._own.name,
+            resource=self._resource,
+            pods=tuple(self._own.pods.values()),
+            lock=self._own.lock(),
+            inventory=self._gpus.by_uuid(),
+            remembered=self._books.served,
+            recorded=None if holdings is None else witness(holdings, self._resource),
+        )
+        return prove(view, ids)
+
+    async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
+        container = containers_of(proven.pod)[proven.container]
+        facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
+        hook = find_hook(self._settings.hook_path) if is_limited(proven.shares) else None
+        try:
+            if hook is not None:
+                # The folders lie on the host's disks, which may hang; kubelet must have its answer.
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.to_thread(prepare, hook, facts)
+        except (HookUnusable, TimeoutError) as error:
+            problem = str(error) or f"the folders of HAMi-core were not made in {self._settings.allocate_seconds:g} s"
+            self._books.refuse(proven.pod)
+            raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
+        hardware = self._gpus.inventory.hardware
+        return container_edits(proven.shares, self._gpus.by_uuid(), facts, self._allocation, hook, hardware=hardware)
+
+    def _explain(self, sentence: str) -> str:
+        stale = f" ({self._own.problem})" if self._own.problem else ""
+        log.warning("Allocate refused: %s%s", sentence, stale)
+        return sentence + stale
+
+    def _log_served(self, proven: Proven, ids: Sequence[str]) -> None:
+        name, gpus = pod_name(proven.pod), sorted(share.uuid for share in proven.shares)
+        container = containers_of(proven.pod)[proven.container].name
+        log.info("pod %s, container %s: served %s", name, container, ", ".join(gpus))
+        if sorted(split_replica(identifier)[0] for identifier in ids) != gpus:
+            log.warning("pod %s, container %s: kubelet had chosen other GPUs than decided", name, container)
+
+
+def _deadline(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds

@@ -1,0 +1,83 @@
+"""Edge to kubelet's pod-resources socket: which container of which pod holds which ids."""
+
+import asyncio
+
+import grpc
+
+from deviceplugin.allocation.identity import Listed
+from proto.podresources import podresources_v1_pb2 as pb
+from proto.podresources import podresources_v1_pb2_grpc as rpc
+
+_LONGEST_ANSWER_BYTES = 16 * 1024 * 1024
+"""As long as kubelet's own clients take."""
+
+
+class PodResourcesUnavailable(Exception):
+    """Nobody answers on the socket; the text says why."""
+
+
+class PodResources:
+    """Calls that come while one List is under way share the next, so that no answer is older than its question."""
+
+    def __init__(self, socket: str, resource: str, *, deadline_seconds: float = 2.0) -> None:
+        self._socket = socket
+        self._resource = resource
+        self._deadline_seconds = deadline_seconds
+        self._current: asyncio.Task[tuple[Listed, ...]] | None = None
+        self._next: asyncio.Task[tuple[Listed, ...]] | None = None
+
+    async def listed(self) -> tuple[Listed, ...]:
+        """All containers that hold ids of our resource. Raises PodResourcesUnavailable."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._current))
+            # Its callers may all have given up by then.
+            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._next)
+
+    async def problem(self) -> str:
+        """Why kubelet cannot be asked, empty when it can."""
+        try:
+            await self.listed()
+        except PodResourcesUnavailable as error:
+            return str(error)
+        return ""
+
+    async def _after(self, current: "asyncio.Task[tuple[Listed, ...]] | None") -> tuple[Listed, ...]:
+        if current is not None:
+            await asyncio.wait([current])
+        self._current, self._next = self._next, None
+        return await self._list()
+
+    async def _list(self) -> tuple[Listed, ...]:
+        # A channel of its own: a lasting one would sit out gRPC's back-off after kubelet's restart.
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", _LONGEST_ANSWER_BYTES),
+        ]
+        async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
+            stub = rpc.PodResourcesListerStub(channel)
+            try:
+                answer = await stub.List(pb.ListPodResourcesRequest(), timeout=self._deadline_seconds)
+            except grpc.aio.AioRpcError as error:
+                raise PodResourcesUnavailable(f"{self._socket}: {error.details()}") from error
+        return holdings(answer, self._resource)
+
+
+def holdings(answer: pb.ListPodResourcesResponse, resource: str) -> tuple[Listed, ...]:
+    """Kubelet spreads a container's ids over several entries, one for each NUMA node."""
+    listed = (
+        Listed(
+            namespace=pod.namespace,
+            pod=pod.name,
+            container=container.name,
+            ids=frozenset(
+                identifier
+                for entry in container.devices
+                if entry.resource_name == resource
+                for identifier in entry.device_ids
+            ),
+        )
+        for pod in answer.pod_resources
+        for container in pod.containers
+    )
+    return tuple(one for one in listed if one.ids)

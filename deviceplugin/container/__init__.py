@@ -1,0 +1,1 @@
+"""What one container gets, and what the node must hold for it."""

@@ -1,0 +1,89 @@
+"""CDI specs: what they define, and one that holds our own edits.
+
+Source: SPEC.md of cncf-tags/container-device-interface, version 0.6.0, the first that has every field used here and
+the last that containerd 1.7 reads.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+import yaml
+
+from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
+
+SPEC_VERSION = "0.6.0"
+_BIND = ("nosuid", "nodev", "bind")
+Form = TypeVar("Form", bound=msgspec.Struct)
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class UnreadableSpec(Exception):
+    """A file is no CDI spec; one sentence that names it."""
+
+
+class _Device(msgspec.Struct):
+    name: str
+
+
+class _Spec(msgspec.Struct):
+    kind: str
+    devices: list[_Device] = []
+
+
+def defined_devices(source: str, text: bytes) -> frozenset[str]:
+    """The fully qualified names that a spec defines, JSON or YAML. Raises UnreadableSpec, which names the source."""
+    spec = read_spec(source, text, _Spec)
+    return frozenset(f"{spec.kind}={device.name}" for device in spec.devices)
+
+
+def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
+    """A spec, JSON or YAML, as far as `form` has its fields. Raises UnreadableSpec, which names the source."""
+    try:
+        # JSON is much quicker to read as itself than as the YAML it also is.
+        document = msgspec.json.decode(text) if text.startswith(b"{") else yaml.load(text, _Loader)  # noqa: S506 - safe
+        return msgspec.convert(document, form)
+    except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UnreadableSpec(f"{source} is not a CDI specification: {reason}.") from error
+
+
+def cdi_spec(kind: str, name: str, edits: ContainerEdits) -> Mapping[str, object]:
+    """A spec whose device `<kind>=<name>` makes these edits.
+
+    Annotations and other CDI devices have no place in a spec: whoever asks the runtime for this one names them too.
+    """
+    content: dict[str, object] = {
+        "env": [f"{key}={value}" for key, value in sorted(edits.env.items())],
+        "deviceNodes": [_device_node(node) for node in edits.devices],
+        "mounts": [_mount(mount) for mount in edits.mounts],
+    }
+    device = {"name": name, "containerEdits": {key: value for key, value in content.items() if value}}
+    return {"cdiVersion": SPEC_VERSION, "kind": kind, "devices": [device]}
+
+
+def spec_file_name(kind: str, name: str = "") -> str:
+    """Of the spec of a whole kind, or of one device of it."""
+    return "-".join((*kind.split("/"), *([name] if name else []))) + ".json"
+
+
+def missing_sentence(missing: Sequence[str], directories: Sequence[str], reason: str) -> str:
+    """For the log and for whoever examines the node; `reason` tells why the specs were not generated."""
+    shown = missing[0] + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+    return (
+        f"No CDI specification in {' or '.join(directories)} defines {shown}, so containers that get these devices "
+        f"cannot start; {reason}"
+    )
+
+
+def _device_node(node: DeviceNode) -> Mapping[str, str]:
+    host = {"hostPath": node.host_path} if node.host_path else {}
+    return {"path": node.path, **host, "permissions": "rw"}
+
+
+def _mount(mount: Mount) -> Mapping[str, object]:
+    return {
+        "hostPath": mount.host_path,
+        "containerPath": mount.container_path,
+        "options": ["ro" if mount.read_only else "rw", *_BIND],
+    }

@@ -1,0 +1,151 @@
+"""Puts HAMi-core where containers mount it from, without touching a file that a container may be using.
+
+The library gets a name made of its content, and `libvgpu.so` is a symbolic link to it that is switched by rename. What
+is replaced under a fixed name is replaced by rename too. So a running container keeps the file it has mapped,
+and a crash at any moment leaves either the old or the new installation.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deviceplugin.container.atomic_file import sync_directory, write_atomically
+
+KEPT_LIBRARIES = 2
+_LIBRARY = "libvgpu.so"
+_OURS = re.compile(r"libvgpu\.so\.[0-9a-f]{16}")
+_OPTIONAL = {"license": 0o644, "vgpuvalidator": 0o755}
+_HEADER_BYTES = 64
+_SHARED_OBJECT = 3
+_MACHINES = {"x86_64": 62, "aarch64": 183}
+"""e_machine of the ELF specification by the kernel's word."""
+
+
+class CannotInstall(Exception):
+    """One sentence: what is wrong, where, what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    library: Path
+    """What `libvgpu.so` now leads to."""
+    changed: tuple[str, ...]
+    """Names that were written, in order; empty when everything was as it should be."""
+    removed: tuple[str, ...]
+    """Libraries that no container should need any more."""
+
+
+def install_hook(source: Path, root: Path, *, machine: str, keep: int = KEPT_LIBRARIES) -> Installation:
+    """Install what `source` holds below `<root>/vgpu`. Raises CannotInstall.
+
+    `keep` libraries installed before the current one stay: kubelet restarts a container with the library it started
+    with. A process that maps a removed one is not disturbed, but its container can no longer be restarted in place.
+    """
+    library, content = _read_library(source, machine)
+    folder = root / "vgpu"
+    try:
+        (folder / "containers").mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            name = f"{_LIBRARY}.{hashlib.sha256(content).hexdigest()[:16]}"
+            changed = [name] if _put(folder / name, content, 0o644) else []
+            changed += [name for name, mode in _OPTIONAL.items() if _copy(library.parent / name, folder / name, mode)]
+            if _put(folder / "ld.so.preload", f"{folder}/{_LIBRARY}\n".encode(), 0o644):
+                changed.append("ld.so.preload")
+            if _switch(folder / _LIBRARY, name):
+                changed.append(_LIBRARY)
+            removed = _collect(folder, name, keep)
+    except OSError as error:
+        place = error.filename or folder
+        raise CannotInstall(f"Cannot install HAMi-core in {folder}: {place}: {error.strerror}.") from error
+    return Installation(library=folder / name, changed=tuple(changed), removed=removed)
+
+
+def library_problem(content: bytes, machine: str) -> str:
+    """Why these bytes are no shared object for `machine` (as `uname -m` says it); empty when they are.
+
+    Offsets are those of a 64-bit little-endian header in the ELF specification.
+    """
+    if len(content) < _HEADER_BYTES or not content.startswith(b"\x7fELF"):
+        return "is not an ELF file"
+    if machine not in _MACHINES:
+        return f"cannot be checked: HAMi-core exists for {' and '.join(_MACHINES)}, and this machine is {machine}"
+    if content[4:6] != b"\x02\x01" or _number(content, 18, 2) != _MACHINES[machine]:
+        return f"was built for another machine than this one, {machine}"
+    if _number(content, 16, 2) != _SHARED_OBJECT:
+        return "is not a shared object"
+    if _number(content, 40, 8) + _number(content, 58, 2) * _number(content, 60, 2) > len(content):
+        return "is cut off: its section table lies behind its end"
+    return ""
+
+
+def _read_library(source: Path, machine: str) -> tuple[Path, bytes]:
+    """`libvgpu.so`, or the only file with a version after that name, as HAMi's image has it."""
+    plain = source / _LIBRARY
+    found = [plain] if plain.exists() else sorted(source.glob(f"{_LIBRARY}.*"))
+    if len(found) != 1:
+        problem = f"several libraries: {', '.join(path.name for path in found)}" if found else f"no {_LIBRARY}"
+        raise CannotInstall(f"{source} holds {problem}; name the folder that holds one HAMi-core library.")
+    try:
+        content = found[0].read_bytes()
+    except OSError as error:
+        raise CannotInstall(f"{found[0]} cannot be read: {error.strerror}.") from error
+    problem = library_problem(content, machine)
+    if problem:
+        raise CannotInstall(f"{found[0]} {problem}; name the folder that holds HAMi-core's {_LIBRARY}.")
+    return found[0], content
+
+
+def _number(content: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(content[offset : offset + size], "little")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two installers at once would write the same new files."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotInstall(f"Another installation in {folder} is under way; run this one again later.") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _put(path: Path, content: bytes, mode: int) -> bool:
+    """Is it new? The same file stays, with its inode."""
+    there = path.is_file() and not path.is_symlink()
+    if there and path.stat().st_mode & 0o777 == mode and path.read_bytes() == content:
+        return False
+    write_atomically(path, content, mode)
+    return True
+
+
+def _copy(source: Path, target: Path, mode: int) -> bool:
+    return source.is_file() and _put(target, source.read_bytes(), mode)
+
+
+def _switch(link: Path, name: str) -> bool:
+    if link.is_symlink() and os.readlink(link) == name:
+        return False
+    fresh = link.with_name(f".{link.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(name)
+    os.replace(fresh, link)
+    sync_directory(link.parent)
+    return True
+
+
+def _collect(folder: Path, current: str, keep: int) -> tuple[str, ...]:
+    """Only names this installer makes, never HAMi's."""
+    earlier = [path for path in folder.iterdir() if _OURS.fullmatch(path.name) and path.name != current]
+    earlier.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in earlier[keep:]:
+        path.unlink()
+    return tuple(path.name for path in earlier[keep:])

@@ -1,0 +1,1 @@
+"""The facts that doctor's diagnosis is made from."""

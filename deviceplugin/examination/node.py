@@ -1,0 +1,143 @@
+"""Edge to this machine for `doctor`: how its driver, sockets, files and ports are. Nothing is changed."""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+
+from deviceplugin.container.cdi_files import CDI_DIRECTORIES, missing_devices
+from deviceplugin.container.hook import find_hook
+from deviceplugin.diagnosis.containers import CdiFolderFacts, HookFacts, enable_cdi
+from deviceplugin.diagnosis.driver import DriverFacts, library_version, module_version
+from deviceplugin.diagnosis.kubelet import PortState, SocketFacts, SocketState
+from deviceplugin.machine.readings import MachineReading
+from deviceplugin.metrics.server import MetricsAddressUnusable, split_address
+from deviceplugin.nvml.calls import CallFailed
+from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.thread import NvmlThread
+
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+_CONNECT_SECONDS = 2.0
+_SCRAPE_SECONDS = 5.0
+"""The daemon answers a scrape within three."""
+_OUR_METRICS = b"topogpu_"
+_OTHER_SOCKETS = ("nvidia.sock", "nvidiaGPU*.sock")
+"""Of NVIDIA's plugin before 0.14 and of GKE's; newer ones use the very name of ours."""
+
+
+async def examine_driver(
+    nvml: Nvml, proc_root: str, deadline_seconds: float
+) -> tuple[DriverFacts, MachineReading | None]:
+    """The driver's answer, or why there is none; a driver that hangs is left hanging."""
+    module = module_version(_text(Path(proc_root, "driver/nvidia/version")))
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            machine = await NvmlThread().call(lambda: _read(nvml))
+    except TimeoutError:
+        silent = f"The NVIDIA driver gave no answer within {deadline_seconds:g} s."
+        return DriverFacts(problem=silent, timed_out=True, module_version=module), None
+    except NvmlUnavailable as error:
+        code = error.__cause__.code if isinstance(error.__cause__, CallFailed) else None
+        library = library_version(_text(Path("/proc/self/maps")))
+        return DriverFacts(problem=str(error), code=code, library_version=library, module_version=module), None
+    return DriverFacts(answered_version=machine.driver, module_version=module), machine
+
+
+def examine_socket(path: str) -> SocketFacts:
+    """Blocks for two seconds at most."""
+    if not os.path.lexists(path):
+        return SocketFacts(path=path, state=SocketState.MISSING)
+    if not Path(path).is_socket():
+        return SocketFacts(path=path, state=SocketState.NO_SOCKET)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(_CONNECT_SECONDS)
+        try:
+            peer.connect(path)
+        except PermissionError:
+            return SocketFacts(path=path, state=SocketState.FORBIDDEN)
+        except OSError:
+            return SocketFacts(path=path, state=SocketState.REFUSED)
+        return SocketFacts(path=path, state=SocketState.CONNECTS, listener=_listener(peer))
+
+
+def examine_other_sockets(folder: str) -> tuple[str, ...]:
+    """Those of other device plugins that somebody listens on."""
+    found = sorted(str(path) for pattern in _OTHER_SOCKETS for path in Path(folder).glob(pattern))
+    return tuple(path for path in found if examine_socket(path).state is SocketState.CONNECTS)
+
+
+def examine_hook(hook_path: str) -> HookFacts:
+    """Also of an installation that is not complete."""
+    folder = Path(hook_path, "vgpu")
+    hook = find_hook(hook_path)
+    libraries = [hook.library] if hook else sorted(map(str, folder.glob("libvgpu.so*")))
+    preload = folder / "ld.so.preload"
+    return HookFacts(
+        folder=str(folder),
+        library=libraries[0] if libraries else "",
+        preload=_text(preload) if preload.is_file() else None,
+    )
+
+
+def examine_cdi(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORIES) -> CdiFolderFacts:
+    """`names` are those that containers will be given."""
+    missing = missing_devices(names, directories)
+    return CdiFolderFacts(directories=directories, missing=missing, writable=is_writable(directories[-1]))
+
+
+def is_writable(folder: str) -> bool:
+    """Whether files can be made in it, or it can be made."""
+    nearest = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
+def examine_containerd(path: str = CONTAINERD_CONFIG) -> bool | None:
+    """What its configuration says of CDI; None where there is none to see."""
+    return enable_cdi(_text(Path(path)))
+
+
+async def examine_metrics_port(address: str) -> PortState:
+    if not address:
+        return PortState.OFF
+    with suppress(MetricsAddressUnusable):
+        host, port = split_address(address)
+        timeout = aiohttp.ClientTimeout(total=_SCRAPE_SECONDS)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(_url(host, port)) as answer:
+                return PortState.OURS if _OUR_METRICS in await answer.read() else PortState.TAKEN
+        except aiohttp.ClientConnectorError:
+            return PortState.FREE
+        except (aiohttp.ClientError, TimeoutError):
+            return PortState.TAKEN
+    return PortState.FREE
+
+
+def _read(nvml: Nvml) -> MachineReading:
+    try:
+        return nvml.read_machine()
+    finally:
+        nvml.close()
+
+
+def _listener(peer: socket.socket) -> tuple[str, ...]:
+    """Command line of the process at the other end, empty where it is not of our PID namespace."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, _, _ = struct.unpack("3i", credentials)
+    return tuple(filter(None, _text(Path(f"/proc/{pid}/cmdline")).split("\0"))) if pid else ()
+
+
+def _url(host: str | None, port: int) -> str:
+    name = "127.0.0.1" if host in (None, "0.0.0.0", "::") else host
+    return f"http://{f'[{name}]' if name and ':' in name else name}:{port}/metrics"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

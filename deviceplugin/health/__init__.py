@@ -1,0 +1,1 @@
+"""Whether a GPU is well. Pure."""

@@ -1,0 +1,228 @@
+"""The daemon's view and the node's sample as Prometheus families.
+
+Names, labels and the constant label `zone` of the `hami_` families are those of HAMi's monitor
+(cmd/vGPUmonitor/metrics.go of Project-HAMi/HAMi), whose ratios run from 0 to 100. Ours begin with `topogpu_`.
+"""
+
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from deviceplugin.metrics.view import DaemonView
+from deviceplugin.usage.accounts import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
+from proto import __version__
+
+MOST_VGPUS = 512
+"""Rows per family; a node has room for a few hundred, and what is beyond is counted."""
+_ZONE = ("zone", "vGPU")
+_GPU = ("device_index", "device_uuid", "device_type")
+_NODE_GPU = ("node", *_GPU)
+_OUR_GPU = ("device_index", "device_uuid")
+_VGPU = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
+_MIG = (*_VGPU, "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id")
+_BUILD = ("version", "revision", "build_date", "go_version", "compiler", "platform")
+
+_Rows = Iterable[tuple[Sequence[str], float | None]]
+
+
+def build_family() -> Metric:
+    """There is no Go and no build here: its labels are empty, and the interpreter stands for the compiler."""
+    compiler = f"{platform.python_implementation()} {platform.python_version()}"
+    labels = (__version__, "", "", "", compiler, f"{sys.platform}/{platform.machine()}")
+    return _family("hami_build_info", "Version of the node daemon.", _BUILD, [(labels, 1)])
+
+
+def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
+    """Per GPU; what the driver does not tell has no series."""
+    samples = {gpu.uuid: gpu for gpu in sample.gpus}
+    gpus = [(device, samples.get(device.uuid, GpuSample(uuid=device.uuid))) for device in view.devices]
+    named = [((str(device.index), device.uuid, device.type), gpu) for device, gpu in gpus]
+    placed = [((view.node_name, *labels), gpu) for labels, gpu in named]
+    short = [(labels[:2], gpu) for labels, gpu in named]
+    yield _hami(
+        "hami_host_gpu_memory_used_bytes",
+        "GPU memory in use, with the driver's reserved part.",
+        _NODE_GPU,
+        ((labels, gpu.memory_used_bytes) for labels, gpu in placed),
+    )
+    yield _hami(
+        "hami_host_gpu_utilization_ratio",
+        "Time in which the GPU computed, 0 to 100.",
+        _NODE_GPU,
+        ((labels, gpu.busy_percent) for labels, gpu in placed),
+    )
+    yield _hami(
+        "hami_host_gpu_memory_controller_utilization_ratio",
+        "Time in which GPU memory was read or written, 0 to 100.",
+        _GPU,
+        ((labels, gpu.memory_busy_percent) for labels, gpu in named),
+    )
+    yield _hami(
+        "hami_host_gpu_temperature_celsius",
+        "Temperature of the GPU.",
+        _NODE_GPU,
+        ((labels, gpu.temperature_celsius) for labels, gpu in placed),
+    )
+    yield _hami(
+        "hami_host_gpu_power_usage_watts",
+        "Power drawn by the GPU.",
+        _NODE_GPU,
+        ((labels, gpu.power_watts) for labels, gpu in placed),
+    )
+    yield _family(
+        "topogpu_gpu_healthy",
+        "1 while the GPU is given to containers.",
+        _OUR_GPU,
+        (((str(device.index), device.uuid), device.healthy) for device in view.devices),
+    )
+    yield _family(
+        "topogpu_gpu_memory_bytes",
+        "Memory of the GPU.",
+        _OUR_GPU,
+        ((labels, gpu.memory_total_bytes) for labels, gpu in short),
+    )
+    yield _family(
+        "topogpu_gpu_nvlinks", "NVLinks of the GPU.", _OUR_GPU, ((labels, gpu.nvlinks) for labels, gpu in short)
+    )
+    yield _family(
+        "topogpu_gpu_nvlinks_active",
+        "NVLinks of the GPU that are up.",
+        _OUR_GPU,
+        ((labels, gpu.nvlinks_active) for labels, gpu in short),
+    )
+
+
+def usage_families(view: DaemonView, usage: Usage, now: float) -> Iterator[Metric]:
+    """Per share of a container; `now` is Unix time in seconds."""
+    rows = [(_vgpu_labels(vgpu), vgpu) for vgpu in usage.vgpus[:MOST_VGPUS]]
+    regions = [(labels, vgpu.region) for labels, vgpu in rows if vgpu.region is not None]
+    yield _hami(
+        "hami_vgpu_memory_used_bytes",
+        "GPU memory the container's processes use, by the driver where it tells, else by HAMi-core.",
+        _VGPU,
+        ((labels, vgpu.memory_used_bytes) for labels, vgpu in rows),
+    )
+    yield _hami(
+        "hami_vgpu_memory_limit_bytes",
+        "GPU memory the container was given.",
+        _VGPU,
+        ((labels, vgpu.memory_limit_bytes or None) for labels, vgpu in rows),
+    )
+    yield _hami(
+        "hami_container_device_utilization_ratio",
+        "Share of the GPU's SM time the container used, 0 to 100, by the driver where it tells, else by HAMi-core.",
+        _VGPU,
+        ((labels, vgpu.busy_percent) for labels, vgpu in rows),
+    )
+    yield _hami(
+        "hami_container_device_memory_bytes",
+        "GPU memory the container uses by HAMi-core's own account.",
+        _VGPU,
+        ((labels, region.total_bytes) for labels, region in regions),
+    )
+    yield _hami(
+        "hami_vgpu_memory_context_bytes",
+        "Part of HAMi-core's account: CUDA contexts.",
+        _VGPU,
+        ((labels, region.context_bytes) for labels, region in regions),
+    )
+    yield _hami(
+        "hami_vgpu_memory_module_bytes",
+        "Part of HAMi-core's account: loaded modules.",
+        _VGPU,
+        ((labels, region.module_bytes) for labels, region in regions),
+    )
+    yield _hami(
+        "hami_vgpu_memory_buffer_bytes",
+        "Part of HAMi-core's account: allocated buffers.",
+        _VGPU,
+        ((labels, region.buffer_bytes) for labels, region in regions),
+    )
+    yield _hami(
+        "hami_container_last_kernel_elapsed_seconds",
+        "Time since the container launched its last kernel.",
+        _VGPU,
+        ((labels, _elapsed(vgpu.last_kernel_unix_seconds, now)) for labels, vgpu in rows),
+    )
+    yield _hami(
+        "hami_mig_device_info",
+        "1 for each MIG instance that exists for a container.",
+        _MIG,
+        ((labels, 1) for labels in map(_mig_labels, usage.mig[:MOST_VGPUS]) if labels),
+    )
+    yield _family(
+        "topogpu_vgpu_core_limit_ratio",
+        "Share of the GPU's SM time the container was given, 1 being a whole GPU; missing without a limit.",
+        _VGPU,
+        ((labels, vgpu.core_limit_percent / 100 or None) for labels, vgpu in rows),
+    )
+    yield _family(
+        "topogpu_gpu_foreign_memory_used_bytes",
+        "GPU memory used by processes of no container that holds the GPU, such as the host's.",
+        _OUR_GPU,
+        (((str(gpu.index), gpu.uuid), usage.foreign_bytes.get(gpu.uuid)) for gpu in view.devices),
+    )
+
+
+def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterator[Metric]:
+    """The daemon's own state, and what it left out."""
+    dropped = max(0, len(usage.vgpus) - MOST_VGPUS) + max(0, len(usage.mig) - MOST_VGPUS)
+    for name, documentation, value in (
+        ("topogpu_kubelet_registered", "1 while kubelet knows this daemon.", view.registered),
+        (
+            "topogpu_api_server_stale",
+            "1 while the API server is away and the last state serves.",
+            bool(view.api_problem),
+        ),
+        ("topogpu_pods_known", "1 once the pods of this node have been listed.", view.pods_known),
+        ("topogpu_pods", "Pods of this node.", len(view.pods)),
+        ("topogpu_pods_unreadable", "Pods whose GPU annotations cannot be read.", usage.unreadable_pods),
+        ("topogpu_vgpus_dropped", "Shares and MIG instances left out here because there are too many.", dropped),
+        ("topogpu_regions_unreadable", "HAMi-core regions that cannot be read.", sample.unreadable_regions),
+        (
+            "topogpu_regions_dropped",
+            "HAMi-core regions not looked at because there are too many.",
+            sample.regions_left_out,
+        ),
+    ):
+        yield _family(name, documentation, (), [((), value)])
+
+
+def ages_family(name: str, documentation: str, label: str, seconds: Iterable[tuple[str, float]]) -> Metric:
+    return _family(name, documentation, (label,), (((what,), age) for what, age in seconds))
+
+
+def plain_family(name: str, documentation: str, value: float | None) -> Metric:
+    return _family(name, documentation, (), [((), value)])
+
+
+def _hami(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -> Metric:
+    zone, here = _ZONE
+    return _family(name, documentation, (*labels, zone), (((*values, here), value) for values, value in rows))
+
+
+def _family(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for values, value in rows:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+def _vgpu_labels(vgpu: VgpuUsage) -> Sequence[str]:
+    return (vgpu.namespace, vgpu.pod, vgpu.container, str(vgpu.position), vgpu.uuid)
+
+
+def _mig_labels(use: MigUse) -> Sequence[str]:
+    allocation, real = use.allocation, use.allocation.real
+    if real is None:
+        return ()
+    whose = (use.namespace, use.pod, use.container, str(allocation.device), allocation.gpu)
+    instance = (real.uuid, allocation.instance.profile, str(real.gpu_instance), str(real.compute_instance))
+    return (*whose, *instance)
+
+
+def _elapsed(since: int | None, now: float) -> float | None:
+    return None if since is None else max(0.0, now - since)

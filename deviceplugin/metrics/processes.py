@@ -1,0 +1,32 @@
+"""Edge to the host's processes, through psutil: which pod's container a pid runs in."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from deviceplugin.usage.cgroups import LONGEST_TEXT, CgroupOwner, owner_of
+
+
+def use_host_proc(root: str) -> None:
+    """Where the host's /proc is mounted, for a daemon outside the host's PID namespace. For the whole process."""
+    psutil.PROCFS_PATH = root
+
+
+def owners_of(pids: Iterable[int]) -> Mapping[int, CgroupOwner]:
+    """Host processes, zombies and those that went meanwhile are missing."""
+    owners = {pid: _owner(pid) for pid in pids}
+    return {pid: owner for pid, owner in owners.items() if owner is not None}
+
+
+def _owner(pid: int) -> CgroupOwner | None:
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        with (Path(psutil.PROCFS_PATH) / str(pid) / "cgroup").open(encoding="utf-8", errors="replace") as file:
+            text = file.read(LONGEST_TEXT)
+        # The pid may have passed to another process while the file was read.
+        return owner_of(text) if process.is_running() else None
+    except (psutil.Error, OSError):
+        return None

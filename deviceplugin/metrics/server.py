@@ -1,0 +1,154 @@
+"""Edge to Prometheus and kubelet's probes: `/metrics`, `/healthz`, `/readyz` over HTTP."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from aiohttp import web
+
+from deviceplugin.metrics.metrics import CONTENT_TYPE, Metrics
+from deviceplugin.metrics.view import DaemonView, readiness
+from deviceplugin.usage.accounts import NodeSample
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FRESH_SECONDS = 1.0
+"""The driver is asked at most this often, however many scrape."""
+WAIT_SECONDS = 3.0
+"""How long a scrape waits for a fresh sample before the last one is served."""
+_HIGHEST_PORT = 65_535
+
+
+class MetricsAddressUnusable(Exception):
+    """No address, or nobody can listen there; one sentence."""
+
+
+class Call(Protocol):
+    """Runs a blocking function on the thread that owns NVML."""
+
+    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    sample: NodeSample
+    at: float
+
+
+class Samples:
+    """The node's last sample, taken again by whoever asks for it when it is old."""
+
+    def __init__(
+        self, take: Callable[[], NodeSample], call: Call, metrics: Metrics, *, monotonic: Callable[[], float]
+    ) -> None:
+        self._take = take
+        self._call = call
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._last: _Taken | None = None
+        self._taking: asyncio.Task[None] | None = None
+
+    async def current(self, wait_seconds: float = WAIT_SECONDS) -> tuple[NodeSample | None, float | None]:
+        """Sample and its age in seconds; an old one when a fresh one takes too long, None before the first."""
+        if self._last is None or self._age(self._last) >= FRESH_SECONDS:
+            if self._taking is None or self._taking.done():
+                self._taking = asyncio.create_task(self._refresh())
+            await asyncio.wait([self._taking], timeout=wait_seconds)
+        last = self._last
+        return (None, None) if last is None else (last.sample, self._age(last))
+
+    async def close(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._taking
+
+    def _age(self, taken: _Taken) -> float:
+        return self._monotonic() - taken.at
+
+    async def _refresh(self) -> None:
+        started = self._monotonic()
+        try:
+            sample = await self._call(self._take)
+        except Exception as error:
+            # Whatever it is, the daemon goes on; the age of the last sample tells.
+            log.warning("the GPUs' usage could not be read: %s", error)
+            return
+        self._last = _Taken(sample, self._monotonic())
+        self._metrics.nvml_read("usage", self._last.at - started)
+
+
+class MetricsServer:
+    """`view` is called at every scrape; it must not block."""
+
+    def __init__(self, address: str, metrics: Metrics, samples: Samples, view: Callable[[], DaemonView]) -> None:
+        """Raises MetricsAddressUnusable."""
+        self._host, self._port = split_address(address)
+        self._address = address
+        self._metrics = metrics
+        self._samples = samples
+        self._view = view
+        self.port: int | None = None
+        """Where it listens, once it does: for port 0 the one that was free."""
+        self.listening = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises MetricsAddressUnusable."""
+        runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await self._listen(runner)
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+            await self._samples.close()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        try:
+            await web.TCPSite(runner, self._host, self._port).start()
+        except OSError as error:
+            # asyncio writes its own words and the address before the reason.
+            problem = (error.strerror or str(error)).rpartition(": ")[2]
+            raise MetricsAddressUnusable(
+                f"cannot serve metrics on {self._address}: {problem}; choose another address"
+            ) from error
+        self.port = int(runner.addresses[0][1])
+        log.info("metrics are served on port %d", self.port)
+        self.listening.set()
+
+    def _application(self) -> web.Application:
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/metrics", self._scrape),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+            ]
+        )
+        return application
+
+    async def _scrape(self, _: web.Request) -> web.Response:
+        sample, age = await self._samples.current()
+        page = self._metrics.exposition(self._view(), sample, age)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        """That the event loop answers is all there is to know: what ails the GPUs, no restart cures."""
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        answer = readiness(self._view())
+        return web.Response(status=200 if answer.ready else 503, text=f"{answer.sentence}\n")
+
+
+def split_address(address: str) -> tuple[str | None, int]:
+    """Host (None for all of them) and port of `:9394`, `host:9394` or `[::1]:9394`. Raises MetricsAddressUnusable."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port) <= _HIGHEST_PORT):
+        raise MetricsAddressUnusable(f"{address!r} is no address to serve metrics on; write one like :9394")
+    return host.removeprefix("[").removesuffix("]") or None, int(port)

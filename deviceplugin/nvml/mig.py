@@ -1,0 +1,63 @@
+"""MIG devices of a GPU as NVML tells them."""
+
+import math
+from typing import Any
+
+from deviceplugin.machine.readings import GpuReading, MigReading
+from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, as_text
+from proto.devices import DeviceUUID
+
+_MEMORY_SLICES = 8
+"""A profile's name rounds its memory up to eighths of the GPU's (NVIDIA/go-nvlib pkg/nvlib/device/mig_profile.go)."""
+
+
+def read_mig_devices(
+    calls: NvmlCalls, handle: object, gpu: GpuReading
+) -> tuple[tuple[MigReading, ...], tuple[str, ...]]:
+    """The MIG devices that say who they are, and a sentence for each that does not. Raises GpuGone."""
+    found: list[MigReading] = []
+    problems: list[str] = []
+    for place in range(calls.ask_or(0, "nvmlDeviceGetMaxMigDeviceCount", handle)):
+        try:
+            device = calls.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
+            found.append(_read(calls, device, gpu))
+        except GpuGone:
+            raise
+        except CallFailed as error:
+            if error.code != NOT_FOUND:  # places that hold no device lie between others
+                problems.append(f"MIG device {place}: {error.problem}")
+    return tuple(found), tuple(problems)
+
+
+def _read(calls: NvmlCalls, handle: object, gpu: GpuReading) -> MigReading:
+    """Raises CallFailed."""
+    calls.forget_refusals(handle)  # it may have been that of another device before
+    memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle)
+    return MigReading(
+        uuid=DeviceUUID(as_text(calls.ask("nvmlDeviceGetUUID", handle))),
+        profile=_profile(calls, handle, gpu.memory_mib),
+        gi=calls.ask("nvmlDeviceGetGpuInstanceId", handle),
+        ci=calls.ask("nvmlDeviceGetComputeInstanceId", handle),
+        parent=gpu.uuid,
+        parent_minor=gpu.minor,
+        memory_mib=memory.total // 1_048_576 if memory is not None else None,
+    )
+
+
+def _profile(calls: NvmlCalls, handle: object, gpu_memory_mib: int | None) -> str:
+    """As the device's name ends, else as its size is called. Raises CallFailed."""
+    profile = as_text(calls.ask_or("", "nvmlDeviceGetName", handle)).partition(" MIG ")[2].strip()
+    if profile:
+        return profile
+    size: Any = calls.ask("nvmlDeviceGetAttributes", handle)
+    slices = (size.computeInstanceSliceCount, size.gpuInstanceSliceCount)
+    compute = f"{slices[0]}c." if slices[0] != slices[1] else ""
+    return f"{compute}{slices[1]}g.{_named_gb(size.memorySizeMB, gpu_memory_mib)}gb"
+
+
+def _named_gb(memory_mib: int, gpu_memory_mib: int | None) -> int:
+    """4864 MiB of 40960 are called 5gb."""
+    if gpu_memory_mib is None:
+        return round(memory_mib / 1024)
+    share = math.ceil(memory_mib / gpu_memory_mib * _MEMORY_SLICES) / _MEMORY_SLICES
+    return round(share * math.ceil(gpu_memory_mib / 1024))

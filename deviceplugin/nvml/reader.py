@@ -1,0 +1,306 @@
+"""The driver's library, through nvidia-ml-py: a machine as it reads now.
+
+Calls block and belong to one thread. Every GPU, call and pair fails by itself.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from deviceplugin.health.step import recovery_problem
+from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
+from deviceplugin.machine.readings import Fabric, GpuReading, MachineReading, PairReading
+from deviceplugin.nvml.calls import UNINITIALIZED, CallFailed, GpuGone, NvmlCalls, as_text
+from deviceplugin.nvml.links import Links, address_key, read_links, read_pair
+from deviceplugin.nvml.mig import read_mig_devices
+from deviceplugin.nvml.signals import RECOVERY_ACTION_FIELD
+from deviceplugin.nvml.sysfs import Sysfs
+from proto.devices import DeviceUUID
+
+_MASK_WORDS = 64
+"""64-bit words of an affinity mask: 4096 CPUs or NUMA nodes, the kernel's own limit."""
+
+_INIT_PROBLEMS = {
+    9: "the NVIDIA driver is not loaded on this machine",
+    12: "no NVIDIA driver on this machine: libnvidia-ml.so.1 is not found",
+    18: "the NVIDIA driver was upgraded under this process; restart it",
+    28: "the NVIDIA driver finds no GPU on this machine",
+    999: "the NVIDIA driver answers nothing but 'unknown error'; restart this process, its access to GPUs may be gone",
+}
+_RESTART_CODES = (18, 999)
+_NOBODY = DeviceUUID("")
+_GONE_PROBLEMS = {
+    9: "the NVIDIA driver was unloaded under this process; restart it",
+    18: _INIT_PROBLEMS[18],
+    999: _INIT_PROBLEMS[999],
+}
+"""Once it had worked: a library in memory does not find another driver."""
+
+
+class NvmlUnavailable(Exception):
+    """No library, no driver or no access, in one sentence. `needs_restart`: only a new process can see it again."""
+
+    def __init__(self, problem: str, *, needs_restart: bool = False) -> None:
+        super().__init__(problem)
+        self.needs_restart = needs_restart
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    reading: GpuReading
+    handle: object = None
+    links: Links | None = None
+    problems: tuple[str, ...] = ()
+    """What is wrong with parts of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one place of the enumeration says of itself. With a problem it says nothing certain."""
+
+    index: int
+    handle: object = None
+    bus_id: str = ""
+    uuid: DeviceUUID = _NOBODY
+    name: str = ""
+    problem: str = ""
+
+
+class Nvml:
+    """NVML of this process. `library` is a path to load instead of the loader's libnvidia-ml.so.1."""
+
+    def __init__(self, library: str | None = None, *, sysfs_root: Path = Path("/sys")) -> None:
+        self._library = library
+        self._sysfs = Sysfs(sysfs_root)
+        self._calls: NvmlCalls | None = None
+        self._known: dict[DeviceUUID, GpuReading] = {}
+        self._handles: dict[DeviceUUID, object] = {}
+
+    def open(self) -> None:
+        """Loads and initialises the library once. Raises NvmlUnavailable."""
+        if self._calls is not None:
+            return
+        import pynvml  # noqa: PLC0415 - only a process that reads GPUs pays for it
+
+        if self._library is not None:
+            try:
+                pynvml.nvmlLib = ctypes.CDLL(self._library)
+            except OSError as error:
+                raise NvmlUnavailable(f"cannot load the NVML library {self._library}: {error}") from error
+        calls = NvmlCalls(pynvml)
+        try:
+            calls.ask("nvmlInit")
+        except CallFailed as error:
+            problem = _INIT_PROBLEMS.get(error.code, f"the NVIDIA driver cannot be used: {error.problem}")
+            raise NvmlUnavailable(problem, needs_restart=error.code in _RESTART_CODES) from error
+        self._calls = calls
+
+    def close(self) -> None:
+        """Lets the driver go; what was known of the GPUs stays."""
+        if self._calls is not None:
+            with suppress(CallFailed):
+                self._calls.ask("nvmlShutdown")
+            self._calls = None
+            self._handles = {}
+
+    def calls(self) -> NvmlCalls:
+        """The opened library, for other readers on the thread that owns it. Raises NvmlUnavailable."""
+        self.open()
+        if self._calls is None:
+            raise NvmlUnavailable("NVML is not open")
+        return self._calls
+
+    def handles(self) -> Mapping[DeviceUUID, object]:
+        """Handles of the GPUs that answered the last reading; they die with `close`."""
+        return self._handles
+
+    def read_machine(self) -> MachineReading:
+        """All GPUs and pairs now; opens the library when needed. Raises NvmlUnavailable.
+
+        A GPU lost since an earlier reading keeps its last reading with a problem; one never seen is only a problem.
+        """
+        count = self._count()
+        calls = self.calls()
+        gpus, problems = self._read_gpus(calls, count)
+        self._known = {gpu.reading.uuid: replace(gpu.reading, problem="") for gpu in gpus}
+        self._handles = {gpu.reading.uuid: gpu.handle for gpu in gpus if gpu.handle is not None}
+        return MachineReading(
+            driver=_driver(calls),
+            cpu=self._sysfs.cpu_model(),
+            gpus=tuple(gpu.reading for gpu in gpus),
+            pairs=_read_pairs(calls, gpus),
+            problems=tuple(problems),
+        )
+
+    def _count(self) -> int:
+        """A library that was shut down under us is initialised again. Raises NvmlUnavailable."""
+        try:
+            try:
+                return int(self.calls().ask("nvmlDeviceGetCount"))
+            except CallFailed as error:
+                if error.code != UNINITIALIZED:
+                    raise
+                self._calls = None
+                return int(self.calls().ask("nvmlDeviceGetCount"))
+        except CallFailed as error:
+            raise NvmlUnavailable(
+                _GONE_PROBLEMS.get(error.code, f"the NVIDIA driver does not count its GPUs: {error.problem}"),
+                needs_restart=error.code in _GONE_PROBLEMS,
+            ) from error
+
+    def _read_gpus(self, calls: NvmlCalls, count: int) -> tuple[list[_Gpu], list[str]]:
+        found = [_find(calls, index) for index in range(count)]
+        addresses = frozenset(address_key(one.bus_id) for one in found if one.bus_id)
+        cpus_of_node = self._sysfs.cpus_of_node()
+        missing = [gpu for uuid, gpu in self._known.items() if uuid not in {one.uuid for one in found}]
+        gpus: list[_Gpu] = []
+        problems: list[str] = []
+        for one in found:
+            if one.problem:
+                problems.append(f"GPU {one.index}: {one.problem}")
+                known = _recognised(one, missing)
+                if known is not None:
+                    missing.remove(known)
+                    gpus.append(_Gpu(replace(known, index=one.index, problem=one.problem)))
+                continue
+            gpu = self._read_gpu(calls, one, addresses, cpus_of_node)
+            problems += [f"GPU {one.index}: {problem}" for problem in (gpu.reading.problem, *gpu.problems) if problem]
+            gpus.append(gpu)
+        return gpus, problems
+
+    def _read_gpu(
+        self, calls: NvmlCalls, found: _Found, addresses: frozenset[str], cpus_of_node: dict[int, frozenset[int]]
+    ) -> _Gpu:
+        known = self._known.get(found.uuid)
+        bus_id = found.bus_id or (known.bus_id if known else "")
+        gpu = GpuReading(index=found.index, uuid=found.uuid, name=found.name, bus_id=bus_id)
+        try:
+            gpu, problems = _with_mig(calls, found.handle, gpu, known)
+            links = read_links(calls, found.handle, addresses, self._sysfs.is_switch)
+            gpu = self._with_places(calls, found.handle, _with_abilities(calls, found.handle, gpu), cpus_of_node)
+        except GpuGone as error:
+            return _Gpu(replace(known or gpu, index=found.index, problem=error.problem))
+        return _Gpu(
+            replace(
+                gpu,
+                switch_links=links.switch_links,
+                switch_evidence=links.evidence,
+                nvlink_version=links.version,
+                nvlink_mbps=links.mbps,
+            ),
+            found.handle,
+            links,
+            problems,
+        )
+
+    def _with_places(
+        self, calls: NvmlCalls, handle: object, gpu: GpuReading, cpus_of_node: dict[int, frozenset[int]]
+    ) -> GpuReading:
+        nodes = mask_bits(calls.ask_or((), "nvmlDeviceGetMemoryAffinity", handle, _MASK_WORDS, 0))
+        cpus = mask_bits(calls.ask_or((), "nvmlDeviceGetCpuAffinity", handle, _MASK_WORDS))
+        return replace(
+            gpu,
+            numa=host_node(self._sysfs.numa_node(gpu.bus_id), nodes, cpus, cpus_of_node),
+            own_numa=calls.ask_or(None, "nvmlDeviceGetNumaNodeId", handle),
+            cpu_affinity=format_cpu_list(cpus),
+            numa_affinity=format_cpu_list(nodes),
+        )
+
+
+def _find(calls: NvmlCalls, index: int) -> _Found:
+    """Name and UUID make a GPU; its address is wanted."""
+    handle, bus_id = None, ""
+    try:
+        handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
+        with suppress(CallFailed):
+            bus_id = as_text(calls.ask("nvmlDeviceGetPciInfo", handle).busId).upper()
+        uuid = DeviceUUID(as_text(calls.ask("nvmlDeviceGetUUID", handle)))
+        return _Found(index, handle, bus_id, uuid, as_text(calls.ask("nvmlDeviceGetName", handle)))
+    except CallFailed as error:
+        return _Found(index, handle, bus_id, problem=error.problem)
+
+
+def _recognised(lost: _Found, missing: Sequence[GpuReading]) -> GpuReading | None:
+    """The known GPU that no longer says who it is: by its address, else by its place, else as the only one missing."""
+    if lost.bus_id:
+        return next((gpu for gpu in missing if gpu.bus_id == lost.bus_id), None)
+    in_place = next((gpu for gpu in missing if gpu.index == lost.index), None)
+    return missing[0] if in_place is None and len(missing) == 1 else in_place
+
+
+def _with_mig(
+    calls: NvmlCalls, handle: object, gpu: GpuReading, known: GpuReading | None
+) -> tuple[GpuReading, tuple[str, ...]]:
+    """Read before all else: MIG decides what the GPU answers at all. Raises GpuGone."""
+    if known is None:
+        calls.forget_refusals(handle)
+    before = known is not None and known.mig_enabled
+    enabled = calls.ask_or([int(before), 0], "nvmlDeviceGetMigMode", handle)[0] == 1
+    if before != enabled:
+        calls.forget_refusals(handle)
+    memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle)
+    gpu = replace(
+        gpu,
+        memory_mib=memory.total // 1_048_576 if memory is not None else None,
+        minor=calls.ask_or(None, "nvmlDeviceGetMinorNumber", handle),
+        mig_enabled=enabled,
+    )
+    if not enabled:
+        return gpu, ()
+    devices, problems = read_mig_devices(calls, handle, gpu)
+    return replace(gpu, mig_devices=devices), problems
+
+
+def _with_abilities(calls: NvmlCalls, handle: object, gpu: GpuReading) -> GpuReading:
+    return replace(
+        gpu,
+        # The current generation drops when idle, the maximum width can exceed the slot.
+        pcie_gen=calls.ask_or(None, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        pcie_width=calls.ask_or(None, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        fabric=_fabric(calls, handle),
+        problem=recovery_problem(calls.field(handle, RECOVERY_ACTION_FIELD)),
+    )
+
+
+def _fabric(calls: NvmlCalls, handle: object) -> Fabric | None:
+    """None before Hopper and on drivers without the call."""
+    make = getattr(calls.pynvml, "c_nvmlGpuFabricInfoV_t", None)
+    if make is None:
+        return None
+    info = make()
+    if calls.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
+        return None
+    cluster = str(UUID(bytes=bytes(info.clusterUuid)))
+    return Fabric(state=info.state, status=info.status, cluster=cluster, clique=info.cliqueId)
+
+
+def _driver(calls: NvmlCalls) -> str:
+    try:
+        return as_text(calls.ask("nvmlSystemGetDriverVersion"))
+    except CallFailed:
+        return ""
+
+
+def _read_pairs(calls: NvmlCalls, gpus: list[_Gpu]) -> dict[tuple[int, int], PairReading]:
+    """Pairs of a GPU that cannot be asked are left out: what was known of its links no longer holds.
+
+    So are those of a GPU that goes meanwhile; the call does not say which of the two it was, the next reading does.
+    """
+    pairs: dict[tuple[int, int], PairReading] = {}
+    for first, second in combinations(gpus, 2):
+        if first.links is not None and second.links is not None:
+            with suppress(GpuGone):
+                pair = _read_pair(calls, first, first.links, second, second.links)
+                pairs[first.reading.index, second.reading.index] = pair
+    return pairs
+
+
+def _read_pair(calls: NvmlCalls, first: _Gpu, first_links: Links, second: _Gpu, second_links: Links) -> PairReading:
+    there = first_links.peers.get(address_key(second.reading.bus_id), 0)
+    back = second_links.peers.get(address_key(first.reading.bus_id), 0)
+    return read_pair(calls, (first.handle, second.handle), there, back)

@@ -1,0 +1,65 @@
+"""The kernel's files about PCI devices, NUMA nodes and CPUs. A file that is not there answers "unknown"."""
+
+from pathlib import Path
+
+from deviceplugin.machine.numa import parse_cpu_list
+from proto.devices import UNKNOWN_NUMA
+
+
+class Sysfs:
+    """Reads below `root`, which is /sys unless a container mounts the host's elsewhere."""
+
+    def __init__(self, root: Path, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+        self._root = root
+        self._cpuinfo = cpuinfo
+
+    def numa_node(self, bus_id: str) -> int:
+        """Node of a PCI device given by its NVML bus id; UNKNOWN_NUMA if the kernel does not tell."""
+        text = self._read(f"bus/pci/devices/{kernel_address(bus_id)}/numa_node")
+        try:
+            return int(text)
+        except ValueError:
+            return UNKNOWN_NUMA
+
+    def is_switch(self, bus_id: str) -> bool:
+        """NVSwitches are PCI class 0x0680, a bridge to something else."""
+        return self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class").startswith("0x0680")
+
+    def cpus_of_node(self) -> dict[int, frozenset[int]]:
+        """CPUs of each NUMA node; empty for nodes that are memory only."""
+        nodes: dict[int, frozenset[int]] = {}
+        for folder in (self._root / "devices/system/node").glob("node[0-9]*"):
+            number = folder.name.removeprefix("node")
+            if number.isdecimal():
+                nodes[int(number)] = self._cpu_list(f"devices/system/node/{folder.name}/cpulist")
+        return nodes
+
+    def cpu_model(self) -> str:
+        """As /proc/cpuinfo names it, "" if it does not."""
+        try:
+            lines = self._cpuinfo.read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        named = (line.partition(":")[2].strip() for line in lines if line.lower().startswith(("model name", "cpu\t")))
+        return next(named, "")
+
+    def _cpu_list(self, path: str) -> frozenset[int]:
+        try:
+            return parse_cpu_list(self._read(path))
+        except ValueError:
+            return frozenset()
+
+    def _read(self, path: str) -> str:
+        try:
+            return (self._root / path).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+
+def kernel_address(bus_id: str) -> str:
+    """NVML writes eight domain digits in upper case, the kernel four or more in lower case."""
+    domain, _, rest = bus_id.lower().partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest}"
+    except ValueError:
+        return bus_id.lower()

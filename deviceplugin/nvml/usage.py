@@ -1,0 +1,117 @@
+"""What is in use now, GPU by GPU: memory, engines, temperature, power, NVLinks, processes.
+
+Memory is NVML's memory info version 1, whose `used` contains the driver's reserved part: every driver has it, and
+HAMi's metrics mean it. Calls block and belong to the thread that owns NVML; each may be refused by itself.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls
+from deviceplugin.usage.accounts import GpuProcess, GpuSample
+from proto.devices import DeviceUUID
+
+_DIE = 0
+"""nvmlTemperatureSensors_t of the GPU itself."""
+_NOT_FOUND = 6
+_INSUFFICIENT_SIZE = 7
+_LIST_ATTEMPTS = 3
+_PROCESS_LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+
+
+class UsageReader:
+    """Remembers up to when each GPU's process samples were read, so that the next reading has only younger ones."""
+
+    def __init__(self) -> None:
+        self._read_until_us: dict[DeviceUUID, int] = {}
+
+    def read(self, calls: NvmlCalls, handles: Mapping[DeviceUUID, object]) -> tuple[GpuSample, ...]:
+        """One sample a GPU; a GPU that is gone has an empty one."""
+        return tuple(self._sample(calls, uuid, handle) for uuid, handle in handles.items())
+
+    def _sample(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> GpuSample:
+        try:
+            memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle)
+            rates: Any = calls.ask_or(None, "nvmlDeviceGetUtilizationRates", handle)
+            milliwatts = calls.ask_or(None, "nvmlDeviceGetPowerUsage", handle)
+            links = _link_states(calls, handle)
+            return GpuSample(
+                uuid=uuid,
+                memory_total_bytes=memory and memory.total,
+                memory_used_bytes=memory and memory.used,
+                busy_percent=rates and rates.gpu,
+                memory_busy_percent=rates and rates.memory,
+                temperature_celsius=calls.ask_or(None, "nvmlDeviceGetTemperature", handle, _DIE),
+                power_watts=None if milliwatts is None else milliwatts / 1000,
+                nvlinks=len(links),
+                nvlinks_active=sum(links),
+                processes=self._processes(calls, uuid, handle),
+            )
+        except GpuGone:
+            return GpuSample(uuid=uuid)
+
+    def _processes(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> tuple[GpuProcess, ...] | None:
+        lists = [_listed(calls, function, handle) for function in _PROCESS_LISTS]
+        if lists[0] is None:
+            return None
+        used: dict[int, int | None] = {}
+        for processes in lists:
+            # A process that computes and draws is in two lists, each with all its memory.
+            for pid, there in (processes or {}).items():
+                before = used.get(pid)
+                used[pid] = there if before is None else max(before, there or 0)
+        busy = self._busy(calls, uuid, handle)
+        return tuple(
+            GpuProcess(pid=pid, used_bytes=used[pid], sm_percent=None if busy is None else busy.get(pid, 0))
+            for pid in sorted(used)
+        )
+
+    def _busy(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> Mapping[int, int] | None:
+        """Percent of SM time by pid since the last reading; None where the driver does not tell. Raises GpuGone."""
+        since = self._read_until_us.get(uuid, 0)
+        try:
+            samples: list[Any] = calls.ask("nvmlDeviceGetProcessUtilization", handle, since)
+        except GpuGone:
+            raise
+        except CallFailed as error:
+            return {} if error.code == _NOT_FOUND else None
+        self._read_until_us[uuid] = max([since, *(sample.timeStamp for sample in samples)])
+        # Youngest last; the array may have more places than the driver filled.
+        ordered = sorted(samples, key=lambda sample: sample.timeStamp)
+        return {int(sample.pid): int(sample.smUtil) for sample in ordered if sample.pid}
+
+
+def _link_states(calls: NvmlCalls, handle: object) -> list[bool]:
+    """Of each NVLink whether it is active; the list ends where the driver refuses a link."""
+    states: list[bool] = []
+    for number in range(calls.pynvml.NVML_NVLINK_MAX_LINKS):
+        state = calls.ask_or(None, "nvmlDeviceGetNvLinkState", handle, number)
+        if state is None:
+            break
+        states.append(bool(state))
+    return states
+
+
+def _listed(calls: NvmlCalls, function: str, handle: object) -> Mapping[int, int | None] | None:
+    """Bytes by pid, summed over MIG instances; None where the list is refused. Raises GpuGone."""
+    for _ in range(_LIST_ATTEMPTS):
+        try:
+            processes: list[Any] = calls.ask(function, handle)
+        except GpuGone:
+            raise
+        except CallFailed as error:
+            # The list may grow between asking its size and reading it.
+            if error.code == _INSUFFICIENT_SIZE:
+                continue
+            return None
+        used: dict[int, int | None] = {}
+        for process in processes:
+            before = used.get(process.pid, 0)
+            told = before is not None and process.usedGpuMemory is not None
+            used[process.pid] = before + process.usedGpuMemory if told else None
+        return used
+    return None

@@ -1,0 +1,1 @@
+"""Who uses how much of a GPU. Pure."""

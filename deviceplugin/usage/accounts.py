@@ -1,0 +1,263 @@
+"""Who uses how much of which GPU: decided shares, the driver's processes and HAMi-core's regions brought together."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deviceplugin.usage.cgroups import CgroupOwner
+from deviceplugin.usage.shared_region import Region, RegionDevice
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
+from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations
+from proto.annotations.pod_devices import decode_pod_devices
+from proto.devices import DeviceShare, DeviceUUID
+from proto.kubernetes.objects import Container, ContainerStatus, Pod
+
+_MIB = 1 << 20
+_OVER = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    pid: int
+    """The host's."""
+    used_bytes: int | None
+    """None where the driver does not tell."""
+    sm_percent: int | None
+    """Of the whole GPU's SM time; None where the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One GPU at one moment; None is what the driver does not tell."""
+
+    uuid: DeviceUUID
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    """With the driver's own reserved part (NVML's memory info version 1)."""
+    busy_percent: int | None = None
+    memory_busy_percent: int | None = None
+    """Time in which device memory was read or written."""
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    nvlinks: int | None = None
+    nvlinks_active: int | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    """Of all kinds, one entry per pid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSample:
+    """The whole node at one moment."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    owners: Mapping[int, CgroupOwner] = field(default_factory=dict)
+    """By the host's pid; a process without pod is missing."""
+    regions: Mapping[tuple[str, str], Region] = field(default_factory=dict)
+    """By pod UID and container name."""
+    unreadable_regions: int = 0
+    regions_left_out: int = 0
+    """Beyond the number that is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VgpuUsage:
+    """One share of one container: what it may, and what it does."""
+
+    namespace: str
+    pod: str
+    container: str
+    position: int
+    """Of the GPU in its container, by NVML index: CUDA's ordinal."""
+    uuid: DeviceUUID
+    memory_limit_bytes: int
+    """0 means no limit of its own."""
+    core_limit_percent: int
+    memory_used_bytes: int | None
+    """By the driver's processes, else by HAMi-core's own account."""
+    busy_percent: int | None
+    """As above."""
+    region: RegionDevice | None = None
+    last_kernel_unix_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigUse:
+    """A MIG instance that exists for a container."""
+
+    namespace: str
+    pod: str
+    container: str
+    allocation: MigAllocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    vgpus: tuple[VgpuUsage, ...] = ()
+    mig: tuple[MigUse, ...] = ()
+    foreign_bytes: Mapping[DeviceUUID, int] = field(default_factory=dict)
+    """Memory used by processes of no container that holds the GPU: the host's, or somebody who got around us."""
+    unreadable_pods: int = 0
+    """Whose annotations are in no form that is understood; their containers are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A container that holds shares, and its place among all holders."""
+
+    pod: Pod
+    name: str
+    container_id: str
+    shares: tuple[DeviceShare, ...]
+
+    def holds(self, uuid: DeviceUUID) -> bool:
+        return any(gpu_of(share) == uuid for share in self.shares)
+
+
+def gpu_of(share: DeviceShare) -> DeviceUUID:
+    """HAMi 2.5 to 2.9 append `[template-slot]` to the UUID of a GPU in MIG mode."""
+    return DeviceUUID(share.uuid.partition("[")[0])
+
+
+def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceUUID, int]) -> Usage:
+    """Of every container that runs or will run. `indices` are the GPUs' NVML indices."""
+    holders: list[_Holder] = []
+    mig: list[MigUse] = []
+    unreadable = 0
+    for pod in pods:
+        try:
+            holders += _holders(pod)
+            mig += _mig_uses(pod)
+        except AnnotationError:
+            unreadable += 1
+    used, foreign = _attribute(holders, sample)
+    gpus = {gpu.uuid: gpu for gpu in sample.gpus}
+    vgpus = [row for holder in holders for row in _rows(holder, used, gpus, sample.regions, indices)]
+    return Usage(vgpus=tuple(vgpus), mig=tuple(mig), foreign_bytes=foreign, unreadable_pods=unreadable)
+
+
+def _holders(pod: Pod) -> list[_Holder]:
+    """Containers with shares that have not ended. Raises AnnotationError."""
+    value = pod.metadata.annotations.get(DEVICES_ALLOCATED)
+    if value is None or pod.status.phase in _OVER:
+        return []
+    containers = _containers(pod)
+    statuses = {status.name: status for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
+    holders = []
+    for container, shares in zip(
+        containers, decode_pod_devices(DEVICES_ALLOCATED, value, len(containers)), strict=True
+    ):
+        status = statuses.get(container.name, ContainerStatus())
+        if shares and status.state.terminated is None:
+            # The wire has `containerd://<id>`.
+            holders.append(_Holder(pod, container.name, status.container_id.rpartition("/")[2], shares))
+    return holders
+
+
+def _mig_uses(pod: Pod) -> list[MigUse]:
+    """Raises AnnotationError."""
+    value = pod.metadata.annotations.get(MIG_ALLOCATIONS)
+    if value is None or pod.status.phase in _OVER:
+        return []
+    containers = _containers(pod)
+    return [
+        MigUse(
+            namespace=pod.metadata.namespace,
+            pod=pod.metadata.name,
+            container=containers[allocation.container].name,
+            allocation=allocation,
+        )
+        for allocation in decode_mig_allocations(value)
+        if allocation.real is not None and allocation.container < len(containers)
+    ]
+
+
+def _containers(pod: Pod) -> Sequence[Container]:
+    """As annotations count them."""
+    return [*pod.spec.init_containers, *pod.spec.containers]
+
+
+_Used = Mapping[tuple[str, str, DeviceUUID], tuple[GpuProcess, ...]]
+"""By pod UID, container name and GPU."""
+
+
+def _attribute(holders: Sequence[_Holder], sample: NodeSample) -> tuple[_Used, Mapping[DeviceUUID, int]]:
+    used: dict[tuple[str, str, DeviceUUID], tuple[GpuProcess, ...]] = {}
+    foreign: dict[DeviceUUID, int] = {}
+    for gpu in sample.gpus:
+        if gpu.processes is None:
+            continue
+        here = [holder for holder in holders if holder.holds(gpu.uuid)]
+        used |= {(holder.pod.metadata.uid, holder.name, gpu.uuid): () for holder in here}
+        foreign[gpu.uuid] = 0
+        for process in gpu.processes:
+            holder = _holder_of(sample.owners.get(process.pid), here)
+            if holder is None:
+                foreign[gpu.uuid] += process.used_bytes or 0
+            else:
+                key = (holder.pod.metadata.uid, holder.name, gpu.uuid)
+                used[key] = (*used[key], process)
+    return used, foreign
+
+
+def _holder_of(owner: CgroupOwner | None, holders: Sequence[_Holder]) -> _Holder | None:
+    """By container id; a container too new for its pod's status is known by being the pod's only one on the GPU."""
+    if owner is None:
+        return None
+    of_pod = [holder for holder in holders if holder.pod.metadata.uid == owner.pod_uid]
+    exact = [holder for holder in of_pod if holder.container_id == owner.container_id]
+    return exact[0] if exact else of_pod[0] if len(of_pod) == 1 else None
+
+
+def _rows(
+    holder: _Holder,
+    used: _Used,
+    gpus: Mapping[DeviceUUID, GpuSample],
+    regions: Mapping[tuple[str, str], Region],
+    indices: Mapping[DeviceUUID, int],
+) -> Iterable[VgpuUsage]:
+    metadata = holder.pod.metadata
+    region = regions.get((metadata.uid, holder.name))
+    devices = {device.uuid: device for device in region.devices} if region is not None else {}
+    ordered = sorted(holder.shares, key=lambda share: indices.get(gpu_of(share), len(indices)))
+    for position, share in enumerate(ordered):
+        uuid = gpu_of(share)
+        account = devices.get(uuid)
+        processes = used.get((metadata.uid, holder.name, uuid))
+        yield VgpuUsage(
+            namespace=metadata.namespace,
+            pod=metadata.name,
+            container=holder.name,
+            position=position,
+            uuid=uuid,
+            memory_limit_bytes=share.memory_mib * _MIB or _whole(gpus.get(uuid)),
+            core_limit_percent=share.cores,
+            memory_used_bytes=_memory_used(processes, account),
+            busy_percent=_busy(processes, account),
+            region=account,
+            last_kernel_unix_seconds=region.last_kernel_unix_seconds if region and account else None,
+        )
+
+
+def _whole(gpu: GpuSample | None) -> int:
+    """A share without a size is the whole GPU."""
+    return (gpu.memory_total_bytes or 0) if gpu is not None else 0
+
+
+def _memory_used(processes: Sequence[GpuProcess] | None, account: RegionDevice | None) -> int | None:
+    told = None if processes is None else _sum(process.used_bytes for process in processes)
+    return account.total_bytes if told is None and account is not None else told
+
+
+def _busy(processes: Sequence[GpuProcess] | None, account: RegionDevice | None) -> int | None:
+    told = None if processes is None else _sum(process.sm_percent for process in processes)
+    return account.utilization_percent if told is None and account is not None else told
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None where the driver keeps one of them to itself."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

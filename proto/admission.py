@@ -1,0 +1,133 @@
+"""AdmissionReview: what the API server asks a webhook about a pod, and the answer.
+
+Source: admission.k8s.io/v1 of the Kubernetes API reference; `v1beta1` has the same form.
+"""
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from proto.kubernetes.objects import Object, Pod, Status
+from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
+
+Json = dict[str, Any]
+
+API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+KIND = "AdmissionReview"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewIdentity:
+    """What an answer repeats of its question."""
+
+    uid: str = ""
+    api_version: str = API_VERSIONS[0]
+    kind: str = KIND
+
+
+class AdmissionError(ValueError):
+    """A question that cannot be answered: one sentence, and the HTTP status `code` to answer in the review."""
+
+    def __init__(self, problem: str, *, code: int = 400, identity: ReviewIdentity | None = None) -> None:
+        super().__init__(problem)
+        self.code = code
+        self.identity = identity or ReviewIdentity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReview:
+    """A pod about to be created: as JSON, to be patched, and typed, to be read."""
+
+    identity: ReviewIdentity = field(default_factory=ReviewIdentity)
+    operation: str = "CREATE"
+    namespace: str = ""
+    object: Json
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer. `patch` is a list of RFC 6902 operations, empty when the pod stays as it is."""
+
+    allowed: bool
+    code: int = 200
+    message: str = ""
+    patch: tuple[Json, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def denied(message: str, warnings: tuple[str, ...] = ()) -> Verdict:
+    """The pod may not be created; its author reads `message`."""
+    return Verdict(allowed=False, code=403, message=message, warnings=warnings)
+
+
+def failed(message: str, code: int = 500) -> Verdict:
+    """The pod cannot be judged, and is not created either: `failurePolicy` does not apply to an answer."""
+    return Verdict(allowed=False, code=code, message=message)
+
+
+class _Request(Object):
+    uid: str | None = None
+    operation: str | None = None
+    namespace: str | None = None
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Review(Object):
+    api_version: str | None = None
+    kind: str | None = None
+    request: _Request | None = None
+
+
+class _Response(Object):
+    uid: str
+    allowed: bool
+    status: Status
+    patch_type: str = ""
+    patch: str = ""
+    """Base64 of an RFC 6902 list."""
+    warnings: tuple[str, ...] = ()
+
+
+def decode_review(body: bytes) -> PodReview:
+    """Raises AdmissionError, with the identity as far as it could be read."""
+    if not body.strip():
+        raise AdmissionError("the request body is empty")
+    try:
+        review = msgspec.json.decode(body, type=_Review)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AdmissionError(f"the request body is no {KIND}: {error}") from error
+    version, kind = review.api_version or API_VERSIONS[0], review.kind or KIND
+    if version not in API_VERSIONS or kind != KIND:
+        raise AdmissionError(f"{version} {kind} is not answered here; send {API_VERSIONS[0]} {KIND}")
+    if review.request is None:
+        raise AdmissionError("request: missing", identity=ReviewIdentity(api_version=version))
+    return _pod_review(ReviewIdentity(uid=review.request.uid or "", api_version=version), review.request)
+
+
+def encode_answer(identity: ReviewIdentity, verdict: Verdict) -> bytes:
+    reason = "Forbidden" if verdict.code == 403 else ""
+    response = _Response(
+        uid=identity.uid,
+        allowed=verdict.allowed,
+        status=Status(code=verdict.code, message=verdict.message, reason=reason),
+        warnings=verdict.warnings,
+    )
+    if verdict.patch:
+        response.patch_type = "JSONPatch"
+        response.patch = base64.b64encode(msgspec.json.encode(verdict.patch)).decode()
+    return msgspec.json.encode({"apiVersion": identity.api_version, "kind": identity.kind, "response": response})
+
+
+def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
+    try:
+        pod = decode_object(Pod, request.object)
+    except (UnreadableObject, NotJson) as error:
+        raise AdmissionError(f"request.object is no pod: {error}", identity=identity) from error
+    json = msgspec.json.decode(request.object)
+    if json.get("kind", "Pod") != "Pod":
+        raise AdmissionError(f"request.object is a {json['kind']}; only pods are admitted here", identity=identity)
+    namespace = request.namespace or pod.metadata.namespace or "default"
+    return PodReview(identity=identity, operation=request.operation or "", namespace=namespace, object=json, pod=pod)

@@ -1,0 +1,43 @@
+"""Environment variables by which a container would see more GPUs, or use more of them, than it was given.
+
+Source: the variables that HAMi-core's library and NVIDIA's container toolkit read.
+"""
+
+from collections.abc import Iterator
+
+from proto.kubernetes.objects import EnvVar, Pod
+from scheduler_ext.admission.containers import CORE_POLICY_ENV, VISIBLE_DEVICES_ENV, gets_gpus
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.requests import containers
+
+_LIMITS = ("CUDA_DISABLE_CONTROL", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "LD_PRELOAD")
+_LIMIT_PREFIXES = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
+_NO_DEVICES = ("", "none", "void")
+
+
+def bypasses(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:
+    """One sentence for each such variable."""
+    on_gpus = any(gets_gpus(container, settings) for container in containers(pod))
+    return tuple(
+        f"container {container.name}: env {variable.name}: {problem}"
+        for container in containers(pod)
+        for variable in container.env
+        for problem in _problems(variable, settings, on_gpus=on_gpus)
+    )
+
+
+def _problems(variable: EnvVar, settings: AdmissionSettings, *, on_gpus: bool) -> Iterator[str]:
+    if variable.name == VISIBLE_DEVICES_ENV:
+        if variable.value == "all":
+            yield "shows every GPU of the node; remove it and ask for GPUs by resource"
+        elif on_gpus and (variable.value not in _NO_DEVICES or variable.value_from):
+            yield "chooses GPUs past the scheduler; remove it"
+    elif on_gpus and _lifts_a_limit(variable, settings):
+        yield "can lift the limits of a shared GPU; remove it"
+
+
+def _lifts_a_limit(variable: EnvVar, settings: AdmissionSettings) -> bool:
+    if variable.name == CORE_POLICY_ENV:
+        # Ours, when the pod is shown to the webhook a second time.
+        return variable.value != settings.core_policy.value
+    return variable.name in _LIMITS or variable.name.startswith(_LIMIT_PREFIXES)

@@ -1,0 +1,119 @@
+"""What is added to one container: a GPU count, exclusive cores, environment variables.
+
+Source: pkg/device/nvidia/device.go of Project-HAMi/HAMi v2.10, MutateAdmission.
+"""
+
+from proto.admission import Json
+from proto.kubernetes.objects import Container
+from proto.quantity import QuantityError, integer_quantity
+from scheduler_ext.admission.settings import AdmissionSettings, CorePolicy
+from scheduler_ext.requests import RequestError, ResourceNames
+
+PRIORITY_ENV = "CUDA_TASK_PRIORITY"
+CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
+VISIBLE_DEVICES_ENV = "NVIDIA_VISIBLE_DEVICES"
+
+EXCLUSIVE_CORES = 100
+
+_Amount = str | int | float
+
+
+class BadPercentage(ValueError):
+    """A memory percentage that is none; the message is one sentence."""
+
+
+def complete(container: Json, read: Container, settings: AdmissionSettings) -> bool:
+    """Completes `container` in place, which reads as `read`; whether it gets GPUs.
+
+    Raises BadPercentage, or RequestError for a priority that is no number.
+    """
+    names = settings.requests.names
+    check_percentage(read, names)
+    if names.priority in read.resources.limits:
+        _set_env(container, PRIORITY_ENV, str(_priority(read, names.priority)))
+    if settings.core_policy is not CorePolicy.DEFAULT:
+        _set_env(container, CORE_POLICY_ENV, settings.core_policy.value)
+    added = _defaults(read, settings)
+    if added:
+        resources = container["resources"]
+        resources["limits"] = {**(resources.get("limits") or {}), **added}
+    if gets_gpus(read, settings):
+        return True
+    if settings.overwrite_env:
+        _set_env(container, VISIBLE_DEVICES_ENV, "none")
+    return False
+
+
+def gets_gpus(container: Container, settings: AdmissionSettings) -> bool:
+    """Whether it asks for a number of GPUs other than 0, readable or not, or is given one by default."""
+    count = _amount(container, settings.requests.names.count)
+    if count is None:
+        return _lacks_count(container, settings)
+    try:
+        return integer_quantity(count) != 0
+    except QuantityError:
+        return True
+
+
+def check_percentage(container: Container, names: ResourceNames) -> None:
+    """Raises BadPercentage."""
+    key = names.memory_percentage
+    amount = _amount(container, key)
+    try:
+        if amount is None or 0 <= integer_quantity(amount) <= 100:
+            return
+    except QuantityError:
+        pass
+    raise BadPercentage(
+        f"invalid {key} value {amount} in container {container.name}: must be an integer between 0 and 100"
+    )
+
+
+def _defaults(container: Container, settings: AdmissionSettings) -> dict[str, str]:
+    """The limits to add. A container that asks for a whole GPU gets it to itself."""
+    names = settings.requests.names
+    added: dict[str, str] = {}
+    if _lacks_count(container, settings):
+        added[names.count] = str(settings.default_gpus)
+    if gets_gpus(container, settings) and _is_exclusive(container, names):
+        added[names.cores] = str(EXCLUSIVE_CORES)
+    return added
+
+
+def _lacks_count(container: Container, settings: AdmissionSettings) -> bool:
+    """Whether it asks for a part of a GPU without saying of how many."""
+    names, limits = settings.requests.names, container.resources.limits
+    asks_for_a_part = any(part in limits for part in (names.cores, names.memory, names.memory_percentage))
+    return asks_for_a_part and settings.default_gpus > 0 and _amount(container, names.count) is None
+
+
+def _is_exclusive(container: Container, names: ResourceNames) -> bool:
+    if _amount(container, names.cores) is not None:
+        return False
+    percentage = _amount(container, names.memory_percentage)
+    if percentage is not None:
+        return integer_quantity(percentage) == 100
+    return _amount(container, names.memory) is None
+
+
+def _amount(container: Container, key: str) -> _Amount | None:
+    """The limit, else the request."""
+    return container.resources.limits.get(key, container.resources.requests.get(key))
+
+
+def _priority(container: Container, key: str) -> int:
+    try:
+        return integer_quantity(container.resources.limits[key])
+    except QuantityError as error:
+        raise RequestError(container.name, key, str(error)) from error
+
+
+def _set_env(container: Json, name: str, value: str) -> None:
+    """Gives the variable this value. Of several entries the last one counts, so that is the one to change."""
+    entries = list(container.get("env") or [])
+    places = [place for place, entry in enumerate(entries) if entry["name"] == name]
+    if not places:
+        entries.append({"name": name, "value": value})
+    elif entries[places[-1]].get("value") != value:
+        entries[places[-1]] = {"name": name, "value": value}
+    container["env"] = entries

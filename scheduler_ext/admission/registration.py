@@ -1,0 +1,104 @@
+"""How the API server is told which pods to show the webhook: a MutatingWebhookConfiguration.
+
+Scoped by match conditions (CEL, Kubernetes 1.28 and later), so that while the webhook is away only pods that ask for
+GPUs, or that carry what only the scheduler writes, cannot be created.
+"""
+
+import json
+from collections.abc import Sequence
+
+from proto.admission import Json
+from proto.annotations import keys
+from scheduler_ext.admission.owned import LABELS
+from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
+from scheduler_ext.requests import ResourceNames
+
+GPU_WEBHOOK = "gpus.topogpu.io"
+OWNED_WEBHOOK = "annotations.topogpu.io"
+REST_WEBHOOK = "environment.topogpu.io"
+PATH = "/webhook"
+
+_IGNORED = {"matchExpressions": [{"key": keys.WEBHOOK, "operator": "NotIn", "values": [keys.WEBHOOK_IGNORE]}]}
+
+
+def webhook_configuration(
+    name: str, client: Json, settings: AdmissionSettings, excluded_namespaces: Sequence[str] = ()
+) -> Json:
+    """`client` is the clientConfig: a service, or a url; its path is added to a service without one."""
+    if "service" in client:
+        client = {**client, "service": {"path": PATH, **client["service"]}}
+    gpus = mentions_gpus(settings.requests.names)
+    selectors = {"namespaceSelector": _namespaces(excluded_namespaces), "objectSelector": _IGNORED}
+    webhooks = [
+        _webhook(GPU_WEBHOOK, client, "Fail", gpus, selectors),
+        # Without selectors: a label on one's own pod is no way around it.
+        _webhook(OWNED_WEBHOOK, client, "Fail", mentions_owned(), {}),
+    ]
+    if _concerns_every_pod(settings):
+        webhooks.append(_webhook(REST_WEBHOOK, client, "Ignore", f"!({gpus})", selectors))
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": webhooks,
+    }
+
+
+def mentions_gpus(names: ResourceNames) -> str:
+    """CEL: whether a container limits one of our resources; the API server accepts no request of them without."""
+    ours = _list((names.count, names.memory, names.memory_percentage, names.cores, names.priority))
+    container = f"has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, r in {ours})"
+    lists = ("containers", "initContainers")
+    return " || ".join(f"(has(object.spec.{each}) && object.spec.{each}.exists(c, {container}))" for each in lists)
+
+
+def mentions_owned() -> str:
+    """CEL: whether the pod carries what only scheduler and daemon write."""
+    annotation = f"k in {_list(keys.POD_WRITTEN_KEYS)} || k.startsWith('{keys.POD_WRITTEN_PREFIX}')"
+    return (
+        f"(has(object.metadata.annotations) && object.metadata.annotations.exists(k, {annotation})) || "
+        f"(has(object.metadata.labels) && object.metadata.labels.exists(k, k in {_list(LABELS)}))"
+    )
+
+
+def _webhook(name: str, client: Json, failure_policy: str, condition: str, selectors: Json) -> Json:
+    return {
+        "name": name,
+        "clientConfig": client,
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+                "scope": "Namespaced",
+            }
+        ],
+        "matchConditions": [{"name": "concerned", "expression": condition}],
+        **selectors,
+        "failurePolicy": failure_policy,
+        "matchPolicy": "Equivalent",
+        # Another webhook may add a container after us; a second call changes nothing that is done already.
+        "reinvocationPolicy": "IfNeeded",
+        "sideEffects": "None",
+        # A webhook that hangs delays whom it may not stop by little.
+        "timeoutSeconds": 10 if failure_policy == "Fail" else 2,
+        "admissionReviewVersions": ["v1", "v1beta1"],
+    }
+
+
+def _namespaces(excluded: Sequence[str]) -> Json:
+    if not excluded:
+        return _IGNORED
+    by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(excluded)}
+    return {"matchExpressions": [*_IGNORED["matchExpressions"], by_name]}
+
+
+def _concerns_every_pod(settings: AdmissionSettings) -> bool:
+    changes_all = settings.overwrite_env or settings.core_policy is not CorePolicy.DEFAULT
+    return changes_all or settings.deny_bypass is not BypassMode.OFF
+
+
+def _list(words: Sequence[str]) -> str:
+    """A CEL list of texts, spelled as in JSON with single quotes."""
+    return json.dumps(list(words)).replace('"', "'")

@@ -1,0 +1,119 @@
+"""What kube-scheduler is answered: in time, by the leader, and from a cache that has seen everything."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from proto.extender import ExtenderArgs, FilterResult, HostPriority, NodeVictims, PreemptionArgs
+from proto.kubernetes.objects import Pod
+from scheduler_ext.apiserver import ClusterWatch
+from scheduler_ext.binding.advising import preempt, rank, rank_simulated
+from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.filtering import Filtered, offer, passed_through, refused, request_of, reserve, simulate
+from scheduler_ext.binding.view import View, pod_name
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.leadership.lease import Leadership
+from scheduler_ext.requests import GpuRequest, RequestSettings
+from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.journal import Entry, Journal
+from scheduler_ext.scheduling.waiting import WaitingPods
+from scheduler_ext.settings import FilterReturns, ServeSettings
+
+
+class Answering:
+    """All state of one extender, and the order in which an answer comes about."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        candidates: Candidates,
+        view: View,
+        watch: ClusterWatch,
+        leadership: Leadership,
+        binder: Binder,
+        waiting: WaitingPods,
+        journal: Journal,
+        requests: RequestSettings,
+        settings: ServeSettings,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._view = view
+        self._candidates = candidates
+        self._watch = watch
+        self._leadership = leadership
+        self._binder = binder
+        self._waiting = waiting
+        self._journal = journal
+        self._requests = requests
+        self._settings = settings
+        self._now = now
+        self._monotonic = monotonic
+
+    async def not_ready(self) -> str:
+        """Waits until decisions can be taken here; after a while one sentence why they cannot, else empty."""
+        seconds = self._settings.sync_wait_seconds
+        until = self._monotonic() + seconds
+        if not await self._leadership.wait(seconds):
+            return self._leadership.problem()
+        if not await self._watch.wait_until_synced(max(until - self._monotonic(), 0)):
+            return f"not ready: the API server has not listed {', '.join(self._watch.missing())} yet"
+        return ""
+
+    async def filter(self, args: ExtenderArgs) -> Filtered:
+        wanted = request_of(args.pod, self._requests)
+        if isinstance(wanted, Filtered):
+            return wanted
+        if args.nodes is None and args.node_names is None:
+            return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))
+        if wanted is None:
+            return passed_through(args)
+        if args.nodes is not None:
+            return Filtered(result=simulate(wanted, args.nodes, self._requests))
+        return await self._live(args.pod, wanted, args.node_names or [])
+
+    async def prioritize(self, args: ExtenderArgs) -> Sequence[HostPriority]:
+        """Nothing to prefer is no error: kube-scheduler goes by its own scores then."""
+        wanted = request_of(args.pod, self._requests)
+        names = args.node_names or [node.metadata.name for node in args.nodes or ()]
+        if not isinstance(wanted, GpuRequest) or (args.nodes is None and await self.not_ready()):
+            return [HostPriority(name, 0) for name in names]
+        if args.nodes is not None:
+            return rank_simulated(wanted, args.nodes, self._requests)
+        return rank(self._ledger, wanted, names)
+
+    async def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
+        wanted = request_of(args.pod, self._requests)
+        if wanted is None:
+            return args.victims
+        if isinstance(wanted, Filtered) or await self.not_ready():
+            return {}
+        self._ledger.expire(self._monotonic())
+        return preempt(self._ledger, self._view, wanted, args.pod.spec.priority or 0, args)
+
+    async def _live(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
+        problem = await self.not_ready()
+        if problem:
+            return Filtered(result=FilterResult(error=problem))
+        if self._binder.is_binding(pod_name(pod)):
+            return refused("the pod is being bound at this moment")
+        answer = self._decided(pod, wanted, node_names)
+        self._remember(pod, wanted, answer)
+        return answer
+
+    def _decided(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
+        now = self._monotonic()
+        if self._settings.filter_returns is FilterReturns.ALL:
+            return offer(self._ledger, pod, wanted, node_names, now=now)
+        lease_seconds = self._settings.reservation_lease_seconds
+        return reserve(self._candidates, self._ledger, pod, wanted, node_names, now=now, lease_seconds=lease_seconds)
+
+    def _remember(self, pod: Pod, wanted: GpuRequest, answer: Filtered) -> None:
+        if answer.result.node_names:
+            self._waiting.settled(wanted.uid)
+        else:
+            self._waiting.refused(wanted, pod.spec.priority or 0, self._monotonic())
+        fitting = len(answer.result.node_names or ())
+        said = answer.notices[-1].message if answer.notices else f"{fitting} nodes fit, kube-scheduler chooses"
+        self._journal.write(wanted.uid, Entry(at=self._now().timestamp(), said=said))

@@ -1,0 +1,39 @@
+"""A certificate that somebody else keeps in two files, cert-manager for example (edge)."""
+
+import logging
+from pathlib import Path
+
+from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair, read_key_pair
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 10.0
+
+
+class CertificateFiles:
+    """Shows in `tls` what the files hold. A pair that cannot be used, or is half written, changes nothing."""
+
+    def __init__(self, certificate: Path, key: Path, tls: ServingTls) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._tls = tls
+        self._told = ""
+
+    def load(self) -> None:
+        """Raises UnusableKeyPair, naming the files."""
+        try:
+            if self._tls.use(read_key_pair(self._certificate, self._key)):
+                log.info("serving the certificate of %s", self._certificate)
+        except UnusableKeyPair as error:
+            raise UnusableKeyPair(f"{self._certificate}, {self._key}: {error}") from error
+
+    async def refresh(self) -> float:
+        """Seconds until the next look is due."""
+        try:
+            self.load()
+            self._told = ""
+        except UnusableKeyPair as error:
+            if str(error) != self._told:
+                log.warning("%s; the certificate before is still served", error)
+            self._told = str(error)
+        return CHECK_SECONDS

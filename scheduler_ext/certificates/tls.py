@@ -1,0 +1,85 @@
+"""The certificate a TLS listener shows, exchanged while it listens (edge)."""
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """PEM of a certificate, with those between it and its authority, and of its key."""
+
+    certificate: bytes
+    key: bytes
+
+
+class UnusableKeyPair(Exception):
+    """Files or texts that are no certificate with its key; the message is one sentence."""
+
+
+def read_key_pair(certificate: Path, key: Path) -> KeyPair:
+    """Raises UnusableKeyPair."""
+    try:
+        return KeyPair(certificate.read_bytes(), key.read_bytes())
+    except OSError as error:
+        raise UnusableKeyPair(f"{error.filename} cannot be read: {(error.strerror or '').lower()}") from error
+
+
+class ServingTls:
+    """`context` is for a listener. Every handshake shows the pair that `use` was last given; without one it fails."""
+
+    def __init__(self) -> None:
+        self.context = _context()
+        self.context.sni_callback = self._choose
+        self._chosen: ssl.SSLContext | None = None
+        self._pair: KeyPair | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._chosen is not None
+
+    def use(self, pair: KeyPair) -> bool:
+        """Whether it is another one than before. Raises UnusableKeyPair, and the one before stays."""
+        if pair == self._pair:
+            return False
+        context = _context()
+        # A whole new context: one that fails half-way through must not be the one that serves.
+        _load(context, pair)
+        self._chosen, self._pair = context, pair
+        return True
+
+    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> int | None:
+        # Called for every handshake, also of clients that name no server.
+        if self._chosen is None:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        connection.context = self._chosen
+        return None
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
+    """The library reads files only; this one is memory, so no key is written to a disk."""
+    descriptor = os.memfd_create("key-pair", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(pair.key.rstrip() + b"\n" + pair.certificate)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_password)
+    except (ssl.SSLError, ValueError, OSError) as error:
+        raise UnusableKeyPair(f"certificate and key cannot be used: {_reason(error)}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return reason.replace("_", " ").lower() if reason else "not PEM of a certificate and its unencrypted key"

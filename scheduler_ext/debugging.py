@@ -1,0 +1,73 @@
+"""What the extender sees and thinks, for people: the snapshot to replay, and why a pod is where it is."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from proto.kubernetes.client import ApiError, ApiServer
+from proto.kubernetes.objects import PODS, Pod
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.scheduling.account import Account, account
+from scheduler_ext.scheduling.journal import Journal
+
+
+class NoSuchPod(Exception):
+    """The message is one sentence."""
+
+
+class Debugging:
+    """Reads and changes nothing. `requests` are the cluster's names and defaults."""
+
+    def __init__(
+        self,
+        *,
+        api: ApiServer,
+        ledger: Ledger,
+        journal: Journal,
+        requests: RequestSettings,
+        problem: Callable[[], str],
+        now: Callable[[], datetime],
+    ) -> None:
+        """`problem` says why this replica does not decide, if it does not."""
+        self._api = api
+        self._ledger = ledger
+        self._journal = journal
+        self._requests = requests
+        self._problem = problem
+        self._now = now
+
+    def snapshot(self, excluding_uid: str = "") -> bytes:
+        """What a decision is taken on, as `decide --snapshot` reads it."""
+        return encode_snapshot(self._ledger.snapshot(excluding_uid))
+
+    async def explain(self, namespace: str, name: str) -> Account:
+        """Raises NoSuchPod, ApiError or ApiUnreachable."""
+        try:
+            pod = await self._api.get(PODS, name, namespace)
+        except ApiError as error:
+            if error.status == 404:
+                raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
+            raise
+        request, unreadable = self._request(pod)
+        snapshot = self._ledger.snapshot(pod_key(pod))
+        return account(
+            pod,
+            request,
+            unreadable or self._problem(),
+            snapshot,
+            self._journal.find(pod_key(pod)),
+            now=self._now().timestamp(),
+        )
+
+    def _request(self, pod: Pod) -> tuple[GpuRequest | None, str]:
+        try:
+            return read_request(pod, self._requests), ""
+        except RequestError as error:
+            return None, str(error)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    return msgspec.json.encode(snapshot)

@@ -1,0 +1,1 @@
+"""Whether this replica is the one that decides."""

@@ -1,0 +1,62 @@
+"""Who leads, by the Lease that the kube-scheduler beside us holds: one step for each thing that happens.
+
+The extender never writes the Lease. Its clock is not compared with ours: a holder leads until the Lease's duration has
+passed since we saw it renewed.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from proto.kubernetes.objects import Lease
+
+DEFAULT_LEASE_SECONDS = 15
+"""Of a Lease that does not say."""
+
+
+class Role(StrEnum):
+    FOLLOWER = "follower"
+    TAKING_OVER = "taking over"
+    """Holds the Lease, but has not yet seen everything that the leader before may have decided."""
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """`expires_at` is in monotonic seconds; `renewed` is the Lease's own text."""
+
+    role: Role = Role.FOLLOWER
+    holder: str = ""
+    renewed: str = ""
+    expires_at: float = 0.0
+
+
+def after_lease(standing: Standing, lease: Lease | None, identity: str, now: float) -> Standing:
+    """The Lease was seen; None when there is none."""
+    standing = after_time(standing, now)
+    if lease is None:
+        return Standing()
+    holder, renewed = lease.spec.holder_identity or "", lease.spec.renew_time or ""
+    if (holder, renewed) == (standing.holder, standing.renewed):
+        return standing
+    expires_at = now + (lease.spec.lease_duration_seconds or DEFAULT_LEASE_SECONDS)
+    seen = replace(standing, holder=holder, renewed=renewed, expires_at=expires_at)
+    if not is_held_by(holder, identity):
+        return replace(seen, role=Role.FOLLOWER)
+    # Another holder in between may have decided, though it had our host's name.
+    kept = standing.role is not Role.FOLLOWER and holder == standing.holder
+    return replace(seen, role=standing.role if kept else Role.TAKING_OVER)
+
+
+def after_time(standing: Standing, now: float) -> Standing:
+    """Whoever did not renew in time follows."""
+    return replace(standing, role=Role.FOLLOWER) if now >= standing.expires_at else standing
+
+
+def after_catching_up(standing: Standing) -> Standing:
+    """Everything that was decided before the take-over has been seen."""
+    return replace(standing, role=Role.LEADER) if standing.role is Role.TAKING_OVER else standing
+
+
+def is_held_by(holder: str, identity: str) -> bool:
+    """kube-scheduler's identity is `<host name>_<uuid>`; no host name contains `_`."""
+    return bool(identity) and holder.partition("_")[0] == identity

@@ -1,0 +1,147 @@
+"""Follows the Lease of the kube-scheduler beside us, and labels the pods of the scheduler with their roles."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from proto.annotations.keys import SCHEDULER_ROLE
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import LEASES, PODS, Lease
+from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from scheduler_ext.leadership.election import Role, Standing, after_catching_up, after_lease, after_time
+
+log = logging.getLogger(__name__)
+
+SCHEDULER_PODS = "app.kubernetes.io/component=hami-scheduler"
+_LABEL_RETRY_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """`identity` is this host's name; the pod's own name and namespace are empty outside a pod."""
+
+    name: str = ""
+    """Of the Lease; empty without leader election."""
+    namespace: str = ""
+    identity: str = ""
+    pod_name: str = ""
+    pod_namespace: str = ""
+
+
+class Leadership:
+    """Leads from the start without an election. `catch_up` returns once all that was decided before is known."""
+
+    def __init__(
+        self,
+        *,
+        api: ApiServer,
+        settings: LeaseSettings,
+        catch_up: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._catch_up = catch_up
+        self._monotonic = monotonic
+        self._standing = Standing()
+        self._changed = asyncio.Event()
+
+    def leads(self) -> bool:
+        if not self._settings.name:
+            return True
+        return after_time(self._standing, self._monotonic()).role is Role.LEADER
+
+    def problem(self) -> str:
+        """One sentence about why this replica does not decide; empty when it does."""
+        if self.leads():
+            return ""
+        standing = self._standing
+        if standing.role is Role.TAKING_OVER:
+            return "this replica is taking over and still lists what was decided before"
+        lease = f"lease {self._settings.namespace}/{self._settings.name}"
+        if not standing.holder:
+            return f"this replica does not lead: nobody holds {lease}"
+        return f"this replica does not lead: {lease} was last renewed by {standing.holder}"
+
+    async def wait(self, seconds: float) -> bool:
+        """False when this replica does not lead within that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.leads():
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._settings.name:
+                tasks.create_task(self._follow())
+                tasks.create_task(self._take_over())
+            if self._settings.pod_name and self._settings.pod_namespace:
+                tasks.create_task(self._label())
+
+    async def _follow(self) -> None:
+        selection = f"metadata.name={self._settings.name}"
+        async for change in reflect(self._api, LEASES, namespace=self._settings.namespace, field_selector=selection):
+            match change:
+                case Replaced(leases):
+                    self._saw(next(iter(leases), None))
+                case Applied(lease):
+                    self._saw(lease)
+                case Removed():
+                    self._saw(None)
+                case Interrupted(problem, seconds):
+                    log.warning("the watch of the lease is interrupted, next try in %.1f s: %s", seconds, problem)
+
+    def _saw(self, lease: Lease | None) -> None:
+        identity = self._settings.identity
+        self._move(after_lease(self._standing, lease, identity, self._monotonic()))
+
+    def _move(self, standing: Standing) -> None:
+        before, self._standing = self._standing, standing
+        if before.role is not standing.role:
+            log.info("this replica is now: %s (the lease is held by %s)", standing.role, standing.holder or "nobody")
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+    async def _take_over(self) -> None:
+        while True:
+            changed = self._changed
+            taking = self._standing
+            if taking.role is Role.TAKING_OVER:
+                await self._catch_up()
+                if self._standing.holder == taking.holder:
+                    self._move(after_catching_up(self._standing))
+                continue
+            expires_in = self._standing.expires_at - self._monotonic()
+            try:
+                async with asyncio.timeout(expires_in if taking.role is Role.LEADER else None):
+                    await changed.wait()
+            except TimeoutError:
+                self._move(after_time(self._standing, self._monotonic()))
+
+    async def _label(self) -> None:
+        """The Service of the webhook selects the leader by its label."""
+        while True:
+            changed = self._changed
+            if self.leads():
+                try:
+                    await self._label_pods()
+                except (ApiError, ApiUnreachable) as error:
+                    log.warning("the scheduler's pods are not labelled with their roles: %s", error)
+                    await asyncio.sleep(_LABEL_RETRY_SECONDS)
+                    continue
+            await changed.wait()
+
+    async def _label_pods(self) -> None:
+        own, namespace = self._settings.pod_name, self._settings.pod_namespace
+        page = await self._api.list_page(PODS, namespace=namespace, label_selector=SCHEDULER_PODS)
+        roles = {pod.metadata.name: pod.metadata.labels.get(SCHEDULER_ROLE, "") for pod in page.items}
+        for name in {own, *roles}:
+            role = "leader" if name == own else "follower"
+            if roles.get(name) != role:
+                labels = {"metadata": {"labels": {SCHEDULER_ROLE: role}}}
+                await self._api.patch(PODS, name, labels, namespace=namespace)

@@ -1,0 +1,194 @@
+"""The cluster as the extender sees it, as Prometheus families.
+
+Names, labels and the constant label `zone` of the `hami_` families are those of HAMi's scheduler
+(cmd/scheduler/metrics.go of Project-HAMi/HAMi). Ours begin with `topogpu_`.
+"""
+
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from proto import __version__
+from scheduler_ext.binding.lock import PodName
+from scheduler_ext.cluster.holdings import Holding
+from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot
+from scheduler_ext.requests import ResourceNames
+
+MIB = 1 << 20
+_ZONE = ("zone", "vGPU")
+_GPU = ("node", "device_uuid", "device_index", "device_type")
+_GPU_AND_CORES = ("node", "device_uuid", "device_index", "device_cores", "device_type")
+_OVERVIEW = ("node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type")
+_VGPU = ("namespace", "node", "pod", "container_index", "device_uuid")
+_BUILD = ("version", "revision", "build_date", "go_version", "compiler", "platform")
+
+_Rows = Iterable[tuple[Sequence[str], float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one page tells of. `holdings` and `names` are by pod UID."""
+
+    snapshot: Snapshot
+    holdings: Mapping[str, Holding]
+    names: Mapping[str, PodName]
+    resources: ResourceNames
+    reservations: int
+    waiting: int
+    leads: bool
+    synced: bool
+    problems: int
+
+
+def families(seen: Seen) -> Iterator[Metric]:
+    yield _build()
+    yield from _gpus(seen)
+    yield from _quotas(seen)
+    yield from _vgpus(seen)
+    yield from _state(seen)
+
+
+def _build() -> Metric:
+    """There is no Go and no build here: its labels are empty, and the interpreter stands for the compiler."""
+    compiler = f"{platform.python_implementation()} {platform.python_version()}"
+    labels = (__version__, "", "", "", compiler, f"{sys.platform}/{platform.machine()}")
+    return _family("hami_build_info", "Version of the extender.", _BUILD, [(labels, 1)])
+
+
+def _gpus(seen: Seen) -> Iterator[Metric]:
+    gpus = [(node, gpu) for node, usage in sorted(seen.snapshot.nodes.items()) for gpu in usage.gpus]
+    plain = [(_labels(node, gpu), gpu) for node, gpu in gpus]
+    with_cores = [(_labels(node, gpu, str(gpu.cores)), gpu) for node, gpu in gpus]
+    overview = [(_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu) for node, gpu in gpus]
+    yield _hami(
+        "hami_gpu_memory_limit_bytes",
+        "Memory of the GPU that can be given out.",
+        _GPU,
+        ((labels, gpu.device.memory_mib * MIB) for labels, gpu in plain),
+    )
+    yield _hami(
+        "hami_gpu_core_limit_ratio",
+        "Cores of the GPU that can be given out, in percent of one GPU.",
+        _GPU,
+        ((labels, gpu.device.cores) for labels, gpu in plain),
+    )
+    yield _hami(
+        "hami_gpu_memory_allocated_bytes",
+        "Memory of the GPU that is given out or reserved.",
+        _GPU_AND_CORES,
+        ((labels, gpu.memory_mib * MIB) for labels, gpu in with_cores),
+    )
+    yield _hami(
+        "hami_gpu_shared_count",
+        "Containers that share the GPU.",
+        _GPU,
+        ((labels, gpu.slots) for labels, gpu in plain),
+    )
+    yield _hami(
+        "hami_gpu_core_allocated_ratio",
+        "Cores of the GPU that are given out or reserved, in percent of one GPU.",
+        _GPU,
+        ((labels, gpu.cores) for labels, gpu in plain),
+    )
+    yield _hami(
+        "hami_node_gpu_overview",
+        "Memory of the GPU that is given out or reserved, in bytes, with its limits as labels.",
+        _OVERVIEW,
+        ((labels, gpu.memory_mib * MIB) for labels, gpu in overview),
+    )
+    yield _hami(
+        "hami_node_gpu_memory_allocated_ratio",
+        "Share of the GPU's memory that is given out or reserved, 0 to 1.",
+        _GPU,
+        ((labels, gpu.memory_mib / gpu.device.memory_mib) for labels, gpu in plain if gpu.device.memory_mib),
+    )
+
+
+def _labels(node: str, gpu: GpuUsage, *before_type: str) -> tuple[str, ...]:
+    device = gpu.device
+    return (node, device.uuid, str(device.index), *before_type, device.type)
+
+
+def _quotas(seen: Seen) -> Iterator[Metric]:
+    limits = [
+        (namespace, name, limit, used)
+        for namespace, quota in sorted(seen.snapshot.quotas.items())
+        for name, limit, used in _limits(quota, seen.resources)
+    ]
+    yield _hami(
+        "hami_resource_quota_used",
+        "What the pods of the namespace hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
+        ("namespace", "quota_name", "limit"),
+        (((namespace, name, str(limit)), used) for namespace, name, limit, used in limits),
+    )
+    yield _hami(
+        "hami_resource_quota_limit",
+        "What the pods of the namespace may hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
+        ("namespace", "quota_name"),
+        (((namespace, name), limit) for namespace, name, limit, _ in limits),
+    )
+
+
+def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]]:
+    """Resource, limit, used."""
+    if quota.memory_mib is not None:
+        yield names.memory, quota.memory_mib, quota.used.memory_mib
+    if quota.cores is not None:
+        yield names.cores, quota.cores, quota.used.cores
+    if quota.gpus is not None:
+        yield names.count, quota.gpus, quota.used.slots
+
+
+def _vgpus(seen: Seen) -> Iterator[Metric]:
+    """Containers are not told apart: as in HAMi their index is 0."""
+    held = [
+        ((name.namespace, holding.node, name.name, "0", uuid), footprint)
+        for uid, holding in seen.holdings.items()
+        if (name := seen.names.get(uid)) is not None
+        for uuid, footprint in holding.footprints.items()
+    ]
+    yield _hami(
+        "hami_vgpu_memory_allocated_bytes",
+        "Memory of the GPU that the pod holds.",
+        _VGPU,
+        ((labels, footprint.memory_mib * MIB) for labels, footprint in held),
+    )
+    yield _hami(
+        "hami_vgpu_core_allocated_ratio",
+        "Cores of the GPU that the pod holds, in percent of one GPU.",
+        _VGPU,
+        ((labels, footprint.cores) for labels, footprint in held),
+    )
+
+
+def _state(seen: Seen) -> Iterator[Metric]:
+    snapshot = seen.snapshot
+    for name, documentation, value in (
+        ("topogpu_nodes_registered", "Nodes whose GPUs are given out.", len(snapshot.nodes)),
+        ("topogpu_nodes_unregistered", "Nodes without GPUs that can be given out.", len(snapshot.unregistered)),
+        ("topogpu_reservations", "Decisions that are not seen bound yet.", seen.reservations),
+        ("topogpu_waiting_pods", "Pods that fitted nowhere when they were asked about last.", seen.waiting),
+        (
+            "topogpu_problems",
+            "Nodes, pods and quotas that are unwell; their events say why.",
+            seen.problems,
+        ),
+        ("topogpu_leader", "1 while this replica decides.", seen.leads),
+        ("topogpu_synced", "1 once nodes, pods and quotas are known.", seen.synced),
+    ):
+        yield _family(name, documentation, (), [((), value)])
+
+
+def _hami(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -> Metric:
+    zone, here = _ZONE
+    return _family(name, documentation, (*labels, zone), (((*values, here), value) for values, value in rows))
+
+
+def _family(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family

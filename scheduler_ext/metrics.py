@@ -1,0 +1,95 @@
+"""Edge to prometheus_client: what happened, counted as it happens, and what is, read when it is asked for."""
+
+import re
+from collections import Counter as Counted
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from scheduler_ext.metric_families import Seen, families
+from scheduler_ext.scheduling.misfit import Reason
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
+_WORD = re.compile("|".join(sorted(Reason, key=len, reverse=True)))
+_NOT_OFFERED = "NodeUnregistered"
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    REFUSED = "refused"
+    """No node fits, or nobody would have to be evicted in vain."""
+    FAILED = "failed"
+    """Answered with an error."""
+
+
+class Metrics:
+    """All of one extender."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series a counter, which nobody asked for
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._calls = Histogram(
+            "topogpu_extender_call_duration_seconds",
+            "Time to answer kube-scheduler.",
+            ("verb",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._answers = Counter(
+            "topogpu_extender_answers", "Answers to kube-scheduler by how they ended.", ("verb", "outcome"),
+            registry=registry,
+        )  # fmt: skip
+        self._misfits = Counter(
+            "topogpu_fit_failures",
+            "Nodes that did not fit a pod which fitted nowhere, by the word for each reason found there.",
+            ("reason",),
+            registry=registry,
+        )
+        self._lock_waits = Histogram(
+            "topogpu_node_lock_wait_duration_seconds",
+            "Time a bind waited for the lock of a node that needs one.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._nudges = Counter(
+            "topogpu_nudges", "Waiting pods that kube-scheduler was made to look at again.", registry=registry
+        )
+
+    def answered(self, verb: str, outcome: Outcome, seconds: float) -> None:
+        """`verb` is `filter`, `prioritize`, `preempt` or `bind`."""
+        self._calls.labels(verb).observe(seconds)
+        self._answers.labels(verb, outcome.value).inc()
+
+    def misfits(self, reasons: Iterable[str]) -> None:
+        """The reasons of the nodes, in HAMi's words; numbers and what stands beside the words do not count."""
+        for reason, nodes in Counted(reasons).items():
+            for word in set(_WORD.findall(reason)) or {_NOT_OFFERED}:
+                self._misfits.labels(word).inc(nodes)
+
+    def lock_waited(self, seconds: float) -> None:
+        self._lock_waits.observe(seconds)
+
+    def nudged(self) -> None:
+        self._nudges.inc()
+
+    def exposition(self, seen: Seen) -> bytes:
+        """The page Prometheus scrapes. Takes its time on a large cluster, and may be called on another thread."""
+        return generate_latest(_Page(lambda: self._families(seen)))
+
+    def _families(self, seen: Seen) -> Iterator[Metric]:
+        yield from families(seen)
+        yield from self._registry.collect()
+
+
+class _Page(Collector):
+    def __init__(self, collected: Callable[[], Iterator[Metric]]) -> None:
+        self._collected = collected
+
+    def collect(self) -> Iterator[Metric]:
+        return self._collected()

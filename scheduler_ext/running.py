@@ -1,0 +1,185 @@
+"""One extender put together: watches, events, leadership, and the listeners."""
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.events import EventRecorder
+from scheduler_ext.answering import Answering
+from scheduler_ext.apiserver import ClusterWatch
+from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.debugging import Debugging
+from scheduler_ext.http_server import Extender
+from scheduler_ext.leadership.lease import Leadership, LeaseSettings
+from scheduler_ext.metric_families import Seen
+from scheduler_ext.metrics import Metrics
+from scheduler_ext.metrics_server import MetricsServer
+from scheduler_ext.nudging import Nudger
+from scheduler_ext.requests import RequestSettings
+from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.journal import Journal
+from scheduler_ext.scheduling.waiting import WaitingPods
+from scheduler_ext.settings import ListenAddress, ServeSettings
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 2.0
+
+
+class PortTaken(Exception):
+    """The address cannot be listened on; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applications:
+    """What is served: to kube-scheduler, and to Prometheus."""
+
+    verbs: web.Application
+    metrics: web.Application
+    quota_of: Callable[[str], Quota | None]
+    """Of a namespace, as pods are decided by now; for a webhook in the same process."""
+
+
+@asynccontextmanager
+async def running_extender(
+    api: ApiServer, settings: ServeSettings, requests: RequestSettings, lease: LeaseSettings | None = None
+) -> AsyncIterator[Applications]:
+    """The extender at work; on the way out binds under way are finished."""
+    ledger, view = Ledger(requests), View(requests.names)
+    candidates = Candidates(ledger)
+    waiting, journal, metrics = WaitingPods(), Journal(), Metrics()
+    events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=time.monotonic)
+    nudger = Nudger(
+        api=api,
+        ledger=ledger,
+        candidates=candidates,
+        waiting=waiting,
+        nudged=metrics.nudged,
+        now=now,
+        monotonic=time.monotonic,
+    )
+    watch = ClusterWatch(
+        api=api,
+        ledger=ledger,
+        view=view,
+        waiting=waiting,
+        tell=events.record,
+        freed=nudger.freed,
+        node_label_selector=settings.node_label_selector,
+    )
+    leadership = Leadership(
+        api=api, settings=lease or LeaseSettings(), catch_up=watch.list_pods_again, monotonic=time.monotonic
+    )
+    binder = Binder(
+        api=api,
+        ledger=ledger,
+        view=view,
+        requests=requests,
+        settings=settings,
+        now=now,
+        monotonic=time.monotonic,
+        forbidden=leadership.problem,
+        lock_waited=metrics.lock_waited,
+    )
+    answering = Answering(
+        ledger=ledger,
+        candidates=candidates,
+        view=view,
+        watch=watch,
+        leadership=leadership,
+        binder=binder,
+        waiting=waiting,
+        journal=journal,
+        requests=requests,
+        settings=settings,
+        now=now,
+        monotonic=time.monotonic,
+    )
+    debugging = Debugging(
+        api=api, ledger=ledger, journal=journal, requests=requests, problem=leadership.problem, now=now
+    )
+    extender = Extender(
+        answering=answering,
+        watch=watch,
+        leadership=leadership,
+        binder=binder,
+        debugging=debugging,
+        events=events,
+        metrics=metrics,
+        settings=settings,
+        monotonic=time.monotonic,
+    )
+
+    def look() -> Seen:
+        return Seen(
+            snapshot=ledger.snapshot(),
+            holdings=ledger.holdings(),
+            names=view.names(),
+            resources=requests.names,
+            reservations=ledger.reservations(),
+            waiting=len(waiting),
+            leads=leadership.leads(),
+            synced=not watch.missing(),
+            problems=len(ledger.problems()),
+        )
+
+    tasks = [asyncio.create_task(work) for work in (watch.run(), events.run(), leadership.run(), nudger.run())]
+    for task in tasks:
+        task.add_done_callback(_report_end)
+    try:
+        yield Applications(
+            verbs=extender.application(),
+            metrics=MetricsServer(metrics, look).application(),
+            quota_of=ledger.quota,
+        )
+    finally:
+        await binder.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await events.flush(FLUSH_SECONDS)
+
+
+@asynccontextmanager
+async def listening(
+    application: web.Application, address: ListenAddress, flag: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
+    """The URL under which requests are served; `flag` is what sets the address. Raises PortTaken."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=5.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, address.host, address.port, ssl_context=tls)
+        try:
+            await site.start()
+        except OSError as error:
+            # asyncio wraps the system's words in its own; a failed name look-up has no positive number.
+            known = error.errno is not None and error.errno > 0
+            reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
+            where = f"{address.host}:{address.port}"
+            raise PortTaken(f"Cannot listen on {where}: {reason}; choose another {flag}.") from error
+        host, port = runner.addresses[0][:2]
+        scheme, host = "https" if tls is not None else "http", f"[{host}]" if ":" in host else host
+        yield f"{scheme}://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a background task has ended; restart the extender", exc_info=task.exception())
+
+
+def now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - the program's clock

@@ -1,0 +1,64 @@
+"""Where a pod is and why, or what it waits for: one account for people."""
+
+from dataclasses import dataclass
+
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.scheduling.explain import NodeLine, explain
+from scheduler_ext.scheduling.journal import Entry
+
+MOST_LINES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """`said` is what was decided last, `said_seconds_ago` when; `nodes` are as they are now, without the pod itself."""
+
+    pod: str
+    node: str = ""
+    devices: str = ""
+    sentence: str
+    said: str = ""
+    said_seconds_ago: float | None = None
+    nodes: tuple[NodeLine, ...] = ()
+    more_nodes: int = 0
+    """Not listed in `nodes`."""
+
+
+def account(
+    pod: Pod, request: GpuRequest | None, problem: str, snapshot: Snapshot, entry: Entry | None, *, now: float
+) -> Account:
+    """`problem` is why nothing can be decided, if so; `entry` the last decision; `now` Unix time in seconds.
+
+    The nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's own business.
+    """
+    node, devices = pod.spec.node_name, pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
+    lines: tuple[NodeLine, ...] = ()
+    if request is None:
+        sentence = problem or "asks for no GPU: kube-scheduler places it alone"
+    else:
+        unwell = [name for name, reason in snapshot.unregistered.items() if ": " in reason]
+        decision = decide(request, snapshot, [*snapshot.nodes, *unwell])
+        lines = explain(request, decision)
+        sentence = problem or _sentence(node, devices, decision.node, len(snapshot.nodes))
+    return Account(
+        pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
+        node=node,
+        devices=devices,
+        sentence=sentence,
+        said="" if entry is None else entry.said,
+        said_seconds_ago=None if entry is None else max(now - entry.at, 0.0),
+        nodes=lines[:MOST_LINES],
+        more_nodes=max(len(lines) - MOST_LINES, 0),
+    )
+
+
+def _sentence(node: str, devices: str, would_fit: str | None, nodes: int) -> str:
+    if node:
+        return f"is on node {node} with {devices}" if devices else f"is on node {node}, without GPUs of ours"
+    if would_fit is None:
+        return f"waits: none of {nodes} nodes with GPUs fits it"
+    return f"waits for kube-scheduler to ask: node {would_fit} fits it now"

@@ -1,0 +1,151 @@
+"""The decision for `/filter`: what `decide` decides, without looking at every node for every pod."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from proto.devices import PodShares
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.requests import ContainerNeed, GpuRequest
+from scheduler_ext.scheduling.decide import NO_NODE_OFFERED, Decision, decide
+from scheduler_ext.scheduling.hopeless import Unfit, unfit_of
+from scheduler_ext.scheduling.misfit import NotOffered
+from scheduler_ext.scheduling.ranking import Ranking, Shape, Standing, shape_of
+from scheduler_ext.scheduling.score import node_score
+from scheduler_ext.scheduling.states import Kind, Kinds, state_of
+
+MOST_SHAPES = 32
+"""Rankings kept; each takes about 1 MB at 5 000 nodes."""
+MOST_NODES_NAMED = 20
+"""A choice among more fitting nodes than these names the score of the chosen one only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A decision without what nobody reads of a large cluster: why nodes failed when one fits, and most scores."""
+
+    node: str | None
+    shares: PodShares = ()
+    fitting: int = 0
+    """How many of the offered nodes fit."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    misfits: Mapping[str, Unfit] = field(default_factory=dict)
+    """Of every node, when none fits."""
+    error: str = ""
+
+
+def choice_of(decision: Decision) -> Choice:
+    if decision.node is None:
+        misfits = {name: unfit_of(misfit) for name, misfit in decision.misfits.items()}
+        return Choice(node=None, misfits=misfits, error=decision.error)
+    scores = decision.scores
+    named = scores if len(scores) <= MOST_NODES_NAMED else {decision.node: scores[decision.node]}
+    return Choice(node=decision.node, shares=decision.shares, fitting=len(scores), scores=named)
+
+
+class Candidates:
+    """The nodes of a ledger, ranked for the shapes of pods that were asked about last.
+
+    An answer costs what has changed since the last one for a pod of this shape: usually the node it went to. Which of
+    the offered nodes is best is read off the ranking. The first pod of a shape has every kind of node looked at once.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._kinds = Kinds()
+        self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}
+        self._standings: dict[str, Standing] = {}
+        self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
+        """The one used last comes last."""
+        self._most = _Most()
+
+    def choose(self, request: GpuRequest, node_names: Sequence[str]) -> Choice:
+        """As `decide` does among `node_names`. What a reservation of the pod itself holds counts as taken."""
+        if self._ledger.is_bound(request.uid):
+            return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
+        ranking = self._ranking(request)
+        offered = set(node_names)
+        node = ranking.best(offered)
+        if node is None:
+            error = "" if node_names else NO_NODE_OFFERED
+            return Choice(node=None, misfits=self._misfits(ranking, node_names), error=error)
+        # Of all ways to count them this one copies least where most nodes fit.
+        fitting = len(offered) - len(offered.difference(ranking.fits))
+        named = offered & ranking.fits.keys() if fitting <= MOST_NODES_NAMED else (node,)
+        return Choice(
+            node=node,
+            shares=ranking.shares(self._standings[node].usage),
+            fitting=fitting,
+            scores={name: self._standings[name].total for name in named},
+        )
+
+    def has_room(self, request: GpuRequest) -> bool:
+        """Whether the pod fits on any node. It holds nothing itself."""
+        return bool(self._ranking(request).fits)
+
+    def _misfits(self, ranking: Ranking, node_names: Iterable[str]) -> dict[str, Unfit]:
+        known, reason = ranking.misfits, self._ledger.unregistered
+        return {name: known[name] if name in known else unfit_of(NotOffered(reason(name))) for name in node_names}
+
+    def _ranking(self, request: GpuRequest) -> Ranking:
+        """Up to date."""
+        self._catch_up()
+        quota = self._ledger.quota(request.namespace)
+        covered = quota is None or quota.admits(*self._most.taken(request.needs))
+        shape = shape_of(request, None if covered else quota)
+        ranking = self._rankings.pop(shape, None) or Ranking(shape, self._standings)
+        ranking.update(self._standings)
+        self._rankings[shape] = ranking
+        if len(self._rankings) > MOST_SHAPES:
+            self._rankings.popitem(last=False)
+        return ranking
+
+    def _catch_up(self) -> None:
+        changed = self._ledger.take_changed()
+        for name in changed:
+            self._refresh(name)
+        for ranking in self._rankings.values():
+            ranking.outdate(changed)
+
+    def _refresh(self, name: str) -> None:
+        usage = self._ledger.usage(name)
+        if usage is None:
+            self._standings.pop(name, None)
+            self._kind_of.pop(name, None)
+            return
+        kind = self._kind(name, usage.node)
+        state, total = state_of(usage, kind), node_score(usage.gpus).total
+        self._standings[name] = Standing(usage=usage, kind=kind, state=state, total=total)
+
+    def _kind(self, name: str, node: RegisteredNode) -> Kind:
+        known, kind = self._kind_of.get(name, (None, None))
+        if kind is None or known is not node:
+            kind = self._kinds.kind(node)
+            self._kind_of[name] = node, kind
+            self._most.see(node)
+        return kind
+
+
+class _Most:
+    """The largest GPU and the largest MIG instance ever seen: no GPU serves a container with more than that."""
+
+    def __init__(self) -> None:
+        self._gpu_mib = self._instance_mib = self._instance_cores = 0
+
+    def see(self, node: RegisteredNode) -> None:
+        profiles = list(chain.from_iterable(device.mig_profiles for device in node.devices))
+        self._gpu_mib = max(self._gpu_mib, *(device.memory_mib for device in node.devices))
+        self._instance_mib = max(self._instance_mib, *(profile.memory_mib for profile in profiles), 0)
+        self._instance_cores = max(self._instance_cores, *(profile.cores for profile in profiles), 0)
+
+    def taken(self, needs: Iterable[ContainerNeed | None]) -> tuple[int, int, int]:
+        """Memory in MiB, cores and GPUs a pod takes of its quota at most: one that admits them refuses nothing."""
+        memory_mib = cores = gpus = 0
+        for need in needs:
+            if need is not None:
+                memory_mib += need.count * max(need.reserved_mib(self._gpu_mib), self._instance_mib)
+                cores += need.count * max(need.reserved_cores, self._instance_cores)
+                gpus += need.count
+        return memory_mib, cores, gpus

@@ -1,0 +1,40 @@
+"""Nodes on which no eviction helps: the pod would not fit there if nothing else ran."""
+
+from typing import NamedTuple
+
+from proto.devices import MIG_MODE
+from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.requests import ContainerNeed
+from scheduler_ext.scheduling.misfit import Misfit, NotOffered, Reason
+
+_LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.UUID})
+
+
+class Unfit(NamedTuple):
+    """A node's line in `/filter`'s answer. Where it is `hopeless`, evicting other pods does not help."""
+
+    reason: str
+    hopeless: bool
+
+
+def unfit_of(misfit: Misfit | NotOffered) -> Unfit:
+    return Unfit(misfit.reason, is_hopeless(misfit))
+
+
+def is_hopeless(misfit: Misfit | NotOffered) -> bool:
+    """Whether the node is unknown, has too few GPUs at all, or too few that could ever serve the container."""
+    if isinstance(misfit, NotOffered) or not misfit.verdicts:
+        return True
+    # One GPU in MIG mode may serve every instance that is asked for.
+    needed = 1 if any(gpu.device.mode == MIG_MODE for gpu, _ in misfit.verdicts) else misfit.need.count
+    lost = sum(_is_lost(gpu, reason, misfit.need) for gpu, reason in misfit.verdicts)
+    return misfit.cards - lost < needed
+
+
+def _is_lost(gpu: GpuUsage, reason: Reason, need: ContainerNeed) -> bool:
+    match reason:
+        case Reason.MEMORY:
+            return need.reserved_mib(gpu.device.memory_mib) > gpu.device.memory_mib
+        case Reason.CORES:
+            return need.reserved_cores > gpu.device.cores
+    return reason in _LASTING

@@ -1,0 +1,100 @@
+"""The admission webhook over HTTPS, as the API server speaks it (edge)."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from aiohttp import web
+
+from proto.admission import AdmissionError, PodReview, ReviewIdentity, Verdict, decode_review, encode_answer, failed
+from scheduler_ext.admission.admit import admit
+from scheduler_ext.admission.registration import PATH
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.cluster.snapshot import Quota
+
+log = logging.getLogger(__name__)
+
+LARGEST_BODY_BYTES = 7 * 1024 * 1024
+AFTER_FAULT_SECONDS = 60.0
+
+
+class Certificate(Protocol):
+    """Keeps what a listener shows current."""
+
+    async def refresh(self) -> float:
+        """Looks once; seconds until the next look is due. Raises nothing that another look could mend."""
+
+
+class Webhook:
+    """Answers every question with status 200: what is wrong stands in the answer."""
+
+    def __init__(self, *, settings: AdmissionSettings, quota_of: Callable[[str], Quota | None]) -> None:
+        self._settings = settings
+        self._quota_of = quota_of
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=LARGEST_BODY_BYTES)
+        application.router.add_post(PATH, self._answer)
+        return application
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        identity = ReviewIdentity()
+        try:
+            review = decode_review(await _body(request))
+            identity = review.identity
+            verdict = admit(review, self._settings, self._quota_of(review.namespace))
+            _report(review, verdict)
+        except AdmissionError as error:
+            log.warning("a question to the webhook cannot be answered: %s", error)
+            identity, verdict = error.identity, failed(str(error), error.code)
+        except Exception:
+            # An answer, so that the API server does not wait for one until its time is up.
+            log.exception("the webhook has failed on a pod")
+            verdict = failed("the webhook has failed on this pod; its log says why")
+        return web.Response(body=encode_answer(identity, verdict), content_type="application/json")
+
+
+@asynccontextmanager
+async def kept_current(certificate: Certificate) -> AsyncIterator[None]:
+    """Refreshes the certificate at once, and from then on when that is due."""
+    task = asyncio.create_task(_keep_current(certificate, await _refreshed(certificate)))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _keep_current(certificate: Certificate, pause_seconds: float) -> None:
+    while True:
+        await asyncio.sleep(pause_seconds)
+        pause_seconds = await _refreshed(certificate)
+
+
+async def _refreshed(certificate: Certificate) -> float:
+    try:
+        return await certificate.refresh()
+    except Exception:
+        log.exception("the webhook's certificate cannot be refreshed")
+        return AFTER_FAULT_SECONDS
+
+
+async def _body(request: web.Request) -> bytes:
+    """Raises AdmissionError."""
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise AdmissionError(f"the request body is larger than {LARGEST_BODY_BYTES} bytes", code=413) from error
+    content_type = request.headers.get("Content-Type", "")
+    if content_type != "application/json":
+        raise AdmissionError(f"the content type is {content_type!r}; send application/json")
+    return body
+
+
+def _report(review: PodReview, verdict: Verdict) -> None:
+    if not verdict.allowed:
+        metadata = review.pod.metadata
+        name = metadata.name or f"{metadata.generate_name}…"
+        log.info("pod %s/%s is refused: %s", review.namespace, name, verdict.message)

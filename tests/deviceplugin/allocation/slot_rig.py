@@ -1,0 +1,127 @@
+"""A slot allocator whose kubelet is what a test says it is: ids held, by pod-resources and by checkpoint."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from deviceplugin.allocation.checkpoint import Holding
+from deviceplugin.allocation.identity import Listed
+from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
+from deviceplugin.allocation.slot_allocator import SlotAllocator
+from deviceplugin.allocation.slot_files import SlotFiles
+from deviceplugin.allocation.slots import qualified, slot_file, slot_name
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.container.edits import AllocationSettings, Hardware
+from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.news import News
+from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.settings import AgentSettings
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import Pod
+from simulation.apiserver import EmbeddedApiServer
+from simulation.kubelet.container import CdiEdits, decode_cdi_spec, resolve_cdi
+from tests.deviceplugin.gpus import NODE, PAIR
+from tests.deviceplugin.registration import kubelet_root
+
+GPU = "nvidia.com/gpu"
+
+
+class Kubelet(PodResources):
+    """`listed_now` is None while its socket is away."""
+
+    def __init__(self) -> None:
+        super().__init__("/nonexistent", GPU)
+        self.listed_now: list[Listed] | None = []
+        self.recorded: list[Holding] | None = []
+
+    async def listed(self) -> tuple[Listed, ...]:
+        if self.listed_now is None:
+            raise PodResourcesUnavailable("connection refused")
+        return tuple(self.listed_now)
+
+    def read_checkpoint(self) -> tuple[Holding, ...] | None:
+        return None if self.recorded is None else tuple(self.recorded)
+
+    def hold(self, pod: Pod, container: str, *ids: str, init: bool = False) -> None:
+        """Kubelet's word, as if it had just called Allocate."""
+        uid, namespace, name = pod.metadata.uid, pod.metadata.namespace, pod.metadata.name
+        if self.recorded is not None:
+            one = Holding(pod_uid=uid, container_name=container, resource_name=GPU, device_ids={"-1": list(ids)})
+            self.recorded.append(one)
+        if self.listed_now is not None and not init:
+            self.listed_now.append(Listed(namespace=namespace, pod=name, container=container, ids=frozenset(ids)))
+
+    def free(self) -> None:
+        self.listed_now, self.recorded = [], []
+
+
+@dataclass
+class SlotRig:
+    server: EmbeddedApiServer
+    own: OwnNode
+    news: News
+    directory: Path
+    allocator: SlotAllocator
+    kubelet: Kubelet
+    clock: list[float] = field(default_factory=lambda: [1000.0])
+
+    def bring(self, *pods: Pod) -> None:
+        """By the watch."""
+        self.own.pods, self.own.pods_known = {**self.own.pods, **{pod.metadata.uid: pod for pod in pods}}, True
+        self.news.tell()
+
+    def store(self, pod: Pod) -> str:
+        """In the API server only; its UID."""
+        body = msgspec.to_builtins(pod)
+        del body["metadata"]["uid"]
+        made: Any = self.server.create({"apiVersion": "v1", "kind": "Pod", **body})
+        return str(made["metadata"]["uid"])
+
+    def specs(self) -> list[str]:
+        return sorted(path.name for path in self.directory.iterdir()) if self.directory.exists() else []
+
+    def edits(self, *ids: str) -> CdiEdits:
+        slot = slot_name(ids)
+        spec = decode_cdi_spec((self.directory / slot_file(slot)).read_bytes())
+        return resolve_cdi(qualified(slot), [spec])[1]
+
+    def env(self, *ids: str) -> dict[str, str]:
+        return dict(variable.split("=", 1) for variable in self.edits(*ids).env)
+
+
+@asynccontextmanager
+async def slots(
+    *,
+    pre_start_seconds: float = 0.3,
+    hook_path: str = "/nonexistent",
+    allocation: AllocationSettings | None = None,
+    hardware: Hardware | None = None,
+) -> AsyncIterator[SlotRig]:
+    async with kubelet_root() as root, EmbeddedApiServer() as server:
+        Path(root, "kubeconfig").write_text(server.kubeconfig())
+        api = await ApiServer.connect(f"{root}/kubeconfig")
+        settings = AgentSettings(node_name=NODE, hook_path=hook_path, pre_start_seconds=pre_start_seconds)
+        news, kubelet, directory, clock = News(), Kubelet(), Path(root, "cdi"), [1000.0]
+        own = OwnNode(api, NODE, news, heard=lambda _: None)
+        gpus = Gpus(Inventory, NvmlThread(), news, settings)
+        gpus.inventory = Inventory(devices=PAIR, hardware=hardware or Hardware())
+        allocator = SlotAllocator(
+            own,
+            gpus,
+            news,
+            SlotFiles(str(directory)),
+            kubelet,
+            settings=settings,
+            allocation=allocation or AllocationSettings(),
+            resource=GPU,
+            read_checkpoint=kubelet.read_checkpoint,
+            monotonic=lambda: clock[0],
+        )
+        try:
+            yield SlotRig(server, own, news, directory, allocator, kubelet, clock)
+        finally:
+            await api.close()

@@ -1,0 +1,86 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.allocation.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint, witness
+from deviceplugin.allocation.checkpoint_file import checkpoint_reader
+
+GPU = "nvidia.com/gpu"
+# As kubelet 1.29 writes it (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes), shortened.
+WRITTEN = json.dumps(
+    {
+        "Data": {
+            "PodDeviceEntries": [
+                {
+                    "PodUID": "uid-a",
+                    "ContainerName": "main",
+                    "ResourceName": GPU,
+                    "DeviceIDs": {"0": ["GPU-a-0"], "1": ["GPU-b-3", "GPU-c-1"]},
+                    "AllocResp": "CgA=",
+                },
+                {
+                    "PodUID": "uid-a",
+                    "ContainerName": "main",
+                    "ResourceName": "example.com/nic",
+                    "DeviceIDs": {"-1": ["nic-0"]},
+                    "AllocResp": "",
+                },
+            ],
+            "RegisteredDevices": {GPU: ["GPU-a-0"]},
+        },
+        "Checksum": 2030411291,
+    }
+).encode()
+MAIN = Holding(
+    pod_uid="uid-a",
+    container_name="main",
+    resource_name=GPU,
+    device_ids={"0": ["GPU-a-0"], "1": ["GPU-b-3", "GPU-c-1"]},
+)
+
+
+def test_every_containers_ids_are_read_over_all_numa_nodes() -> None:
+    holdings = decode_checkpoint(WRITTEN)
+    assert holdings[0] == MAIN
+    assert holdings[0].ids == {"GPU-a-0", "GPU-b-3", "GPU-c-1"}
+    assert witness(holdings, GPU) == {"uid-a": frozenset({"main"})}
+    assert witness(holdings, "nvidia.com/other") == {}
+
+
+def test_a_kubelet_without_allocations_has_none() -> None:
+    assert decode_checkpoint(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}') == ()
+
+
+@given(st.binary(max_size=60) | st.integers(0, len(WRITTEN) - 1).map(lambda length: WRITTEN[:length]))
+def test_what_kubelet_did_not_write_is_refused_in_a_sentence(text: bytes) -> None:
+    with pytest.raises(CheckpointUnreadable, match="checkpoint is not understood"):
+        decode_checkpoint(text)
+
+
+def test_the_file_is_read_as_it_is_now(tmp_path: Path) -> None:
+    read = checkpoint_reader(str(tmp_path))
+    assert read() is None
+    file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
+    file.parent.mkdir()
+    file.write_bytes(WRITTEN)
+    assert read() == decode_checkpoint(WRITTEN)
+    replacement = tmp_path / "next"
+    replacement.write_bytes(b'{"Data":{"PodDeviceEntries":[]},"Checksum":1}')
+    os.replace(replacement, file)
+    assert read() == ()
+
+
+def test_a_file_that_is_none_of_kubelets_is_as_good_as_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
+    file.parent.mkdir()
+    file.write_text("half a fi")
+    read = checkpoint_reader(str(tmp_path))
+    assert read() is None
+    assert read() is None
+    assert caplog.text.count("not understood") == 1

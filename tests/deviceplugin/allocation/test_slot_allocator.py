@@ -1,0 +1,365 @@
+import asyncio
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.allocation.identity import ProvenSlot
+from deviceplugin.allocation.slot_allocator import slot_facts
+from deviceplugin.allocation.slots import SLOT_KIND, qualified, slot_file, slot_name
+from deviceplugin.container.cdi import cdi_spec
+from deviceplugin.container.edits import (
+    AllocationSettings,
+    ContainerEdits,
+    DeviceListStrategy,
+    DeviceNode,
+    Hardware,
+    container_edits,
+    container_facts,
+)
+from deviceplugin.kubelet import CannotAllocate, allocate_response
+from proto.kubernetes.objects import Container, EnvVar
+from simulation.kubelet.container import create_container, decode_cdi_spec
+from tests.deviceplugin.agent_rig import write
+from tests.deviceplugin.allocation.slot_rig import slots
+from tests.deviceplugin.gpus import INVENTORY, A, B, bound_pod, share
+
+X, Y, Z = f"{A}-0", f"{B}-0", f"{A}-1"
+ONE, OTHER, TWO = (share(A),), (share(B, 5000),), (share(A, 1000), share(B, 2000))
+
+
+async def refused(started: "asyncio.Future[None] | asyncio.Task[None]") -> str:
+    with pytest.raises(CannotAllocate) as error:
+        await started
+    return str(error.value)
+
+
+async def test_allocate_answers_with_the_slots_name_and_knows_nobody() -> None:
+    async with slots() as rig:
+        answer = await rig.allocator.allocate([Y, X])
+        assert answer == ContainerEdits(env={}, cdi_devices=(qualified(slot_name([X, Y])),))
+        assert rig.specs() == []
+        assert rig.server.requests == []
+        assert rig.allocator.pre_start_required
+
+
+async def test_the_spec_of_whoever_is_proven_lies_there_before_the_container_is_created() -> None:
+    async with slots() as rig:
+        pods = [bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))]
+        rig.bring(*pods)
+        rig.kubelet.hold(pods[0], "c0", X)
+        rig.kubelet.hold(pods[1], "c0", Z)
+        await asyncio.gather(rig.allocator.pre_start([X]), rig.allocator.pre_start([Z]))
+        assert rig.env(X) == {
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
+            "CUDA_DEVICE_SM_LIMIT": "30",
+            "CUDA_DEVICE_SM_LIMIT_0": "30",
+            "NVIDIA_VISIBLE_DEVICES": A,
+        }
+        assert (rig.env(Z)["NVIDIA_VISIBLE_DEVICES"], rig.env(Z)["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (B, "5000m")
+        assert rig.server.requests == []
+
+
+async def test_a_spec_that_says_the_same_already_is_left_alone() -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        await rig.allocator.pre_start([X])
+        file = rig.directory / slot_file(slot_name([X]))
+        written = file.stat().st_ino
+        await rig.allocator.pre_start([X])
+        assert file.stat().st_ino == written
+
+
+async def test_the_next_pod_with_the_same_ids_gets_its_own_spec() -> None:
+    async with slots() as rig:
+        first, second = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
+        rig.bring(first)
+        rig.kubelet.hold(first, "c0", X)
+        await rig.allocator.pre_start([X])
+        rig.kubelet.free()
+        rig.bring(second)
+        rig.kubelet.hold(second, "c0", X)
+        await rig.allocator.pre_start([X])
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+
+
+async def test_a_proof_that_comes_late_is_waited_for() -> None:
+    async with slots(pre_start_seconds=5.0) as rig:
+        pod = bound_pod("p", (ONE,))
+        starting = asyncio.create_task(rig.allocator.pre_start([X]))
+        await asyncio.sleep(0.02)
+        rig.kubelet.hold(pod, "c0", X, init=True)
+        await asyncio.sleep(0.02)
+        rig.bring(pod)
+        await starting
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
+
+
+async def test_without_a_proof_the_call_fails_in_time_and_says_what_was_seen() -> None:
+    async with slots(pre_start_seconds=0.1) as rig:
+        rig.bring(bound_pod("p", (ONE,)))
+        rig.kubelet.listed_now = None
+        assert await refused(asyncio.create_task(rig.allocator.pre_start([X]))) == (
+            f"kubelet asks for whoever holds exactly the 1 device {X}: pod-resources does not answer (connection "
+            "refused); kubelet's checkpoint has none"
+        )
+        assert rig.specs() == []
+
+
+async def test_a_pod_that_the_watch_lacks_is_read_once() -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", (ONE,))
+        pod.metadata.uid = rig.store(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        await rig.allocator.pre_start([X])
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
+        assert [(request.verb, request.resource) for request in rig.server.requests if request.verb != "create"] == [
+            ("get", "pods")
+        ]
+
+
+async def test_a_pod_that_the_api_server_does_not_have_either_is_asked_for_once_and_refused() -> None:
+    async with slots(pre_start_seconds=0.2) as rig:
+        rig.kubelet.hold(bound_pod("p", (ONE,)), "c0", X)
+        sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
+        assert "pod-resources names pod default/p, container c0" in sentence
+        assert sum(request.verb == "get" for request in rig.server.requests) == 1
+
+
+async def test_a_namesake_made_anew_is_read_and_not_the_pod_that_the_watch_still_shows() -> None:
+    async with slots() as rig:
+        rig.bring(bound_pod("p", (ONE,), phase="Running"))
+        fresh = bound_pod("p", (OTHER,))
+        fresh.metadata.uid = rig.store(fresh)
+        rig.kubelet.hold(fresh, "c0", X)
+        await rig.allocator.pre_start([X])
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+
+
+async def test_an_init_container_and_its_heir_share_one_spec_with_the_larger_limits() -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", ((share(A, 9000, 10),), (share(A, 3000, 30),)), init=1)
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X, init=True)
+        rig.kubelet.hold(pod, "c1", X)
+        await rig.allocator.pre_start([X])
+        env = rig.env(X)
+        assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT"]) == ("9000m", "30")
+
+
+async def test_a_folder_that_cannot_be_written_is_named_and_written_as_soon_as_it_can() -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        rig.directory.write_text("a file where the folder should be")
+        sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
+        assert sentence.startswith(f"pod default/p: {rig.directory}/{slot_file(slot_name([X]))} cannot be written: ")
+        rig.directory.unlink()
+        await rig.allocator.pre_start([X])
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
+
+
+async def test_the_containers_folder_is_fresh_at_every_start() -> None:
+    with tempfile.TemporaryDirectory() as hook:
+        for name in ("libvgpu.so", "ld.so.preload"):
+            write(Path(hook, "vgpu", name), "")
+        async with slots(hook_path=hook) as rig:
+            pod = bound_pod("p", (ONE,))
+            rig.bring(pod)
+            rig.kubelet.hold(pod, "c0", X)
+            await rig.allocator.pre_start([X])
+            folder = Path(hook, "vgpu", "containers", "uid-p_c0")
+            (folder / "uid-p.cache").write_text("of the container's last life")
+            await rig.allocator.pre_start([X])
+            assert os.listdir(folder) == []
+            assert {mount.container_path for mount in rig.edits(X).mounts} >= {
+                "/etc/ld.so.preload",
+                f"{hook}/vgpu",
+                f"{hook}/vgpu/libvgpu.so",
+            }
+
+
+async def test_after_a_reboot_the_specs_are_written_again_and_no_folder_is_touched() -> None:
+    with tempfile.TemporaryDirectory() as hook:
+        for name in ("libvgpu.so", "ld.so.preload"):
+            write(Path(hook, "vgpu", name), "")
+        async with slots(hook_path=hook) as rig:
+            pod, gone = bound_pod("p", (ONE,), phase="Running"), bound_pod("gone", (OTHER,))
+            rig.kubelet.hold(pod, "c0", X)
+            rig.kubelet.hold(gone, "c0", Y)
+            rebuilding = asyncio.create_task(rig.allocator.rebuild())
+            await asyncio.sleep(0.02)
+            assert not rebuilding.done()
+            rig.bring(pod)
+            await rebuilding
+            assert rig.specs() == [slot_file(slot_name([X]))]
+            assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
+            assert not Path(hook, "vgpu", "containers").exists()
+
+
+async def test_specs_that_nobody_holds_any_more_are_removed_after_a_while() -> None:
+    async with slots() as rig:
+        kept, left = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
+        rig.bring(kept, left)
+        rig.kubelet.hold(kept, "c0", X)
+        rig.kubelet.hold(left, "c0", Y)
+        await asyncio.gather(rig.allocator.pre_start([X]), rig.allocator.pre_start([Y]))
+        write(rig.directory / "nvidia.yaml", "of somebody else")
+        rig.kubelet.free()
+        rig.kubelet.hold(kept, "c0", X)
+        await rig.allocator.collect()
+        rig.clock[0] += 179
+        await rig.allocator.collect()
+        assert len(rig.specs()) == 3
+        rig.clock[0] += 1
+        await rig.allocator.collect()
+        assert rig.specs() == ["nvidia.yaml", slot_file(slot_name([X]))]
+
+
+@pytest.mark.parametrize("silent", ["pod-resources", "checkpoint"])
+async def test_nothing_is_removed_while_a_witness_is_silent(silent: str) -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        await rig.allocator.pre_start([X])
+        rig.kubelet.free()
+        if silent == "checkpoint":
+            rig.kubelet.recorded = None
+        else:
+            rig.kubelet.listed_now = None
+        for _ in range(3):
+            await rig.allocator.collect()
+            rig.clock[0] += 1000
+        assert rig.specs() == [slot_file(slot_name([X]))]
+
+
+async def test_a_start_during_the_grace_keeps_the_spec() -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        await rig.allocator.pre_start([X])
+        rig.kubelet.free()
+        await rig.allocator.collect()
+        rig.kubelet.hold(pod, "c0", X)
+        await rig.allocator.pre_start([X])
+        rig.kubelet.free()
+        rig.clock[0] += 200
+        await rig.allocator.collect()
+        assert rig.specs() == [slot_file(slot_name([X]))]
+
+
+async def test_kubelet_is_pointed_to_the_decided_gpus_only_when_a_single_pod_can_be_asking() -> None:
+    async with slots() as rig:
+        available = [f"{gpu}-{number}" for gpu in (A, B) for number in range(2)]
+        assert await rig.allocator.prefer(available, [], 1) == ()
+        rig.bring(bound_pod("p", (OTHER,)))
+        assert await rig.allocator.prefer(available, [], 1) == (Y,)
+        rig.bring(bound_pod("q", (ONE,)))
+        assert await rig.allocator.prefer(available, [], 1) == ()
+
+
+async def test_a_writer_that_hangs_cannot_replace_what_the_next_holder_was_given() -> None:
+    async with slots(pre_start_seconds=5.0) as rig:
+        first, second = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
+        rig.bring(first)
+        rig.kubelet.hold(first, "c0", X)
+        hanging, entered = asyncio.Event(), asyncio.Event()
+        loop, install = asyncio.get_running_loop(), rig.allocator._install
+
+        def slow(slot: str, proven: ProvenSlot, *, fresh: bool) -> None:
+            if proven.pod is first:
+                loop.call_soon_threadsafe(entered.set)
+                asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result()
+            install(slot, proven, fresh=fresh)
+
+        rig.allocator._install = slow  # type: ignore[method-assign]
+        late = asyncio.create_task(rig.allocator.pre_start([X]))
+        await entered.wait()
+        late.cancel()
+        rig.kubelet.free()
+        rig.bring(second)
+        rig.kubelet.hold(second, "c0", X)
+        next_start = asyncio.create_task(rig.allocator.pre_start([X]))
+        await asyncio.sleep(0.02)
+        assert not next_start.done()
+        hanging.set()
+        await next_start
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+
+
+async def test_the_edits_of_nvidias_own_specs_are_in_the_slots_spec() -> None:
+    settings = AllocationSettings(strategies=(DeviceListStrategy.CDI_CRI, DeviceListStrategy.CDI_ANNOTATIONS))
+    async with slots(allocation=settings) as rig:
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
+        assert f"defines {settings.cdi_kind}={A}" in sentence
+        hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["x"]}
+        node = {"path": "/dev/nvidia0"}
+        spec = {
+            "cdiVersion": "0.7.0",
+            "kind": settings.cdi_kind,
+            "containerEdits": {"hooks": [hook], "deviceNodes": [{"path": "/dev/nvidiactl"}]},
+            "devices": [{"name": A, "containerEdits": {"deviceNodes": [node], "additionalGids": [44]}}],
+        }
+        write(rig.directory / "nvidia.json", json.dumps(spec))
+        await rig.allocator.pre_start([X])
+        made = json.loads((rig.directory / slot_file(slot_name([X]))).read_bytes())
+        assert made["cdiVersion"] == "0.7.0"
+        assert made["devices"][0]["containerEdits"] == {
+            "env": ["CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_0=30"],
+            "hooks": [hook],
+            "deviceNodes": [{"path": "/dev/nvidiactl"}, node],
+            "additionalGids": [44],
+        }
+
+
+def test_a_variable_counts_only_where_every_container_of_the_slot_sets_it() -> None:
+    pod = bound_pod("p", (ONE, ONE), init=1)
+    pod.spec.init_containers[0].env = [EnvVar(name="CUDA_DISABLE_CONTROL", value="true")]
+    pod.spec.containers[0].env = [EnvVar(name="MODE", value="fast")]
+    facts = slot_facts(ProvenSlot(pod, (0, 1), ONE), "nvidia.com/priority")
+    assert (facts.pod_uid, facts.name, facts.env) == ("uid-p", "c1", {})
+    alone = slot_facts(ProvenSlot(pod, (0,), ONE), "nvidia.com/priority")
+    assert (alone.name, alone.env) == ("c0", {"CUDA_DISABLE_CONTROL": "true"})
+
+
+PLAIN = st.lists(
+    st.sampled_from([DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS]), min_size=1, max_size=2, unique=True
+)
+SHARES = st.builds(
+    lambda gpus, memory, cores: tuple(share(gpu, memory, cores) for gpu in gpus),
+    st.lists(st.sampled_from([A, B]), min_size=1, max_size=2, unique=True),
+    st.integers(0, 40960),
+    st.integers(0, 100),
+)
+
+
+@given(SHARES, PLAIN, st.booleans())
+def test_a_container_gets_by_its_slot_what_it_would_have_got_at_once(
+    shares: tuple[object, ...], strategies: list[DeviceListStrategy], specs: bool
+) -> None:
+    settings = AllocationSettings(strategies=tuple(strategies), pass_device_specs=specs)
+    hardware = Hardware(
+        control_nodes=(DeviceNode(path="/dev/nvidiactl"),),
+        gpu_nodes={A: (DeviceNode(path="/dev/nvidia0", host_path="/host/dev/nvidia0"),)},
+    )
+    container = Container(name="c0")
+    facts = container_facts("uid-p", container, settings.priority_resource)
+    edits = container_edits(shares, INVENTORY, facts, settings, None, hardware=hardware)  # type: ignore[arg-type]
+    spec = decode_cdi_spec(msgspec.json.encode(cdi_spec(SLOT_KIND, "s", edits)))
+    named = ContainerEdits(env={}, cdi_devices=(qualified("s"),))
+    by_slot = create_container(container, "app", [X], [allocate_response(named)], [spec])
+    at_once = create_container(container, "app", [X], [allocate_response(edits)], [])
+    assert (by_slot.env, by_slot.mounts, by_slot.devices) == (at_once.env, at_once.mounts, at_once.devices)

@@ -1,0 +1,128 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import simulation
+from deviceplugin.cli import main
+
+TOPO = Path(__file__).parents[2] / "data" / "topo"
+MACHINES = Path(str(simulation.__file__)).parent / "machines"
+KEYS = ["gpus", "links", "scores", "bandwidth_gbps", "nics", "cpu_affinity", "numa_affinity", "gpu_numa_id"]
+
+
+def run(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, list(arguments), input=text)
+
+
+def test_a_described_machine_as_json() -> None:
+    answer = json.loads(run("topo", "--machine", str(MACHINES / "4x-gh200.yaml"), "--output", "json").stdout)
+    assert list(answer) == KEYS
+    assert [(gpu["index"], gpu["name"]) for gpu in answer["gpus"]] == [(i, "NVIDIA GH200 120GB") for i in range(4)]
+    assert answer["links"][0] == ["X", "NV6", "NV6", "NV6"]
+    assert answer["scores"][0] == [0, 610, 610, 610]
+    assert answer["bandwidth_gbps"][0] == [0.0, 123.6, 123.6, 123.6]
+    assert answer["cpu_affinity"] == ["0-71", "72-143", "144-215", "216-287"]
+    assert answer["gpu_numa_id"] == ["4", "12", "20", "28"]
+
+
+def test_a_printed_matrix_as_json() -> None:
+    (path,) = TOPO.glob("126-*.txt")
+    answer = json.loads(run("topo", "--smi", str(path), "--output", "json").stdout)
+    assert list(answer) == KEYS
+    assert answer["cpu_affinity"][3:5] == ["0-55,112-167", None]
+    assert answer["bandwidth_gbps"][0][:2] == [0.0, None]
+    assert len(answer["nics"]) == 9
+
+
+def test_a_printed_matrix_comes_from_standard_input_too() -> None:
+    (path,) = TOPO.glob("017-*.txt")
+    result = run("topo", "--smi", "-", text=path.read_text())
+    assert result.exit_code == 0
+    assert "NV2" in result.stdout
+
+
+def test_people_see_links_scores_and_speeds() -> None:
+    shown = run("topo", "--machine", str(MACHINES / "dgx2-16x-v100-32g.yaml")).stdout
+    assert "GPU15" in shown
+    assert "NV6" in shown
+    assert "650" in shown
+    assert "120" in shown
+
+
+def test_a_machine_without_gpus_says_so() -> None:
+    result = run("topo", "--machine", str(MACHINES / "cpu-only.yaml"))
+    assert (result.exit_code, result.stdout.strip()) == (0, "No NVIDIA GPU on this machine.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "complaint"),
+    [
+        (("--smi", "/nonexistent/topo.txt"), None, "cannot read /nonexistent/topo.txt: No such file or directory"),
+        (("--smi", "/"), None, "cannot read /: Is a directory"),
+        (("--smi", "-"), "", "line 1, column 1"),
+        (("--smi", "-"), "a\0b", "zero byte"),
+        (("--smi", "-"), "\tGPU0\tGPU1\nGPU0\t X \tSYS\n", "line 2, column 1: the text ends before row GPU1"),
+        (("--machine", "-"), "gpus: [", "line 1"),
+        (("--machine", "/nonexistent/machine.yaml"), None, "cannot read"),
+        (("--nvml-library", "/nonexistent/nvml.so"), None, "cannot load the NVML library /nonexistent/nvml.so"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], text: str | None, complaint: str) -> None:
+    result = run("topo", *arguments, text=text)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_devices_lists_the_gpus() -> None:
+    machine = str(MACHINES / "4x-a100-pcie-80g-bridged.yaml")
+    answer = json.loads(run("devices", "--machine", machine, "--output", "json").stdout)
+    assert [gpu["memory_mib"] for gpu in answer["gpus"]] == [81920] * 4
+    assert "81,920 MiB" in run("devices", "--machine", machine).stdout
+
+
+def sliced(*devices: str) -> str:
+    """A DGX A100 whose GPU 1 has MIG on and these MIG devices."""
+    gpu = '{bus: "00000000:0F:00.0", numa: 3'
+    text = (MACHINES / "dgxa100-8x-a100-40g.yaml").read_text()
+    return text.replace(gpu, f"{gpu}, mig: enabled, mig_devices: [{', '.join(devices)}]").partition("topo_m:")[0]
+
+
+TWO = sliced("[3g.20gb, 20096, 1, 0, MIG-one]", "[1g.5gb, 4864, 7, 0, MIG-two]")
+
+
+@pytest.mark.parametrize("command", ["devices", "topo"])
+def test_programs_read_the_mig_devices_of_each_gpu(command: str) -> None:
+    answer = json.loads(run(command, "--machine", "-", "--output", "json", text=TWO).stdout)
+    assert [gpu["mig_devices"] for gpu in answer["gpus"]][:3] == [
+        None,
+        [
+            {"uuid": "MIG-one", "profile": "3g.20gb", "memory_mib": 20096},
+            {"uuid": "MIG-two", "profile": "1g.5gb", "memory_mib": 4864},
+        ],
+        None,
+    ]
+
+
+def test_people_see_mig_devices_below_their_gpu() -> None:
+    lines = run("devices", "--machine", "-", text=TWO).stdout.splitlines()
+    first = next(number for number, line in enumerate(lines) if "MIG-one" in line)
+    assert lines[first - 1].startswith("1 ")
+    assert [line.split() for line in lines[first : first + 2]] == [
+        ["MIG", "3g.20gb", "20,096", "MiB", "MIG-one"],
+        ["MIG", "1g.5gb", "4,864", "MiB", "MIG-two"],
+    ]
+
+
+def test_people_see_beside_the_links_how_a_gpu_is_cut() -> None:
+    lines = run("topo", "--machine", "-", text=TWO).stdout.splitlines()
+    (line,) = (line for line in lines if line.startswith("GPU1 ") and "NVIDIA" in line)
+    assert line.rstrip().endswith("NVIDIA A100-SXM4-40GB, MIG 3g.20gb, MIG 1g.5gb")
+
+
+def test_a_gpu_with_mig_on_and_no_mig_device_says_so() -> None:
+    gpus = json.loads(run("devices", "--machine", "-", "--output", "json", text=sliced()).stdout)["gpus"]
+    assert [gpu["mig_devices"] for gpu in gpus][:2] == [None, []]
+    assert "MIG is on, no MIG device" in run("devices", "--machine", "-", text=sliced()).stdout

@@ -1,0 +1,108 @@
+import asyncio
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from deviceplugin.diagnosis.containers import HookFacts
+from deviceplugin.diagnosis.kubelet import PortState, SocketState
+from deviceplugin.examination.node import (
+    examine_cdi,
+    examine_containerd,
+    examine_driver,
+    examine_hook,
+    examine_metrics_port,
+    examine_other_sockets,
+    examine_socket,
+)
+from deviceplugin.machine.readings import MachineReading
+from deviceplugin.nvml.reader import Nvml
+from tests.deviceplugin.registration import kubelet_root
+
+
+async def test_a_socket_is_missing_or_no_socket_or_left_behind_or_answers_with_its_process() -> None:
+    async with kubelet_root() as root:
+        path = f"{root}/x.sock"
+        seen = [examine_socket(path).state]
+        Path(path).write_text("")
+        seen.append(examine_socket(path).state)
+        os.unlink(path)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path)
+            server.listen()
+            answer = examine_socket(path)
+        seen += [answer.state, examine_socket(path).state]
+        assert seen == [SocketState.MISSING, SocketState.NO_SOCKET, SocketState.CONNECTS, SocketState.REFUSED]
+        assert "\0".join(answer.listener) + "\0" == Path("/proc/self/cmdline").read_text()
+
+
+async def test_only_sockets_of_others_with_somebody_behind_them_count() -> None:
+    async with kubelet_root() as root:
+        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as ours:
+            server.bind(f"{root}/nvidiaGPU-17.sock")
+            server.listen()
+            ours.bind(f"{root}/nvidia-gpu.sock")
+            ours.listen()
+            Path(root, "nvidia.sock").write_text("")
+            assert examine_other_sockets(root) == (f"{root}/nvidiaGPU-17.sock",)
+
+
+def test_an_unfinished_installation_of_hami_core_is_seen_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "vgpu"
+    assert examine_hook(str(tmp_path)) == HookFacts(folder=str(folder))
+    folder.mkdir()
+    (folder / "libvgpu.so").touch()
+    assert examine_hook(str(tmp_path)) == HookFacts(folder=str(folder), library=f"{folder}/libvgpu.so")
+    (folder / "ld.so.preload").write_text("x\n")
+    (folder / "libvgpu.so").unlink()
+    assert examine_hook(str(tmp_path)) == HookFacts(folder=str(folder), preload="x\n")
+
+
+def test_cdi_folders_are_read_and_need_not_be_there(tmp_path: Path) -> None:
+    facts = examine_cdi(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path), str(tmp_path / "run/cdi")))
+    assert (len(facts.missing), facts.writable, (tmp_path / "run").exists()) == (2, True, False)
+    (tmp_path / "s.json").write_text('{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "a"}]}')
+    assert examine_cdi(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path),)).missing == ("nvidia.com/gpu=b",)
+    assert examine_containerd(str(tmp_path / "none.toml")) is None
+
+
+@pytest.mark.parametrize(("page", "state"), [("topogpu_gpu_healthy 1", PortState.OURS), ("other", PortState.TAKEN)])
+async def test_a_port_is_ours_when_our_metrics_answer(page: str, state: PortState) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=page)
+
+    application = web.Application()
+    application.add_routes([web.get("/metrics", answer)])
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = f":{runner.addresses[0][1]}"
+    try:
+        assert await examine_metrics_port(address) is state
+    finally:
+        await runner.cleanup()
+    assert await examine_metrics_port(address) is PortState.FREE
+    assert await examine_metrics_port("") is PortState.OFF
+
+
+class HangingNvml(Nvml):
+    """A driver that does not answer before the test is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+
+    def read_machine(self) -> MachineReading:
+        self.over.wait()
+        return MachineReading()
+
+
+async def test_a_driver_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    nvml = HangingNvml()
+    async with asyncio.timeout(5):
+        facts, machine = await examine_driver(nvml, str(tmp_path), 0.05)
+    nvml.over.set()
+    assert (facts.timed_out, machine) == (True, None)

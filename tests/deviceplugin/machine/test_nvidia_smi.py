@@ -1,0 +1,103 @@
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.machine.nvidia_smi import SmiError, parse_topology
+
+RECORDED = Path(__file__).parents[2] / "data" / "topo"
+CASES = {path.stem: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))}
+READABLE = [name for name, case in CASES.items() if case["expect"] == "ok"]
+REFUSED = [name for name, case in CASES.items() if case["expect"] != "ok"]
+
+TWO_GPUS = (
+    "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    "GPU0\t X \tNV12\t0-3\t0\t\tN/A\n"
+    "GPU1\tNV12\t X \t4-7\t1\t\tN/A\n"
+)
+
+
+def recorded_text(name: str) -> str:
+    return (RECORDED / f"{name}.txt").read_bytes().decode(errors="replace")
+
+
+def rows(matrix: tuple[tuple[str, ...], ...]) -> list[list[str]]:
+    return [list(row) for row in matrix]
+
+
+def listed(column: tuple[str | None, ...] | None) -> list[str | None] | None:
+    return None if column is None else list(column)
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_published_output_reads_as_recorded(name: str) -> None:
+    case: dict[str, Any] = CASES[name]
+    smi = parse_topology(recorded_text(name))
+    assert len(smi.gpus) == case["gpus"]
+    assert rows(smi.links) == case["links"]
+    assert list(smi.nics) == (case["nics"] or [])
+    assert listed(smi.cpu_affinity) == case["cpu_affinity"]
+    assert listed(smi.numa_affinity) == case["numa_affinity"]
+    assert listed(smi.gpu_numa_id) == case["gpu_numa_id"]
+    assert (not smi.disagreements()) == case["symmetric"]
+    if smi.nics:
+        assert rows(smi.nic_links) == case["gpu_nic_links"]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_stops_early_or_holds_no_matrix_is_refused_with_its_place(name: str) -> None:
+    text = recorded_text(name)
+    with pytest.raises(SmiError, match=r"^line \d+, column \d+: ") as refusal:
+        parse_topology(text)
+    assert 1 <= refusal.value.line <= text.count("\n") + 1
+    assert refusal.value.column >= 1
+
+
+def test_every_recorded_kind_is_here() -> None:
+    assert (len(READABLE), len(REFUSED)) == (136, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        ("", (1, 1), "empty"),
+        ("nonsense\n", (1, 1), "no link matrix"),
+        (TWO_GPUS.replace("GPU1\tNV12", "GPU1\tnv12"), (3, 6), "expected a link"),
+        (TWO_GPUS.replace("GPU1\tNV12\t X ", "GPU1\t X \tNV12"), (3, 7), "X belongs"),
+        (TWO_GPUS.replace("GPU1\tNV12", "GPU7\tNV12"), (3, 1), "expected row GPU1"),
+        (TWO_GPUS.replace("\t4-7\t", "\t4~7\t"), (3, 16), "expected numbers"),
+        ("".join(TWO_GPUS.splitlines(keepends=True)[:2]), (2, 1), "ends before row GPU1"),
+        (TWO_GPUS[:-6], (3, 20), "ends inside the last row"),
+        (TWO_GPUS.replace("CPU Affinity", "CPU Affin@ty"), (1, 12), "no column"),
+    ],
+)
+def test_a_damaged_text_is_refused_where_the_damage_is(text: str, place: tuple[int, int], problem: str) -> None:
+    with pytest.raises(SmiError, match=problem) as refusal:
+        parse_topology(text)
+    assert (refusal.value.line, refusal.value.column) == place
+
+
+@pytest.mark.parametrize("name", ["104-8gpu-nv18-10n", "073-gh200x4"])
+def test_no_text_cut_before_the_last_row_is_read(name: str) -> None:
+    (full,) = [recorded_text(case) for case in CASES if case.startswith(name)]
+    rows_end = full.index("Legend")
+    last_row = full.rstrip()[:rows_end].rstrip().rindex("\n")
+    for cut in range(0, last_row, 37):
+        with pytest.raises(SmiError):
+            parse_topology(full[:cut])
+
+
+def test_an_unknown_token_is_kept() -> None:
+    smi = parse_topology(TWO_GPUS.replace("NV12", "C2C"))
+    assert smi.links == (("X", "C2C"), ("C2C", "X"))
+
+
+@given(st.text(alphabet=st.sampled_from('GPU01X NVSYS\t\n\r\x1b[4m"\\>N/A-,'), max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(SmiError):
+        smi = parse_topology(text)
+        assert len(smi.links) == len(smi.gpus)

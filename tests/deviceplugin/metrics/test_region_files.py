@@ -1,0 +1,98 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.metrics.region_files import RegionFiles, RegionSweep, read_regions
+from deviceplugin.usage.shared_region import KEPT_SECONDS
+from tests.deviceplugin.regions import Slot, v0, v1
+
+UID = "2f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"
+OTHER = "00000000-93c4-4d0e-8a61-0c5d9e7f1b23"
+GPU = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+
+
+def make(containers: Path, folder: str, content: bytes | bytearray = b"") -> Path:
+    (containers / folder).mkdir()
+    file = containers / folder / f"{UID}.cache"
+    file.write_bytes(content)
+    return file
+
+
+def test_every_containers_region_is_read_by_itself(tmp_path: Path) -> None:
+    make(tmp_path, f"{UID}_main", v1([GPU], [Slot(memory={0: (1, 2, 3, 0, 6)})]))
+    (tmp_path / f"{UID}_main" / "libvgpu.so").touch()
+    make(tmp_path, f"{UID}_old", v0([GPU], []))
+    make(tmp_path, f"{UID}_broken", b"?")
+    (tmp_path / f"{UID}_starting").mkdir()
+    make(tmp_path, "lost+found", b"?")
+    found = read_regions(str(tmp_path))
+    assert {container: region.version for (_, container), region in found.regions.items()} == {
+        "main": "1.2",
+        "old": "0",
+    }
+    assert found.regions[UID, "main"].devices[0].total_bytes == 6
+    assert list(found.problems) == [(UID, "broken")]
+    assert "1 bytes are the size of no known shared region" in found.problems[UID, "broken"]
+
+
+def test_no_folder_yet_is_no_region(tmp_path: Path) -> None:
+    assert read_regions(str(tmp_path / "none")) == RegionFiles()
+
+
+def test_links_pipes_and_folders_in_place_of_a_region_are_refused(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(v1([GPU], []))
+    containers = tmp_path / "containers"
+    containers.mkdir()
+    for name in ("link", "pipe", "folder", "two"):
+        (containers / f"{UID}_{name}").mkdir()
+    (containers / f"{UID}_link" / "x.cache").symlink_to(secret)
+    os.mkfifo(containers / f"{UID}_pipe" / "x.cache")
+    (containers / f"{UID}_folder" / "x.cache").mkdir()
+    (containers / f"{UID}_two" / "x.cache").touch()
+    (containers / f"{UID}_two" / "y.cache").touch()
+    (containers / f"{UID}_whole").symlink_to(tmp_path)
+    found = read_regions(str(containers))
+    assert found.regions == {}
+    assert {container for _, container in found.problems} == {"link", "pipe", "folder", "two", "whole"}
+    assert found.problems[UID, "pipe"] == "the region is no regular file"
+
+
+def test_folders_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deviceplugin.metrics.region_files._MOST_FOLDERS", 2)
+    for name in ("a", "b", "c"):
+        make(tmp_path, f"{UID}_{name}", v0([GPU], []))
+    found = read_regions(str(tmp_path))
+    assert (len(found.regions), found.left_out) == (2, 1)
+
+
+def test_a_sweep_removes_the_folders_of_pods_long_gone_and_nothing_they_point_at(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    containers = tmp_path / "containers"
+    containers.mkdir()
+    make(containers, f"{UID}_main")
+    gone = make(containers, f"{OTHER}_main")
+    (gone.parent / "out").symlink_to(precious)
+    (containers / "kept").mkdir()
+    sweep = RegionSweep(str(containers))
+    sweep.sweep({UID}, 0.0)
+    sweep.sweep({UID}, KEPT_SECONDS - 1)
+    assert gone.exists()
+    sweep.sweep({UID}, KEPT_SECONDS)
+    assert sorted(path.name for path in containers.iterdir()) == [f"{UID}_main", "kept"]
+    assert (precious / "file").exists()
+
+
+def test_a_link_in_place_of_a_folder_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    containers = tmp_path / "containers"
+    containers.mkdir()
+    (containers / f"{OTHER}_main").symlink_to(precious)
+    sweep = RegionSweep(str(containers))
+    sweep.sweep((), 0.0)
+    sweep.sweep((), KEPT_SECONDS)
+    assert precious.is_dir()

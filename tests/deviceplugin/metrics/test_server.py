@@ -1,0 +1,142 @@
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deviceplugin.metrics.server import (
+    FRESH_SECONDS,
+    MetricsAddressUnusable,
+    MetricsServer,
+    Samples,
+    split_address,
+)
+from deviceplugin.metrics.view import DaemonView, Readiness, readiness
+from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.usage.accounts import NodeSample
+from tests.deviceplugin.metrics_view import busy_metrics, sample, view
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def samples_of(take: Callable[[], NodeSample], clock: Clock | None = None) -> Samples:
+    return Samples(take, NvmlThread().call, busy_metrics(), monotonic=clock or Clock())
+
+
+@asynccontextmanager
+async def serving(take: Callable[[], NodeSample] = sample, seen: DaemonView | None = None) -> AsyncIterator[str]:
+    server = MetricsServer("127.0.0.1:0", busy_metrics(), samples_of(take), lambda: seen or view())
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(server.run())
+        await server.listening.wait()
+        yield f"http://127.0.0.1:{server.port}"
+        task.cancel()
+
+
+async def get(url: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, answer.headers["Content-Type"], await answer.text()
+
+
+async def test_a_scrape_over_http_answers_the_page_prometheus_reads() -> None:
+    async with serving() as url:
+        status, content_type, text = await get(f"{url}/metrics")
+    assert status == 200
+    assert content_type.startswith("text/plain; version=")
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert {"hami_vgpu_memory_used_bytes", "topogpu_kubelet_registered", "process_resident_memory_bytes"} <= names
+
+
+async def test_probes_answer_with_a_sentence() -> None:
+    async with serving() as url:
+        assert (await get(f"{url}/healthz"))[::2] == (200, "ok\n")
+        assert (await get(f"{url}/readyz"))[::2] == (200, "2 GPUs, 1 of them healthy\n")
+    async with serving(seen=replace(view(), registered=False)) as url:
+        assert (await get(f"{url}/readyz"))[::2] == (503, "kubelet has not taken the registration yet\n")
+
+
+@pytest.mark.parametrize(
+    ("seen", "answer"),
+    [
+        (replace(view(), pods_known=False), Readiness(False, "the pods of node node-1 are not known yet")),
+        (replace(view(), devices=(), registered=False), Readiness(True, "this node has no GPU to share")),
+        (replace(view(), devices=(), gpu_problem="no driver"), Readiness(True, "no driver")),
+    ],
+)
+def test_readiness_is_being_able_to_serve(seen: DaemonView, answer: Readiness) -> None:
+    assert readiness(seen) == answer
+
+
+async def test_the_driver_is_asked_once_a_second_however_many_scrape() -> None:
+    clock, asked = Clock(), 0
+
+    def take() -> NodeSample:
+        nonlocal asked
+        asked += 1
+        return sample()
+
+    samples = samples_of(take, clock)
+    await asyncio.gather(*(samples.current() for _ in range(5)))
+    await samples.current()
+    assert asked == 1
+    clock.now += FRESH_SECONDS
+    assert await samples.current() == (sample(), 0.0)
+    assert asked == 2
+
+
+async def test_while_the_driver_hangs_the_last_sample_is_served_with_its_age() -> None:
+    clock = Clock()
+    answers: list[asyncio.Future[NodeSample]] = []
+
+    async def call(_: Callable[[], NodeSample]) -> NodeSample:
+        answers.append(asyncio.get_running_loop().create_future())
+        return await answers[-1]
+
+    samples = Samples(sample, call, busy_metrics(), monotonic=clock)  # type: ignore[arg-type]
+    assert await samples.current(wait_seconds=0.01) == (None, None)
+    answers[0].set_result(sample())
+    assert await samples.current() == (sample(), 0.0)
+    clock.now = 60.0
+    assert await samples.current(wait_seconds=0.01) == (sample(), 60.0)
+    assert await samples.current(wait_seconds=0.01) == (sample(), 60.0)
+    assert len(answers) == 2
+    await samples.close()
+
+
+async def test_a_reading_that_fails_leaves_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    def take() -> NodeSample:
+        raise OSError("no such folder")
+
+    assert await samples_of(take).current() == (None, None)
+    assert "the GPUs' usage could not be read: no such folder" in caplog.text
+
+
+async def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        server = MetricsServer(address, busy_metrics(), samples_of(sample), view)
+        with pytest.raises(MetricsAddressUnusable) as refusal:
+            await server.run()
+    assert str(refusal.value) == f"cannot serve metrics on {address}: address already in use; choose another address"
+
+
+def test_addresses_are_read_as_go_writes_them() -> None:
+    assert split_address(":9394") == (None, 9394)
+    assert split_address("127.0.0.1:1") == ("127.0.0.1", 1)
+    assert split_address("[::1]:80") == ("::1", 80)
+
+
+@pytest.mark.parametrize("address", ["", "9394", ":", ":x", ":65536", "host:-1", ":²"])
+def test_what_is_no_address_is_one_sentence(address: str) -> None:
+    with pytest.raises(MetricsAddressUnusable, match="is no address to serve metrics on"):
+        split_address(address)

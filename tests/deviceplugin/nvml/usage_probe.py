@@ -1,0 +1,27 @@
+"""Prints two readings of the GPUs' usage as JSON, in its own process: NVML is one machine per process.
+
+Argument: the library's path, or "standin".
+"""
+
+import json
+import sys
+from dataclasses import asdict
+
+from deviceplugin.nvml.reader import Nvml
+from deviceplugin.nvml.usage import UsageReader
+
+
+def main(library: str) -> None:
+    nvml = Nvml(None if library == "standin" else library)
+    if library == "standin":
+        from simulation.nvml.standin import install
+
+        install()
+    nvml.read_machine()
+    reader = UsageReader()
+    readings = [reader.read(nvml.calls(), nvml.handles()) for _ in range(2)]
+    print(json.dumps([[asdict(sample) for sample in reading] for reading in readings]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

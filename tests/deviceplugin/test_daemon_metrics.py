@@ -1,0 +1,82 @@
+"""Metrics and probes, scraped from the daemon as a process."""
+
+from pathlib import Path
+
+import pytest
+
+from simulation.nvml.machine_file import Load, Process
+from tests.deviceplugin.daemon_rig import daemon
+from tests.deviceplugin.gpus import NODE
+from tests.deviceplugin.registration import until
+
+pytestmark = pytest.mark.needs_compiler
+
+MIB = 1 << 20
+CONTAINER_ID = "9c1e" * 16
+PID, FOREIGN = 4_000_001, 4_000_002
+
+
+def add_process(proc: Path, pid: int, cgroup: str) -> None:
+    """Enough of /proc/<pid> for psutil."""
+    folder = proc / str(pid)
+    folder.mkdir()
+    fields = ["1", "1", "1", "0", "-1", *["0"] * 13, "4711", *["0"] * 30]
+    (folder / "stat").write_text(f"{pid} (python) S {' '.join(fields)}\n")
+    (folder / "status").write_text(f"Name:\tpython\nState:\tS\nTgid:\t{pid}\nPid:\t{pid}\n")
+    (folder / "cgroup").write_text(f"0::{cgroup}\n")
+
+
+async def test_a_scrape_shows_the_daemon_its_gpus_and_what_a_container_really_uses(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text(Path("/proc/stat").read_text())
+    async with daemon("--proc-root", str(tmp_path)) as node:
+        assert await node.get("/readyz") == (200, "4 GPUs, 4 of them healthy\n")
+        assert await node.get("/healthz") == (200, "ok\n")
+        uid = node.bind("train", 1)
+        await node.started("train")
+        add_process(tmp_path, PID, f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/{CONTAINER_ID}.scope")
+        add_process(tmp_path, FOREIGN, "/system.slice/x.service")
+        node.machine(
+            usage=(
+                Load(gpu=1, busy_percent=80, celsius=71, milliwatts=312_500),
+                Process(gpu=1, pid=PID, used_mib=700, sm_percent=60),
+                Process(gpu=1, pid=FOREIGN, used_mib=50),
+            )
+        )
+        found = await node.series()
+        gpu = f'device_index="1",device_type="NVIDIA A100 80GB PCIe",device_uuid="{node.uuid(1)}",node="{NODE}"'
+        share = f'container="c0",device_uuid="{node.uuid(1)}",namespace="default",pod="train",vdevice_index="0"'
+        ours = f'device_index="1",device_uuid="{node.uuid(1)}"'
+        expected = {
+            "topogpu_kubelet_registered": 1,
+            'topogpu_kubelet_registrations_total{outcome="ok"}': 1,
+            'topogpu_node_patches_total{outcome="ok"}': 1,
+            'topogpu_allocations_total{call="Allocate",outcome="ok",strategy="immediate"}': 1,
+            "topogpu_pods": 1,
+            f'hami_host_gpu_utilization_ratio{{{gpu},zone="vGPU"}}': 80,
+            f'hami_host_gpu_temperature_celsius{{{gpu},zone="vGPU"}}': 71,
+            f'hami_host_gpu_power_usage_watts{{{gpu},zone="vGPU"}}': 312.5,
+            f'hami_vgpu_memory_limit_bytes{{{share},zone="vGPU"}}': 3000 * MIB,
+            f'hami_vgpu_memory_used_bytes{{{share},zone="vGPU"}}': 700 * MIB,
+            f"topogpu_vgpu_core_limit_ratio{{{share}}}": 0.3,
+            f"topogpu_gpu_healthy{{{ours}}}": 1,
+            f"topogpu_gpu_foreign_memory_used_bytes{{{ours}}}": 50 * MIB,
+        }
+        assert {name: found.get(name) for name in expected} == expected
+        assert node.problems() == []
+
+
+async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_away() -> None:
+    async with daemon() as node:
+        await node.kubelet.devices.stop()
+        await until(lambda: node.capacity()[1] == 0)
+        assert await node.get("/readyz") == (503, "kubelet has not taken the registration yet\n")
+        await node.server.go_offline()
+        while (found := await node.series())["topogpu_api_server_stale"] == 0:
+            pass
+        assert found["topogpu_kubelet_registered"] == 0
+        await node.server.go_online()
+        await node.kubelet.devices.start()
+        await until(lambda: node.registrations() == 2)
+        while (await node.get("/readyz"))[0] != 200:
+            pass
+        assert node.problems() == []

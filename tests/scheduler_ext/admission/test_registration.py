@@ -1,0 +1,130 @@
+"""Which pods the API server shows the webhook: the match conditions, evaluated."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import celpy
+import pytest
+import yaml
+from celpy.adapter import json_to_cel
+from hypothesis import given, settings
+
+from proto.admission import Json
+from scheduler_ext.admission.admit import admit
+from scheduler_ext.admission.registration import mentions_gpus, mentions_owned, webhook_configuration
+from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
+from scheduler_ext.requests import ResourceNames
+from tests.scheduler_ext.admission.pods import container, pod, review
+from tests.scheduler_ext.admission.test_laws import PODS
+
+GPUS, OWNED = mentions_gpus(ResourceNames()), mentions_owned()
+SERVICE = {"service": {"namespace": "kube-system", "name": "topogpu-webhook"}}
+DOCUMENT = Path(__file__).parents[3] / "docs" / "webhook.md"
+
+
+@cache
+def program(expression: str) -> Any:
+    environment = celpy.Environment()
+    return environment.program(environment.compile(expression))
+
+
+def holds(expression: str, shown: Json) -> bool:
+    return bool(program(expression).evaluate({"object": json_to_cel(json.loads(json.dumps(shown)))}))
+
+
+CPU = {"name": "c", "resources": {"limits": {"cpu": "1"}, "requests": {"memory": "1Gi"}}}
+
+
+@pytest.mark.parametrize(
+    ("shown", "gpus", "owned"),
+    [
+        (pod(container(gpu="1")), True, False),
+        (pod(CPU, container(gpumem="1")), True, False),
+        (pod(CPU, init=(container(gpucores="1"),)), True, False),
+        (pod(container(gpumem_percentage="1")), True, False),
+        (pod(container(priority="1")), True, False),
+        (pod(container()), False, False),
+        (pod({"name": "c"}), False, False),
+        (pod(CPU, init=(CPU,)), False, False),
+        (pod(container(gpu="1"), annotations={"hami.io/bind-time": "1"}), True, True),
+        (pod(CPU, annotations={"hami.io/vgpu-node": "n"}), False, True),
+        (pod(CPU, annotations={"hami.io/vgpu-devices-of-somebody": "x"}), False, True),
+        (pod(CPU, annotations={"hami.io/gpu-scheduler-policy": "spread", "a": "b"}), False, False),
+        ({"metadata": {"labels": {"hami.io/vgpu-node": "n"}}, "spec": {}}, False, True),
+        ({"metadata": {"labels": {"app": "a"}}, "spec": {}}, False, False),
+    ],
+)
+def test_who_is_concerned(shown: Json, gpus: bool, owned: bool) -> None:
+    assert (holds(GPUS, shown), holds(OWNED, shown)) == (gpus, owned)
+
+
+def test_resources_of_other_names_are_looked_for_by_those_names() -> None:
+    renamed = mentions_gpus(ResourceNames(count="example.com/gpu"))
+    assert holds(renamed, pod({"name": "c", "resources": {"limits": {"example.com/gpu": "1"}}}))
+    assert not holds(renamed, pod(container(gpu="1")))
+
+
+def as_the_api_server_shows_it(members: Json) -> Json:
+    """Without nulls, and without requests of ours: one that has no limit is not accepted, one that has adds nothing."""
+    return {key: value for key, value in members.items() if value is not None and key != "requests"}
+
+
+@settings(max_examples=60)
+@given(PODS)
+def test_a_pod_that_no_condition_selects_would_not_have_been_changed(shown: Json) -> None:
+    present = json.loads(json.dumps(shown), object_hook=as_the_api_server_shows_it)
+    if not holds(GPUS, present) and not holds(OWNED, present):
+        verdict = admit(review(present), AdmissionSettings())
+        assert (verdict.allowed, verdict.patch) == (True, ())
+
+
+def policies(how: AdmissionSettings) -> dict[str, str]:
+    webhooks = webhook_configuration("w", SERVICE, how)["webhooks"]
+    return {each["name"].partition(".")[0]: each["failurePolicy"] for each in webhooks}
+
+
+def test_what_may_be_refused_fails_closed_and_other_pods_are_shown_only_if_there_is_something_to_do() -> None:
+    closed = {"gpus": "Fail", "annotations": "Fail"}
+    assert policies(AdmissionSettings()) == closed
+    for how in (
+        AdmissionSettings(overwrite_env=True),
+        AdmissionSettings(core_policy=CorePolicy.FORCE),
+        AdmissionSettings(deny_bypass=BypassMode.AUDIT),
+    ):
+        assert policies(how) == closed | {"environment": "Ignore"}
+
+
+def test_every_pod_fails_closed_at_most_if_it_is_concerned() -> None:
+    configuration = webhook_configuration("w", SERVICE, AdmissionSettings(overwrite_env=True))
+    for webhook in configuration["webhooks"]:
+        (condition,) = webhook["matchConditions"]
+        open_to_others = holds(condition["expression"], pod(CPU))
+        assert open_to_others == (webhook["failurePolicy"] == "Ignore")
+
+
+def test_excluded_namespaces_and_the_ignore_label_are_no_way_around_stripping() -> None:
+    webhooks = webhook_configuration("w", SERVICE, AdmissionSettings(), ["kube-system"])["webhooks"]
+    gpus, owned = webhooks
+    ignored = {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
+    by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
+    assert gpus["objectSelector"] == {"matchExpressions": [ignored]}
+    assert gpus["namespaceSelector"] == {"matchExpressions": [ignored, by_name]}
+    assert "objectSelector" not in owned
+    assert "namespaceSelector" not in owned
+
+
+def test_a_url_stands_as_it_is_and_a_service_gets_the_path() -> None:
+    by_url = webhook_configuration("w", {"url": "https://127.0.0.1:1/webhook"}, AdmissionSettings())
+    assert by_url["webhooks"][0]["clientConfig"] == {"url": "https://127.0.0.1:1/webhook"}
+    by_service = webhook_configuration("w", SERVICE, AdmissionSettings())["webhooks"][0]["clientConfig"]
+    assert by_service == {"service": {"path": "/webhook", "namespace": "kube-system", "name": "topogpu-webhook"}}
+
+
+def test_the_documented_manifest_is_this_one() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    documented = [yaml.safe_load(block) for block in blocks]
+    expected = webhook_configuration("topogpu-webhook", SERVICE, AdmissionSettings())
+    assert [each for each in documented if each["kind"] == expected["kind"]] == [expected]

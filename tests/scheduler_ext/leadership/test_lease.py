@@ -1,0 +1,90 @@
+"""Two replicas and one lease, on the embedded API server."""
+
+from typing import Any
+
+from proto.annotations import keys
+from scheduler_ext.leadership.lease import LeaseSettings
+from simulation.apiserver import EmbeddedApiServer
+from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json
+
+ELECTED = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
+
+
+def lease_json(holder: str, seconds: int = 15) -> dict[str, Any]:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "sched", "namespace": "kube-system"},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": "2030-01-01T00:00:00.000000Z"},
+    }
+
+
+def hold(server: EmbeddedApiServer, holder: str, renewed: str) -> None:
+    spec = {"spec": {"holderIdentity": holder, "renewTime": renewed}}
+    server.patch("leases", "sched", spec, namespace="kube-system")
+
+
+async def leads(rig: Rig) -> bool:
+    return bool((await rig.filter(pod_json("probe"), "n"))["NodeNames"])
+
+
+async def test_only_the_holder_decides_and_knows_what_was_decided_before() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        server.create(lease_json("host-2_b"))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+            pod = rig.add_pod("p")
+            answer = await rig.filter(pod, "n")
+            problem = "this replica does not lead: lease kube-system/sched was last renewed by host-2_b"
+            assert (answer["Error"], answer["NodeNames"]) == (problem, None)
+            assert await rig.bind(pod, "n") == problem
+            assert (await rig.status("/readyz"))[0] == 200
+
+            async with extender_for(server, FAST, synced=True) as other:
+                assert await other.bind(rig.add_pod("first"), "n") == ""
+            hold(server, "host-1_a", "2030-01-01T00:00:05.000000Z")
+
+            async def full() -> bool:
+                return "n" in ((await rig.filter(pod, "n"))["FailedNodes"] or {})
+
+            await eventually(full)
+
+
+async def test_a_lost_lease_ends_the_leadership() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n"))
+        server.create(lease_json("host-1_a"))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+            await eventually(lambda: leads(rig))
+            hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
+
+            async def follows() -> bool:
+                return not await leads(rig)
+
+            await eventually(follows)
+
+
+async def test_readyz_can_require_the_leader() -> None:
+    async with EmbeddedApiServer() as server:
+        settings = type(FAST)(sync_wait_seconds=0.3, readyz_requires_leader=True)
+        async with extender_for(server, settings, synced=False, lease=ELECTED) as rig:
+            problem = "this replica does not lead: nobody holds lease kube-system/sched\n"
+            assert await rig.status("/readyz") == (503, problem)
+
+
+async def test_the_leader_labels_itself_and_the_others() -> None:
+    async with EmbeddedApiServer() as server:
+        for name in ("own", "other"):
+            labels = {"app.kubernetes.io/component": "hami-scheduler"}
+            pod = pod_json(name, gpus=0)
+            pod["metadata"] |= {"namespace": "kube-system", "labels": labels}
+            server.create(pod)
+        in_a_pod = LeaseSettings(pod_name="own", pod_namespace="kube-system")
+        async with extender_for(server, FAST, synced=True, lease=in_a_pod):
+
+            async def labelled() -> bool:
+                pods = {each["metadata"]["name"]: each["metadata"]["labels"] for each in server.store.objects("pods")}
+                roles = {name: labels.get(keys.SCHEDULER_ROLE) for name, labels in pods.items()}
+                return roles == {"own": "leader", "other": "follower"}
+
+            await eventually(labelled)

@@ -1,0 +1,128 @@
+"""`Candidates` remembers what it found out; its choice is always the one `decide` takes afresh."""
+
+import dataclasses
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proto.annotations import keys
+from proto.annotations.node_register import encode_register
+from proto.annotations.node_score import encode_scores
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement, MigProfile
+from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, choice_of
+from scheduler_ext.scheduling.decide import decide
+from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.scheduling.test_laws import asking, pods
+
+NAMES = ("a", "b", "c", "d")
+NAMED = ({keys.USE_GPU_UUID: "a-0,b-1"}, {keys.NO_USE_GPU_UUID: "c-0"}, {keys.USE_GPU_TYPE: "A100"})
+SLICES = tuple(MigPlacement(start=start, size=1) for start in range(3))
+PROFILE = MigProfile(name="1g.5gb", memory_mib=4864, cores=14, slice_count=1, placements=SLICES)
+
+
+@st.composite
+def registrations(draw: st.DrawFn) -> Node:
+    """Machines of few kinds under few names, so that some are in equal state; links need not be symmetric."""
+    name = draw(st.sampled_from(NAMES))
+    count = draw(st.integers(1, 4))
+    cards = [dataclasses.replace(draw(gpus(number)), uuid=DeviceUUID(f"{name}-{number}")) for number in range(count)]
+    links = st.sampled_from([0, 10, 100])
+    scores = {a.uuid: {b.uuid: draw(links) for b in cards if b is not a and draw(st.booleans())} for a in cards}
+    annotations = {keys.NODE_REGISTER: encode_register(cards), keys.NODE_SCORE: encode_scores(scores, list(scores))}
+    annotations[keys.DEVICE_CORDON] = draw(st.sampled_from(["", f"{name}-0"]))
+    return Node(metadata=ObjectMeta(name=name, annotations=annotations))
+
+
+@st.composite
+def gpus(draw: st.DrawFn, number: int) -> Device:
+    plain = device(number, numa=number // 2, memory_mib=draw(st.sampled_from([8000, 16000])), slots=2)
+    plain = dataclasses.replace(plain, type=draw(st.sampled_from(["NVIDIA A100", "NVIDIA A100", "NVIDIA T4", "Other"])))
+    if draw(st.integers(0, 4)) == 0:
+        return dataclasses.replace(plain, mode=MIG_MODE, mig_profiles=(PROFILE,))
+    return dataclasses.replace(plain, healthy=draw(st.sampled_from([True, True, True, False])))
+
+
+@st.composite
+def wanted_pods(draw: st.DrawFn) -> Pod:
+    """Under few names; some name GPUs or a type."""
+    made = draw(pods(draw(st.sampled_from(["p", "q", "r"]))))
+    if draw(st.booleans()):
+        made.spec.init_containers, made.spec.containers = [], [draw(asking())]
+    named = draw(st.sampled_from([{}, {}, *NAMED]))
+    made.metadata.annotations = {**made.metadata.annotations, **named}
+    return made
+
+
+def quota(limit_mib: int, cores: int) -> ResourceQuota:
+    hard: dict[str, str | int | float] = {"limits.nvidia.com/gpumem": limit_mib, "limits.nvidia.com/gpucores": cores}
+    return ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.DataObject) -> None:
+    ledger = Ledger()
+    candidates = Candidates(ledger)
+    shapes = [data.draw(wanted_pods()) for _ in range(3)]
+    events: list[Callable[[], object]] = [
+        lambda: ledger.apply_node(data.draw(registrations())),
+        lambda: ledger.replace_nodes([data.draw(registrations()) for _ in range(3)]),
+        lambda: ledger.remove_node(data.draw(st.sampled_from(NAMES))),
+        lambda: ledger.remove_pod(f"uid-{data.draw(st.sampled_from('pqr'))}"),
+        lambda: ledger.apply_quota(quota(*data.draw(st.sampled_from([(9000, 10**4), (40000, 60), (10**6, 10**4)])))),
+        lambda: ledger.remove_quota(quota(0, 0)),
+        lambda: ledger.expire(data.draw(st.sampled_from([5.0, 20.0]))),
+        *[lambda: _filter(ledger, candidates, data.draw(st.sampled_from(shapes)), data)] * 6,
+    ]
+    ledger.replace_nodes([data.draw(registrations()) for _ in range(3)])
+    for event in data.draw(st.lists(st.sampled_from(events), min_size=4, max_size=15)):
+        event()
+
+
+def _filter(ledger: Ledger, candidates: Candidates, wanted: Pod, data: st.DataObject) -> None:
+    """As `/filter` does it; the pod chosen may be seen bound before it is filtered once more."""
+    uid, asked = wanted.metadata.uid, request(wanted)
+    offered = data.draw(st.lists(st.sampled_from([*NAMES, "nowhere"])))
+    ledger.forget(uid)
+    expected = decide(asked, ledger.snapshot(uid), offered)
+    assert candidates.choose(asked, offered) == choice_of(expected)
+    if expected.node is None:
+        return
+    ledger.reserve(uid, wanted, expected.node, expected.shares, until=data.draw(st.sampled_from([5.0, 20.0])))
+    if data.draw(st.integers(0, 3)) == 0:
+        ledger.apply_pod(_bound(wanted, expected.node, encode_pod_devices(expected.shares)))
+
+
+def _bound(wanted: Pod, node_name: str, devices: str) -> Pod:
+    return pod(
+        *wanted.spec.containers,
+        name=wanted.metadata.name,
+        inits=wanted.spec.init_containers,
+        annotations={**wanted.metadata.annotations, keys.DEVICES_ALLOCATED: devices},
+        node_name=node_name,
+    )
+
+
+def test_of_many_fitting_nodes_only_the_chosen_ones_score_is_named() -> None:
+    ledger = Ledger()
+    names = [f"n{number:02d}" for number in range(30)]
+    ledger.replace_nodes([node(name, [device(0)]) for name in names])
+    asked = request(pod(container(gpu=1, gpumem=1000)))
+    choice = Candidates(ledger).choose(asked, [*names, "nowhere"])
+    assert (choice.node, choice.fitting, dict(choice.scores)) == ("n00", 30, {"n00": 0.0})
+
+
+def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:
+    ledger = Ledger()
+    ledger.replace_nodes([node("n", [device(0, memory_mib=100)])])
+    candidates = Candidates(ledger)
+    for _ in range(2):
+        fits = [
+            candidates.choose(request(pod(container(gpu=1, gpumem=50 + each))), ["n"]).node is not None
+            for each in range(2 * MOST_SHAPES)
+        ]
+        assert fits == [each <= 50 for each in range(2 * MOST_SHAPES)]

@@ -1,0 +1,54 @@
+from dataclasses import replace
+
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.waiting import LONGEST_PAUSE_SECONDS, WaitingPods
+from tests.scheduler_ext.gpus import container, pod, request
+
+
+def asks(name: str) -> GpuRequest:
+    return request(pod(container(gpu=1), name=name))
+
+
+def due(waiting: WaitingPods, now: float, most: int = 10) -> list[str]:
+    return [each.request.pod for each in waiting.due(now, most)]
+
+
+def test_the_more_important_pod_comes_first_then_the_one_that_waits_longest() -> None:
+    waiting = WaitingPods()
+    waiting.refused(asks("second"), 0, 1.0)
+    waiting.refused(asks("third"), 0, 2.0)
+    waiting.refused(asks("first"), 7, 3.0)
+    waiting.refused(asks("second"), 0, 4.0)
+    assert due(waiting, 5.0) == ["first", "second", "third"]
+    assert due(waiting, 5.0, most=1) == ["first"]
+
+
+def test_a_pod_that_settled_is_not_tried() -> None:
+    waiting = WaitingPods()
+    waiting.refused(asks("p"), 0, 1.0)
+    waiting.settled("uid-p")
+    waiting.settled("uid-p")
+    assert (due(waiting, 9.0), len(waiting)) == ([], 0)
+
+
+def test_a_pod_nudged_in_vain_is_left_alone_for_longer_each_time() -> None:
+    waiting = WaitingPods()
+    waiting.refused(asks("p"), 0, 0.0)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        waiting.nudged("uid-p", now)
+        waiting.refused(asks("p"), 0, now)
+        until = waiting.due(1e9, 1)[0].not_before
+        assert due(waiting, until - 0.1) == []
+        assert due(waiting, until) == ["p"]
+        pauses.append(until - now)
+        now = until
+    assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
+
+
+def test_a_changed_request_is_the_one_that_counts() -> None:
+    waiting = WaitingPods()
+    waiting.refused(asks("p"), 0, 0.0)
+    changed = replace(asks("p"), numa_bound=True)
+    waiting.refused(changed, 0, 1.0)
+    assert waiting.due(1.0, 1)[0].request == changed

@@ -1,0 +1,116 @@
+"""The verbs beside `/filter` and `/bind`, and what happens to pods that wait, over real HTTP."""
+
+from typing import Any
+
+from proto.annotations import keys
+from scheduler_ext.settings import FilterReturns
+from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
+
+
+def with_priority(pod: dict[str, Any], priority: int) -> dict[str, Any]:
+    pod["spec"]["priority"] = priority
+    return pod
+
+
+async def bound(rig: Rig, name: str, node: str, *, priority: int = 0, memory_mib: int = 1000) -> str:
+    """The UID of a pod that was created, and bound to the node."""
+    pod = rig.server.create(with_priority(pod_json(name, memory_mib=memory_mib), priority))
+    assert await rig.bind(pod, node) == ""
+    uid = str(pod["metadata"]["uid"])
+
+    async def seen() -> bool:
+        answer = await rig.post("/preempt", proposal(with_priority(pod_json("probe"), 1_000_000), {node: [uid]}))
+        return bool(answer["NodeNameToMetaVictims"])
+
+    await eventually(seen)
+    return uid
+
+
+def proposal(pod: dict[str, Any], victims: dict[str, list[str]]) -> dict[str, Any]:
+    rows = {node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1} for node, uids in victims.items()}
+    return {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": rows}
+
+
+async def test_filter_can_return_every_fitting_node_and_the_gpus_are_chosen_at_bind() -> None:
+    async with running(node_json("a", slots=1), node_json("b"), filter_returns=FilterReturns.ALL) as rig:
+        pod, late = rig.add_pod("p"), rig.add_pod("late")
+        assert (await rig.filter(pod, "b", "a", "nowhere"))["NodeNames"] == ["b", "a"]
+        assert (await rig.filter(late, "a"))["NodeNames"] == ["a"]
+        assert await rig.bind(pod, "a") == ""
+        assert rig.pod("p")["metadata"]["annotations"][keys.DEVICES_ALLOCATED] == "GPU-a-0,NVIDIA,1000,0:;"
+        assert await rig.bind(late, "a") == "pod default/late cannot be bound to node a: 1/1 CardTimeSlicingExhausted"
+        answer = await rig.filter(late, "a", "nowhere")
+        assert answer["FailedNodes"] == {"a": "1/1 CardTimeSlicingExhausted"}
+        assert answer["FailedAndUnresolvableNodes"] == {"nowhere": "node unregistered"}
+
+
+async def test_prioritize_scores_by_our_order_of_nodes() -> None:
+    async with running(node_json("used"), node_json("empty"), filter_returns=FilterReturns.ALL) as rig:
+        assert await rig.bind(rig.add_pod("first"), "used") == ""
+        body = {"Pod": pod_json("p"), "Nodes": None, "NodeNames": ["empty", "used", "nowhere"]}
+        assert await rig.post("/prioritize", body) == [
+            {"Host": "empty", "Score": 1},
+            {"Host": "used", "Score": 10},
+            {"Host": "nowhere", "Score": 0},
+        ]
+        body["Pod"] = pod_json("cpu", gpus=0)
+        assert {row["Score"] for row in await rig.post("/prioritize", body)} == {0}
+
+
+async def test_preempt_adds_the_gpu_pods_that_must_go_and_leaves_out_nodes_where_nothing_helps() -> None:
+    async with running(node_json("n", slots=2), node_json("m", slots=1)) as rig:
+        low = await bound(rig, "low", "n", priority=1)
+        high = await bound(rig, "high", "n", priority=50)
+        peer = await bound(rig, "peer", "m", priority=100)
+        pod = with_priority(pod_json("p"), 100)
+        answer = await rig.post("/preempt", proposal(pod, {"n": [], "m": [], "nowhere": []}))
+        assert answer == {"NodeNameToMetaVictims": {"n": {"Pods": [{"UID": low}], "NumPDBViolations": 1}}}
+        answer = await rig.post("/preempt", proposal(pod, {"n": [high], "m": [peer]}))
+        assert answer == {"NodeNameToMetaVictims": {"n": {"Pods": [{"UID": high}], "NumPDBViolations": 1}}}
+
+
+async def test_a_node_on_which_nobody_has_to_go_is_left_out() -> None:
+    async with running(node_json("n")) as rig:
+        answer = await rig.post("/preempt", proposal(with_priority(pod_json("p"), 100), {"n": []}))
+        assert answer == {"NodeNameToMetaVictims": {}}
+
+
+async def test_preempt_lets_pods_without_gpus_have_their_way() -> None:
+    async with running(node_json("n")) as rig:
+        answer = await rig.post("/preempt", proposal(pod_json("p", gpus=0), {"n": ["u"]}))
+        assert answer == {"NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}}
+
+
+async def test_a_waiting_pod_is_nudged_as_soon_as_there_is_room() -> None:
+    async with running(node_json("n", slots=1)) as rig:
+        first, waiting = rig.add_pod("first"), rig.add_pod("waiting")
+        assert await rig.bind(first, "n") == ""
+        assert (await rig.filter(waiting, "n"))["NodeNames"] is None
+        assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})
+        rig.server.delete("pods", "first", namespace="default")
+
+        async def nudged() -> bool:
+            return keys.NUDGE in rig.pod("waiting")["metadata"].get("annotations", {})
+
+        await eventually(nudged, 3.0)
+        assert (await rig.filter(waiting, "n"))["NodeNames"] == ["n"]
+
+
+async def test_a_node_that_is_cordoned_or_not_ready_is_seen_at_once() -> None:
+    async with running(node_json("n")) as rig:
+        cordon = {"metadata": {"annotations": {keys.DEVICE_CORDON: "GPU-n-0"}}}
+        rig.server.patch("nodes", "n", cordon)
+
+        async def refused() -> bool:
+            answer = await rig.filter(pod_json("p"), "n")
+            return bool(answer["FailedAndUnresolvableNodes"] == {"n": "1/1 CardCordoned"})
+
+        await eventually(refused, 1.0)
+        conditions = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        rig.server.patch("nodes", "n", conditions, subresource="status")
+
+        async def away() -> bool:
+            answer = await rig.filter(pod_json("p"), "n")
+            return "not ready" in ((answer["FailedAndUnresolvableNodes"] or {}).get("n") or "")
+
+        await eventually(away, 1.0)

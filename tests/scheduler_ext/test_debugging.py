@@ -1,0 +1,86 @@
+"""What the running extender tells people, and that its snapshot replays."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from scheduler_ext.cli import main
+from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
+
+
+def ask(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+async def explained(rig: Rig, pod: str) -> str:
+    result = await asyncio.to_thread(ask, "explain", pod, "--url", rig.url)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+async def test_a_pod_that_waits_is_told_what_each_gpu_lacks() -> None:
+    async with running(node_json("n", slots=1)) as rig:
+        assert await rig.bind(rig.add_pod("first"), "n") == ""
+        await rig.filter(rig.add_pod("p"), "n")
+        text = await explained(rig, "p")
+        assert text.startswith("pod default/p waits: none of 1 nodes with GPUs fits it\ndecided 0 s ago: no available")
+        assert "all 1 slots of GPU-n-0 are taken" in text
+
+
+async def test_a_bound_pod_is_told_where_it_is_and_what_was_said() -> None:
+    async with running(node_json("n"), node_json("m")) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n", "m")
+        assert await rig.bind(pod, "m") == ""
+        text = await explained(rig, "p")
+        assert text.startswith("pod default/p is on node m with GPU-m-0,NVIDIA,1000,0:;\n")
+        assert "decided 0 s ago: find fit node(m), 0 nodes not fit, 2 nodes fit(" in text
+
+
+async def test_a_pod_that_could_go_or_asks_for_nothing_or_cannot_be_read_is_told_so() -> None:
+    async with running(node_json("n")) as rig:
+        rig.add_pod("p")
+        assert "waits for kube-scheduler to ask: node n fits it now" in await explained(rig, "p")
+        rig.add_pod("cpu", gpus=0)
+        assert await explained(rig, "cpu") == ("pod default/cpu asks for no GPU: kube-scheduler places it alone\n")
+        broken = pod_json("broken")
+        broken["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "many"
+        rig.server.create(broken)
+        assert "container main: nvidia.com/gpumem: " in await explained(rig, "broken")
+
+
+async def test_trouble_in_asking_is_one_sentence() -> None:
+    async with running() as rig:
+        result = await asyncio.to_thread(ask, "explain", "nobody", "-n", "ml", "--url", rig.url)
+        assert (result.exit_code, result.output) == (1, "Error: there is no pod ml/nobody\n")
+    result = await asyncio.to_thread(ask, "explain", "p", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: the extender at http://127.0.0.1:1 cannot be asked: ")
+
+
+async def test_the_snapshot_replays_the_decision(tmp_path: Path) -> None:
+    async with running(node_json("a", gpus=2), node_json("b"), {"kind": "Node", "metadata": {"name": "cpu"}}) as rig:
+        assert await rig.bind(rig.add_pod("first"), "b") == ""
+        decided = await rig.filter(rig.add_pod("p"), "a", "b")
+        status, snapshot = await rig.status("/debug/snapshot?excluding=" + rig.pod("p")["metadata"]["uid"])
+        assert status == 200
+    (tmp_path / "snapshot.json").write_text(snapshot)
+    (tmp_path / "pod.json").write_text(json.dumps(pod_json("p")))
+    files = ("--snapshot", str(tmp_path / "snapshot.json"), "--pod", str(tmp_path / "pod.json"))
+    result = ask("decide", *files, "--output", "json")
+    assert result.exit_code == 0, result.output
+    answer: dict[str, Any] = json.loads(result.output)
+    assert [answer["node"]] == decided["NodeNames"]
+    assert answer["failed"] == {"cpu": "node unregistered"}
+
+
+def test_a_file_that_is_no_snapshot_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "pod.json").write_text(json.dumps(pod_json("p")))
+    for text, problem in (("{}", "holds no snapshot"), ('{"nodes": {"a": 7}}', "Expected `object`, got `int`")):
+        (tmp_path / "s.json").write_text(text)
+        result = ask("decide", "--snapshot", str(tmp_path / "s.json"), "--pod", str(tmp_path / "pod.json"))
+        assert result.exit_code == 1
+        assert problem in result.output

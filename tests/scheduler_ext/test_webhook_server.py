@@ -1,0 +1,150 @@
+"""The webhook over HTTPS with a certificate of its own, as the API server calls it."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import aiohttp
+import pytest
+
+from proto.admission import Json
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.certificates.issue import issue
+from scheduler_ext.certificates.tls import KeyPair, ServingTls
+from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.running import listening
+from scheduler_ext.settings import ListenAddress
+from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
+from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
+from tests.scheduler_ext.rig import eventually
+
+NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
+OURS = issue(frozenset({"127.0.0.1"}), NOW)
+QUOTAS = {"ns": Quota(memory_mib=1000)}
+
+
+class Client:
+    """Trusts OURS and nobody else."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self._url = url
+        self._http = http
+        self._trust = ssl.create_default_context(cadata=OURS.authorities.decode())
+
+    async def post(self, body: bytes, content_type: str = "application/json") -> Json:
+        headers = {"Content-Type": content_type}
+        call = self._http.post(self._url + "/webhook?timeout=10s", data=body, headers=headers, ssl=self._trust)
+        async with call as response:
+            assert (response.status, response.content_type) == (200, "application/json")
+            return opened(await response.read())
+
+    async def status(self, method: str, path: str) -> int:
+        async with self._http.request(method, self._url + path, ssl=self._trust) as response:
+            return response.status
+
+
+def quota_of(namespace: str) -> Quota | None:
+    if namespace == "broken":
+        raise KeyError(namespace)
+    return QUOTAS.get(namespace)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Client]:
+    tls = ServingTls()
+    tls.use(KeyPair(OURS.certificate, OURS.key))
+    webhook = Webhook(settings=AdmissionSettings(), quota_of=quota_of).application()
+    address = ListenAddress(host="127.0.0.1", port=0)
+    async with listening(webhook, address, "--flag", tls.context) as url, aiohttp.ClientSession() as http:
+        assert url.startswith("https://127.0.0.1:")
+        yield Client(url, http)
+
+
+def answer(response: Json, uid: str = "u-1") -> Json:
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": uid, **response}}
+
+
+async def test_a_pod_is_completed() -> None:
+    async with serving() as client:
+        assert await client.post(envelope(pod(container(gpumem="1000")))) == answer(
+            {
+                "allowed": True,
+                "status": {"code": 200},
+                "patchType": "JSONPatch",
+                "patch": [
+                    {"op": "replace", "path": "/spec/schedulerName", "value": "topogpu-scheduler"},
+                    {"op": "add", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu", "value": "1"},
+                ],
+            }
+        )
+
+
+async def test_a_pod_past_the_quota_is_refused() -> None:
+    async with serving() as client:
+        message = (
+            "exceeding resource quota: the pod asks for 1001 MiB of GPU memory, and 0 of the namespace's 1000 are taken"
+        )
+        status = {"code": 403, "message": message, "reason": "Forbidden"}
+        assert await client.post(envelope(pod(container(gpumem="1001")))) == answer(
+            {"allowed": False, "status": status}
+        )
+        elsewhere = await client.post(envelope(pod(container(gpumem="1001")), namespace="other"))
+        assert elsewhere["response"]["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "code", "message"),
+    [
+        (b"", "application/json", 400, "the request body is empty"),
+        (b"{}", "application/yaml", 400, "the content type is 'application/yaml'; send application/json"),
+        (b"{}", "application/json; charset=utf-8", 400, "the content type is 'application/json; charset=utf-8'; "),
+        (b"{}", "application/json", 400, "request: missing"),
+        (b"{", "application/json", 400, "the request body is no AdmissionReview: "),
+        (b" " * (LARGEST_BODY_BYTES + 1), "application/json", 413, "the request body is larger than 7340032 bytes"),
+    ],
+)
+async def test_what_is_wrong_with_a_question_stands_in_the_answer(
+    body: bytes, content_type: str, code: int, message: str
+) -> None:
+    async with serving() as client:
+        response = (await client.post(body, content_type))["response"]
+        assert (response["uid"], response["allowed"], response["status"]["code"]) == ("", False, code)
+        assert response["status"]["message"].startswith(message)
+
+
+async def test_a_fault_of_ours_is_an_answer_as_well() -> None:
+    async with serving() as client:
+        status = {"code": 500, "message": "the webhook has failed on this pod; its log says why"}
+        body = envelope(pod(container(gpu="1")), namespace="broken")
+        assert await client.post(body) == answer({"allowed": False, "status": status})
+
+
+async def test_nothing_else_is_served_here() -> None:
+    async with serving() as client:
+        paths = [("POST", "/filter"), ("POST", "/bind"), ("GET", "/webhook"), ("GET", "/metrics")]
+        assert [await client.status(*path) for path in paths] == [404, 404, 405, 404]
+
+
+class Looks:
+    """A certificate whose second look fails."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def refresh(self) -> float:
+        self.count += 1
+        if self.count == 2:
+            raise ValueError("a fault")
+        return 0.0
+
+
+async def test_a_certificate_is_looked_at_before_anything_is_served_and_a_fault_in_it_stops_nothing() -> None:
+    certificate = Looks()
+
+    async def looked_twice() -> bool:
+        return certificate.count == 2
+
+    async with kept_current(certificate):
+        assert certificate.count == 1
+        await eventually(looked_twice)
