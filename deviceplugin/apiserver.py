@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from deviceplugin.news import News
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import NODE_LOCK
-from proto.annotations.node_lock import NodeLock, decode_lock
+from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
+from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid
 from proto.kubernetes.client import ApiError, ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, Object, ObjectReference, Pod, Resource
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
@@ -45,6 +45,10 @@ class OwnNode:
         except AnnotationError as error:
             log.warning("node %s: %s", self.name, error)
             return None
+
+    def lock_uid(self) -> str:
+        """The UID written down beside the lock, empty when there is none for this very lock."""
+        return "" if self.node is None else _lock_uid(self.node)
 
     def reference(self) -> ObjectReference:
         """The Node as the subject of an event; kubelet, too, names nodes by name where a UID belongs."""
@@ -106,15 +110,16 @@ class OwnNode:
                 raise
             release = True
         if release:
-            await self._release_lock(namespace, name)
+            await self._release_lock(pod)
 
-    async def _release_lock(self, namespace: str, name: str) -> None:
+    async def _release_lock(self, pod: Pod) -> None:
         """Remove the node lock if this pod holds it. Raises ApiError or ApiUnreachable."""
         for attempt in range(_RELEASE_ATTEMPTS):
             node = await self._api.get(NODES, self.name)
-            if not _holds(node, namespace, name):
+            if not _holds(node, pod):
                 return
-            metadata = {"annotations": {NODE_LOCK: None}, "resourceVersion": node.metadata.resource_version}
+            gone = dict.fromkeys({NODE_LOCK, NODE_LOCK_UID} & node.metadata.annotations.keys())
+            metadata = {"annotations": gone, "resourceVersion": node.metadata.resource_version}
             try:
                 await self.patch_node({"metadata": metadata})
                 return
@@ -140,13 +145,19 @@ class OwnNode:
         self.problem = problem
 
 
-def _holds(node: Node, namespace: str, name: str) -> bool:
+def _holds(node: Node, pod: Pod) -> bool:
     value = node.metadata.annotations.get(NODE_LOCK)
     try:
         lock = None if value is None else decode_lock(value)
     except AnnotationError:
         return False
-    return lock is not None and (lock.namespace, lock.pod) == (namespace, name)
+    owner = (pod.metadata.namespace, pod.metadata.name)
+    return lock is not None and (lock.namespace, lock.pod) == owner and _lock_uid(node) in ("", pod.metadata.uid)
+
+
+def _lock_uid(node: Node) -> str:
+    annotations = node.metadata.annotations
+    return decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, ""))
 
 
 def _version(node: Node) -> int:

@@ -168,8 +168,16 @@ async def _bad_requests(request: web.Request, handler: Handler) -> web.StreamRes
 
 def _refuse_strangers(request: web.Request) -> None:
     """What all pods hold is nobody's business outside this host."""
-    if not request.remote or not ip_address(request.remote).is_loopback:
+    if not is_local(request.remote):
         raise web.HTTPForbidden(text="only answered to callers on the same host: use kubectl port-forward\n")
+
+
+def is_local(remote: str | None) -> bool:
+    """Whether a caller's address is of this host's loopback, also as a listener on IPv6 sees IPv4."""
+    if not remote:
+        return False
+    address = ip_address(remote)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _json(body: bytes) -> web.Response:

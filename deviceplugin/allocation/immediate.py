@@ -58,6 +58,8 @@ class NodeView:
     """What containers ask GPUs by."""
     pods: Collection[Pod]
     lock: NodeLock | None
+    lock_uid: str = ""
+    """Of the pod that took the lock; empty where nobody wrote it down, as HAMi's schedulers do not."""
     inventory: Mapping[DeviceUUID, Device]
     remembered: Served = field(default_factory=dict)
     recorded: Witness | None = None
@@ -67,7 +69,7 @@ class NodeView:
 def prove(view: NodeView, ids: int) -> Proven | Refused:
     """The one container that asks for `ids` GPUs."""
     waiting = [pod for pod in view.pods if _awaits_devices(pod, view)]
-    holder = None if view.lock is None else _named(waiting, view.lock)
+    holder = None if view.lock is None else _named(waiting, view.lock, view.lock_uid)
     if view.lock is not None and view.lock.pod and holder is None and not _is_done(view.lock, view):
         owner = f"{view.lock.namespace}/{view.lock.pod}"
         return Refused(f"{NODE_LOCK} of node {view.name} names pod {owner}, which waits for no GPUs here", True)
@@ -127,14 +129,15 @@ def _awaits_devices(pod: Pod, view: NodeView) -> bool:
     )
 
 
-def _named(pods: Iterable[Pod], lock: NodeLock) -> Pod | None:
+def _named(pods: Iterable[Pod], lock: NodeLock, uid: str) -> Pod | None:
     owner = (lock.namespace, lock.pod)
+    pods = (pod for pod in pods if uid in ("", pod.metadata.uid))
     return next((pod for pod in pods if (pod.metadata.namespace, pod.metadata.name) == owner), None)
 
 
 def _is_done(lock: NodeLock, view: NodeView) -> bool:
     """The lock is a left-over: its pod was served, the release is on its way."""
-    pod = _named(view.pods, lock)
+    pod = _named(view.pods, lock, view.lock_uid)
     return pod is not None and (pod.status.phase not in ("", "Pending") or _unserved(pod, view) == ())
 
 

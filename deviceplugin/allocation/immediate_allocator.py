@@ -103,6 +103,7 @@ class ImmediateAllocator:
             resource=self._resource,
             pods=tuple(self._own.pods.values()),
             lock=self._own.lock(),
+            lock_uid=self._own.lock_uid(),
             inventory=self._gpus.by_uuid(),
             remembered=self._books.served,
             recorded=None if holdings is None else witness(holdings, self._resource),

@@ -49,7 +49,7 @@ _METRICS_FLAG = "--metrics-bind-address"
 @webhook_options
 @click.option("--node-label-selector", default="",
               help="Give out GPUs of nodes with these labels only: key=value, or a comma list.")  # fmt: skip
-@click.option("--node-lock-timeout", default="5m", show_default=True,
+@click.option("--node-lock-timeout", envvar="HAMI_NODELOCK_EXPIRE", default="5m", show_default=True,
               help="After this long another pod may take over a node's lock.")  # fmt: skip
 @click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=False, show_default=True,
               help="Decide only while the kube-scheduler on this host holds the lease.")  # fmt: skip

@@ -19,8 +19,8 @@ from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings
-from proto.annotations.keys import NODE_LOCK
-from proto.annotations.node_lock import NodeLock, encode_lock
+from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
+from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.devices import PodShares
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubernetes.client import ApiServer
@@ -56,9 +56,10 @@ class Rig:
         del pod["metadata"]["uid"]
         self.server.create({"apiVersion": "v1", "kind": "Pod", **pod})
 
-    def lock(self, name: str) -> None:
+    def lock(self, name: str, uid: str = "") -> None:
         lock = encode_lock(NodeLock(taken_at=datetime(2030, 1, 1, tzinfo=UTC), namespace="default", pod=name))
-        self.server.patch("nodes", NODE, {"metadata": {"annotations": {NODE_LOCK: lock}}})
+        annotations = {NODE_LOCK: lock, NODE_LOCK_UID: encode_lock_uid(lock, uid)} if uid else {NODE_LOCK: lock}
+        self.server.patch("nodes", NODE, {"metadata": {"annotations": annotations}})
 
     async def allocate(self, *ids: str) -> dict[str, str]:
         async with self.kubelet.plugin() as plugin:

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.gpus import Inventory
-from proto.annotations.keys import BIND_PHASE, DEVICES_TO_ALLOCATE, NODE_ALLOCATION, NODE_LOCK, NODE_REGISTER
+from proto.annotations.keys import (
+    BIND_PHASE,
+    DEVICES_TO_ALLOCATE,
+    NODE_ALLOCATION,
+    NODE_LOCK,
+    NODE_LOCK_UID,
+    NODE_REGISTER,
+)
 from proto.annotations.node_register import decode_register
 from simulation.apiserver import Fault
 from tests.deviceplugin.agent_rig import running, write
@@ -92,6 +99,22 @@ async def test_the_lock_of_another_pod_is_left_alone() -> None:
         await rig.allocate(f"{A}-0")
         rig.lock("train-2")
         await until(lambda: rig.annotations("pods", "train")[BIND_PHASE] == "success")
+        await asyncio.sleep(0.1)
+        assert NODE_LOCK in rig.annotations("nodes", NODE)
+
+
+async def test_a_lock_goes_with_the_uid_beside_it_and_that_of_a_namesake_is_left_alone() -> None:
+    async with running() as rig:
+        rig.bind("train", (ONE,))
+        uid = rig.server.store.get("pods", "default", "train")["metadata"]["uid"]  # type: ignore[index]
+        rig.lock("train", uid=uid)
+        await rig.allocate(f"{A}-0")
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
+        assert NODE_LOCK_UID not in rig.annotations("nodes", NODE)
+        rig.bind("later", (ONE,))
+        await rig.allocate(f"{A}-0")
+        rig.lock("later", uid="uid-of-its-namesake")
+        await until(lambda: rig.annotations("pods", "later")[BIND_PHASE] == "success")
         await asyncio.sleep(0.1)
         assert NODE_LOCK in rig.annotations("nodes", NODE)
 

@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 from scheduler_ext.cli import main
+from scheduler_ext.http_server import is_local
 from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
 
 
@@ -75,6 +77,23 @@ async def test_the_snapshot_replays_the_decision(tmp_path: Path) -> None:
     answer: dict[str, Any] = json.loads(result.output)
     assert [answer["node"]] == decided["NodeNames"]
     assert answer["failed"] == {"cpu": "node unregistered"}
+
+
+@pytest.mark.parametrize(
+    ("remote", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.7", False),
+        ("::ffff:10.0.0.7", False),
+        ("fe80::1%eth0", False),
+        (None, False),
+    ],
+)
+def test_only_callers_on_the_same_host_are_told(remote: str | None, local: bool) -> None:
+    assert is_local(remote) == local
 
 
 def test_a_file_that_is_no_snapshot_is_one_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -127,6 +128,14 @@ def test_a_lock_naming_a_pod_not_seen_yet_is_waited_for() -> None:
     answer = refusal(asked(1, bound_pod("a", (ONE,)), lock="b"))
     assert "default/b" in answer.sentence
     assert answer.may_change
+
+
+def test_a_namesake_of_the_locks_pod_is_not_its_pod() -> None:
+    pod = bound_pod("b", (ONE,))
+    lock = NodeLock(taken_at=T0, namespace="default", pod="b")
+    view = NodeView(name=NODE, resource=GPU, pods=(pod,), lock=lock, lock_uid="uid-b", inventory=INVENTORY)
+    assert prove(view, 1) == Proven(pod, 0, ONE)
+    assert "default/b, which waits for no GPUs here" in refusal(prove(replace(view, lock_uid="uid-before"), 1)).sentence
 
 
 def test_another_number_of_gpus_than_decided_is_refused() -> None:

@@ -1,5 +1,7 @@
 """Two replicas and one lease, on the embedded API server."""
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 from proto.annotations import keys
@@ -88,3 +90,50 @@ async def test_the_leader_labels_itself_and_the_others() -> None:
                 return roles == {"own": "leader", "other": "follower"}
 
             await eventually(labelled)
+
+
+async def test_a_bind_that_waits_for_a_lock_is_not_written_once_the_lease_is_lost() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", allocation="immediate"))
+        server.create(lease_json("host-1_a"))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+            await eventually(lambda: leads(rig))
+            assert await rig.bind(rig.add_pod("first"), "n") == ""
+            waiting = asyncio.create_task(rig.bind(rig.add_pod("second"), "n"))
+            await asyncio.sleep(0.1)
+            hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
+
+            async def follows() -> bool:
+                return not await leads(rig)
+
+            await eventually(follows)
+            rig.set_phase("first", "success")
+            assert "this replica does not lead" in await waiting
+            assert "nodeName" not in rig.pod("second")["spec"]
+
+
+async def test_no_gpu_is_booked_twice_however_the_lease_moves() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", gpus=2, slots=3))
+        server.create(lease_json("host-1_0"))
+        other = replace(ELECTED, identity="host-2")
+        async with (
+            extender_for(server, FAST, synced=True, lease=ELECTED) as one,
+            extender_for(server, FAST, synced=True, lease=other) as two,
+        ):
+            for turn in range(8):
+                hold(server, f"host-{1 + turn % 2}_{turn}", f"2030-01-01T00:00:{turn:02}.000000Z")
+                pods = [one.add_pod(f"p-{turn}-{number}") for number in range(2)]
+                tries = [try_to_bind(replica, pod) for pod in pods for replica in (one, two)]
+                await asyncio.gather(*tries)
+            held = [
+                each["metadata"]["annotations"][keys.DEVICES_ALLOCATED].partition(",")[0]
+                for each in server.store.objects("pods")
+                if each["spec"].get("nodeName")
+            ]
+            assert sorted(held) == ["GPU-n-0"] * 3 + ["GPU-n-1"] * 3
+
+
+async def try_to_bind(rig: Rig, pod: dict[str, Any]) -> None:
+    if (await rig.filter(pod, "n"))["NodeNames"]:
+        await rig.bind(pod, "n")
