@@ -19,6 +19,7 @@ _TEXTS = {
     "gpuCorePolicy": "gpu_core_policy",
     "runtimeClassName": "runtime_class_name",
 }
+_NEVER_EMPTY = frozenset(_TEXTS.values()) - {"runtime_class_name"}
 _NUMBERS = {
     "defaultMemory": "default_mem",
     "defaultCores": "default_cores",
@@ -91,5 +92,5 @@ def _without_zeros(defaults: Mapping[str, str | int | bool]) -> dict[str, str | 
     return {
         name: value
         for name, value in defaults.items()
-        if not (value == "" and name.startswith("resource_")) and not (value == 0 and name == "memory_factor")
+        if not (value == "" and name in _NEVER_EMPTY) and not (value == 0 and name == "memory_factor")
     }

@@ -42,7 +42,7 @@ _METRICS_FLAG = "--metrics-bind-address"
               help="Where Prometheus finds /metrics; empty serves none.")  # fmt: skip
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, or the cluster around us.")
 @click.option("--scheduler-name", default="", help="Source of our events; topogpu-scheduler when empty.")
-@click.option("--filter-returns", type=click.Choice(list(FilterReturns)), default=FilterReturns.ONE,
+@click.option("--filter-returns", type=click.Choice([each.value for each in FilterReturns]), default="one",
               show_default=True, help="The best node, its GPUs reserved; or every node that fits, for kube-scheduler "
               "to score with /prioritize, and the GPUs chosen at /bind.")  # fmt: skip
 @request_options

@@ -32,9 +32,7 @@ def is_hopeless(misfit: Misfit | NotOffered) -> bool:
 
 
 def _is_lost(gpu: GpuUsage, reason: Reason, need: ContainerNeed) -> bool:
-    match reason:
-        case Reason.MEMORY:
-            return need.reserved_mib(gpu.device.memory_mib) > gpu.device.memory_mib
-        case Reason.CORES:
-            return need.reserved_cores > gpu.device.cores
-    return reason in _LASTING
+    """For this reason, or because not even the whole GPU is enough: that may hide behind a reason found before it."""
+    device = gpu.device
+    too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores
+    return too_small or reason in _LASTING

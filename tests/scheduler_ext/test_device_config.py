@@ -56,7 +56,8 @@ def test_an_unknown_key_is_warned_of() -> None:
 
 
 def test_empty_names_and_a_factor_of_zero_say_nothing() -> None:
-    assert read_device_config("nvidia: {memoryFactor: 0, resourceCoreName: '', defaultMemory: }", FILE).defaults == {}
+    text = "nvidia: {memoryFactor: 0, resourceCoreName: '', gpuCorePolicy: '', defaultMemory: }"
+    assert read_device_config(text, FILE).defaults == {}
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,11 @@ def test_a_bad_flag_is_one_sentence(args: tuple[str, ...], sentence: str) -> Non
     assert sentence in refusal(*args)
 
 
+@pytest.mark.parametrize("returns", ["one", "all"])
+def test_what_filter_returns_is_chosen_by_word(returns: str) -> None:
+    assert "The kubeconfig /nowhere is not there" in refusal("--filter-returns", returns, "--kubeconfig", "/nowhere")
+
+
 def test_the_service_has_these_flags_and_defaults() -> None:
     defaults = {flag: parameter.default for parameter in serve.params for flag in parameter.opts}
     documented = {
