@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICE_CORDON, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import DEVICE_CORDON, NODE_ALLOCATION, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.devices import Device, DeviceUUID, PairScores
@@ -32,6 +32,8 @@ class RegisteredNode:
     devices: tuple[Device, ...]
     pair_scores: PairScores = field(default_factory=dict)
     cordoned: frozenset[DeviceUUID] = frozenset()
+    slots: bool = False
+    """Its daemon knows containers by the device ids that kubelet gave them."""
 
 
 def read_node(node: Node, count_name: str) -> RegisteredNode:
@@ -58,6 +60,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         devices=devices,
         pair_scores=scores,
         cordoned=decode_cordon(annotations.get(DEVICE_CORDON, "")),
+        slots=annotations.get(NODE_ALLOCATION) == "slots",
     )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,27 +20,38 @@ from tests.scheduler_ext.gpus import container, device, node, pod, request
 from tests.scheduler_ext.scheduling.test_laws import asking, pods
 
 NAMES = ("a", "b", "c", "d")
+PODS = tuple(f"p{number}" for number in range(8))
 NAMED = ({keys.USE_GPU_UUID: "a-0,b-1"}, {keys.NO_USE_GPU_UUID: "c-0"}, {keys.USE_GPU_TYPE: "A100"})
 SLICES = tuple(MigPlacement(start=start, size=1) for start in range(3))
 PROFILE = MigProfile(name="1g.5gb", memory_mib=4864, cores=14, slice_count=1, placements=SLICES)
 
 
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A kind of node; links by the positions of two GPUs, not always the same both ways."""
+
+    cards: tuple[Device, ...]
+    links: dict[tuple[int, int], int]
+
+    def node(self, name: str, *, first_cordoned: bool) -> Node:
+        uuids = [DeviceUUID(f"{name}-{number}") for number in range(len(self.cards))]
+        cards = [dataclasses.replace(card, uuid=uuid) for card, uuid in zip(self.cards, uuids, strict=True)]
+        scores = {a: {b: self.links[i, j] for j, b in enumerate(uuids) if j != i} for i, a in enumerate(uuids)}
+        annotations = {keys.NODE_REGISTER: encode_register(cards), keys.NODE_SCORE: encode_scores(scores, uuids)}
+        annotations[keys.DEVICE_CORDON] = uuids[0] if first_cordoned else ""
+        return Node(metadata=ObjectMeta(name=name, annotations=annotations))
+
+
 @st.composite
-def registrations(draw: st.DrawFn) -> Node:
-    """Machines of few kinds under few names, so that some are in equal state; links need not be symmetric."""
-    name = draw(st.sampled_from(NAMES))
-    count = draw(st.integers(1, 4))
-    cards = [dataclasses.replace(draw(gpus(number)), uuid=DeviceUUID(f"{name}-{number}")) for number in range(count)]
-    links = st.sampled_from([0, 10, 100])
-    scores = {a.uuid: {b.uuid: draw(links) for b in cards if b is not a and draw(st.booleans())} for a in cards}
-    annotations = {keys.NODE_REGISTER: encode_register(cards), keys.NODE_SCORE: encode_scores(scores, list(scores))}
-    annotations[keys.DEVICE_CORDON] = draw(st.sampled_from(["", f"{name}-0"]))
-    return Node(metadata=ObjectMeta(name=name, annotations=annotations))
+def machines(draw: st.DrawFn) -> Machine:
+    cards = tuple(draw(gpus(number)) for number in range(draw(st.integers(1, 4))))
+    links = draw(st.lists(st.sampled_from([0, 10, 100]), min_size=16, max_size=16))
+    return Machine(cards, {(i, j): links[4 * i + j] for i in range(4) for j in range(4)})
 
 
 @st.composite
 def gpus(draw: st.DrawFn, number: int) -> Device:
-    plain = device(number, numa=number // 2, memory_mib=draw(st.sampled_from([8000, 16000])), slots=2)
+    plain = device(number, numa=number // 2, memory_mib=draw(st.sampled_from([8000, 16000])), slots=3)
     plain = dataclasses.replace(plain, type=draw(st.sampled_from(["NVIDIA A100", "NVIDIA A100", "NVIDIA T4", "Other"])))
     if draw(st.integers(0, 4)) == 0:
         return dataclasses.replace(plain, mode=MIG_MODE, mig_profiles=(PROFILE,))
@@ -47,9 +59,9 @@ def gpus(draw: st.DrawFn, number: int) -> Device:
 
 
 @st.composite
-def wanted_pods(draw: st.DrawFn) -> Pod:
-    """Under few names; some name GPUs or a type."""
-    made = draw(pods(draw(st.sampled_from(["p", "q", "r"]))))
+def shapes(draw: st.DrawFn) -> Pod:
+    """Half of them of one container; some name GPUs or a type."""
+    made = draw(pods())
     if draw(st.booleans()):
         made.spec.init_containers, made.spec.containers = [], [draw(asking())]
     named = draw(st.sampled_from([{}, {}, *NAMED]))
@@ -65,28 +77,37 @@ def quota(limit_mib: int, cores: int) -> ResourceQuota:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.DataObject) -> None:
+    """In a small world, so that nodes and pods are often alike: two kinds of machines, three shapes of pods."""
+    kinds = data.draw(st.lists(machines(), min_size=1, max_size=2))
+    asked = data.draw(st.lists(shapes(), min_size=1, max_size=3))
     ledger = Ledger()
     candidates = Candidates(ledger)
-    shapes = [data.draw(wanted_pods()) for _ in range(3)]
+
+    def some_node(name: str) -> Node:
+        return data.draw(st.sampled_from(kinds)).node(name, first_cordoned=data.draw(st.integers(0, 3)) == 0)
+
+    def some_pod() -> Pod:
+        shape, name = data.draw(st.sampled_from(asked)), data.draw(st.sampled_from(PODS))
+        return msgspec.structs.replace(shape, metadata=msgspec.structs.replace(shape.metadata, uid=name, name=name))
+
     events: list[Callable[[], object]] = [
-        lambda: ledger.apply_node(data.draw(registrations())),
-        lambda: ledger.replace_nodes([data.draw(registrations()) for _ in range(3)]),
+        lambda: ledger.apply_node(some_node(data.draw(st.sampled_from(NAMES)))),
         lambda: ledger.remove_node(data.draw(st.sampled_from(NAMES))),
-        lambda: ledger.remove_pod(f"uid-{data.draw(st.sampled_from('pqr'))}"),
+        lambda: ledger.remove_pod(data.draw(st.sampled_from(PODS))),
         lambda: ledger.apply_quota(quota(*data.draw(st.sampled_from([(9000, 10**4), (40000, 60), (10**6, 10**4)])))),
         lambda: ledger.remove_quota(quota(0, 0)),
         lambda: ledger.expire(data.draw(st.sampled_from([5.0, 20.0]))),
-        *[lambda: _filter(ledger, candidates, data.draw(st.sampled_from(shapes)), data)] * 6,
+        *[lambda: _filter(ledger, candidates, some_pod(), data)] * 14,
     ]
-    ledger.replace_nodes([data.draw(registrations()) for _ in range(3)])
-    for event in data.draw(st.lists(st.sampled_from(events), min_size=4, max_size=15)):
+    ledger.replace_nodes([some_node(name) for name in NAMES])
+    for event in data.draw(st.lists(st.sampled_from(events), min_size=5, max_size=25)):
         event()
 
 
 def _filter(ledger: Ledger, candidates: Candidates, wanted: Pod, data: st.DataObject) -> None:
-    """As `/filter` does it; the pod chosen may be seen bound before it is filtered once more."""
+    """As `/filter` does it; a pod may be seen bound, and be filtered once more after that."""
     uid, asked = wanted.metadata.uid, request(wanted)
-    offered = data.draw(st.lists(st.sampled_from([*NAMES, "nowhere"])))
+    offered = data.draw(st.lists(st.sampled_from([*NAMES, "nowhere"]), max_size=6))
     ledger.forget(uid)
     expected = decide(asked, ledger.snapshot(uid), offered)
     assert candidates.choose(asked, offered) == choice_of(expected)
@@ -98,12 +119,11 @@ def _filter(ledger: Ledger, candidates: Candidates, wanted: Pod, data: st.DataOb
 
 
 def _bound(wanted: Pod, node_name: str, devices: str) -> Pod:
-    return pod(
-        *wanted.spec.containers,
-        name=wanted.metadata.name,
-        inits=wanted.spec.init_containers,
-        annotations={**wanted.metadata.annotations, keys.DEVICES_ALLOCATED: devices},
-        node_name=node_name,
+    metadata = msgspec.structs.replace(
+        wanted.metadata, annotations={**wanted.metadata.annotations, keys.DEVICES_ALLOCATED: devices}
+    )
+    return msgspec.structs.replace(
+        wanted, metadata=metadata, spec=msgspec.structs.replace(wanted.spec, node_name=node_name)
     )
 
 

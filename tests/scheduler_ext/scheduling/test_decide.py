@@ -17,9 +17,17 @@ def two_numa(**used: tuple[int, int, int]) -> list[GpuUsage]:
     return [GpuUsage(device(n, numa=n // 2), *used.get(f"G{n}", (0, 0, 0))) for n in range(4)]
 
 
-def on(gpus: list[GpuUsage], wanted: Pod, scores: PairScores | None = None, quota: Quota | None = None) -> str:
+def on(
+    gpus: list[GpuUsage],
+    wanted: Pod,
+    scores: PairScores | None = None,
+    quota: Quota | None = None,
+    *,
+    slots: bool = False,
+) -> str:
     """The annotation, or the reason."""
-    cluster = snapshot(usage("n", gpus, scores))
+    found = usage("n", gpus, scores)
+    cluster = snapshot(dataclasses.replace(found, node=dataclasses.replace(found.node, slots=slots)))
     if quota is not None:
         cluster = dataclasses.replace(cluster, quotas={"default": quota})
     decision = decide(request(wanted), cluster, ["n"])
@@ -34,6 +42,30 @@ def test_an_init_container_is_moved_to_the_gpus_of_the_app_containers_when_it_fi
     )
     gpus = two_numa(G0=(1, 1000, 0))
     assert on(gpus, both) == "G3,NVIDIA,1000,0:;G3,NVIDIA,40960,0:;"
+
+
+def test_with_slots_an_init_container_has_the_gpus_of_the_container_that_gets_its_ids() -> None:
+    """Kubelet hands them to the first container after it that asks for as many."""
+    apps = container("a", gpu=1, gpumem=30000), container("b", gpu=1, gpumem=30000)
+    wanted = pod(*apps, inits=[container("i", gpu=1, gpumem=1000), container("j", gpu=1, gpumem=2000)])
+    g0, g1 = [GpuUsage(device(0)), GpuUsage(device(1))]
+    same = "G1,NVIDIA,1000,0:;G1,NVIDIA,2000,0:;G1,NVIDIA,30000,0:;G0,NVIDIA,30000,0:;"
+    assert on([g0, g1], wanted, slots=True) == same
+    large = pod(container("a", gpu=1, gpumem=10000), inits=[container("i", gpu=1, gpumem=38500)])
+    partly = [GpuUsage(device(0), 1, 3000, 0), GpuUsage(device(1), 1, 2000, 0)]
+    large.metadata.annotations[keys.GPU_POLICY] = "binpack"
+    assert on(partly, large) == "G1,NVIDIA,38500,0:;G0,NVIDIA,10000,0:;"
+    assert on(partly, large, slots=True) == "1/1 CardInsufficientMemory"
+
+
+def test_with_slots_init_containers_that_pass_ids_to_one_another_have_the_same_gpus() -> None:
+    wanted = pod(
+        container("a", gpu=1, gpumem=1000),
+        inits=[container("i", gpu=2, gpumem=1000), container("j", gpu=2, gpumem=1000)],
+    )
+    gpus = [GpuUsage(device(n)) for n in range(4)]
+    first, second, _ = on(gpus, wanted, slots=True).split(";")[:3]
+    assert first == second
 
 
 def test_a_sidecar_keeps_its_share_while_the_app_containers_run() -> None:
