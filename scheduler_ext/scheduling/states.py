@@ -17,7 +17,10 @@ _all_but_uuid = attrgetter(*(field.name for field in fields(Device) if field.nam
 
 
 class Kind(NamedTuple):
-    """Equal numbers mean equal GPUs in equal order, equally linked and cordoned. `mig`: one of them is in MIG mode."""
+    """Equal numbers mean equal GPUs in equal order, equally linked, cordoned and handed out.
+
+    `mig`: one of them is in MIG mode.
+    """
 
     number: int
     mig: bool
@@ -35,7 +38,7 @@ class Kinds:
         rows = [node.pair_scores.get(uuid, {}) for uuid in uuids]
         links = tuple([tuple(map(row.get, uuids)) for row in rows])
         cordons = tuple([uuid in node.cordoned for uuid in uuids])
-        look = (tuple(map(_all_but_uuid, node.devices)), links, cordons)
+        look = (tuple(map(_all_but_uuid, node.devices)), links, cordons, node.slots)
         if len(self._known) >= MOST_KINDS:
             # Numbers are never used again, so this only costs finding the kinds anew.
             self._known.clear()

@@ -33,12 +33,13 @@ class Machine:
     cards: tuple[Device, ...]
     links: dict[tuple[int, int], int]
 
-    def node(self, name: str, *, first_cordoned: bool) -> Node:
+    def node(self, name: str, *, first_cordoned: bool, allocation: str) -> Node:
         uuids = [DeviceUUID(f"{name}-{number}") for number in range(len(self.cards))]
         cards = [dataclasses.replace(card, uuid=uuid) for card, uuid in zip(self.cards, uuids, strict=True)]
         scores = {a: {b: self.links[i, j] for j, b in enumerate(uuids) if j != i} for i, a in enumerate(uuids)}
         annotations = {keys.NODE_REGISTER: encode_register(cards), keys.NODE_SCORE: encode_scores(scores, uuids)}
         annotations[keys.DEVICE_CORDON] = uuids[0] if first_cordoned else ""
+        annotations[keys.NODE_ALLOCATION] = allocation
         return Node(metadata=ObjectMeta(name=name, annotations=annotations))
 
 
@@ -84,7 +85,8 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
     candidates = Candidates(ledger)
 
     def some_node(name: str) -> Node:
-        return data.draw(st.sampled_from(kinds)).node(name, first_cordoned=data.draw(st.integers(0, 3)) == 0)
+        cordoned, allocation = data.draw(st.integers(0, 3)) == 0, data.draw(st.sampled_from(["slots", "immediate"]))
+        return data.draw(st.sampled_from(kinds)).node(name, first_cordoned=cordoned, allocation=allocation)
 
     def some_pod() -> Pod:
         shape, name = data.draw(st.sampled_from(asked)), data.draw(st.sampled_from(PODS))
