@@ -11,7 +11,7 @@ from proto.annotations import keys
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
-from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement, MigProfile
+from proto.devices import MIG_MODE, Device, DeviceShare, DeviceUUID, MigPlacement, MigProfile
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, choice_of
@@ -136,6 +136,27 @@ def test_of_many_fitting_nodes_only_the_chosen_ones_score_is_named() -> None:
     asked = request(pod(container(gpu=1, gpumem=1000)))
     choice = Candidates(ledger).choose(asked, [*names, "nowhere"])
     assert (choice.node, choice.fitting, dict(choice.scores)) == ("n00", 30, {"n00": 0.0})
+
+
+def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
+    """An init container too large for the GPU of the container that gets its ids fits without slots alone."""
+    ledger = Ledger()
+    used = [DeviceShare(uuid=DeviceUUID(uuid), memory_mib=mib, cores=0) for uuid, mib in (("G0", 3000), ("G1", 2000))]
+    for name, allocation in (("a", "slots"), ("b", "immediate")):
+        made = node(name, [device(0), device(1)])
+        made.metadata.annotations[keys.NODE_ALLOCATION] = allocation
+        ledger.apply_node(made)
+        ledger.reserve(f"other-{name}", pod(container(gpu=2), name=f"other-{name}"), name, (tuple(used),), until=1e9)
+    wanted = request(
+        pod(
+            container(gpu=1, gpumem=10000),
+            inits=[container("i", gpu=1, gpumem=38500)],
+            annotations={keys.GPU_POLICY: "binpack"},
+        )
+    )
+    choice = Candidates(ledger).choose(wanted, ["a", "b"])
+    assert choice == choice_of(decide(wanted, ledger.snapshot(), ["a", "b"]))
+    assert choice.node == "b"
 
 
 def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:

@@ -1,0 +1,81 @@
+"""What pods hold of each GPU, counted anew from the JSON of the API server. Nothing of the extender's own counting is used."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+Amount = tuple[int, int, int]
+"""Slots, MiB, cores."""
+Held = Mapping[str, Amount]
+"""By GPU."""
+NONE: Amount = (0, 0, 0)
+
+
+def recount(pods: Iterable[Mapping[str, Any]]) -> Held:
+    """The most that these pods may hold at once; each may be at the worst of its moments."""
+    sums: dict[str, Amount] = defaultdict(lambda: NONE)
+    for pod in pods:
+        for uuid, amount in peak(moments(pod, allocated(pod))).items():
+            sums[uuid] = _plus(sums[uuid], amount)
+    return sums
+
+
+def holds(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod is bound and not over; one that is being deleted is not over."""
+    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return bool(pod["spec"].get("nodeName")) and not ended and DEVICES_ALLOCATED in annotations(pod)
+
+
+def annotations(pod: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = pod["metadata"].get("annotations", {})
+    return found
+
+
+def allocated(pod: Mapping[str, Any]) -> list[Held]:
+    """By container, init containers first, as the annotation says."""
+    entries = annotations(pod)[DEVICES_ALLOCATED].split(";")[:-1]
+    return [{share[0]: (1, int(share[2]), int(share[3])) for share in _shares(entry)} for entry in entries]
+
+
+def peak(states: Iterable[Collection[Held]]) -> Held:
+    """The largest of each amount over moments that each have some containers running."""
+    largest: dict[str, Amount] = {}
+    for running in states:
+        for uuid in {uuid for container in running for uuid in container}:
+            there = NONE
+            for container in running:
+                there = _plus(there, container.get(uuid, NONE))
+            known = largest.get(uuid, NONE)
+            largest[uuid] = (max(known[0], there[0]), max(known[1], there[1]), max(known[2], there[2]))
+    return largest
+
+
+def moments(pod: Mapping[str, Any], held: list[Held]) -> Iterator[list[Held]]:
+    """Who runs together, while the init containers take their turns and at last."""
+    inits = pod["spec"].get("initContainers", [])
+    beside: list[Held] = []
+    for container, amount in zip(inits, held, strict=False):
+        if container.get("restartPolicy") == "Always":
+            beside.append(amount)
+        elif not inits_are_over(pod):
+            yield [*beside, amount]
+    yield [*beside, *held[len(inits) :]]
+
+
+def inits_are_over(pod: Mapping[str, Any]) -> bool:
+    """Of a pod that never starts anything anew and whose app containers run."""
+    status = pod.get("status", {})
+    ended = {one["name"] for one in status.get("initContainerStatuses", []) if "terminated" in one["state"]}
+    inits = [one for one in pod["spec"].get("initContainers", []) if one.get("restartPolicy") != "Always"]
+    never = pod["spec"].get("restartPolicy") == "Never" and status.get("phase") == "Running"
+    return never and all(one["name"] in ended for one in inits)
+
+
+def _shares(entry: str) -> list[list[str]]:
+    return [share.split(",") for share in entry.split(":") if share]
+
+
+def _plus(one: Amount, other: Amount) -> Amount:
+    return (one[0] + other[0], one[1] + other[1], one[2] + other[2])
