@@ -8,7 +8,16 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.advising import preempt, rank, rank_simulated
 from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.filtering import Filtered, offer, passed_through, refused, request_of, reserve, simulate
+from scheduler_ext.binding.filtering import (
+    Filtered,
+    kept,
+    offer,
+    passed_through,
+    refused,
+    request_of,
+    reserve,
+    simulate,
+)
 from scheduler_ext.binding.view import View, pod_name
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.leadership.lease import Leadership
@@ -98,6 +107,9 @@ class Answering:
             return Filtered(result=FilterResult(error=problem))
         if self._binder.is_binding(pod_name(pod)):
             return refused("the pod is being bound at this moment")
+        sent_to = self._binder.sent_to(wanted.uid)
+        if sent_to:
+            return kept(sent_to, node_names)
         answer = self._decided(pod, wanted, node_names)
         self._remember(pod, wanted, answer)
         return answer

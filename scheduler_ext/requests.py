@@ -69,6 +69,8 @@ class ContainerNeed:
     """Percent of one GPU as asked for, also above 100: the device score counts it so. 0 shares without a limit."""
     priority: int | None = None
     """For the limits inside the container; no GPU is chosen by it."""
+    beside: "tuple[ContainerNeed, ...]" = ()
+    """Needs that are served by the same share: the larger counts."""
     container: str = field(default="", compare=False)
     """Whose need it is."""
 
@@ -79,6 +81,8 @@ class ContainerNeed:
 
     def reserved_mib(self, total_mib: int) -> int:
         """What is taken of a GPU with `total_mib`: the absolute amount wins over the percentage."""
+        if self.beside:
+            return max(need.reserved_mib(total_mib) for need in self.beside)
         if self.memory_mib or self.memory_percent is None:
             return self.memory_mib
         return total_mib * self.memory_percent // 100

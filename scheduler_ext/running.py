@@ -79,9 +79,15 @@ async def running_extender(
         freed=nudger.freed,
         node_label_selector=settings.node_label_selector,
     )
-    leadership = Leadership(
-        api=api, settings=lease or LeaseSettings(), catch_up=watch.list_pods_again, monotonic=time.monotonic
-    )
+
+    async def catch_up() -> None:
+        """Another replica may have given out since what was promised here."""
+        await binder.finish()
+        for uid in ledger.holdings():
+            ledger.forget(uid)
+        await watch.list_pods_again()
+
+    leadership = Leadership(api=api, settings=lease or LeaseSettings(), catch_up=catch_up, monotonic=time.monotonic)
     binder = Binder(
         api=api,
         ledger=ledger,
@@ -145,7 +151,7 @@ async def running_extender(
             quota_of=ledger.quota,
         )
     finally:
-        await binder.close()
+        await binder.finish()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

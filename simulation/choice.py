@@ -26,8 +26,9 @@ def explain_choice(
     policies = read_policies(dict(annotations), DEFAULT_NODE_POLICY, parse_gpu_policy(DEFAULT_GPU_POLICY))
     largest = max(groups, key=len)
     linked = policies.gpu.topology_aware and len(largest) > 1
-    choice = f"best links: {links_among(largest, links)}" if linked else f"{policies.gpu.text} GPU"
-    words = [f"{policies.node} node, {choice}"]
+    node = "best-linked" if linked else policies.node
+    choice = links_among(largest, links) if linked else f"{policies.gpu.text} GPU"
+    words = [f"{node} node, {choice}"]
     words += [text.format(annotations[key]) for key, text in _SELECTORS if annotations.get(key)]
     return ", ".join(words)
 

@@ -57,6 +57,11 @@ _LONGEST_PARENT = 40
 """Characters: the sockets below must stay under the 108 a unix socket's path may have."""
 
 
+_RUNTIME = "containerd://2.1.4"
+_OLD_RUNTIME = "containerd://1.6.36"
+"""Knows no CDI, so that the daemon there cannot hand out slots and the extender takes the node lock."""
+
+
 class DemoFailed(Exception):
     """The demo could not be run to its end; one sentence."""
 
@@ -208,12 +213,20 @@ async def _start_node(run: _Run, api: ApiServer, url: str, name: str, kind: str)
     write_machine_file(description, machine_file, name)
     write_sysfs(description, sysfs)
     kubelet = KubeletStandIn(
-        name, root, api, api_url=url, now=run.now, labels={"topogpu.io/machine": kind}, cdi_directories=[root / "cdi"]
+        name,
+        root,
+        api,
+        api_url=url,
+        now=run.now,
+        labels={"topogpu.io/machine": kind},
+        cdi_directories=[root / "cdi"],
+        runtime_version=_OLD_RUNTIME if kind == MACHINES[-1] else _RUNTIME,
     )
     run.stack.push_async_callback(kubelet.stop)
     await kubelet.start()
     flags = ["run", "--node-name", name, "--kubeconfig", str(run.kubeconfig), "--kubelet-root", str(root)]
     flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook"), "--metrics-bind-address", ""]
+    flags += ["--cdi-directory", str(root / "cdi")]
     environment = {"TOPOGPU_FAKE_NVML_MACHINE": str(machine_file)}
     if run.library is not None:
         flags += ["--nvml-library", str(run.library)]

@@ -59,8 +59,13 @@ async def _interruptible(settings: DemoSettings, progress: Callable[[str], None]
             interrupted = True
             running.cancel()
 
+    def heard(*_: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(interrupt)
+
+    # Not through the loop, which takes its handlers back when it closes: a late signal would still kill the process.
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt)
+        signal.signal(number, heard)
     try:
         return await running
     except asyncio.CancelledError:

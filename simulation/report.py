@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from proto.annotations.keys import DEVICES_ALLOCATED, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import DEVICES_ALLOCATED, NODE_ALLOCATION, NODE_REGISTER, NODE_SCORE
 from simulation.outcome import ContainerOutcome, DemoOutcome, NodeOutcome, PodOutcome
 
 _SHOWN_CHARACTERS = 190
@@ -44,7 +44,7 @@ def print_report(console: Console, outcome: DemoOutcome) -> None:
     for node in outcome.nodes:
         console.print(Text.assemble((node.name, "bold"), "  ", node.title), soft_wrap=True)
         console.print(Padding(_link_table(node), (0, 0, 0, 2)))
-        for key in (NODE_REGISTER, NODE_SCORE):
+        for key in (NODE_REGISTER, NODE_SCORE, NODE_ALLOCATION):
             console.print(_annotation_line(key, _shortened(node.annotations.get(key, ""))), soft_wrap=True)
         console.print()
     console.print(_pod_table(outcome.pods))

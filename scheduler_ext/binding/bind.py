@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _PASSING = frozenset({429, 500, 502, 503, 504})
 """Answers of an API server that may be different a moment later."""
 _RETRY_SECONDS = 0.2
+_MANY_SENT = 1000
+"""Bindings remembered before those are looked for that are settled."""
 
 
 class BindRefused(Exception):
@@ -78,6 +80,8 @@ class Binder:
         self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._under_way: dict[PodName, tuple[BindingArgs, asyncio.Task[str]]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
+        self._sent: dict[str, str] = {}
+        """The node of the last Binding sent for a pod, by UID; without meaning once the pod's reservation is gone."""
 
     async def bind(self, args: BindingArgs) -> str:
         """Empty once the pod is bound to the node, else one sentence; a repeated call joins the first one."""
@@ -94,7 +98,13 @@ class Binder:
     def is_binding(self, pod: PodName) -> bool:
         return pod in self._under_way
 
-    async def close(self) -> None:
+    def sent_to(self, uid: str) -> str:
+        """The node to which the pod may be bound by now though the watch has not shown it; empty for any other pod."""
+        self._ledger.expire(self._monotonic())
+        node, reservation = self._sent.get(uid, ""), self._ledger.reservation(uid)
+        return node if reservation is not None and reservation.node == node else ""
+
+    async def finish(self) -> None:
         """Lets the binds under way finish; each has a deadline of its own."""
         await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
         await asyncio.gather(*self._undoing, return_exceptions=True)
@@ -176,6 +186,9 @@ class Binder:
             raise BindRefused(str(error)) from error
         if request is None:
             return None
+        sent_to = self.sent_to(attempt.uid)
+        if sent_to:
+            raise BindRefused(f"its Binding to node {sent_to} may have been written already")
         decision = decide(request, self._ledger.snapshot(attempt.uid), [attempt.node])
         if decision.node is None:
             raise BindRefused(decision.error or decision.failed.get(attempt.node, "the pod does not fit"))
@@ -192,10 +205,13 @@ class Binder:
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
         except ApiError as error:
+            attempt.uncertain = attempt.uncertain and error.status != 404
             raise BindRefused("the pod is gone") if error.status == 404 else error from error
         if attempt.uid and pod.metadata.uid != attempt.uid:
+            attempt.uncertain = False
             raise BindRefused(f"the pod was created anew, uid {attempt.uid} is gone")
         if pod.metadata.deletion_timestamp:
+            attempt.uncertain = attempt.uncertain and bool(pod.spec.node_name)
             raise BindRefused("the pod is being deleted")
         attempt.uid = attempt.uid or pod_key(pod)
         return pod
@@ -204,6 +220,8 @@ class Binder:
         """Again until the API server answers. Writing twice does no harm: the second conflicts with the first."""
         binding = binding_of(attempt.pod, attempt.uid, attempt.node, shares, self._now(), phase=phase)
         attempt.doing = "the API server has not taken the Binding"
+        if shares is not None:
+            self._remember(attempt)
         while True:
             problem = self._forbidden()
             if problem:
@@ -222,11 +240,19 @@ class Binder:
                     raise BindRefused("the pod is gone") if error.status == 404 else error from error
             await asyncio.sleep(_RETRY_SECONDS)
 
+    def _remember(self, attempt: _Attempt) -> None:
+        if len(self._sent) >= _MANY_SENT:
+            self._sent = {uid: node for uid, node in self._sent.items() if self._ledger.reservation(uid) is not None}
+        self._sent[attempt.uid] = attempt.node
+
     def _undo(self, attempt: _Attempt) -> None:
         """Gives back reservation and lock, except where the Binding may have been written after all."""
         reservation = self._ledger.reservation(attempt.uid)
-        if reservation is not None and reservation.node == attempt.node and not attempt.uncertain:
-            self._ledger.forget(attempt.uid)
+        if reservation is not None and reservation.node == attempt.node:
+            if attempt.uncertain:
+                self._ledger.extend(attempt.uid, self._until(self._settings.bound_lease_seconds))
+            else:
+                self._ledger.forget(attempt.uid)
         if attempt.lock_wanted:
             task = asyncio.create_task(self._release(attempt))
             self._undoing.add(task)

@@ -35,6 +35,13 @@ def refused(problem: str) -> Filtered:
     return Filtered(result=FilterResult(error=problem), notices=(notice,))
 
 
+def kept(node: str, node_names: Sequence[str]) -> Filtered:
+    """For a pod whose Binding to the node was sent: another node would leave its GPUs there to others."""
+    if node not in node_names:
+        return refused(f"the pod's Binding to node {node} may have been written already")
+    return Filtered(result=FilterResult(node_names=[node]))
+
+
 def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Filtered | None:
     """The pod's request, None without GPUs, or the refusal of a pod that cannot be read."""
     try:

@@ -12,6 +12,7 @@ from scheduler_ext.scheduling.fit import Rules, fit
 from scheduler_ext.scheduling.misfit import Misfit, NotOffered
 from scheduler_ext.scheduling.nodes import choose_node, compared_connections
 from scheduler_ext.scheduling.score import NodeScore, device_score, node_score
+from scheduler_ext.scheduling.shared_slots import Sharing, with_shared_slots
 
 NO_NODE_OFFERED = "no node was offered"
 
@@ -66,12 +67,16 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
 
 def place(request: GpuRequest, usage: NodeUsage, quota: Quota | None) -> PodShares | Misfit:
     """The GPUs of every container of the pod on this node, or why the first container that fails does."""
+    sharing: Sharing = {}
+    if usage.node.slots and ContainerKind.INIT in request.kinds:
+        request, sharing = with_shared_slots(request)
     placed = _Placing(request, usage, quota)
     for position, need in enumerate(request.needs):
         misfit = placed.add(position, need)
         if misfit is not None:
             return misfit
-    return placed.gather_inits() or tuple(placed.shares)
+    placed.gather_inits(sharing)
+    return tuple(placed.shares)
 
 
 class _Placing:
@@ -114,43 +119,23 @@ class _Placing:
             _occupy(self._gpus, shares)
         return None
 
-    def gather_inits(self) -> Misfit | None:
-        """Move init containers to the GPUs of the pod's other containers where they fit there.
+    def gather_inits(self, sharing: Sharing) -> None:
+        """Move init containers to the GPUs of the pod's other containers: where they must, and where they fit.
 
-        Kubelet hands an init container's device ids on to later containers of the pod. On a node with slots, which
-        are known by those ids, one that takes as many must therefore have the same GPUs: what cannot have them is a
-        misfit. Elsewhere, and for other numbers, a pod is best served by GPUs that it has anyway.
+        Kubelet hands an init container's device ids on, so a pod is best served by GPUs that it has anyway.
         """
         lasting = {share.uuid for n, shares in enumerate(self.shares) if n not in self._inits for share in shares}
-        for position in self._inits:
-            heir = self._heir(position)
-            misfit = None if heir is None else self._move(position, heir, exactly=True)
-            if misfit is not None and self._rules.node.slots:
-                return misfit
-            if heir is None or misfit is not None:
-                self._move(position, lasting, exactly=False)
-        return None
-
-    def _heir(self, position: int) -> set[DeviceUUID] | None:
-        """The GPUs of the first container that kubelet may give the ids of this init container."""
-        count = len(self.shares[position])
-        lasting = (n for n in range(position + 1, len(self.shares)) if n not in self._inits)
-        inits = (n for n in self._inits if n < position)
-        return next((_uuids(self.shares[n]) for n in (*lasting, *inits) if len(self.shares[n]) == count), None)
-
-    def _move(self, position: int, uuids: set[DeviceUUID], *, exactly: bool) -> Misfit | None:
-        """The init container to these GPUs, unless it is there already or they are too few."""
-        need, held = self._request.needs[position], _uuids(self.shares[position])
-        gpus, quota = self._inits[position]
-        own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in uuids and gpu.device.mode != MIG_MODE]
-        settled = held == uuids if exactly else held <= uuids
-        if need is None or settled or len(own) < need.count:
-            return None
-        shares = fit(need, own, self._rules, quota)
-        if isinstance(shares, Misfit):
-            return shares
-        self.shares[position] = shares
-        return None
+        for position, (gpus, quota) in self._inits.items():
+            need = self._request.needs[position]
+            if position in sharing:
+                self.shares[position] = self.shares[sharing[position]]
+                continue
+            own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in lasting and gpu.device.mode != MIG_MODE]
+            if need is None or len(own) < need.count or _uuids(self.shares[position]) <= lasting:
+                continue
+            shares = fit(need, own, self._rules, quota)
+            if not isinstance(shares, Misfit):
+                self.shares[position] = shares
 
 
 def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) -> None:

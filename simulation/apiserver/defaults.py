@@ -15,6 +15,7 @@ _NOT_READY_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for problem in ("not-ready", "unreachable")
 ]
+_LONGEST_ANNOTATIONS_BYTES = 256 * 1024
 _MUTABLE_POD_FIELDS = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 
 
@@ -26,12 +27,16 @@ def check_name(kind: Kind, name: str) -> None:
 
 
 def check_metadata(kind: Kind, metadata: JsonObject) -> None:
-    """Refuses labels and annotations that are not texts by name."""
+    """Refuses labels and annotations that are not texts by name, and annotations of more than 256 KiB."""
+    name = str(metadata.get("name", ""))
     for field in ("labels", "annotations"):
         entries = metadata.get(field) or {}
         if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
-            name = str(metadata.get("name", ""))
             raise invalid(kind.kind, name, f"metadata.{field}: Invalid value: expected texts by name")
+    annotations: dict[str, str] = metadata.get("annotations") or {}
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _LONGEST_ANNOTATIONS_BYTES:
+        problem = f"metadata.annotations: Too long: may not be more than {_LONGEST_ANNOTATIONS_BYTES} bytes"
+        raise invalid(kind.kind, name, problem)
 
 
 def with_defaults(kind: Kind, item: JsonObject, priority_classes: dict[str, int]) -> JsonObject:

@@ -175,6 +175,7 @@ class Operations:
             )
         if not isinstance(after, dict):
             raise invalid(target.kind.kind, target.name, "the patch leaves no object")
+        _check_uid_kept(target, before, after)
         return self.update(target, after, dry_run=dry_run)
 
     def delete(self, target: Target, options: JsonObject, *, dry_run: bool = False) -> tuple[JsonObject, bool]:
@@ -185,15 +186,18 @@ class Operations:
         metadata = before["metadata"]
         if dry_run:
             return before, True
-        if grace == 0 and not metadata.get("finalizers"):
-            return self.store.remove(target.kind.plural, *key_of(before)), True
-        if metadata.get("deletionTimestamp") and grace >= int(metadata.get("deletionGracePeriodSeconds", 0)):
-            return before, False
-        marked = metadata | {
-            "deletionTimestamp": timestamp(self.now() + timedelta(seconds=grace)),
-            "deletionGracePeriodSeconds": grace,
-        }
-        return self.store.put(target.kind.plural, before | {"metadata": marked}), False
+        finished = grace == 0 and not metadata.get("finalizers")
+        if not finished and metadata.get("deletionTimestamp"):
+            if grace >= int(metadata.get("deletionGracePeriodSeconds", 0)):
+                return before, False
+        if target.kind is POD or not finished:
+            # A pod is always marked first: its watchers see two changes.
+            marked = {
+                "deletionTimestamp": timestamp(self.now() + timedelta(seconds=grace)),
+                "deletionGracePeriodSeconds": grace,
+            }
+            before = self.store.put(target.kind.plural, before | {"metadata": metadata | marked})
+        return (self.store.remove(target.kind.plural, *key_of(before)), True) if finished else (before, False)
 
     def _grace_seconds(self, kind: Kind, item: JsonObject, options: JsonObject) -> int:
         """Only a pod that is bound and not finished gets time to stop."""
@@ -265,6 +269,14 @@ def _metadata_of(body: JsonObject) -> JsonObject:
     if not isinstance(metadata, dict):
         raise bad_request("metadata: expected a JSON object")
     return metadata
+
+
+def _check_uid_kept(target: Target, before: JsonObject, after: JsonObject) -> None:
+    """A patch for an object that has gone is not taken by a later one of the name; a PUT is a conflict instead."""
+    uid = _metadata_of(after).get("uid")
+    if uid and uid != before["metadata"]["uid"]:
+        problem = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+        raise invalid(target.kind.kind, target.name, problem)
 
 
 def _read_continue(token: str) -> tuple[int, tuple[str, str]]:

@@ -85,7 +85,7 @@ def test_the_whole_path_is_verified_and_nothing_is_left_behind(demo: Demo) -> No
     assert status == 0
     assert len(result["pods"]) == 20
     chosen = {pod["name"]: pod["choice"] for pod in result["pods"]}
-    assert chosen["train-4-topology"] == "binpack node, best links: NV12 among all 4"
+    assert chosen["train-4-topology"] == "best-linked node, NV18 among all 4"
     assert chosen["on-rtx4090"].endswith("only RTX 4090")
     assert demo.left_behind() == []
 

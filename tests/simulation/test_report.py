@@ -13,7 +13,7 @@ RUNNING = PodOutcome(
     why="GPU container beside one without",
     phase="Running",
     node="node-12",
-    choice="binpack node, best links: NV12 among both, only A100 80GB",
+    choice="best-linked node, NV12 among both, only A100 80GB",
     containers=(
         ContainerOutcome(
             name="warm-up",

@@ -37,7 +37,7 @@ def test_a_resource_that_is_not_asked_for_is_left_out() -> None:
 
 def test_topology_aware_names_the_links_among_the_chosen() -> None:
     annotations = {"hami.io/gpu-scheduler-policy": "topology-aware"}
-    assert explain_choice(annotations, [(0, 1)], PAIRS) == "binpack node, best links: NV12 among both"
+    assert explain_choice(annotations, [(0, 1)], PAIRS) == "best-linked node, NV12 among both"
     assert links_among((0, 1, 2), PAIRS) == "SYS and NV12 among all 3"
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from proto.annotations import keys
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
-from proto.devices import MIG_MODE, Device, DeviceShare, DeviceUUID, MigPlacement, MigProfile
+from proto.devices import MIG_MODE, Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement, MigProfile
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, choice_of
@@ -75,7 +76,7 @@ def quota(limit_mib: int, cores: int) -> ResourceQuota:
     return ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.DataObject) -> None:
     """In a small world, so that nodes and pods are often alike: two kinds of machines, three shapes of pods."""
@@ -139,21 +140,14 @@ def test_of_many_fitting_nodes_only_the_chosen_ones_score_is_named() -> None:
 
 
 def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
-    """An init container too large for the GPU of the container that gets its ids fits without slots alone."""
+    """Only there an app container keeps the large share of the init container that kubelet gave the same ids."""
     ledger = Ledger()
-    used = [DeviceShare(uuid=DeviceUUID(uuid), memory_mib=mib, cores=0) for uuid, mib in (("G0", 3000), ("G1", 2000))]
     for name, allocation in (("a", "slots"), ("b", "immediate")):
         made = node(name, [device(0), device(1)])
         made.metadata.annotations[keys.NODE_ALLOCATION] = allocation
         ledger.apply_node(made)
-        ledger.reserve(f"other-{name}", pod(container(gpu=2), name=f"other-{name}"), name, (tuple(used),), until=1e9)
-    wanted = request(
-        pod(
-            container(gpu=1, gpumem=10000),
-            inits=[container("i", gpu=1, gpumem=38500)],
-            annotations={keys.GPU_POLICY: "binpack"},
-        )
-    )
+    apps = container("a", gpu=1, gpumem=1000), container("b", gpu=2, gpumem=20000)
+    wanted = request(pod(*apps, inits=[container("i", gpu=1, gpumem=30000)]))
     choice = Candidates(ledger).choose(wanted, ["a", "b"])
     assert choice == choice_of(decide(wanted, ledger.snapshot(), ["a", "b"]))
     assert choice.node == "b"
@@ -169,3 +163,44 @@ def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:
             for each in range(2 * MOST_SHAPES)
         ]
         assert fits == [each <= 50 for each in range(2 * MOST_SHAPES)]
+
+
+LARGE = MigProfile(
+    name="2g.10gb", memory_mib=9728, cores=28, slice_count=2, placements=(MigPlacement(start=0, size=2),)
+)
+MIG = dataclasses.replace(device(0), mode=MIG_MODE, mig_profiles=(PROFILE, LARGE))
+TOPOLOGY = {keys.GPU_POLICY: "topology-aware"}
+ONE, TWO = container("c", gpu=1, gpumem=9000, gpucores=20), container("d", gpu=1, gpumem=4000, gpucores=20)
+
+
+@pytest.mark.parametrize(
+    ("card", "wanted", "held"),
+    [
+        pytest.param(device(0), pod(ONE), [(1000, 90, None), (1000, 10, None)], id="cores"),
+        pytest.param(device(0), pod(ONE, TWO), [(1000, 70, None), (1000, 10, None)], id="cores, several containers"),
+        pytest.param(device(0), pod(ONE, TWO), [(40000, 0, None), (1000, 0, None)], id="memory"),
+        pytest.param(MIG, pod(ONE), [(4864, 14, SLICES[0]), (4864, 14, SLICES[2])], id="where an instance lies"),
+    ],
+)
+def test_nodes_that_differ_in_one_thing_are_not_taken_for_alike(
+    card: Device, wanted: Pod, held: list[tuple[int, int, MigPlacement | None]]
+) -> None:
+    """Memory, cores and place that a pod holds of the only GPU of each of two nodes."""
+    ledger = Ledger()
+    for name, (memory_mib, cores, place) in zip("ab", held, strict=True):
+        ledger.apply_node(Machine((card,), {}).node(name, first_cordoned=False, allocation="slots"))
+        instance = None if place is None else MigInstance(profile=PROFILE.name, placement=place)
+        taken = DeviceShare(uuid=DeviceUUID(f"{name}-0"), memory_mib=memory_mib, cores=cores, instance=instance)
+        ledger.reserve(f"on-{name}", pod(container(gpu=1)), name, ((taken,),), until=1.0)
+    expected = choice_of(decide(request(wanted), ledger.snapshot(), ["a", "b"]))
+    assert (expected.node, expected.fitting) == ("b", 1)
+    assert Candidates(ledger).choose(request(wanted), ["a", "b"]) == expected
+
+
+def test_nodes_whose_links_differ_are_not_taken_for_alike() -> None:
+    ledger = Ledger()
+    for name, score in (("a", 10), ("b", 400)):
+        links = {(i, j): score for i in range(2) for j in range(2)}
+        ledger.apply_node(Machine((device(0), device(1)), links).node(name, first_cordoned=False, allocation="slots"))
+    wanted = request(pod(container(gpu=2, gpumem=1000), annotations=TOPOLOGY))
+    assert Candidates(ledger).choose(wanted, ["a", "b"]).node == "b"

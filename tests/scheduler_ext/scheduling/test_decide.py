@@ -44,28 +44,34 @@ def test_an_init_container_is_moved_to_the_gpus_of_the_app_containers_when_it_fi
     assert on(gpus, both) == "G3,NVIDIA,1000,0:;G3,NVIDIA,40960,0:;"
 
 
-def test_with_slots_an_init_container_has_the_gpus_of_the_container_that_gets_its_ids() -> None:
-    """Kubelet hands them to the first container after it that asks for as many."""
+def test_with_slots_containers_that_get_the_same_ids_have_the_same_gpus_and_the_larger_share() -> None:
+    """Kubelet hands an init container's ids to the first container after it that asks for as many."""
     apps = container("a", gpu=1, gpumem=30000), container("b", gpu=1, gpumem=30000)
-    wanted = pod(*apps, inits=[container("i", gpu=1, gpumem=1000), container("j", gpu=1, gpumem=2000)])
-    g0, g1 = [GpuUsage(device(0)), GpuUsage(device(1))]
-    same = "G1,NVIDIA,1000,0:;G1,NVIDIA,2000,0:;G1,NVIDIA,30000,0:;G0,NVIDIA,30000,0:;"
-    assert on([g0, g1], wanted, slots=True) == same
-    large = pod(container("a", gpu=1, gpumem=10000), inits=[container("i", gpu=1, gpumem=38500)])
-    partly = [GpuUsage(device(0), 1, 3000, 0), GpuUsage(device(1), 1, 2000, 0)]
-    large.metadata.annotations[keys.GPU_POLICY] = "binpack"
-    assert on(partly, large) == "G1,NVIDIA,38500,0:;G0,NVIDIA,10000,0:;"
-    assert on(partly, large, slots=True) == "1/1 CardInsufficientMemory"
+    wanted = pod(*apps, inits=[container("i", gpu=1, gpumem=1000), container("j", gpu=1, gpumem=2000, gpucores=20)])
+    both = [GpuUsage(device(0)), GpuUsage(device(1))]
+    shared = "G1,NVIDIA,30000,20:;"
+    assert on(both, wanted, slots=True) == 3 * shared + "G0,NVIDIA,30000,0:;"
+    assert on(both, wanted) == "G1,NVIDIA,1000,0:;G1,NVIDIA,2000,20:;G1,NVIDIA,30000,0:;G0,NVIDIA,30000,0:;"
+
+
+def test_with_slots_what_a_container_may_use_is_what_is_reserved_for_it() -> None:
+    """The app container keeps its init container's limit, so there is less left beside it."""
+    wanted = pod(
+        container("a", gpu=1, gpumem=1000),
+        container("b", gpu=2, gpumem=20000),
+        inits=[container("i", gpu=1, gpumem_percentage=75)],
+    )
+    both = [GpuUsage(device(0)), GpuUsage(device(1))]
+    assert "CardInsufficientMemory" in on(both, wanted, slots=True)
+    assert on(both, wanted).startswith("G1,NVIDIA,30720,0:;")
 
 
 def test_with_slots_init_containers_that_pass_ids_to_one_another_have_the_same_gpus() -> None:
-    wanted = pod(
-        container("a", gpu=1, gpumem=1000),
-        inits=[container("i", gpu=2, gpumem=1000), container("j", gpu=2, gpumem=1000)],
-    )
-    gpus = [GpuUsage(device(n)) for n in range(4)]
-    first, second, _ = on(gpus, wanted, slots=True).split(";")[:3]
+    inits = [container("i", gpu=2, gpumem=1000), container("j", gpu=2, gpumem=3000)]
+    wanted = pod(container("a", gpu=1, gpumem=1000), inits=inits)
+    first, second, _ = on([GpuUsage(device(n)) for n in range(4)], wanted, slots=True).split(";")[:3]
     assert first == second
+    assert ",3000," in first
 
 
 def test_a_sidecar_keeps_its_share_while_the_app_containers_run() -> None:
