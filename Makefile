@@ -7,10 +7,10 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto
 
-.PHONY: help demo test check format stubs clean
+.PHONY: help demo test test-cluster check format stubs clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(RUNTIME): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "TopoGPU needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -29,6 +29,10 @@ demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 
 test: $(DEVELOPMENT) ## the test suite
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go builds once
+	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || true
+	@$(BIN)/python -m pytest tests/cluster -m cluster -rs $(ARGS)
 
 check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs
 	@$(BIN)/ruff check .

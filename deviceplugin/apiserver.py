@@ -1,7 +1,7 @@
 """Edge to the API server: this node and the pods bound to it, and what the daemon writes on them."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from deviceplugin.news import News
@@ -19,6 +19,7 @@ T = TypeVar("T", bound=Object)
 _RELEASE_ATTEMPTS = 5
 _NOT_FOUND = 404
 _CONFLICT = 409
+_INVALID = 422
 
 
 class OwnNode:
@@ -103,20 +104,24 @@ class OwnNode:
     async def settle(self, pod: Pod, body: Mapping[str, object], *, release: bool) -> None:
         """Patch the pod; then, if asked to or if it is gone, release its lock. Raises ApiError or ApiUnreachable."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
+        lock_uids = {"", pod.metadata.uid}
         try:
             await self._api.patch(PODS, name, body, namespace=namespace)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.status == _INVALID and (await self.read_pod(namespace, name)).metadata.uid != pod.metadata.uid:
+                # Another pod took the name: a lock without a UID may be that one's.
+                lock_uids = {pod.metadata.uid}
+            elif error.status != _NOT_FOUND:
                 raise
             release = True
         if release:
-            await self._release_lock(pod)
+            await self._release_lock(pod, lock_uids)
 
-    async def _release_lock(self, pod: Pod) -> None:
-        """Remove the node lock if this pod holds it. Raises ApiError or ApiUnreachable."""
+    async def _release_lock(self, pod: Pod, uids: Collection[str]) -> None:
+        """Remove the node lock if it has the pod's name and one of the UIDs. Raises ApiError or ApiUnreachable."""
         for attempt in range(_RELEASE_ATTEMPTS):
             node = await self._api.get(NODES, self.name)
-            if not _holds(node, pod):
+            if not _holds(node, pod, uids):
                 return
             gone = dict.fromkeys({NODE_LOCK, NODE_LOCK_UID} & node.metadata.annotations.keys())
             metadata = {"annotations": gone, "resourceVersion": node.metadata.resource_version}
@@ -145,14 +150,14 @@ class OwnNode:
         self.problem = problem
 
 
-def _holds(node: Node, pod: Pod) -> bool:
+def _holds(node: Node, pod: Pod, uids: Collection[str]) -> bool:
     value = node.metadata.annotations.get(NODE_LOCK)
     try:
         lock = None if value is None else decode_lock(value)
     except AnnotationError:
         return False
     owner = (pod.metadata.namespace, pod.metadata.name)
-    return lock is not None and (lock.namespace, lock.pod) == owner and _lock_uid(node) in ("", pod.metadata.uid)
+    return lock is not None and (lock.namespace, lock.pod) == owner and _lock_uid(node) in uids
 
 
 def _lock_uid(node: Node) -> str:

@@ -53,6 +53,8 @@ class Evidence:
     """kubelet's checkpoint; None while it cannot be read."""
     problem: str = ""
     """Why `listed` is None."""
+    read: Pod | None = None
+    """A pod that pod-resources named, as the API server answered when it was asked after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Unproven:
     may_change: bool
     """Kubelet or the API server may still tell more."""
     unknown: str = ""
-    """`namespace/name` of the pod that pod-resources names and the API server's watch has not brought."""
+    """`namespace/name` of the pod that pod-resources names and that has to be read from the API server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +113,28 @@ def _holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
 
 
 def _pod_of(match: Listed, ids: frozenset[str], evidence: Evidence) -> Pod | None:
-    """The one pod of this name that the checkpoint's UID confirms, or, without checkpoint, that is not on its way out;
-    a namesake made anew has another UID.
+    """The one pod of this name that the checkpoint's UID confirms: a namesake made anew has another UID. Without a
+    checkpoint only the pod that was read, because the watch may still show a predecessor.
     """
-    found = [pod for pod in _bound(evidence) if pod_name(pod) == match.name]
     if evidence.recorded is None:
-        found = [pod for pod in found if pod.metadata.deletion_timestamp is None]
-    else:
-        entries = _entries(ids, evidence)
-        uids = {entry.pod_uid for entry in entries if entry.container_name == match.container}
-        found = [pod for pod in found if pod.metadata.uid in uids]
+        read = evidence.read
+        here = read is not None and read.spec.node_name == evidence.node and pod_name(read) == match.name
+        return read if read is not None and here and read.metadata.deletion_timestamp is None else None
+    uids = {entry.pod_uid for entry in _entries(ids, evidence) if entry.container_name == match.container}
+    found = [pod for pod in _bound(evidence) if pod_name(pod) == match.name and pod.metadata.uid in uids]
     return found[0] if len(found) == 1 else None
 
 
 def _unknown(match: Listed, ids: frozenset[str], evidence: Evidence) -> Unproven:
+    named = f"pod-resources names pod {match.name}, container {match.container}"
+    if evidence.recorded is None:
+        problem = f"{named}; kubelet's checkpoint, which would tell its UID, cannot be read"
+        return Unproven(problem, may_change=True, unknown=match.name)
     seen = [pod.metadata.uid for pod in _bound(evidence) if pod_name(pod) == match.name]
     shown = f"shows that pod with UID {_enumerated(seen)}" if seen else "has not shown that pod on this node"
     recorded = sorted({entry.pod_uid for entry in _entries(ids, evidence)})
     noted = f"the pod with UID {_enumerated(recorded)}" if recorded else "nobody"
-    checkpoint = "" if evidence.recorded is None else f", kubelet's checkpoint {noted}"
-    sentence = (
-        f"pod-resources names pod {match.name}, container {match.container}{checkpoint}, and the API server {shown}"
-    )
+    sentence = f"{named}, kubelet's checkpoint {noted}, and the API server {shown}"
     return Unproven(sentence, may_change=True, unknown=match.name)
 
 

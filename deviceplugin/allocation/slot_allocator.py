@@ -136,9 +136,9 @@ class SlotAllocator:
         async for known in self._news.changes(lambda: self._own.pods_known and bool(self._gpus.inventory.devices)):
             if known:
                 break
-        held = {entry.ids for entry in self._read_checkpoint() or () if entry.resource_name == self._resource}
+        recorded = [entry.ids for entry in self._read_checkpoint() or () if entry.resource_name == self._resource]
         present = await asyncio.to_thread(self._files.slots)
-        missing = [ids for ids in held if slot_name(ids) not in present]
+        missing = [ids for ids in dict.fromkeys(recorded) if slot_name(ids) not in present]
         written = sum([await self._rebuild_one(ids) for ids in missing])
         if written:
             log.info("wrote the CDI specs of %d slots again", written)
@@ -156,7 +156,7 @@ class SlotAllocator:
         held = {slot_name(one.ids) for one in listed} | {slot_name(entry.ids) for entry in recorded}
         found = sweep(present, held, self._unheld, self._monotonic(), _GRACE_SECONDS)
         self._unheld = dict(found.unheld)
-        for slot in found.stale:
+        for slot in sorted(found.stale):
             async with self._lock(slot):
                 # A start meanwhile has taken it off the list.
                 if self._unheld.pop(slot, None) is not None:
@@ -200,7 +200,7 @@ class SlotAllocator:
                 pause = min(2 * pause, _SLOWEST_LOOK_SECONDS)
 
     async def _prove(self, ids: frozenset[str], direct: Pod | None = None) -> ProvenSlot | Unproven:
-        """`direct`: a pod that the watch had not brought."""
+        """`direct`: a pod that was read because the watch's word was not enough."""
         listed: tuple[Listed, ...] | None = None
         problem = ""
         try:
@@ -212,6 +212,7 @@ class SlotAllocator:
             node=self._own.name,
             resource=self._resource,
             pods=tuple(pods.values()),
+            read=direct,
             inventory=self._gpus.by_uuid(),
             listed=listed,
             recorded=self._read_checkpoint(),

@@ -11,6 +11,7 @@ _COMMANDS = {
     "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
     "install-hook": ("deviceplugin.cli.install_hook", "Install HAMi-core on this node, or bring it up to date."),
     "doctor": ("deviceplugin.cli.doctor", "Say what keeps this node from serving its GPUs, and what to do."),
+    "allocations": ("deviceplugin.cli.allocations", "List who holds which GPU replicas, and whether everybody agrees."),
     "devices": ("deviceplugin.cli.devices", "List the GPUs of this machine as they would be advertised."),
 }
 

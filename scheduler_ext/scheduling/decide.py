@@ -75,8 +75,7 @@ def place(request: GpuRequest, usage: NodeUsage, quota: Quota | None) -> PodShar
         misfit = placed.add(position, need)
         if misfit is not None:
             return misfit
-    placed.gather_inits(sharing)
-    return tuple(placed.shares)
+    return placed.gather_inits(sharing) or tuple(placed.shares)
 
 
 class _Placing:
@@ -119,7 +118,7 @@ class _Placing:
             _occupy(self._gpus, shares)
         return None
 
-    def gather_inits(self, sharing: Sharing) -> None:
+    def gather_inits(self, sharing: Sharing) -> Misfit | None:
         """Move init containers to the GPUs of the pod's other containers: where they must, and where they fit.
 
         Kubelet hands an init container's device ids on, so a pod is best served by GPUs that it has anyway.
@@ -127,8 +126,14 @@ class _Placing:
         lasting = {share.uuid for n, shares in enumerate(self.shares) if n not in self._inits for share in shares}
         for position, (gpus, quota) in self._inits.items():
             need = self._request.needs[position]
-            if position in sharing:
-                self.shares[position] = self.shares[sharing[position]]
+            if position in sharing and need is not None:
+                there = self.shares[sharing[position]]
+                same = [gpu for gpu in gpus if gpu.device.uuid in _uuids(there) and gpu.device.mode != MIG_MODE]
+                # A sidecar that has started since an earlier init container may have left too little for this one.
+                misfit = fit(need, same, self._rules, quota) if same and sharing[position] < position else None
+                if isinstance(misfit, Misfit):
+                    return misfit
+                self.shares[position] = there
                 continue
             own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in lasting and gpu.device.mode != MIG_MODE]
             if need is None or len(own) < need.count or _uuids(self.shares[position]) <= lasting:
@@ -136,6 +141,7 @@ class _Placing:
             shares = fit(need, own, self._rules, quota)
             if not isinstance(shares, Misfit):
                 self.shares[position] = shares
+        return None
 
 
 def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) -> None:

@@ -35,8 +35,14 @@ def _heir(request: GpuRequest, position: int) -> int | None:
     """The first container after it that lasts and asks for as many; without one the first init container that does."""
     inits = _inits(request)
     later = (n for n in range(position + 1, len(request.needs)) if n not in inits)
-    earlier = (n for n in inits if n < position)
+    earlier = (n for n in inits if n < position and not _is_taken(request, n, position))
     return next((n for n in (*later, *earlier) if _count(request, n) == _count(request, position)), None)
+
+
+def _is_taken(request: GpuRequest, init: int, position: int) -> bool:
+    """Whether a sidecar between the two keeps the init container's ids."""
+    heir = _heir(request, init)
+    return heir is not None and init < heir < position and heir not in _inits(request)
 
 
 def _count(request: GpuRequest, position: int) -> int:

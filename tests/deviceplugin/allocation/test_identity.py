@@ -32,12 +32,14 @@ def asked(
     pods: Sequence[Pod] = (P,),
     sees: Sequence[Listed] | None = (),
     notes: Sequence[Holding] | None = (),
+    read: Pod | None = None,
     inventory: Mapping[DeviceUUID, Device] = INVENTORY,
 ) -> ProvenSlot | Unproven:
     evidence = Evidence(
         node=NODE,
         resource=GPU,
         pods=pods,
+        read=read,
         inventory=inventory,
         listed=None if sees is None else tuple(sees),
         recorded=None if notes is None else tuple(notes),
@@ -113,8 +115,8 @@ def test_a_sidecar_is_listed_and_proven_like_an_app_container() -> None:
     pod = bound_pod("p", (ONE, OTHER), init=1)
     pod.spec.init_containers[0].restart_policy = "Always"
     sees = [listed("p", "c0", X), listed("p", "c1", Y)]
-    assert asked(X, pods=[pod], sees=sees, notes=None) == ProvenSlot(pod, (0,), ONE)
-    assert asked(Y, pods=[pod], sees=sees, notes=None) == ProvenSlot(pod, (1,), OTHER)
+    assert asked(X, pods=[pod], read=pod, sees=sees, notes=None) == ProvenSlot(pod, (0,), ONE)
+    assert asked(Y, pods=[pod], read=pod, sees=sees, notes=None) == ProvenSlot(pod, (1,), OTHER)
 
 
 def test_a_restarted_container_of_a_running_pod_is_proven_again() -> None:
@@ -128,13 +130,21 @@ def test_without_pod_resources_the_checkpoint_suffices() -> None:
     assert asked(X, sees=None, notes=[recorded("p", "c0", X)]) == ProvenSlot(P, (0,), ONE)
 
 
-def test_without_a_checkpoint_pod_resources_suffices() -> None:
-    assert asked(X, sees=[listed("p", "c0", X)], notes=None) == ProvenSlot(P, (0,), ONE)
+def test_without_a_checkpoint_pod_resources_and_the_pod_as_it_is_now_suffice() -> None:
+    assert asked(X, sees=[listed("p", "c0", X)], read=P, notes=None) == ProvenSlot(P, (0,), ONE)
+
+
+def test_without_a_checkpoint_the_watched_pod_of_that_name_may_be_a_predecessor() -> None:
+    old, fresh = changed(P, uid="uid-old", phase="Running"), changed(P)
+    answer = refusal(asked(X, pods=[old], sees=[listed("p", "c0", X)], notes=None))
+    assert (answer.unknown, answer.may_change) == ("default/p", True)
+    assert answer.sentence.endswith("kubelet's checkpoint, which would tell its UID, cannot be read")
+    assert asked(X, pods=[old], read=fresh, sees=[listed("p", "c0", X)], notes=None) == ProvenSlot(fresh, (0,), ONE)
 
 
 def test_without_a_checkpoint_an_init_container_that_may_share_the_slot_forbids_a_proof() -> None:
     pod = bound_pod("p", (ONE, ONE), init=1)
-    answer = refusal(asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=None))
+    answer = refusal(asked(X, pods=[pod], read=pod, sees=[listed("p", "c1", X)], notes=None))
     assert "its init container c0 may hold the same" in answer.sentence
     assert answer.may_change
 

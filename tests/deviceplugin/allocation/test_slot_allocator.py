@@ -1,7 +1,9 @@
 import asyncio
+import errno
 import json
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -165,6 +167,64 @@ async def test_a_folder_that_cannot_be_written_is_named_and_written_as_soon_as_i
         rig.directory.unlink()
         await rig.allocator.pre_start([X])
         assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+async def test_a_folder_that_is_full_or_read_only_keeps_what_was_there(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with slots() as rig:
+        first, second = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
+        rig.bring(first, second)
+        rig.kubelet.hold(first, "c0", X)
+        await rig.allocator.pre_start([X])
+        rig.kubelet.free()
+        rig.kubelet.hold(second, "c0", X)
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "replace", partial(refuse_write, number))
+            sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
+        assert sentence.endswith(f"cannot be written: {os.strerror(number)}.")
+        assert rig.specs() == [slot_file(slot_name([X]))]
+        await rig.allocator.pre_start([X])
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+
+
+def refuse_write(number: int, source: Path, destination: Path) -> None:
+    raise OSError(number, os.strerror(number), destination)
+
+
+async def test_a_pod_deleted_midway_gets_nothing() -> None:
+    async with slots(pre_start_seconds=0.2) as rig:
+        pod, dying = bound_pod("p", (ONE,)), bound_pod("p", (ONE,))
+        dying.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
+        rig.kubelet.hold(pod, "c0", X)
+        starting = asyncio.create_task(rig.allocator.pre_start([X]))
+        await asyncio.sleep(0.02)
+        rig.bring(dying)
+        assert "but it is being deleted" in await refused(starting)
+        assert rig.specs() == []
+
+
+async def test_without_a_checkpoint_the_pod_is_read_because_the_watch_may_show_its_predecessor() -> None:
+    async with slots() as rig:
+        rig.bring(bound_pod("p", (ONE,), phase="Running"))
+        fresh = bound_pod("p", (OTHER,))
+        fresh.metadata.uid = rig.store(fresh)
+        rig.kubelet.recorded = None
+        rig.kubelet.hold(fresh, "c0", X)
+        await rig.allocator.pre_start([X])
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+
+
+async def test_a_daemon_killed_between_the_two_calls_is_replaced_by_one_that_knows_as_much() -> None:
+    async with slots() as first, slots() as second:
+        pod = bound_pod("p", (ONE,))
+        (named,) = (await first.allocator.allocate([X])).cdi_devices
+        second.bring(pod)
+        second.kubelet.hold(pod, "c0", X)
+        await second.allocator.pre_start([X])
+        assert named == qualified(slot_name([X]))
+        assert second.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
 
 
 async def test_the_containers_folder_is_fresh_at_every_start() -> None:

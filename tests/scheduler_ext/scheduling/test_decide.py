@@ -66,6 +66,28 @@ def test_with_slots_what_a_container_may_use_is_what_is_reserved_for_it() -> Non
     assert on(both, wanted).startswith("G1,NVIDIA,30720,0:;")
 
 
+def test_with_slots_an_init_container_never_shares_with_a_sidecar_that_runs_beside_it() -> None:
+    """The sidecar keeps the ids of the init container before it, so the one after it gets others."""
+    inits = [
+        container("i", gpu=1, gpumem=100),
+        container("s", "Always", gpu=1, gpumem=100),
+        container("j", gpu=1, gpumem=100, gpucores=100),
+    ]
+    wanted = pod(container("a"), inits=inits)
+    both = [GpuUsage(device(0)), GpuUsage(device(1))]
+    assert on(both, wanted, slots=True) == "G1,NVIDIA,100,0:;G1,NVIDIA,100,0:;G0,NVIDIA,100,100:;;"
+
+
+def test_with_slots_a_sidecar_started_meanwhile_may_leave_too_little_for_ids_that_are_passed_on() -> None:
+    inits = [
+        container("i", gpu=1, gpumem=30000),
+        container("s", "Always", gpu=2, gpumem=30000),
+        container("j", gpu=1, gpumem=1000),
+    ]
+    wanted = pod(container("a"), inits=inits)
+    assert "CardInsufficientMemory" in on([GpuUsage(device(n)) for n in range(3)], wanted, slots=True)
+
+
 def test_with_slots_init_containers_that_pass_ids_to_one_another_have_the_same_gpus() -> None:
     inits = [container("i", gpu=2, gpumem=1000), container("j", gpu=2, gpumem=3000)]
     wanted = pod(container("a", gpu=1, gpumem=1000), inits=inits)

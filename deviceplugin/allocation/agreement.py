@@ -1,0 +1,264 @@
+"""Who holds which replicas, and whether everybody who has a word in it says the same: for people, not for serving.
+
+Kubelet's checkpoint and pod-resources say who holds the ids, the pod's annotation what was decided for the container,
+and the CDI spec of the slot what the runtime gives it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deviceplugin.allocation.checkpoint import Holding
+from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name
+from deviceplugin.allocation.identity import Listed
+from deviceplugin.allocation.slots import larger, qualified, slot_name
+from deviceplugin.container.cdi import UnreadableSpec
+from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.devices import ContainerShares, Device, DeviceUUID
+from proto.kubernetes.objects import Pod
+
+_ENDED = ("Succeeded", "Failed")
+_MEMORY, _CORES = "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_DEVICE_SM_LIMIT_"
+_MIG_PREFIX = "MIG-"
+
+
+class Word(StrEnum):
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
+    """The source cannot be read."""
+    SILENT = "silent"
+    """It has nothing to say here, and need not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    word: Word
+    difference: str = ""
+    """What differs, without the subject."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """None where a source cannot be read. `specs`: the text of every slot's spec file."""
+
+    resource: str
+    by_slots: bool
+    recorded: tuple[Holding, ...] | None
+    listed: tuple[Listed, ...] | None
+    pods: tuple[Pod, ...] | None
+    inventory: Mapping[DeviceUUID, Device]
+    """As registered on the Node; empty while unknown."""
+    specs: Mapping[str, bytes] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One container that holds replicas. `shares` are its GPUs and limits as its annotation has them."""
+
+    pod: str
+    container: str
+    ids: tuple[str, ...]
+    slot: str
+    """Empty where containers are served without."""
+    shares: ContainerShares
+    checkpoint: Verdict
+    pod_resources: Verdict
+    annotation: Verdict
+    spec: Verdict
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        return {
+            "kubelet": self.checkpoint,
+            "pod-resources": self.pod_resources,
+            "annotation": self.annotation,
+            "CDI spec": self.spec,
+        }
+
+    @property
+    def agrees(self) -> bool:
+        return all(verdict.word is not Word.DIFFERS for verdict in self.verdicts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """One container as the checkpoint or pod-resources name it. `pod` is None where the API server's is unknown."""
+
+    name: str
+    container: str
+    pod: Pod | None
+    recorded: frozenset[str] | None
+    listed: frozenset[str] | None
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return self.recorded or self.listed or frozenset()
+
+
+_AGREES, _SILENT, _UNKNOWN = Verdict(Word.AGREES), Verdict(Word.SILENT), Verdict(Word.UNKNOWN)
+
+
+def agreement(sources: Sources) -> tuple[Row, ...]:
+    """By pod and container. What kubelet has not given back yet of pods that have ended is left out."""
+    held = _held(sources)
+    rows = (_row(each, held, sources) for each in held)
+    return tuple(sorted(rows, key=lambda row: (row.pod, row.container)))
+
+
+def _held(sources: Sources) -> list[_Held]:
+    """The checkpoint's containers, then those that pod-resources alone lists."""
+    by_uid = {pod.metadata.uid: pod for pod in sources.pods or ()}
+    listed = {(one.name, one.container): one.ids for one in sources.listed or ()}
+    found: list[_Held] = []
+    for entry in sources.recorded or ():
+        pod = by_uid.get(entry.pod_uid)
+        over = sources.pods is not None and (pod is None or pod.status.phase in _ENDED)
+        if entry.resource_name == sources.resource and not over:
+            name = pod_name(pod) if pod is not None else _listed_name(entry, sources)
+            found.append(
+                _Held(name, entry.container_name, pod, entry.ids, listed.pop((name, entry.container_name), None))
+            )
+    by_name = {pod_name(pod): pod for pod in by_uid.values()}
+    for (name, container), ids in listed.items():
+        pod = by_name.get(name)
+        if pod is None or pod.status.phase not in _ENDED:
+            found.append(_Held(name, container, pod, None, ids))
+    return found
+
+
+def _listed_name(entry: Holding, sources: Sources) -> str:
+    """Of a pod whose object is not known: by what else names these ids, or its UID."""
+    names = [one.name for one in sources.listed or () if (one.container, one.ids) == (entry.container_name, entry.ids)]
+    return names[0] if len(names) == 1 else f"UID {entry.pod_uid}"
+
+
+def _row(held: _Held, everybody: list[_Held], sources: Sources) -> Row:
+    shares, annotation = _decided(held, everybody, sources)
+    slot = slot_name(held.ids) if sources.by_slots else ""
+    return Row(
+        pod=held.name,
+        container=held.container,
+        ids=tuple(sorted(held.ids)),
+        slot=slot,
+        shares=shares,
+        checkpoint=_checkpoint(held, sources),
+        pod_resources=_pod_resources(held, sources),
+        annotation=annotation,
+        spec=_spec(held, slot, shares, sources),
+    )
+
+
+def _checkpoint(held: _Held, sources: Sources) -> Verdict:
+    if sources.recorded is None:
+        return _UNKNOWN
+    return _AGREES if held.recorded is not None else Verdict(Word.DIFFERS, "has no entry")
+
+
+def _pod_resources(held: _Held, sources: Sources) -> Verdict:
+    if sources.listed is None:
+        return _UNKNOWN
+    if held.listed is None:
+        if held.pod is None or _is_ordinary_init(held.pod, held.container):
+            return _SILENT
+        return Verdict(Word.DIFFERS, "does not list it")
+    if held.recorded is not None and held.listed != held.recorded:
+        return Verdict(Word.DIFFERS, f"lists {', '.join(sorted(held.listed))}")
+    return _AGREES
+
+
+def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[ContainerShares, Verdict]:
+    """Of containers that share a slot, the larger limits of both."""
+    if held.pod is None:
+        missing = Verdict(Word.DIFFERS, "the API server has no such pod here")
+        return (), _UNKNOWN if sources.pods is None else missing
+    try:
+        decided = decided_devices(held.pod, DEVICES_ALLOCATED, sources.resource)
+    except AnnotationError as error:
+        return (), Verdict(Word.DIFFERS, str(error))
+    by_name = {each.name: own for each, own in zip(containers_of(held.pod), decided, strict=True)}
+    shares = by_name.get(held.container, ())
+    mates = [each for each in everybody if each.pod is held.pod and each.ids == held.ids and sources.by_slots]
+    sharing = [shares, *(by_name.get(each.container, ()) for each in mates)]
+    problem = _problem(shares, sharing, len(held.ids), sources.inventory)
+    return (shares, Verdict(Word.DIFFERS, problem)) if problem else (larger(sharing), _AGREES)
+
+
+def _problem(
+    shares: ContainerShares,
+    sharing: Sequence[ContainerShares],
+    replicas: int,
+    inventory: Mapping[DeviceUUID, Device],
+) -> str:
+    """Of what was decided for a container; empty without one."""
+    if len(shares) != replicas:
+        return f"has {len(shares)} GPUs for {replicas} replicas"
+    strangers = [share.uuid for share in shares if inventory and share.uuid not in inventory]
+    if strangers:
+        return f"names {', '.join(strangers)}, not a GPU of this node"
+    own = {share.uuid for share in shares}
+    if any({share.uuid for share in each} != own for each in sharing):
+        return "has other GPUs for another container with the same replicas"
+    return ""
+
+
+def _spec(held: _Held, slot: str, shares: ContainerShares, sources: Sources) -> Verdict:
+    """Without one, a container that runs could not start again as it is; one that waits has not been proven yet."""
+    if not sources.by_slots:
+        return _SILENT
+    if sources.specs is None:
+        return _UNKNOWN
+    if slot not in sources.specs:
+        return Verdict(Word.DIFFERS, "there is none") if _runs(held) else _SILENT
+    try:
+        devices = defined_edits("the slot's file", sources.specs[slot])
+    except UnreadableSpec as error:
+        return Verdict(Word.DIFFERS, str(error).rstrip("."))
+    device = devices.get(qualified(slot))
+    given = _environment(device) if device is not None else {}
+    difference = _difference(given, shares, sources.inventory) if device is not None else "the file defines another"
+    return Verdict(Word.DIFFERS, difference) if difference else _AGREES if shares else _UNKNOWN
+
+
+def _environment(device: DefinedDevice) -> Mapping[str, str]:
+    pairs = (str(word).partition("=") for edits in device.edits for word in edits.get("env", ()))
+    return {key: value for key, _, value in pairs}
+
+
+def _difference(given: Mapping[str, str], shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> str:
+    """Between a container's environment and its shares; where it names no GPUs, the limits may have any order."""
+    if not shares:
+        return ""
+    visible = given.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
+    named = all(each.startswith(("GPU-", _MIG_PREFIX)) for each in visible)
+    if named and sorted(visible) != sorted(share.uuid for share in shares):
+        return f"gives {', '.join(visible)}"
+    limited = [share for share in shares if not share.uuid.startswith(_MIG_PREFIX)]
+    if named:
+        limited.sort(key=lambda share: visible.index(share.uuid))
+    memory = [share.memory_mib or _whole(share.uuid, inventory) for share in limited]
+    wanted = [(f"{mib}m" if mib else None, str(share.cores)) for mib, share in zip(memory, limited, strict=True)]
+    found = [(given.get(f"{_MEMORY}{n}"), given.get(f"{_CORES}{n}")) for n in range(len(limited))]
+    found = [(None if want[0] is None else mib, cores) for want, (mib, cores) in zip(wanted, found, strict=True)]
+    if found == wanted or (not named and sorted(map(str, found)) == sorted(map(str, wanted))):
+        return ""
+    return "limits to " + ", ".join(f"{(mib or 'any').rstrip('m')} MiB and {cores or 'any'} %" for mib, cores in found)
+
+
+def _whole(uuid: DeviceUUID, inventory: Mapping[DeviceUUID, Device]) -> int:
+    """0 where nobody knows."""
+    return inventory[uuid].memory_mib if uuid in inventory else 0
+
+
+def _is_ordinary_init(pod: Pod, container: str) -> bool:
+    return any(each.name == container and each.restart_policy != "Always" for each in pod.spec.init_containers)
+
+
+def _runs(held: _Held) -> bool:
+    if held.pod is None:
+        return False
+    status = held.pod.status
+    states = (*status.init_container_statuses, *status.container_statuses)
+    return any(each.name == held.container and each.state.running is not None for each in states)

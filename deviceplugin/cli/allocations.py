@@ -1,0 +1,206 @@
+"""`topogpu-device-plugin allocations`."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from deviceplugin.allocation.agreement import Row, Sources, Verdict, Word, agreement
+from deviceplugin.allocation.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
+from deviceplugin.allocation.checkpoint_file import CHECKPOINT_NAME
+from deviceplugin.allocation.identity import Listed
+from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
+from deviceplugin.allocation.slots import slot_of_file
+from deviceplugin.cli.build import kubelet_settings
+from deviceplugin.cli.options import configuration_options, read_configuration
+from deviceplugin.cli.output import print_json, print_text
+from deviceplugin.configuration.table import Configuration
+from deviceplugin.reporting import AllocationMode
+from deviceplugin.settings import KubeletSettings
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER
+from proto.annotations.node_register import decode_register
+from proto.devices import Device
+from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.objects import NODES, PODS, Node, Pod
+
+_API_SECONDS = 3.0
+_USER_AGENT = "topogpu-device-plugin"
+_MARKS = {
+    Word.AGREES: Text("✓", "green"),
+    Word.UNKNOWN: Text("?", "yellow"),
+    Word.SILENT: Text("–"),
+}
+_EITHER = "Run this on the node, as root, where the daemon runs, with the daemon's options."
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    node: Node | None = None
+    pods: tuple[Pod, ...] | None = None
+
+
+@click.command()
+@configuration_options
+@click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
+)
+def allocations(*, output: str, **given: str | None) -> None:
+    """List who holds which replicas of this node's GPUs, and whether everybody agrees on it.
+
+    For every container that holds replicas: its pod, its slot, its GPUs and their limits, and whether kubelet's
+    checkpoint, pod-resources, the pod's annotation and the slot's CDI spec say the same. Nothing is changed. Run it
+    where the daemon runs, with the daemon's options.
+
+    Exit status: 0 when all that could be read agrees, 1 when something differs or nobody tells what is held.
+    """
+    configuration = read_configuration(given).configuration
+    problems: list[str] = []
+    sources = asyncio.run(_read(configuration, problems))
+    rows = agreement(sources)
+    if output == "json":
+        print_json({"allocations": [_as_json(row) for row in rows], "problems": problems})
+    else:
+        print_text(_as_text(rows, sources, problems))
+    unknown = sources.recorded is None and sources.listed is None
+    sys.exit(1 if unknown or not all(row.agrees for row in rows) else 0)
+
+
+async def _read(configuration: Configuration, problems: list[str]) -> Sources:
+    """`problems` gets a sentence for every source that cannot be read."""
+    kubelet = kubelet_settings(configuration)
+    cluster, listed = await asyncio.gather(_ask_api_server(configuration, problems), _ask_kubelet(kubelet, problems))
+    recorded = _read_checkpoint(kubelet, problems)
+    specs = _read_specs(configuration.cdi_directory, problems)
+    by_slots = _is_by_slots(cluster.node, specs)
+    return Sources(
+        resource=kubelet.resource_name,
+        by_slots=by_slots,
+        recorded=recorded,
+        listed=listed,
+        pods=cluster.pods,
+        inventory={device.uuid: device for device in _registered(cluster.node)},
+        specs=specs if by_slots else None,
+    )
+
+
+async def _ask_api_server(configuration: Configuration, problems: list[str]) -> _Cluster:
+    name = configuration.node_name
+    if not name:
+        problems.append("The API server is not asked, because this node's name is not known. Give --node-name.")
+        return _Cluster()
+    try:
+        async with asyncio.timeout(_API_SECONDS):
+            api = await ApiServer.connect(
+                configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=_USER_AGENT
+            )
+            try:
+                pods = await api.list_page(PODS, field_selector=f"spec.nodeName={name}", limit=0)
+                return _Cluster(await api.get(NODES, name), tuple(pods.items))
+            finally:
+                await api.close()
+    except (ApiError, ApiUnreachable, ApiServerUnconfigured, TimeoutError) as error:
+        why = str(error).rstrip(".") or f"no answer within {_API_SECONDS:g} s"
+        problems.append(f"What was decided for the pods of node {name} cannot be read: {why}.")
+        return _Cluster()
+
+
+async def _ask_kubelet(kubelet: KubeletSettings, problems: list[str]) -> tuple[Listed, ...] | None:
+    try:
+        return await PodResources(kubelet.pod_resources_socket, kubelet.resource_name).listed()
+    except PodResourcesUnavailable as error:
+        problems.append(f"Kubelet's pod-resources cannot be asked: {error}. {_EITHER}")
+        return None
+
+
+def _read_checkpoint(kubelet: KubeletSettings, problems: list[str]) -> tuple[Holding, ...] | None:
+    path = Path(kubelet.root, "device-plugins", CHECKPOINT_NAME)
+    try:
+        return decode_checkpoint(path.read_bytes())
+    except OSError as error:
+        problems.append(f"Kubelet's checkpoint {path} cannot be read: {error.strerror}. {_EITHER}")
+    except CheckpointUnreadable as error:
+        problems.append(f"{path}: {error}.")
+    return None
+
+
+def _read_specs(directory: str, problems: list[str]) -> Mapping[str, bytes] | None:
+    """By slot. A folder that is not there holds none."""
+    found: dict[str, bytes] = {}
+    try:
+        for path in Path(directory).iterdir():
+            slot = slot_of_file(path.name)
+            if slot is not None:
+                found[slot] = path.read_bytes()
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        problems.append(f"The CDI specs in {directory} cannot be read: {error.strerror}.")
+        return None
+    return found
+
+
+def _is_by_slots(node: Node | None, specs: Mapping[str, bytes] | None) -> bool:
+    """As the daemon published; where the Node cannot be read, whether it has written specs."""
+    if node is None:
+        return bool(specs)
+    return node.metadata.annotations.get(NODE_ALLOCATION) == AllocationMode.SLOTS
+
+
+def _registered(node: Node | None) -> tuple[Device, ...]:
+    try:
+        return () if node is None else tuple(decode_register(node.metadata.annotations.get(NODE_REGISTER, "")))
+    except AnnotationError:
+        return ()
+
+
+def _as_text(rows: tuple[Row, ...], sources: Sources, problems: list[str]) -> RenderableType:
+    notes = [Text(f"! {problem}", "yellow") for problem in problems]
+    if not rows:
+        nobody = "" if sources.recorded is None and sources.listed is None else "No container holds a GPU replica."
+        return Group(*([Text(nobody)] if nobody else []), *notes)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("Pod", "Container", *(["Slot"] if sources.by_slots else []), "Replicas", "GPU", "Limits"):
+        table.add_column(column, no_wrap=True)
+    checked = [name for name in rows[0].verdicts if sources.by_slots or name != "CDI spec"]
+    for name in checked:
+        table.add_column(name, justify="center")
+    for row in rows:
+        gpus = [str(share.uuid) for share in row.shares] or ["unknown"]
+        limits = [f"{share.memory_mib or 'all'} MiB, {share.cores or 'any'} %" for share in row.shares] or ["unknown"]
+        slot = [row.slot] if sources.by_slots else []
+        marks = [_MARKS.get(row.verdicts[name].word, Text("✗", "red")) for name in checked]
+        table.add_row(row.pod, row.container, *slot, *map("\n".join, (row.ids, gpus, limits)), *marks)
+    return Group(table, *(Text(sentence, "red") for row in rows for sentence in _differences(row)), *notes)
+
+
+def _differences(row: Row) -> list[str]:
+    return [
+        f"✗ pod {row.pod}, container {row.container}: {name}: {verdict.difference}."
+        for name, verdict in row.verdicts.items()
+        if verdict.word is Word.DIFFERS
+    ]
+
+
+def _as_json(row: Row) -> Mapping[str, object]:
+    namespace, _, pod = row.pod.rpartition("/")
+    return {
+        "namespace": namespace,
+        "pod": pod,
+        "container": row.container,
+        "replicas": row.ids,
+        "slot": row.slot or None,
+        "gpus": [{"uuid": s.uuid, "memoryMiB": s.memory_mib, "cores": s.cores} for s in row.shares],
+        "agreement": {name: _verdict(verdict) for name, verdict in row.verdicts.items()},
+        "agrees": row.agrees,
+    }
+
+
+def _verdict(verdict: Verdict) -> Mapping[str, str]:
+    return {"is": verdict.word.value, **({"difference": verdict.difference} if verdict.difference else {})}

@@ -1,0 +1,31 @@
+"""What the daemon writes of pods, on the embedded API server."""
+
+import pytest
+
+from deviceplugin.allocation.immediate import settlement
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.news import News
+from proto.annotations.bind_phase import BindPhase
+from proto.annotations.keys import BIND_PHASE, NODE_LOCK
+from proto.kubernetes.objects import PODS
+from tests.deviceplugin.agent_rig import running
+from tests.deviceplugin.gpus import NODE, A, share
+
+ONE = (share(A),)
+
+
+@pytest.mark.parametrize(("uid_known", "released"), [(True, True), (False, False)])
+async def test_the_lock_of_a_pod_whose_name_another_took_is_released_if_it_is_surely_its_own(
+    uid_known: bool, released: bool
+) -> None:
+    async with running() as rig:
+        rig.bind("train", (ONE,))
+        gone = await rig.api.get(PODS, "train", "default")
+        rig.lock("train", gone.metadata.uid if uid_known else "")
+        rig.server.delete("pods", "train", namespace="default")
+        rig.bind("train", (ONE,))
+        own = OwnNode(rig.api, NODE, News())
+        body = settlement(gone, frozenset({0}), BindPhase.SUCCESS, "nvidia.com/gpu")
+        await own.settle(gone, body, release=True)
+        assert (NODE_LOCK not in rig.annotations("nodes", NODE)) == released
+        assert rig.annotations("pods", "train").get(BIND_PHASE) != "success"
