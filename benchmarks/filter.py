@@ -44,6 +44,7 @@ contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
 ANSWER = b'{"Nodes":null,"NodeNames":["x"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
 MIB = 1024 * 1024
 PAUSE_SECONDS = 0.003
+LONGEST_START_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +233,10 @@ def _extender(nodes: int, pods: int) -> Iterator[tuple[psutil.Process, str]]:
         extender = stack.enter_context(_process(*served))
         url = _first_line(extender).rpartition(" ")[2]
         where = urlsplit(url)
+        until = time.monotonic() + LONGEST_START_SECONDS
         while not _is_ready(where.hostname or "", where.port or 0):
+            if time.monotonic() > until:
+                raise click.ClickException(f"the extender is not ready after {LONGEST_START_SECONDS} s")
             time.sleep(0.02)
         yield psutil.Process(extender.pid), url
 

@@ -90,7 +90,8 @@ class Nudger:
         try:
             await self._api.patch(PODS, request.pod, {"metadata": metadata}, namespace=request.namespace)
         except ApiError as error:
-            if error.status in (404, 409):
+            # 422 where another pod took the name: kube-apiserver calls its uid immutable.
+            if error.status in (404, 409, 422):
                 self._waiting.settled(request.uid)
             log.info("pod %s/%s is not nudged: %s", request.namespace, request.pod, error)
         except ApiUnreachable as error:

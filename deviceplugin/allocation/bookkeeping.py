@@ -17,7 +17,8 @@ _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _ATTEMPTS = 15
 """With doubling delays about five minutes, as long as a node lock lives."""
-_HOPELESS = frozenset({400, 403, 422})
+_HOPELESS = frozenset({400, 422})
+"""Not 403: a kube-apiserver that has just started refuses everybody until it has read its roles."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ class Binder:
         await asyncio.gather(*self._undoing, return_exceptions=True)
 
     async def _bind_in_time(self, pod: PodName, args: BindingArgs) -> str:
-        attempt = _Attempt(pod=pod, uid=args.pod_uid, node=args.node)
+        uncertain = self.sent_to(args.pod_uid) == args.node
+        attempt = _Attempt(pod=pod, uid=args.pod_uid, node=args.node, uncertain=uncertain)
         seconds = self._settings.bind_deadline_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -226,7 +227,7 @@ class Binder:
             problem = self._forbidden()
             if problem:
                 raise BindRefused(problem)
-            attempt.uncertain = True
+            uncertain, attempt.uncertain = attempt.uncertain, True
             try:
                 return await self._api.bind(binding)
             except ApiUnreachable as error:
@@ -236,7 +237,7 @@ class Binder:
                 if error.status == 409:
                     return self._confirm(attempt, (await self._pod(attempt)).spec.node_name)
                 if error.status not in _PASSING:
-                    attempt.uncertain = False
+                    attempt.uncertain = uncertain and error.status != 404
                     raise BindRefused("the pod is gone") if error.status == 404 else error from error
             await asyncio.sleep(_RETRY_SECONDS)
 

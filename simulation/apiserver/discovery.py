@@ -9,8 +9,8 @@ from simulation.apiserver.kinds import GROUP_VERSIONS, KINDS, POD, Kind
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 VERSION = {
     "major": "1",
-    "minor": "33",
-    "gitVersion": "v1.33.0+topogpu-simulation",
+    "minor": "37",
+    "gitVersion": "v1.37.0+topogpu-simulation",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "2025-01-01T00:00:00Z",

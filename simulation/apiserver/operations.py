@@ -187,9 +187,9 @@ class Operations:
         if dry_run:
             return before, True
         finished = grace == 0 and not metadata.get("finalizers")
-        if not finished and metadata.get("deletionTimestamp"):
-            if grace >= int(metadata.get("deletionGracePeriodSeconds", 0)):
-                return before, False
+        shortened = grace < int(metadata.get("deletionGracePeriodSeconds", 0))
+        if metadata.get("deletionTimestamp") and not finished and not shortened:
+            return before, False
         if target.kind is POD or not finished:
             # A pod is always marked first: its watchers see two changes.
             marked = {

@@ -117,6 +117,7 @@ class Feed:
         self._initial = is_true(query.get("sendInitialEvents", ""))
         self._from_start = version in {"", "0"} or self._initial
         self._at = self._store.version if self._from_start else int(version)
+        self._began_at = self._at
         self.bookmarks = is_true(query.get("allowWatchBookmarks", ""))
         asked = query.get("timeoutSeconds", "")
         self.timeout_seconds = int(asked) if asked.isdigit() and int(asked) else LONGEST_WATCH_SECONDS
@@ -127,7 +128,7 @@ class Feed:
             return b""
         held = self._operations.page(self._target, self._chosen, version=self._at).items
         lines = b"".join(self._event("ADDED", item) for item in held)
-        return lines + self.bookmark({"k8s.io/initial-events-end": "true"}) if self._initial else lines
+        return lines + self._bookmark({"k8s.io/initial-events-end": "true"}) if self._initial else lines
 
     def lines(self) -> bytes:
         """The events since the last call; 410 Expired if the log no longer reaches back."""
@@ -137,7 +138,11 @@ class Feed:
         self._at = max(self._at, self._store.version)
         return b"".join(self._event(kind, item) for change in changes for kind, item in self._seen(change))
 
-    def bookmark(self, annotations: dict[str, str] | None = None) -> bytes:
+    def bookmark(self) -> bytes:
+        """Nothing while the store stands where the watch began: its client knows that much."""
+        return self._bookmark({}) if self._at > self._began_at else b""
+
+    def _bookmark(self, annotations: dict[str, str]) -> bytes:
         kind = self._target.kind
         metadata: JsonObject = {"resourceVersion": str(self._at), "creationTimestamp": None}
         if annotations:

@@ -8,8 +8,10 @@ from deviceplugin.news import News
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, NODE_LOCK
 from proto.kubernetes.objects import PODS
+from simulation.apiserver.faults import Fault
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, A, share
+from tests.deviceplugin.registration import until
 
 ONE = (share(A),)
 
@@ -29,3 +31,14 @@ async def test_the_lock_of_a_pod_whose_name_another_took_is_released_if_it_is_su
         await own.settle(gone, body, release=True)
         assert (NODE_LOCK not in rig.annotations("nodes", NODE)) == released
         assert rig.annotations("pods", "train").get(BIND_PHASE) != "success"
+
+
+async def test_a_pod_is_recorded_although_the_api_server_knows_no_rights_yet() -> None:
+    """A kube-apiserver that has just started answers 403 until it has read its roles."""
+    async with running() as rig:
+        rig.bind("train", (ONE,))
+        rig.lock("train")
+        rig.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=403, times=2))
+        await rig.allocate(f"{A}-0")
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE), 5)
+        assert rig.annotations("pods", "train")[BIND_PHASE] == "success"

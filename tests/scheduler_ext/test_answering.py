@@ -4,6 +4,7 @@ from typing import Any
 
 from proto.annotations import keys
 from scheduler_ext.settings import FilterReturns
+from simulation.apiserver import Fault
 from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
 
 
@@ -96,6 +97,23 @@ async def test_a_waiting_pod_is_nudged_as_soon_as_there_is_room() -> None:
         assert (await rig.filter(waiting, "n"))["NodeNames"] == ["n"]
 
 
+async def test_a_pod_made_anew_under_the_name_is_not_nudged_and_the_old_one_no_longer_waits() -> None:
+    async with running(node_json("n", slots=1)) as rig:
+        first, anew = rig.add_pod("first"), rig.add_pod("waiting")
+        assert await rig.bind(first, "n") == ""
+        earlier = anew | {"metadata": anew["metadata"] | {"uid": "11111111-2222-4333-8444-555555555555"}}
+        assert (await rig.filter(earlier, "n"))["NodeNames"] is None
+
+        async def waiting(count: str) -> bool:
+            async with rig.http.get(rig.metrics_url + "/metrics") as response:
+                return f"topogpu_waiting_pods {count}\n" in await response.text()
+
+        assert await waiting("1.0")
+        rig.server.delete("pods", "first", namespace="default")
+        await eventually(lambda: waiting("0.0"), 3.0)
+        assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})
+
+
 async def test_a_node_that_is_cordoned_or_not_ready_is_seen_at_once() -> None:
     async with running(node_json("n")) as rig:
         cordon = {"metadata": {"annotations": {keys.DEVICE_CORDON: "GPU-n-0"}}}
@@ -114,3 +132,59 @@ async def test_a_node_that_is_cordoned_or_not_ready_is_seen_at_once() -> None:
             return "not ready" in ((answer["FailedAndUnresolvableNodes"] or {}).get("n") or "")
 
         await eventually(away, 1.0)
+
+
+async def test_a_pod_filtered_anew_keeps_what_its_unseen_binding_gave_it() -> None:
+    async with running(node_json("a", slots=1), node_json("b")) as rig:
+        pod = rig.add_pod("p")
+        hide_pods(rig)
+        assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
+        assert await rig.bind(pod, "a") == ""
+        assert (await rig.filter(pod, "a", "b"))["NodeNames"] == ["a"]
+        assert (await rig.filter(pod, "b"))["Error"] == "the pod's Binding to node a may have been written already"
+        assert "already bound to node a" in await rig.bind(pod, "b")
+        assert (await rig.filter(rig.add_pod("late"), "a"))["NodeNames"] is None
+
+
+async def test_a_pod_whose_bind_got_no_answer_is_sent_to_the_same_node_again() -> None:
+    async with running(node_json("a", slots=1), node_json("b"), bind_deadline_seconds=0.3) as rig:
+        pod = rig.add_pod("p")
+        hide_pods(rig)
+        assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
+        rig.server.inject(Fault(subresource="binding", drop="after", times=1))
+        silence = rig.server.inject(Fault(verbs=frozenset({"create", "get"}), status=503))
+        assert "not done within 0.3 s" in await rig.bind(pod, "a")
+        assert rig.pod("p")["spec"]["nodeName"] == "a"
+        rig.server.faults.remove(silence)
+        assert (await rig.filter(pod, "b"))["NodeNames"] is None
+        assert (await rig.filter(rig.add_pod("late"), "a"))["NodeNames"] is None
+        assert (await rig.filter(pod, "a", "b"))["NodeNames"] == ["a"]
+        assert await rig.bind(pod, "a") == ""
+
+
+async def test_a_refusal_gives_nothing_back_of_what_an_earlier_binding_may_have_taken() -> None:
+    async with running(node_json("a", slots=1)) as rig:
+        pod = rig.add_pod("p")
+        hide_pods(rig)
+        assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
+        assert await rig.bind(pod, "a") == ""
+        rig.server.inject(Fault(subresource="binding", status=403, times=1))
+        assert "403 Forbidden" in await rig.bind(pod, "a")
+        assert (await rig.filter(rig.add_pod("late"), "a"))["NodeNames"] is None
+
+
+async def test_what_a_pod_that_was_created_anew_was_promised_is_free_at_once() -> None:
+    async with running(node_json("a", slots=1)) as rig:
+        pod = rig.add_pod("p")
+        assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
+        hide_pods(rig)
+        rig.server.delete("pods", "p", namespace="default")
+        rig.add_pod("p")
+        assert "the pod was created anew" in await rig.bind(pod, "a")
+        assert (await rig.filter(rig.add_pod("next"), "a"))["NodeNames"] == ["a"]
+
+
+def hide_pods(rig: Rig) -> None:
+    """What happens to pods from now on reaches the extender by no watch."""
+    rig.server.inject(Fault(verbs=frozenset({"watch"}), resources=frozenset({"pods"}), stall=True))
+    rig.server.drop_watches()

@@ -137,3 +137,27 @@ async def test_no_gpu_is_booked_twice_however_the_lease_moves() -> None:
 async def try_to_bind(rig: Rig, pod: dict[str, Any]) -> None:
     if (await rig.filter(pod, "n"))["NodeNames"]:
         await rig.bind(pod, "n")
+
+
+async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        server.create(lease_json("host-1_a"))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+            pod = rig.add_pod("p")
+
+            async def promised() -> bool:
+                return (await rig.filter(pod, "n"))["NodeNames"] == ["n"]
+
+            await eventually(promised)
+            hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
+            async with extender_for(server, FAST, synced=True) as other:
+                assert await other.bind(rig.add_pod("first"), "n") == ""
+            hold(server, "host-1_a", "2030-01-01T00:00:10.000000Z")
+
+            async def decides() -> bool:
+                return (await rig.filter(pod_json("probe"), "n"))["Error"] == ""
+
+            await eventually(decides)
+            problem = "pod default/p cannot be bound to node n: 1/1 CardTimeSlicingExhausted"
+            assert await rig.bind(pod, "n") == problem

@@ -1,0 +1,410 @@
+"""Whatever happens in whatever order, the ledger is the sum of what the objects say and what was promised.
+
+The cluster is the JSON of its objects, changed by the rules; the watch delivers it later, or loses it and lists anew.
+Ledger, candidates, view and binder are the extender's own; only the API server behind the binder is played.
+TOPOGPU_NIGHTLY=1 makes the histories a thousand.
+"""
+
+import asyncio
+import json
+import os
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from proto.annotations import keys
+from proto.extender import BindingArgs
+from proto.kubernetes.client import ApiError, ApiUnreachable
+from proto.kubernetes.objects import Binding, Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
+from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.filtering import kept, reserve
+from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import RequestSettings, read_request
+from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.settings import ServeSettings
+from tests.scheduler_ext.recount import NONE, Amount, allocated, holds, moments, peak, recount
+from tests.scheduler_ext.rig import node_json
+
+NIGHTLY = os.environ.get("TOPOGPU_NIGHTLY") == "1"
+Json = dict[str, Any]
+NODES = ("a", "b")
+GPUS, SLOTS, MEMORY_MIB, CORES = 2, 2, 1000, 100
+WHOLE: Amount = (SLOTS, MEMORY_MIB, CORES)
+SETTINGS = ServeSettings(bind_deadline_seconds=0.01, reservation_lease_seconds=60, bound_lease_seconds=600)
+LONGEST_LAG_SECONDS = 500.0
+"""Of a watch that has not failed: short of the lease of a written Binding."""
+
+several = st.integers(0, 99)
+containers = st.builds(
+    lambda count, memory, cores: {
+        keys.RESOURCE_COUNT: str(count),
+        keys.RESOURCE_MEMORY: str(memory),
+        keys.RESOURCE_CORES: str(cores),
+    },
+    st.integers(1, 2),
+    st.sampled_from([100, 400, 500, 1000]),
+    st.sampled_from([0, 30, 50, 100]),
+)
+kinds = st.sampled_from(["init", "sidecar", "app"])
+
+
+class Cluster:
+    """The API server: objects by name, and what its watches still have to tell."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Json] = {}
+        self.nodes: dict[str, Json] = {}
+        self.news: deque[tuple[str, Json]] = deque()
+        self.mood = "well"
+
+    def write(self, pod: Json) -> None:
+        self.pods[pod["metadata"]["name"]] = pod
+        self.news.append(("pod", copied(pod)))
+
+    def write_node(self, node: Json) -> None:
+        self.nodes[node["metadata"]["name"]] = node
+        self.news.append(("node", copied(node)))
+
+    async def get(self, resource: Any, name: str, namespace: str = "") -> Any:
+        if self.mood == "silent":
+            raise ApiUnreachable("no answer")
+        found, kind = (self.nodes, Node) if resource.plural == "nodes" else (self.pods, Pod)
+        if name not in found:
+            raise ApiError(404, "NotFound", f"{name} not found")
+        return msgspec.convert(found[name], kind)
+
+    async def bind(self, binding: Binding) -> None:
+        mood, pod = self.mood, self.pods.get(binding.metadata.name)
+        if mood == "refuses":
+            raise ApiError(403, "Forbidden", "not today")
+        if mood == "silent":
+            raise ApiUnreachable("no answer")
+        if pod is None:
+            raise ApiError(404, "NotFound", "no such pod")
+        taken = pod["spec"].get("nodeName") or pod["metadata"]["uid"] != binding.metadata.uid
+        if taken or pod["metadata"].get("deletionTimestamp"):
+            raise ApiError(409, "Conflict", "already assigned")
+        bound = copied(pod)
+        bound["spec"]["nodeName"] = binding.target.name
+        bound["metadata"].setdefault("annotations", {}).update(binding.metadata.annotations)
+        self.write(bound)
+        if mood == "loses answers":
+            self.mood = "silent"
+            raise ApiUnreachable("the connection broke")
+
+
+def pod_json(name: str, asked: list[tuple[str, Json]], *, restart_policy: str) -> Json:
+    """`asked` is the kind and the limits of each container."""
+    inits, apps = [], []
+    for position, (kind, limits) in enumerate(asked):
+        container: Json = {"name": f"c{position}", "resources": {"limits": limits}}
+        if kind == "app":
+            apps.append(container)
+        else:
+            inits.append(container | ({"restartPolicy": "Always"} if kind == "sidecar" else {}))
+    spec = {"initContainers": inits, "containers": apps, "restartPolicy": restart_policy}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {"metadata": metadata, "spec": spec, "status": {}}
+
+
+def copied(item: Json) -> Json:
+    found: Json = json.loads(json.dumps(item))
+    return found
+
+
+class Machine(RuleBasedStateMachine):
+    """`seen` is what the watch has told, `promised` the last pods that were sent to a node, and to which; `shapes` are
+    the pods as they were created. `tampered` are those whose annotation somebody else has changed.
+    """
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.cluster, self.now, self.lag, self.made = Cluster(), 1000.0, 0.0, 0
+        self.other_leads = False
+        self.tampered: set[str] = set()
+        self.shapes: dict[str, Json] = {}
+        self.promised: list[tuple[Json, str]] = []
+        for name in NODES:
+            self.cluster.nodes[name] = node_json(name, gpus=GPUS, slots=SLOTS, memory_mib=MEMORY_MIB)
+        self.restart()
+
+    def teardown(self) -> None:
+        if hasattr(self, "loop"):
+            self.loop.close()
+
+    # The extender
+
+    @rule()
+    def restart(self) -> None:
+        """Nothing is left but what a fresh list says."""
+        requests = RequestSettings()
+        self.ledger, self.view = Ledger(requests), View(requests.names)
+        self.candidates, self.requests = Candidates(self.ledger), requests
+        self.binder = Binder(
+            api=self.cluster,  # type: ignore[arg-type]
+            ledger=self.ledger,
+            view=self.view,
+            requests=requests,
+            settings=SETTINGS,
+            now=lambda: datetime.fromtimestamp(self.now, UTC),
+            monotonic=lambda: self.now,
+            forbidden=lambda: "another replica leads" if self.other_leads else "",
+            lock_waited=lambda _: None,
+        )
+        quota = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 10**9})
+        self.ledger.apply_quota(ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=quota))
+        self.relist()
+
+    @rule()
+    def relist(self) -> None:
+        """The watch broke: what it had to tell is lost, and everything is listed."""
+        self.cluster.news.clear()
+        self.lag = 0.0
+        self.seen = {pod["metadata"]["uid"]: copied(pod) for pod in self.cluster.pods.values()}
+        pods = [msgspec.convert(pod, Pod) for pod in self.seen.values()]
+        nodes = [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]
+        self.ledger.replace_nodes(nodes)
+        self.view.replace_nodes(nodes)
+        self.ledger.replace_pods(pods)
+        self.view.replace_pods(pods)
+
+    @rule(count=st.integers(1, 4))
+    def deliver(self, count: int) -> None:
+        """The watch catches up by some of what happened."""
+        for _ in range(min(count, len(self.cluster.news))):
+            kind, item = self.cluster.news.popleft()
+            self.tell_node(kind, item) if kind.startswith("node") else self.tell_pod(kind, item)
+        if not self.cluster.news:
+            self.lag = 0.0
+
+    def tell_pod(self, kind: str, item: Json) -> None:
+        pod = msgspec.convert(item, Pod)
+        if kind == "pod gone":
+            self.seen.pop(pod.metadata.uid, None)
+            self.ledger.remove_pod(pod.metadata.uid)
+            self.view.remove_pod(pod)
+        else:
+            self.seen[pod.metadata.uid] = item
+            self.ledger.apply_pod(pod)
+            self.view.apply_pod(pod)
+
+    def tell_node(self, kind: str, item: Json) -> None:
+        node = msgspec.convert(item, Node)
+        name = node.metadata.name
+        if kind == "node gone":
+            self.ledger.remove_node(name)
+            self.view.remove_node(name)
+        else:
+            self.ledger.apply_node(node)
+            self.view.apply_node(node)
+
+    # kube-scheduler
+
+    @precondition(lambda self: not self.other_leads)
+    @rule(asked=st.lists(st.tuples(kinds, containers), min_size=1, max_size=3), never=st.booleans())
+    def arrive(self, asked: list[tuple[str, Json]], *, never: bool) -> None:
+        self.made += 1
+        pod = pod_json(f"p{self.made}", asked, restart_policy="Never" if never else "Always")
+        self.shapes[pod["metadata"]["uid"]] = pod
+        self.cluster.write(pod)
+        self.filter(pod, list(NODES))
+
+    @precondition(lambda self: self.promised and not self.other_leads)
+    @rule(which=several, nodes=st.permutations(NODES), most=st.integers(1, 2))
+    def filter_again(self, which: int, nodes: list[str], most: int) -> None:
+        """Also of pods that have a node, are over, or are gone: kube-scheduler may know less than everybody."""
+        pod, _ = self.promised[which % len(self.promised)]
+        self.filter(pod, nodes[:most])
+
+    def filter(self, pod: Json, names: list[str]) -> None:
+        """As the extender answers."""
+        asked = msgspec.convert(pod, Pod)
+        request = read_request(asked, self.requests)
+        if request is None:
+            return
+        sent_to = self.binder.sent_to(request.uid)
+        lease_seconds = SETTINGS.reservation_lease_seconds
+        answer = (
+            kept(sent_to, names)
+            if sent_to
+            else reserve(self.candidates, self.ledger, asked, request, names, now=self.now, lease_seconds=lease_seconds)
+        )
+        if answer.result.node_names:
+            self.promised = [*self.promised[-9:], (pod, answer.result.node_names[0])]
+
+    @precondition(lambda self: self.promised)
+    @rule(which=several, mood=st.sampled_from(["well", "well", "well", "refuses", "silent", "loses answers"]))
+    def bind(self, which: int, mood: str) -> None:
+        self._bind(*self.promised[which % len(self.promised)], mood)
+
+    @precondition(lambda self: self.promised)
+    @rule(which=several, node=st.sampled_from(NODES))
+    def bind_elsewhere(self, which: int, node: str) -> None:
+        self._bind(self.promised[which % len(self.promised)][0], node, "well")
+
+    def _bind(self, pod: Json, node: str, mood: str) -> None:
+        metadata = pod["metadata"]
+        args = BindingArgs(pod_name=metadata["name"], pod_namespace="default", pod_uid=metadata["uid"], node=node)
+        self.cluster.mood = mood
+        self.loop.run_until_complete(self.binder.bind(args))
+        self.cluster.mood = "well"
+
+    # Users, kubelet, controllers
+
+    @precondition(lambda self: self.cluster.pods)
+    @rule(which=several, happens=st.sampled_from(["runs", "runs its apps", "succeeds", "fails", "is deleted", "goes"]))
+    def live(self, which: int, happens: str) -> None:
+        pod = copied(list(self.cluster.pods.values())[which % len(self.cluster.pods)])
+        match happens:
+            case "goes":
+                del self.cluster.pods[pod["metadata"]["name"]]
+                self.cluster.news.append(("pod gone", pod))
+                return
+            case "is deleted":
+                pod["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+            case "runs" | "runs its apps" if holds(pod):
+                ended = pod["status"].get("initContainerStatuses", [])
+                if happens == "runs its apps":
+                    inits = pod["spec"]["initContainers"]
+                    ended = [{"name": one["name"], "state": {"terminated": {"exitCode": 0}}} for one in inits]
+                pod["status"] = {"phase": "Running", "initContainerStatuses": ended}
+            case "succeeds" | "fails" if pod["spec"].get("nodeName"):
+                pod["status"] = {"phase": "Succeeded" if happens == "succeeds" else "Failed"}
+        self.cluster.write(pod)
+
+    @precondition(lambda self: any(map(holds, self.cluster.pods.values())))
+    @rule(which=several, gpu=st.integers(0, GPUS - 1), memory_mib=st.integers(0, 1500))
+    def rewrite(self, which: int, gpu: int, memory_mib: int) -> None:
+        """Somebody changes what a pod is said to hold."""
+        held = [pod for pod in self.cluster.pods.values() if holds(pod)]
+        pod = copied(held[which % len(held)])
+        self.tampered.add(pod["metadata"]["uid"])
+        share = f"GPU-{pod['spec']['nodeName']}-{gpu},NVIDIA,{memory_mib},10:;"
+        pod["metadata"]["annotations"][keys.DEVICES_ALLOCATED] = share * len(allocated(pod))
+        self.cluster.write(pod)
+
+    @rule(name=st.sampled_from(NODES), becomes=st.sampled_from(["well", "unready", "cordoned", "smaller", "gone"]))
+    def change_node(self, name: str, becomes: str) -> None:
+        node = node_json(name, gpus=1 if becomes == "smaller" else GPUS, slots=SLOTS, memory_mib=MEMORY_MIB)
+        if becomes == "gone":
+            if self.cluster.nodes.pop(name, None) is not None:
+                self.cluster.news.append(("node gone", node))
+            return
+        if becomes == "unready":
+            node["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        if becomes == "cordoned":
+            node["metadata"]["annotations"][keys.DEVICE_CORDON] = f"GPU-{name}-0"
+        self.cluster.write_node(node)
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0, 300.0]))
+    def wait(self, seconds: float) -> None:
+        if self.lag + seconds > LONGEST_LAG_SECONDS:
+            self.deliver(len(self.cluster.news))
+        self.now += seconds
+        self.lag += seconds if self.cluster.news else 0.0
+
+    @precondition(lambda self: not self.other_leads)
+    @rule()
+    def lose_the_lease(self) -> None:
+        self.other_leads = True
+
+    @precondition(lambda self: self.other_leads)
+    @rule(asked=containers)
+    def the_other_leader_binds(self, asked: Json) -> None:
+        """It knows what the objects say and nothing of our promises."""
+        other = Ledger(self.requests)
+        other.replace_nodes([msgspec.convert(node, Node) for node in self.cluster.nodes.values()])
+        other.replace_pods([msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()])
+        self.made += 1
+        pod = pod_json(f"p{self.made}", [("app", asked)], restart_policy="Always")
+        typed = msgspec.convert(pod, Pod)
+        request = read_request(typed, self.requests)
+        assert request is not None
+        candidates = Candidates(other)
+        answer = reserve(candidates, other, typed, request, list(NODES), now=self.now, lease_seconds=60)
+        reservation = other.reservation(request.uid)
+        if answer.result.node_names and reservation is not None:
+            held = "".join(f"{share.uuid},NVIDIA,{share.memory_mib},{share.cores}:" for share in reservation.shares[0])
+            pod["spec"]["nodeName"] = reservation.node
+            pod["metadata"]["annotations"] = {keys.DEVICES_ALLOCATED: f"{held};"}
+            self.cluster.write(pod)
+
+    @precondition(lambda self: self.other_leads)
+    @rule()
+    def take_the_lease(self) -> None:
+        """As `running` catches up."""
+        self.loop.run_until_complete(self.binder.finish())
+        for uid in self.ledger.holdings():
+            self.ledger.forget(uid)
+        self.relist()
+        self.other_leads = False
+
+    # What always holds
+
+    def promises(self) -> list[tuple[str, str, Any]]:
+        """Every live reservation: UID, node, and what each container is promised."""
+        self.ledger.expire(self.now)
+        found = []
+        for uid in self.ledger.holdings():
+            reservation = self.ledger.reservation(uid)
+            if reservation is not None:
+                assert reservation.until > self.now
+                held = [
+                    {share.uuid: (1, share.memory_mib, share.cores) for share in container}
+                    for container in reservation.shares
+                ]
+                found.append((uid, reservation.node, held))
+        return found
+
+    @invariant()
+    def the_ledger_is_the_sum_of_the_objects_and_the_promises(self) -> None:
+        bound = {uid: pod for uid, pod in self.seen.items() if holds(pod)}
+        held = dict(recount(bound.values()))
+        for uid, _, promised in self.promises():
+            assert uid not in bound
+            for gpu, amount in peak(moments(self.shapes[uid], promised)).items():
+                held[gpu] = plus(held.get(gpu, NONE), amount)
+        for name, usage in self.ledger.snapshot().nodes.items():
+            for used in usage.gpus:
+                assert (used.slots, used.memory_mib, used.cores) == held.get(used.device.uuid, NONE), (name, used)
+        quota = self.ledger.quotas()["default"].used
+        total = NONE
+        for amount in held.values():
+            total = plus(total, amount)
+        assert (quota.slots, quota.memory_mib, quota.cores) == total
+
+    @invariant()
+    def what_the_watch_has_not_shown_is_still_promised(self) -> None:
+        if self.other_leads:
+            return
+        promised = {uid: node for uid, node, _ in self.promises()}
+        for pod in self.cluster.pods.values():
+            uid = pod["metadata"]["uid"]
+            if holds(pod) and not (uid in self.seen and holds(self.seen[uid])):
+                assert promised.get(uid) == pod["spec"]["nodeName"]
+
+    @invariant()
+    def no_gpu_is_given_out_beyond_what_it_has(self) -> None:
+        ours = [pod for pod in self.cluster.pods.values() if holds(pod) and pod["metadata"]["uid"] not in self.tampered]
+        for gpu, amount in recount(ours).items():
+            assert all(taken <= most for taken, most in zip(amount, WHOLE, strict=True)), (gpu, amount)
+
+
+def plus(one: Amount, other: Amount) -> Amount:
+    return (one[0] + other[0], one[1] + other[1], one[2] + other[2])
+
+
+TestLedger = Machine.TestCase
+TestLedger.settings = settings(
+    max_examples=1_000 if NIGHTLY else 100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
