@@ -13,6 +13,7 @@ from simulation.demo import DemoFailed, DemoSettings, run_demo
 from simulation.outcome import DemoOutcome
 from simulation.report import as_json, print_report
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
 _PIPED_WIDTH = 100
 
@@ -29,6 +30,9 @@ def run_command(settings: DemoSettings, *, json_: bool) -> int:
     except DemoFailed as error:
         raise click.ClickException(str(error)) from error
     if outcome is None:
+        # The interpreter takes handlers back before it is gone; what is ignored stays ignored.
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         left = "everything is stopped" if settings.keep else "everything is stopped and removed"
         click.echo(f"Interrupted; {left}.", err=True)
         return INTERRUPTED
@@ -64,7 +68,7 @@ async def _interruptible(settings: DemoSettings, progress: Callable[[str], None]
             loop.call_soon_threadsafe(interrupt)
 
     # Not through the loop, which takes its handlers back when it closes: a late signal would still kill the process.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         signal.signal(number, heard)
     try:
         return await running

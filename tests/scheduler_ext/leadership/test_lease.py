@@ -147,7 +147,7 @@ async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() 
             pod = rig.add_pod("p")
 
             async def promised() -> bool:
-                return (await rig.filter(pod, "n"))["NodeNames"] == ["n"]
+                return bool((await rig.filter(pod, "n"))["NodeNames"] == ["n"])
 
             await eventually(promised)
             hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
@@ -156,7 +156,7 @@ async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() 
             hold(server, "host-1_a", "2030-01-01T00:00:10.000000Z")
 
             async def decides() -> bool:
-                return (await rig.filter(pod_json("probe"), "n"))["Error"] == ""
+                return bool((await rig.filter(pod_json("probe"), "n"))["Error"] == "")
 
             await eventually(decides)
             problem = "pod default/p cannot be bound to node n: 1/1 CardTimeSlicingExhausted"
