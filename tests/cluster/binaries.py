@@ -1,0 +1,115 @@
+"""etcd, kube-apiserver, kube-scheduler and kubectl: found, or built once from their Go modules.
+
+`python -m tests.cluster.binaries [RELEASE]` builds what is missing and prints the folder, for KUBEBUILDER_ASSETS.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+TOOLS = Path(__file__).parent / "tools"
+"""A Go module for each release: its `tool` lines are what is built, its go.sum what it is built from."""
+NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kubectl")
+NOTHING_TO_BUILD_WITH = 3
+"""Exit status; the tests are skipped then."""
+_VERSION_VARIABLES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+
+
+class NoBinaries(Exception):
+    """One sentence on what to do."""
+
+
+class BuildFailed(Exception):
+    """Go could not build them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """A folder as setup-envtest leaves it, with kube-scheduler beside the rest."""
+
+    folder: Path
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def missing(self) -> list[str]:
+        return [name for name in NAMES if not os.access(self.folder / name, os.X_OK)]
+
+
+def releases() -> list[str]:
+    """The releases that can be built, oldest first."""
+    return sorted((path.name for path in TOOLS.iterdir()), key=lambda name: [int(part) for part in name[1:].split(".")])
+
+
+def find(release: str = "") -> Binaries:
+    """$KUBEBUILDER_ASSETS, else what was built of the release (the newest). Raises NoBinaries."""
+    named = os.environ.get("KUBEBUILDER_ASSETS")
+    found = Binaries(Path(named)) if named else Binaries(_built(_known(release)))
+    missing = found.missing()
+    if not missing:
+        return found
+    where = f"KUBEBUILDER_ASSETS={named}" if named else str(found.folder)
+    raise NoBinaries(
+        f"{where} has no {', '.join(missing)}: run `make test-cluster` where Go is installed, which builds them once, "
+        "or set KUBEBUILDER_ASSETS to a folder that holds them"
+    )
+
+
+def build(release: str = "") -> Binaries:
+    """`find`, and where that fails builds with Go: ten minutes or more on two cores. Raises NoBinaries, BuildFailed."""
+    release = _known(release)
+    try:
+        return find(release)
+    except NoBinaries:
+        if os.environ.get("KUBEBUILDER_ASSETS") or shutil.which("go") is None:
+            raise
+    folder = _built(release)
+    partial = folder.parent / f"{folder.name}.partial"
+    command = ["go", "build", "-mod=readonly", "-o", f"{partial}/", "-ldflags", _ldflags(_version(release)), "tool"]
+    print(f"building {', '.join(NAMES)} {_version(release)} into {folder}, once ...", file=sys.stderr, flush=True)
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    if subprocess.run(command, cwd=TOOLS / release, env=environment, check=False).returncode:
+        raise BuildFailed(f"Kubernetes {_version(release)} could not be built: see Go's own words above")
+    # go build calls a program after its package's folder.
+    (partial / "server").rename(partial / "etcd")
+    partial.rename(folder)
+    return Binaries(folder)
+
+
+def _known(release: str) -> str:
+    release = release or releases()[-1]
+    if release not in releases():
+        raise NoBinaries(f"there is no release {release} under {TOOLS}, only {', '.join(releases())}")
+    return release
+
+
+def _built(release: str) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "topogpu" / "cluster" / _version(release)
+
+
+def _version(release: str) -> str:
+    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", (TOOLS / release / "go.mod").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def _ldflags(version: str) -> str:
+    """Without the stamps every release calls itself v0.0.0-master."""
+    major, minor, _ = version[1:].split(".")
+    stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return "-s -w " + " ".join(f"-X {at}.{key}={value}" for at in _VERSION_VARIABLES for key, value in stamps.items())
+
+
+if __name__ == "__main__":
+    try:
+        print(build(sys.argv[1] if len(sys.argv) > 1 else "").folder)
+    except BuildFailed as problem:
+        raise SystemExit(f"{problem}.") from None
+    except NoBinaries as problem:
+        print(f"{problem}.", file=sys.stderr)
+        raise SystemExit(NOTHING_TO_BUILD_WITH) from None

@@ -1,0 +1,241 @@
+"""A real control plane on loopback: etcd, kube-apiserver and, when asked, kube-scheduler.
+
+There is no controller manager and no kubelet: no service accounts, no node lifecycle, and pods that are being deleted
+stay until somebody deletes them for good.
+"""
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.cluster.binaries import Binaries
+
+USERS = {"admin": "system:masters", "system:kube-scheduler": "", "topogpu-scheduler": "", "topogpu-device-plugin": ""}
+"""Everybody who may log in, and the group they are in; the token is the name."""
+START_SECONDS = 60.0
+_SHOWN_LINES = 15
+
+
+class ControlPlaneFailed(Exception):
+    """A program ended or never became ready; holds its last lines."""
+
+
+class Program:
+    """One program, its output in a file."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._log = log
+        self._output: IO[bytes] = log.open("ab")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check_running(self) -> None:
+        """Raises ControlPlaneFailed."""
+        if self._process.poll() is not None:
+            raise ControlPlaneFailed(f"{self._log.stem} ended with {self._process.returncode}:\n{self.last_lines()}")
+
+    def stop(self, how: signal.Signals = signal.SIGTERM, grace_seconds: float = 20.0) -> None:
+        """`how`, then SIGKILL after the grace."""
+        self._process.send_signal(how)
+        try:
+            self._process.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+
+    def last_lines(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:])
+
+
+class ControlPlane:
+    """`with ControlPlane(binaries, folder):` is ready to be used; everything it writes lies in the folder."""
+
+    def __init__(self, binaries: Binaries, folder: Path) -> None:
+        self._binaries = binaries
+        self._folder = folder
+        self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
+        self._etcd: Program | None = None
+        self._api_server: Program | None = None
+        self.url = f"https://127.0.0.1:{self._port}"
+        self.certificate = str(folder / "apiserver.crt")
+        """Signed by itself; kube-apiserver writes it when it starts."""
+
+    def __enter__(self) -> "ControlPlane":
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._write_credentials()
+        try:
+            self._etcd = self._start_etcd()
+            self.start_api_server()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self.stop_api_server()
+        if self._etcd is not None:
+            self._etcd.stop()
+            self._etcd = None
+
+    def start_api_server(self) -> None:
+        """On the same port as before, if there was a before. Raises ControlPlaneFailed."""
+        program = self._start("kube-apiserver", self._api_server_flags())
+        self._api_server = program
+        _wait(program, lambda: self._status("/readyz") == 200)
+
+    def stop_api_server(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self._api_server is not None:
+            self._api_server.stop(how)
+            self._api_server = None
+
+    def compact(self) -> None:
+        """etcd forgets all history."""
+        revision = int(self._etcd_call("kv/range", {"key": "AA=="})["header"]["revision"])
+        self._etcd_call("kv/compaction", {"revision": str(revision), "physical": True})
+
+    def kubeconfig(self, user: str = "admin") -> str:
+        """The path of a kubeconfig of one of USERS."""
+        path = self._folder / f"{user.replace(':', '-')}.kubeconfig"
+        cluster = {"server": self.url, "certificate-authority": self.certificate}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "real", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": user}}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
+            "current-context": "real",
+        }
+        path.write_text(yaml.safe_dump(document))
+        return str(path)
+
+    @contextmanager
+    def scheduler(self, configuration: Mapping[str, Any], name: str = "kube-scheduler") -> Iterator[Program]:
+        """kube-scheduler with this KubeSchedulerConfiguration, as its own user; its output in `<name>.log`."""
+        connection = {"kubeconfig": self.kubeconfig("system:kube-scheduler"), "qps": 1000, "burst": 1000}
+        path = self._folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"clientConnection": connection} | dict(configuration)))
+        flags = [f"--config={path}", "--secure-port=0", "--v=2"]
+        program = self._start("kube-scheduler", flags, name)
+        try:
+            yield program
+        finally:
+            program.stop()
+
+    def kubectl(self, *arguments: str) -> str:
+        """What it prints. Raises ControlPlaneFailed with its words."""
+        command = [self._binaries.path("kubectl"), "--kubeconfig", self.kubeconfig(), *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise ControlPlaneFailed(f"kubectl {' '.join(arguments)}: {done.stderr}")
+        return done.stdout
+
+    def log(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def _start_etcd(self) -> Program:
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
+        flags = [
+            f"--data-dir={self._folder / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+        ]
+        program = self._start("etcd", flags)
+        _wait(program, lambda: _status(f"{client}/health") == 200)
+        return program
+
+    def _api_server_flags(self) -> list[str]:
+        return [
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            f"--cert-dir={self._folder}",
+            f"--token-auth-file={self._folder / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            f"--service-account-key-file={self._folder / 'service-account.pem'}",
+            f"--service-account-signing-key-file={self._folder / 'service-account.pem'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--watch-cache=true",
+            "--v=1",
+        ]
+
+    def _start(self, program: str, flags: Sequence[str], name: str = "") -> Program:
+        return Program([self._binaries.path(program), *flags], self._folder / f"{name or program}.log")
+
+    def _write_credentials(self) -> None:
+        rows = [
+            f'{user},{user},{user},"{group}"' if group else f"{user},{user},{user}" for user, group in USERS.items()
+        ]
+        (self._folder / "tokens.csv").write_text("\n".join(rows) + "\n")
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+        (self._folder / "service-account.pem").write_bytes(pem)
+
+    def _status(self, path: str) -> int:
+        if not Path(self.certificate).exists():
+            return 0
+        return _status(self.url + path, ssl.create_default_context(cafile=self.certificate))
+
+    def _etcd_call(self, path: str, body: object) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._etcd_port}/v3/{path}"
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _status(url: str, tls: ssl.SSLContext | None = None) -> int:
+    """0 while nobody answers."""
+    request = urllib.request.Request(url, headers={"Authorization": "Bearer admin"})
+    try:
+        with urllib.request.urlopen(request, timeout=5, context=tls) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ssl.SSLError):
+        return 0
+
+
+def _wait(program: Program, ready: Callable[[], bool]) -> None:
+    """Raises ControlPlaneFailed."""
+    deadline = time.monotonic() + START_SECONDS
+    while not ready():
+        program.check_running()
+        if time.monotonic() > deadline:
+            raise ControlPlaneFailed(f"not ready within {START_SECONDS:g} s:\n{program.last_lines()}")
+        time.sleep(0.05)
