@@ -1,9 +1,12 @@
-"""Events off the request path: at most one an object, reason and minute; the next one carries the count."""
+"""Events off the request path: at most one an object, reason and minute; the next one carries the count.
+
+They are told at a pace, warnings first: neither the API server nor the loop that answers kube-scheduler is theirs.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
@@ -13,7 +16,11 @@ from proto.kubernetes.objects import EVENTS, Event, EventSource, ObjectMeta, Obj
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 60.0
+PAUSE_SECONDS = 0.02
+"""Between two events: fifty a second."""
 LONGEST_QUEUE = 1000
+MOST_ORDINARY = 500
+"""So many wait at most before one that is no warning is dropped."""
 LONGEST_MESSAGE = 1024
 """What the API server accepts of an event's message."""
 
@@ -26,6 +33,18 @@ class _Quiet:
     held_back: int = 0
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Waiting:
+    """In the order in which they are told."""
+
+    is_ordinary: bool
+    number: int
+    subject: ObjectReference = field(compare=False)
+    notice: Notice = field(compare=False)
+    count: int = field(compare=False)
+    at: datetime = field(compare=False)
+
+
 class EventRecorder:
     """Takes notices without waiting and posts them one after the other."""
 
@@ -36,21 +55,25 @@ class EventRecorder:
         self._component = component
         self._now = now
         self._monotonic = monotonic
-        self._queue: asyncio.Queue[Event] = asyncio.Queue(LONGEST_QUEUE)
+        self._queue: asyncio.PriorityQueue[_Waiting] = asyncio.PriorityQueue(LONGEST_QUEUE)
         self._quiet: dict[tuple[str, str, str], _Quiet] = {}
         self._number = 0
 
     def record(self, subject: ObjectReference, notice: Notice) -> None:
-        """Dropped when the same was told within the minute, or when the API server is too slow for all of them."""
+        """Dropped when the same was told within the minute, or when more happens than can be told."""
         matter = notice.message if notice.distinct else ""
         count = self._due((subject.uid or f"{subject.namespace}/{subject.name}", notice.reason, matter))
-        if count and not self._queue.full():
-            self._queue.put_nowait(self._event(subject, notice, count))
+        if count and self._queue.qsize() < (LONGEST_QUEUE if notice.warning else MOST_ORDINARY):
+            self._number += 1
+            self._queue.put_nowait(
+                _Waiting(not notice.warning, self._number, subject, notice, count=count, at=self._now())
+            )
 
     async def run(self) -> None:
         """Posts until cancelled."""
         while True:
             await self._post(await self._queue.get())
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def flush(self, seconds: float) -> None:
         """Posts what is waiting, for as long as that."""
@@ -73,26 +96,26 @@ class EventRecorder:
         self._quiet[key] = _Quiet(until=now + WINDOW_SECONDS)
         return 1 + (quiet.held_back if quiet is not None else 0)
 
-    def _event(self, subject: ObjectReference, notice: Notice, count: int) -> Event:
-        now = self._now()
-        stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._number += 1
+    def _event(self, waiting: _Waiting) -> Event:
+        subject, notice = waiting.subject, waiting.notice
+        stamp = waiting.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return Event(
             metadata=ObjectMeta(
-                name=f"{subject.name[:220]}.{int(now.timestamp() * 1e6):x}{self._number % 0x1000:03x}",
+                name=f"{subject.name[:220]}.{int(waiting.at.timestamp() * 1e6):x}{waiting.number % 0x1000:03x}",
                 namespace=subject.namespace or "default",
             ),
             involved_object=subject,
             reason=notice.reason,
             message=_shortened(notice.message),
             type="Warning" if notice.warning else "Normal",
-            count=count,
+            count=waiting.count,
             source=EventSource(component=self._component),
             first_timestamp=stamp,
             last_timestamp=stamp,
         )
 
-    async def _post(self, event: Event) -> None:
+    async def _post(self, waiting: _Waiting) -> None:
+        event = self._event(waiting)
         try:
             await self._api.create(EVENTS, event, namespace=event.metadata.namespace)
         except (ApiError, ApiUnreachable) as error:
