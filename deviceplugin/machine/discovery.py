@@ -13,7 +13,7 @@ from typing import Literal
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading
 from proto.devices import Device, DeviceUUID
 
-Mode = Literal["hami-core", "mig", "mps"]
+Mode = Literal["hami-core", "mps"]
 MigStrategy = Literal["none", "single", "mixed"]
 
 DISPLAY_CARDS = ("DGX Display", "NVIDIA DGX Display")
@@ -121,15 +121,14 @@ def _whole(gpu: GpuReading, sharing: NodeSharing) -> _Verdict:
         return _Verdict(
             why_not=f"{_named(gpu)} is not shared: the driver does not tell its memory; preconfigure an amount for it"
         )
-    is_mig = sharing.mode == "mig"
     return _Verdict(
         Device(
             uuid=gpu.uuid,
             index=gpu.index,
             slots=sharing.split_count,
-            memory_mib=memory_mib if is_mig else int(memory_mib * sharing.memory_scaling),
+            memory_mib=int(memory_mib * sharing.memory_scaling),
             # Truncated as HAMi does it: a scaling of 1.15 gives 114.
-            cores=100 if is_mig else int(sharing.core_scaling * 100),
+            cores=int(sharing.core_scaling * 100),
             type=device_type(gpu.name),
             numa=gpu.numa,
             mode=sharing.mode,

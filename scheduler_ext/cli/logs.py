@@ -5,6 +5,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+_OURS = ("scheduler_ext", "proto")
+
 
 class JsonLines(logging.Formatter):
     """One JSON object a line, its time in UTC."""
@@ -22,8 +24,15 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logging(log_format: str, level: str) -> None:
-    """To standard error, as `text` or `json`."""
+    """To standard error, as `text` or `json`.
+
+    `level` is ours. Libraries log warnings and worse: their debug lines hold what the API server sent, and among that
+    is the webhook's private key.
+    """
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if log_format == "json" else text)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    ours = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(level=max(ours, logging.WARNING), handlers=[handler], force=True)
+    for name in _OURS:
+        logging.getLogger(name).setLevel(ours)

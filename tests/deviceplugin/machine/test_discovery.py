@@ -49,11 +49,6 @@ def test_scaling_truncates() -> None:
     assert (device.memory_mib, device.cores, device.slots) == (36387, 114, 4)
 
 
-def test_mig_mode_does_not_scale() -> None:
-    (device,) = discovered(GPU, sharing=NodeSharing(mode="mig", memory_scaling=2.0, core_scaling=2.0))
-    assert (device.memory_mib, device.cores) == (40960, 100)
-
-
 @pytest.mark.parametrize(
     ("name", "registered"),
     [("Tesla T4", "NVIDIA-Tesla T4"), ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB")],
