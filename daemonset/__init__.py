@@ -1,0 +1,1 @@
+"""How TopoGPU is deployed, and the tools that keep it so."""

@@ -1,0 +1,24 @@
+"""Helm and kubectl where they can be had; tests that need them are skipped with what to do."""
+
+import shutil
+
+import pytest
+
+from daemonset import helm
+
+
+@pytest.fixture(scope="session")
+def chart() -> None:
+    """For tests that render the chart."""
+    try:
+        helm.find()
+    except helm.NoHelm as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> str:
+    found = shutil.which("kubectl")
+    if found is None:
+        pytest.skip("there is no kubectl: install it to have the overlays built")
+    return found

@@ -1,0 +1,107 @@
+"""Rules and dashboard ask for what the programs serve, every rule is explained, and promtool agrees with them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.daemonset.monitoring.promql import asked
+from tests.metrics_reference import daemon_families, extender_families
+
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "daemonset/monitoring"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
+]
+SCRAPED = {"instance", "job", "le"}
+"""Labels that Prometheus adds, or a histogram has; the monitors of the chart add `node` to what daemons serve."""
+LABELS = {
+    series: SCRAPED | set(family.labels) | added
+    for families, added in ((daemon_families(), {"node"}), (extender_families(), set[str]()))
+    for family in families
+    for series in family.series
+}
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    """Title and expression."""
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()  # type: ignore[union-attr]
+            yield variable["name"], f"sum by ({label}) ({metric})"
+
+
+def promtool() -> str:
+    """The program, or a visible skip."""
+    cached = Path.home() / ".cache/topogpu/promtool/promtool"
+    found = shutil.which("promtool") or (str(cached) if os.access(cached, os.X_OK) else "")
+    return found or pytest.skip("promtool is not installed: `make promtool` fetches it")
+
+
+ASKED = [*panels(), *((rule["alert"], rule["expr"]) for rule in RULES)]
+
+
+@pytest.mark.parametrize(("title", "expression"), ASKED, ids=[title for title, _ in ASKED])
+def test_every_metric_asked_for_is_served_and_has_the_labels(title: str, expression: str) -> None:
+    wanted = asked(expression)
+    assert wanted.metrics
+    assert wanted.metrics <= LABELS.keys()
+    assert wanted.labels <= set().union(*(LABELS[metric] for metric in wanted.metrics))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_every_alert_is_explained_and_speaks_of_labels_that_its_metrics_have(rule: dict[str, Any]) -> None:
+    path, _, anchor = rule["annotations"]["runbook"].partition("#")
+    headings = re.findall(r"^## (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+    assert (rule["alert"] in headings, anchor) == (True, rule["alert"].lower())
+    told = " ".join(rule["annotations"].values())
+    known = set().union(*(LABELS[metric] for metric in asked(rule["expr"]).metrics))
+    assert set(re.findall(r"\$labels\.(\w+)", told)) <= known
+
+
+def test_nothing_is_explained_that_is_no_alert() -> None:
+    headings = re.findall(r"^## (TopoGPU\w+)$", (ROOT / "docs/alerts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings == [rule["alert"] for rule in RULES]
+
+
+def test_every_alert_has_a_test_in_which_it_fires() -> None:
+    tests = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
+    fired = {case["alertname"] for test in tests for case in test["alert_rule_test"] if case.get("exp_alerts")}
+    assert fired == {rule["alert"] for rule in RULES}
+
+
+def test_bucket_limits_in_rules_are_those_of_the_histograms() -> None:
+    from deviceplugin.metrics import metrics as daemon
+    from scheduler_ext import metrics as extender
+
+    limits = {str(limit) for limit in (*daemon._CALL_SECONDS, *extender._SECONDS)}
+    used = {limit for _, expression in ASKED for limit in re.findall(r'le="([\d.]+)"', expression)}
+    assert used <= limits
+
+
+@pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")])
+def test_promtool_agrees(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run([promtool(), *arguments], cwd=MONITORING, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_reads_the_expressions_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel_{number}", "expr": expression.replace("$__rate_interval", "5m")}
+        for number, (_, expression) in enumerate(panels())
+    ]
+    (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    command = [promtool(), "check", "rules", "panels.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,68 @@
+"""The daemon works with what its security context leaves it: root without capabilities, on a read-only root."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.deviceplugin.daemon_rig import daemon
+
+CONFINE = """
+mount --bind "$0" "$0" && mount -o remount,bind,ro / &&
+exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+"""
+
+
+def confined(writable: Path) -> Sequence[str]:
+    """As a container runtime starts it: one mount is writable, the root is not, and no capability is left."""
+    return ("unshare", "--mount", "sh", "-c", CONFINE, str(writable))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _may_confine(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("only root may take rights away so: run as root, with util-linux")
+    tried = subprocess.run(
+        [*confined(tmp_path_factory.mktemp("w")), "true"], capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        pytest.skip(f"this machine lets nobody mount: {tried.stderr.strip()}")
+
+
+@pytest.mark.needs_compiler
+async def test_a_pod_gets_its_gpus_from_a_daemon_without_capabilities_on_a_read_only_root() -> None:
+    async with daemon(under=confined) as rig:
+        status = Path(f"/proc/{rig.process.pid}/status").read_text()
+        assert re.findall(r"^(Cap(?:Prm|Eff|Bnd)|NoNewPrivs):\s+(\S+)$", status, re.MULTILINE) == [
+            ("CapPrm", "0000000000000000"),
+            ("CapEff", "0000000000000000"),
+            ("CapBnd", "0000000000000000"),
+            ("NoNewPrivs", "1"),
+        ]
+        uid = rig.bind("train", 1, 2)
+        await rig.started("train")
+        assert set(rig.visible(uid).split(",")) == {rig.uuid(1), rig.uuid(2)}
+        assert (await rig.get("/readyz"))[0] == 200
+        assert [line for line in rig.problems() if "Read-only" in line or "Permission" in line] == []
+
+
+def test_hami_core_is_installed_without_capabilities_on_a_read_only_root(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    shutil.copy(shared_object(), tmp_path / "from" / "libvgpu.so")
+    words = ["install-hook", f"--from={tmp_path}/from", f"--hook-path={tmp_path}"]
+    command = [*confined(tmp_path), sys.executable, "-m", "deviceplugin", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "vgpu" / "libvgpu.so").is_symlink()
+
+
+def shared_object() -> Path:
+    """Any one built for this machine."""
+    import _ctypes
+
+    return Path(_ctypes.__file__)

@@ -1,0 +1,73 @@
+"""The Dockerfile, read by BuildKit's own parser. `make image-check` runs its steps."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from daemonset import render
+
+ROOT = render.HERE.parent
+image_check = pytest.importorskip(
+    "daemonset.image_check", reason="the parser of Dockerfiles has no wheel for this machine", exc_type=ImportError
+)
+STEPS = image_check.steps()
+
+
+def last_stage() -> dict[str, tuple[str, ...]]:
+    """Instruction and arguments; of several the last."""
+    start = max(number for number, step in enumerate(STEPS) if step.instruction == "FROM")
+    return {step.instruction: tuple(step.arguments) for step in STEPS[start:]}
+
+
+def test_the_base_image_is_pinned_and_the_same_in_both_stages() -> None:
+    [base] = [step.arguments[0] for step in STEPS if step.instruction == "ARG"]
+    assert re.fullmatch(r"PYTHON_IMAGE=docker\.io/library/python:\d+\.\d+\.\d+-slim-\w+", base)
+    assert [step.arguments[0] for step in STEPS if step.instruction == "FROM"] == ["${PYTHON_IMAGE}"] * 2
+
+
+def test_the_programs_run_as_nobody_from_what_the_first_stage_made() -> None:
+    stage = last_stage()
+    assert stage["USER"] == ("65532:65532",)
+    assert stage["COPY"] == ("/opt/topogpu", "/opt/topogpu")
+    assert stage["ENTRYPOINT"] == ("python", "-m")
+    assert "RUN" not in stage
+
+
+def test_whatever_is_installed_is_named_by_its_hash() -> None:
+    installs = [step.arguments[0] for step in STEPS if step.instruction == "RUN" and " install " in step.arguments[0]]
+    assert all("--require-hashes" in one or "--no-index" in one for one in installs)
+    assert len(installs) == 3
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "build-requirements.lock"])
+def test_every_requirement_in_a_lock_file_has_one_version_and_hashes(name: str) -> None:
+    text = (render.HERE / name).read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    assert lines
+    assert [line for line in lines if not re.match(r"[a-z0-9._-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line)] == []
+
+
+def test_the_locked_versions_are_ones_that_the_programs_take() -> None:
+    requirement = re.compile(r'^  "([a-z-]+)>=([\d.]+)",$', re.MULTILINE)
+    project = (ROOT / "pyproject.toml").read_text()
+    runtime = project[project.index("\ndependencies = [") : project.index("[project.optional-dependencies]")]
+    wanted = {name: number(version) for name, version in requirement.findall(runtime)}
+    locked = dict(
+        re.findall(r"^([a-z0-9._-]+)==([\d.]+)", (render.HERE / "requirements.lock").read_text(), re.MULTILINE)
+    )
+    assert wanted
+    assert [name for name, least in wanted.items() if number(locked.get(name, "0")) < least] == []
+
+
+def number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def test_every_file_that_is_copied_is_sent_to_the_build() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [
+        source for step in STEPS if step.instruction == "COPY" and not step.flags for source in step.arguments[:-1]
+    ]
+    assert {source for source in copied if not any(Path(source).match(pattern) for pattern in sent)} == set()
+    assert all((ROOT / source).exists() for source in copied)

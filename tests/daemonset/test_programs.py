@@ -1,0 +1,228 @@
+"""The manifests speak to the programs as they are: flags, variables, settings, ports and paths."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from daemonset import render
+from daemonset.render import Manifest
+from deviceplugin.cli import main as device_plugin
+from deviceplugin.configuration.table import SETTINGS
+from proto.annotations import keys
+from scheduler_ext.admission.registration import webhook_configuration
+from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
+from scheduler_ext.cli import main as scheduler
+from scheduler_ext.requests import RequestSettings, ResourceNames
+from tests.daemonset.shipped import (
+    base,
+    by_identity,
+    container,
+    containers,
+    one,
+    rendered,
+    scheduler_configuration,
+    settings,
+)
+
+PROGRAMS = {"deviceplugin": device_plugin, "scheduler_ext": scheduler}
+OF_NVIDIA_S_RUNTIME = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+POD = {"POD_NAME", "POD_NAMESPACE"}
+"""Read by the extender, without a flag."""
+
+
+@pytest.fixture(params=["committed", *render.variants()])
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    if request.param == "committed":
+        return base()
+    request.getfixturevalue("chart")
+    return rendered(request.param)
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """Options by name, as the program's own parser reads the container's command. Raises click.UsageError."""
+    python, module_flag, module, verb, *arguments = words
+    assert (python, module_flag) == ("python", "-m")
+    program = PROGRAMS[module]
+    command = program.get_command(click.Context(program), verb)
+    assert command is not None, verb
+    parser = command.make_parser(click.Context(command))
+    options, left, _ = parser.parse_args(args=arguments)
+    assert left == []
+    return options
+
+
+def test_every_flag_is_one_that_the_program_has(manifests: list[Manifest]) -> None:
+    ours = [each.spec for each in containers(manifests) if each.spec["command"][0] == "python"]
+    assert ours
+    for spec in ours:
+        assert parsed([*spec["command"], *spec["args"]])
+
+
+def test_a_flag_that_the_program_lacks_would_be_noticed() -> None:
+    with pytest.raises(click.UsageError, match="--http_bnd"):
+        parsed(["python", "-m", "scheduler_ext", "serve", "--http_bnd=:8080"])
+
+
+def test_every_variable_is_one_that_somebody_reads(manifests: list[Manifest]) -> None:
+    known = {name for setting in SETTINGS.values() for name in setting.environment} | OF_NVIDIA_S_RUNTIME | POD
+    for each in containers(manifests):
+        assert {variable["name"] for variable in each.spec.get("env", ())} <= known, each.name
+
+
+def test_the_daemon_takes_its_settings_without_a_word(manifests: list[Manifest], tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(settings(manifests)))
+    done = CliRunner().invoke(device_plugin, ["run", "--config", str(file), "--node-name", "n", "--print-config"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert yaml.safe_load(done.stdout).items() >= settings(manifests).items()
+
+
+@pytest.mark.usefixtures("chart")
+def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_ports_hang_on() -> None:
+    schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
+    own = {
+        *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "proc_root"),
+        *("resource_name", "priority_resource"),
+    }
+    offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
+    assert offered == SETTINGS.keys() - own
+
+
+@pytest.mark.usefixtures("chart")
+def test_every_flag_that_may_be_given_is_one_of_the_extender_s() -> None:
+    schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
+    offered = schema["properties"]["scheduler"]["properties"]["settings"]["properties"]
+    there = {word for option in scheduler.commands["serve"].params for word in option.opts}
+    assert {f"--{name}" for name in offered} <= there
+
+
+def test_kube_scheduler_calls_the_extender_where_it_listens(manifests: list[Manifest]) -> None:
+    given = extender_options(manifests)
+    configuration = scheduler_configuration(manifests)
+    [extender] = configuration["extenders"]
+    assert extender["urlPrefix"] == f"http://{given['http_bind']}"
+    names = (given["resource_name"], given["resource_mem"], given["resource_mem_percentage"], given["resource_cores"])
+    assert [each["name"] for each in extender["managedResources"]] == list(names)
+    assert all(each["ignoredByScheduler"] for each in extender["managedResources"])
+    assert [each["schedulerName"] for each in configuration["profiles"]] == [given["scheduler_name"]]
+
+
+def test_both_look_at_the_same_lease(manifests: list[Manifest]) -> None:
+    given = extender_options(manifests)
+    election = scheduler_configuration(manifests)["leaderElection"]
+    assert given["leader_elect"] == "true"
+    assert (election["resourceName"], election["resourceNamespace"]) == (
+        given["leader_elect_resource_name"],
+        given["leader_elect_resource_namespace"],
+    )
+    assert election["leaderElect"] is True
+
+
+def test_probes_and_services_lead_to_ports_that_there_are(manifests: list[Manifest]) -> None:
+    for each in containers(manifests):
+        ports = {port["name"] for port in each.spec.get("ports", ())}
+        probes = [each.spec[probe]["httpGet"] for probe in each.spec if probe.endswith("Probe")]
+        assert {probe["port"] for probe in probes} <= ports, each.name
+        assert {probe["path"] for probe in probes} <= {"/healthz", "/readyz"}
+    exposed = {port["name"] for each in containers(manifests) for port in each.spec.get("ports", ())}
+    services = [each.content for each in manifests if each.content["kind"] == "Service"]
+    assert {port["targetPort"] for service in services for port in service["spec"]["ports"]} <= exposed
+
+
+def test_ports_are_those_of_the_programs() -> None:
+    serve = {option.name: option.default for option in scheduler.commands["serve"].params}
+    extender = container(base(), "topogpu-scheduler/extender").spec["ports"]
+    assert {f":{port['containerPort']}" for port in extender} == {
+        serve["webhook_bind_address"],
+        serve["metrics_bind_address"],
+    }
+    daemon = container(base(), "topogpu-device-plugin/device-plugin").spec["ports"]
+    assert [f":{port['containerPort']}" for port in daemon] == [SETTINGS["metrics_bind_address"].default]
+
+
+@pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize(
+    ("values", "admission", "excluded"),
+    [
+        ({}, AdmissionSettings(), ()),
+        ({"webhook.denyBypass": "off"}, AdmissionSettings(deny_bypass=BypassMode.OFF), ()),
+        ({"webhook.denyBypass": "audit"}, AdmissionSettings(deny_bypass=BypassMode.AUDIT), ()),
+        ({"webhook.overwriteEnv": "true"}, AdmissionSettings(overwrite_env=True), ()),
+        ({"webhook.gpuCorePolicy": "force"}, AdmissionSettings(core_policy=CorePolicy.FORCE), ()),
+        ({"webhook.excludedNamespaces": "{a,b}"}, AdmissionSettings(), ("a", "b")),
+        (
+            {"resourceNames.count": "example.com/gpu", "resourceNames.priority": "example.com/p"},
+            AdmissionSettings(
+                requests=RequestSettings(names=ResourceNames(count="example.com/gpu", priority="example.com/p"))
+            ),
+            (),
+        ),
+    ],
+)
+def test_the_webhook_is_registered_as_the_extender_would(
+    values: dict[str, str], admission: AdmissionSettings, excluded: tuple[str, ...]
+) -> None:
+    changed = render.render("", *(word for key, value in values.items() for word in ("--set", f"{key}={value}")))
+    client = {"service": {"namespace": render.NAMESPACE, "name": "topogpu-webhook"}}
+    found = one(changed, "MutatingWebhookConfiguration", "topogpu-webhook")
+    del found["metadata"]["labels"]
+    assert plain(found) == plain(webhook_configuration("topogpu-webhook", client, admission, excluded))
+
+
+def plain(value: Any) -> Any:
+    """White space in an expression means nothing."""
+    match value:
+        case dict():
+            return {key: plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+        case str():
+            return re.sub(r"\s+", " ", value).strip()
+    return value
+
+
+def test_the_extender_keeps_its_certificate_where_the_manifests_put_it() -> None:
+    given, manifests = extender_options(base()), by_identity(base())
+    namespace, secret = given["webhook_secret"].split("/")
+    [service] = given["webhook_service"]
+    assert ("Secret", namespace, secret) in manifests
+    assert ("MutatingWebhookConfiguration", "", given["webhook_configuration"]) in manifests
+    name, _, rest = service.partition(".")
+    assert rest == f"{namespace}.svc"
+    assert ("Service", namespace, name) in manifests
+
+
+def test_own_pods_carry_the_label_that_the_webhook_ignores() -> None:
+    labels = one(base(), "DaemonSet", "topogpu-device-plugin")["spec"]["template"]["metadata"]["labels"]
+    assert labels[keys.WEBHOOK] == keys.WEBHOOK_IGNORE
+
+
+@pytest.mark.usefixtures("chart")
+def test_with_all_nodes_returned_kube_scheduler_scores_and_asks_for_ours() -> None:
+    changed = render.render("", "--set", "scheduler.filterReturns=all,scheduler.preemption=false")
+    [extender] = scheduler_configuration(changed)["extenders"]
+    verbs = {key: value for key, value in extender.items() if key.endswith("Verb")}
+    assert verbs == {"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"}
+    assert extender_options(changed)["filter_returns"] == "all"
+
+
+def extender_options(manifests: list[Manifest]) -> dict[str, Any]:
+    spec = container(manifests, "topogpu-scheduler/extender").spec
+    return parsed([*spec["command"], *spec["args"]])
+
+
+@pytest.mark.usefixtures("chart")
+def test_the_extender_gets_its_settings_as_they_are_written() -> None:
+    given = "default-mem=5000000,legacy-metrics=true,gpu-scheduler-policy=topology-aware"
+    flags = ",".join(f"scheduler.settings.{one}" for one in given.split(","))
+    options = extender_options(render.render("", "--set", flags))
+    assert {name: options[name] for name in ("default_mem", "legacy_metrics", "gpu_scheduler_policy")} == {
+        "default_mem": "5000000",
+        "legacy_metrics": "true",
+        "gpu_scheduler_policy": "topology-aware",
+    }

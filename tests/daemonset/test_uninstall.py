@@ -1,0 +1,98 @@
+"""The manifest that cleans the nodes reaches whatever the daemon's manifest let the daemon write."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from daemonset import render
+from daemonset.render import Manifest
+from deviceplugin.removal.plan import annotations_of_ours
+from proto.annotations import keys
+from proto.kubernetes.objects import Node, ObjectMeta
+from simulation.apiserver import EmbeddedApiServer
+from tests.daemonset.shipped import base, container, one
+from tests.deviceplugin.gpus import NODE
+
+FOLDER = render.HERE / "uninstall"
+HOST = "/host"
+
+
+def uninstall() -> list[Manifest]:
+    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+    return [each for name in kustomization["resources"] for each in render.split((FOLDER / name).read_text())]
+
+
+def host_folders(pod: Any, spec: Any) -> dict[str, str]:
+    """Where a container has the host's folders that it may write: mount path by the host's."""
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = [mount for mount in spec["volumeMounts"] if mount["name"] in paths and not mount.get("readOnly")]
+    return {paths[mount["name"]]: mount["mountPath"] for mount in mounts}
+
+
+def written_by_the_daemon() -> set[str]:
+    """In the base, and where HAMi-core is installed."""
+    daemon = container(base(), "topogpu-device-plugin/device-plugin")
+    component = yaml.safe_load((render.HERE / "components/hami-core/device-plugin.yaml").read_text())
+    hami_core = component["spec"]["template"]["spec"]
+    return {
+        *host_folders(daemon.pod, daemon.spec),
+        *(path for spec in hami_core["containers"] for path in host_folders(hami_core, spec)),
+    }
+
+
+def test_every_folder_that_the_daemon_writes_is_mounted_where_it_is_looked_for() -> None:
+    cleaner = container(uninstall(), "topogpu-uninstall/uninstall-node")
+    mounted = host_folders(cleaner.pod, cleaner.spec)
+    assert all(there == HOST + here for here, there in mounted.items())
+    assert f"--host-root={HOST}" in cleaner.spec["args"]
+    reached = {path for path in written_by_the_daemon() for folder in mounted if f"{path}/".startswith(f"{folder}/")}
+    assert reached == written_by_the_daemon() != set()
+
+
+def test_it_runs_where_the_daemon_ran_with_its_image_and_name() -> None:
+    daemon, cleaner = (
+        container(manifests, name)
+        for manifests, name in (
+            (base(), "topogpu-device-plugin/device-plugin"),
+            (uninstall(), "topogpu-uninstall/uninstall-node"),
+        )
+    )
+    for key in ("serviceAccountName", "nodeSelector", "affinity"):
+        assert cleaner.pod[key] == daemon.pod[key]
+    assert {spec["image"] for spec in (*cleaner.pod["initContainers"], *cleaner.pod["containers"])} == {
+        daemon.spec["image"]
+    }
+    account = one(base(), "ServiceAccount", "topogpu-device-plugin")["metadata"]
+    ours = one(uninstall(), "ServiceAccount", "topogpu-device-plugin")["metadata"]
+    assert (ours["name"], ours["namespace"]) == (account["name"], account["namespace"])
+
+
+def test_the_daemons_policy_lets_it_take_away_what_it_takes_away() -> None:
+    policy = one(base(), "ValidatingAdmissionPolicy", "topogpu-device-plugin-nodes")
+    told = " ".join(rule["expression"] for rule in policy["spec"]["validations"])
+    everything = {keys.NODE_REGISTER: "", keys.NODE_SCORE: "", keys.NODE_ALLOCATION: "", keys.NODE_HANDSHAKE: ""}
+    node = Node(metadata=ObjectMeta(annotations={**everything, keys.NODE_LOCK: "l", keys.NODE_LOCK_UID: "l,uid"}))
+    assert len(annotations_of_ours(node)) == 6
+    assert all(f"'{key}'" in told for key in annotations_of_ours(node))
+
+
+async def test_its_role_is_what_the_command_asks_for(tmp_path: Path) -> None:
+    cleaner = container(uninstall(), "topogpu-uninstall/uninstall-node").spec
+    async with EmbeddedApiServer() as server:
+        annotations = {keys.NODE_ALLOCATION: "slots"}
+        server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "annotations": annotations}})
+        (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+        _, *words = cleaner["command"]
+        arguments = [argument.replace(HOST, str(tmp_path)) for argument in cleaner["args"]]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *words, *arguments),
+            env={"NODE_NAME": NODE, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        assert await process.wait() == 0
+        asked = {(request.verb, request.resource) for request in server.requests}
+    rules = one(uninstall(), "ClusterRole", "topogpu-uninstall")["rules"]
+    assert asked == {(verb, resource) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
