@@ -6,14 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.allocation.slots import SLOT_KIND, slot_file, slot_of_file
+from deviceplugin.allocation.slots import SLOT_KIND, TRIAL_FILE, slot_file, slot_of_file
 from deviceplugin.container.atomic_file import write_atomically
 from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, missing_sentence
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, CannotWriteSpec, spec_files
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits, with_devices
 from deviceplugin.container.edits import ContainerEdits
-
-_TRIAL = ".topogpu-trial"
 
 
 class SlotFiles:
@@ -25,7 +23,7 @@ class SlotFiles:
 
     def problem(self) -> str:
         """Why no spec can be written, empty when one can."""
-        trial = self._directory / _TRIAL
+        trial = self._directory / TRIAL_FILE
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             write_atomically(trial, b"{}")

@@ -11,6 +11,8 @@ from deviceplugin.container.cdi import spec_file_name
 from proto.devices import ContainerShares, DeviceShare
 
 SLOT_KIND = "topogpu.io/slot"
+TRIAL_FILE = ".topogpu-trial"
+"""Written and removed again, to see whether the folder takes specs."""
 _HASH_LENGTH = 32
 _BEFORE, _AFTER = spec_file_name(SLOT_KIND, "/").split("/")
 

@@ -12,6 +12,7 @@ _COMMANDS = {
     "install-hook": ("deviceplugin.cli.install_hook", "Install HAMi-core on this node, or bring it up to date."),
     "doctor": ("deviceplugin.cli.doctor", "Say what keeps this node from serving its GPUs, and what to do."),
     "allocations": ("deviceplugin.cli.allocations", "List who holds which GPU replicas, and whether everybody agrees."),
+    "uninstall-node": ("deviceplugin.cli.uninstall_node", "Remove what the daemon wrote for this node."),
     "devices": ("deviceplugin.cli.devices", "List the GPUs of this machine as they would be advertised."),
 }
 

@@ -8,18 +8,15 @@ and a crash at any moment leaves either the old or the new installation.
 import fcntl
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.container.atomic_file import sync_directory, write_atomically
+from deviceplugin.container.hook_names import CONTAINERS, LIBRARY, OPTIONAL, PRELOAD, is_installed_library, library_name
 
 KEPT_LIBRARIES = 2
-_LIBRARY = "libvgpu.so"
-_OURS = re.compile(r"libvgpu\.so\.[0-9a-f]{16}")
-_OPTIONAL = {"license": 0o644, "vgpuvalidator": 0o755}
 _HEADER_BYTES = 64
 _SHARED_OBJECT = 3
 _MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -49,15 +46,15 @@ def install_hook(source: Path, root: Path, *, machine: str, keep: int = KEPT_LIB
     library, content = _read_library(source, machine)
     folder = root / "vgpu"
     try:
-        (folder / "containers").mkdir(parents=True, exist_ok=True)
+        (folder / CONTAINERS).mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            name = f"{_LIBRARY}.{hashlib.sha256(content).hexdigest()[:16]}"
+            name = library_name(hashlib.sha256(content).hexdigest())
             changed = [name] if _put(folder / name, content, 0o644) else []
-            changed += [name for name, mode in _OPTIONAL.items() if _copy(library.parent / name, folder / name, mode)]
-            if _put(folder / "ld.so.preload", f"{folder}/{_LIBRARY}\n".encode(), 0o644):
-                changed.append("ld.so.preload")
-            if _switch(folder / _LIBRARY, name):
-                changed.append(_LIBRARY)
+            changed += [name for name, mode in OPTIONAL.items() if _copy(library.parent / name, folder / name, mode)]
+            if _put(folder / PRELOAD, f"{folder}/{LIBRARY}\n".encode(), 0o644):
+                changed.append(PRELOAD)
+            if _switch(folder / LIBRARY, name):
+                changed.append(LIBRARY)
             removed = _collect(folder, name, keep)
     except OSError as error:
         place = error.filename or folder
@@ -85,10 +82,10 @@ def library_problem(content: bytes, machine: str) -> str:
 
 def _read_library(source: Path, machine: str) -> tuple[Path, bytes]:
     """`libvgpu.so`, or the only file with a version after that name, as HAMi's image has it."""
-    plain = source / _LIBRARY
-    found = [plain] if plain.exists() else sorted(source.glob(f"{_LIBRARY}.*"))
+    plain = source / LIBRARY
+    found = [plain] if plain.exists() else sorted(source.glob(f"{LIBRARY}.*"))
     if len(found) != 1:
-        problem = f"several libraries: {', '.join(path.name for path in found)}" if found else f"no {_LIBRARY}"
+        problem = f"several libraries: {', '.join(path.name for path in found)}" if found else f"no {LIBRARY}"
         raise CannotInstall(f"{source} holds {problem}; name the folder that holds one HAMi-core library.")
     try:
         content = found[0].read_bytes()
@@ -96,7 +93,7 @@ def _read_library(source: Path, machine: str) -> tuple[Path, bytes]:
         raise CannotInstall(f"{found[0]} cannot be read: {error.strerror}.") from error
     problem = library_problem(content, machine)
     if problem:
-        raise CannotInstall(f"{found[0]} {problem}; name the folder that holds HAMi-core's {_LIBRARY}.")
+        raise CannotInstall(f"{found[0]} {problem}; name the folder that holds HAMi-core's {LIBRARY}.")
     return found[0], content
 
 
@@ -144,7 +141,7 @@ def _switch(link: Path, name: str) -> bool:
 
 def _collect(folder: Path, current: str, keep: int) -> tuple[str, ...]:
     """Only names this installer makes, never HAMi's."""
-    earlier = [path for path in folder.iterdir() if _OURS.fullmatch(path.name) and path.name != current]
+    earlier = [path for path in folder.iterdir() if is_installed_library(path.name) and path.name != current]
     earlier.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in earlier[keep:]:
         path.unlink()

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -169,8 +169,11 @@ async def daemon(
     faults: Sequence[Fault] = (),
     library: Path | None = None,
     ready: bool = True,
+    under: Callable[[Path], Sequence[str]] = lambda root: (),
 ) -> AsyncIterator[DaemonRig]:
-    """With `ready` it has registered and reported when the block begins."""
+    """With `ready` it has registered and reported when the block begins. `under`: the words before the daemon's
+    command, for the folder that it may write to.
+    """
     library = library or build_library()
     async with AsyncExitStack() as stack:
         root = Path(await stack.enter_async_context(kubelet_root()))
@@ -188,7 +191,7 @@ async def daemon(
         own += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]
         own += ["--metrics-bind-address", "127.0.0.1:0"]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "deviceplugin", "run", *own, *flags),
+            *(*under(root), sys.executable, "-m", "deviceplugin", "run", *own, *flags),
             env={**os.environ, "TOPOGPU_FAKE_NVML_MACHINE": str(root / "machine")},
             stderr=asyncio.subprocess.PIPE,
         )

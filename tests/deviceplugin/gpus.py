@@ -46,7 +46,7 @@ def bound_pod(
     name: str, shares: PodShares, *, phase: str = "Pending", init: int = 0, changed: dict[str, str] | None = None
 ) -> Pod:
     """One container for each entry of `shares`, the first `init` of them init containers."""
-    containers = [Container(name=f"c{position}") for position in range(len(shares))]
+    containers = [Container(name=f"c{position}", image="work") for position in range(len(shares))]
     return Pod(
         metadata=ObjectMeta(
             name=name, namespace="default", uid=f"uid-{name}", annotations=bound_annotations(shares) | (changed or {})

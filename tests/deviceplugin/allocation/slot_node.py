@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ RESOURCE = "nvidia.com/gpu"
 class Node:
     server: EmbeddedApiServer
     kubelet: KubeletStandIn
-    command: tuple[str, ...]
+    options: tuple[str, ...]
     environment: Mapping[str, str]
     daemon: asyncio.subprocess.Process
 
@@ -68,7 +68,7 @@ class Node:
         await self.daemon.wait()
 
     async def start(self) -> None:
-        self.daemon = await _daemon(self.command, self.environment)
+        self.daemon = await _daemon(self.options, self.environment)
 
     def bind(self, name: str, gpu: int) -> str:
         """A pod whose one container was decided for this GPU; its UID."""
@@ -106,8 +106,13 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(runtime_version: str = "simulated://1") -> AsyncIterator[Node]:
-    """4 A100 80 GB. The daemon chooses by the runtime's version whether it serves by slots."""
+async def running_node(
+    runtime_version: str = "simulated://1", *, before: Callable[[EmbeddedApiServer, Path], None] = lambda *_: None
+) -> AsyncIterator[Node]:
+    """4 A100 80 GB. The daemon chooses by the runtime's version whether it serves by slots.
+
+    `before` is called with the API server and the node's root once kubelet runs, before the daemon starts.
+    """
     library = build_library()
     async with AsyncExitStack() as stack:
         root = Path(await stack.enter_async_context(kubelet_root()))
@@ -133,9 +138,9 @@ async def running_node(runtime_version: str = "simulated://1") -> AsyncIterator[
         flags = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
         flags += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]
         flags += ["--cdi-directory", str(root / "cdi"), "--metrics-bind-address", ""]
-        command = (sys.executable, "-m", "deviceplugin", "run", *flags)
         environment = {**os.environ, "TOPOGPU_FAKE_NVML_MACHINE": str(root / "machine")}
-        node = Node(server, kubelet, command, environment, await _daemon(command, environment))
+        before(server, root)
+        node = Node(server, kubelet, tuple(flags), environment, await _daemon(flags, environment))
         try:
             await node.ready()
             yield node
@@ -149,5 +154,9 @@ def is_by_slots(node: Node) -> bool:
     return node.annotations().get(NODE_ALLOCATION) == "slots"
 
 
-async def _daemon(command: tuple[str, ...], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(*command, env=dict(environment), stderr=asyncio.subprocess.DEVNULL)
+async def _daemon(options: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "deviceplugin", "run", *options),
+        env=dict(environment),
+        stderr=asyncio.subprocess.DEVNULL,
+    )

@@ -18,8 +18,7 @@ from tests.deviceplugin.gpus import share
 
 async def listing(node: Node, *more: str) -> tuple[int, str]:
     """Exit status and output, with the daemon's own options."""
-    options = node.command[node.command.index("run") + 1 :]
-    arguments = ["allocations", *options, *more]
+    arguments = ["allocations", *node.options, *more]
     result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
     return result.exit_code, result.output
 

@@ -29,16 +29,20 @@ def test_a_node_without_a_name_cannot_be_looked_for() -> None:
     assert judge_node(None, "").state is State.SKIPPED
 
 
+EVENTS = Right("create", "events", "default")
+
+
 def test_missing_rights_are_named_as_the_rules_that_grant_them() -> None:
     granted = dict.fromkeys(DAEMON_RIGHTS, True)
-    denied = granted | {Right("patch", "pods"): False, Right("list", "pods"): False, Right("create", "events"): False}
+    denied = granted | {Right("patch", "pods"): False, Right("list", "pods"): False, EVENTS: False}
     assert judge_rights(granted).state is State.OK
     assert judge_rights({}).state is State.SKIPPED
     assert judge_rights(denied) == Finding(
         "RBAC",
         State.PROBLEM,
-        "Not allowed: list pods, patch pods and create events.",
+        "Not allowed: list pods, patch pods and create events in namespace default.",
         "Add to the ClusterRole of the daemon's service account (or the user of the kubeconfig): "
-        '{apiGroups: [""], resources: [pods], verbs: [list, patch]}, '
+        '{apiGroups: [""], resources: [pods], verbs: [list, patch]}; '
+        "Add to the Role in namespace default of the daemon's service account (or the user of the kubeconfig): "
         '{apiGroups: [""], resources: [events], verbs: [create]}',
     )

@@ -1,6 +1,5 @@
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from prometheus_client.metrics_core import Metric
@@ -10,7 +9,6 @@ from deviceplugin.metrics.families import MOST_VGPUS
 from deviceplugin.metrics.metrics import Metrics
 from tests.deviceplugin.metrics_view import MIB, NOW, busy_metrics, page, pod, sample, view
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 VGPU = {
     "namespace": "ml",
     "pod": "train",
@@ -154,18 +152,3 @@ def test_words_for_health_events_do_not_multiply() -> None:
     kinds = samples(metrics.exposition(view(), None, None).decode(), "topogpu_health_events_total")
     assert len(kinds) == 33
     assert ({"kind": "other"}, 68) in kinds
-
-
-def test_the_document_lists_every_metric_with_its_labels() -> None:
-    """The process's own are Prometheus' everywhere, and left out."""
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    told = [(name, kind, tuple(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows]
-    assert told == [
-        (name + "_total" * (family.type == "counter"), family.type, labels(family), family.documentation)
-        for name, family in families(page()).items()
-        if not name.startswith("process_")
-    ]
-
-
-def labels(family: Metric) -> tuple[str, ...]:
-    return tuple(label for label in family.samples[0].labels if label not in {"zone", "le"})

@@ -1,0 +1,136 @@
+"""`topogpu-device-plugin uninstall-node`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import click
+
+from deviceplugin.cli.build import kubelet_settings
+from deviceplugin.cli.options import configuration_options, read_configuration
+from deviceplugin.configuration.table import Configuration
+from deviceplugin.container.cdi_files import CDI_DIRECTORIES
+from deviceplugin.container.hook import LOCK_DIRECTORY
+from deviceplugin.diagnosis.containers import CDI_STRATEGIES
+from deviceplugin.removal.cluster import read_node, read_pods, remove_annotations
+from deviceplugin.removal.files import find, remove
+from deviceplugin.removal.plan import Folders, Ours, annotations_of_ours, paths_of_ours, refusals
+from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.objects import Node, Pod
+
+_API_SECONDS = 10.0
+_USER_AGENT = "topogpu-device-plugin"
+_NO_ANSWER = (ApiError, ApiUnreachable, ApiServerUnconfigured)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    node: Node | None = None
+    pods: Collection[Pod] = ()
+    problem: str = ""
+
+
+@click.command("uninstall-node")
+@configuration_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option(
+    "--force", is_flag=True, help="Remove it although pods have GPUs, a plugin serves or nobody can be asked."
+)
+@click.option(
+    "--host-root", metavar="DIR", default="", help="Where the host's root is mounted; the host's own by default."
+)
+def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str | None) -> None:
+    """Remove what the daemon wrote for this node.
+
+    The annotations of the Node, the CDI specs, HAMi-core as install-hook put it there, the folders of its containers,
+    and a plugin's socket that was left behind. What others wrote stays. Run it with the daemon's options, once the
+    daemon is gone. What is gone already is no mistake: a second run finds nothing.
+
+    Exit status: 0 when nothing of ours is left, 1 when it was refused or something could not be removed.
+    """
+    configuration = read_configuration(given).configuration
+    if not configuration.node_name:
+        raise click.UsageError("Give --node-name: it says whose annotations are removed.")
+    problems = asyncio.run(_uninstall(configuration, host_root.rstrip("/"), dry_run=dry_run, force=force))
+    if problems:
+        raise click.ClickException("\n".join(problems))
+
+
+async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: bool, force: bool) -> Sequence[str]:
+    """What is in the way, or went wrong."""
+    folders, ours = _folders(configuration, host_root), _ours(configuration)
+    try:
+        found = find(folders, ours)
+    except OSError as error:
+        return (f"{error.filename} cannot be read: {error.strerror}. Run this as root.",)
+    cluster = await _ask(configuration)
+    paths = paths_of_ours(folders, found, ours)
+    in_the_way = [cluster.problem] if cluster.problem else []
+    in_the_way += refusals(configuration.node_name, cluster.pods, found, configuration.resource_name)
+    if dry_run:
+        _tell("Would remove", configuration, annotations_of_ours(cluster.node) if cluster.node else (), paths)
+        return in_the_way
+    if in_the_way and not force:
+        return [*in_the_way, "Nothing was removed; --force removes what can be reached all the same."]
+    keys, problem = await _take_annotations(configuration)
+    kept = remove(paths, folders.hook)
+    _tell("Removed", configuration, keys, [path for path in paths if path not in kept])
+    problems = [*([problem] if problem else []), *kept.values()]
+    if not (problems or keys or paths):
+        click.echo("Nothing of ours is left.")
+    return problems
+
+
+async def _ask(configuration: Configuration) -> _Cluster:
+    name = configuration.node_name
+    try:
+        async with _api_server(configuration) as api:
+            node, pods = await read_node(api, name), await read_pods(api, name)
+    except _NO_ANSWER as error:
+        return _Cluster(problem=f"Which pods have GPUs of node {name} cannot be known: {str(error).rstrip('.')}.")
+    if node is None:
+        click.echo(f"There is no node {name} in the cluster.")
+    return _Cluster(node=node, pods=pods)
+
+
+async def _take_annotations(configuration: Configuration) -> tuple[Sequence[str], str]:
+    """The keys that were removed, and what went wrong."""
+    try:
+        async with _api_server(configuration) as api:
+            return await remove_annotations(api, configuration.node_name), ""
+    except _NO_ANSWER as error:
+        return (), f"The annotations of node {configuration.node_name} are still there: {str(error).rstrip('.')}."
+
+
+@asynccontextmanager
+async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
+    api = await ApiServer.connect(
+        configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=_USER_AGENT
+    )
+    try:
+        yield api
+    finally:
+        await api.close()
+
+
+def _tell(done: str, configuration: Configuration, keys: Sequence[str], paths: Sequence[str]) -> None:
+    for key in keys:
+        click.echo(f"{done} annotation {key} of node {configuration.node_name}.")
+    for path in paths:
+        click.echo(f"{done} {path}.")
+
+
+def _folders(configuration: Configuration, host_root: str) -> Folders:
+    return Folders(
+        slots=host_root + configuration.cdi_directory,
+        specs=host_root + CDI_DIRECTORIES[-1],
+        hook=f"{host_root}{configuration.hook_path}/vgpu",
+        locks=host_root + LOCK_DIRECTORY,
+        plugins=f"{host_root}{kubelet_settings(configuration).root}/device-plugins",
+    )
+
+
+def _ours(configuration: Configuration) -> Ours:
+    generates = not CDI_STRATEGIES.isdisjoint(configuration.device_list_strategy)
+    return Ours(endpoint=kubelet_settings(configuration).endpoint, cdi_kind=configuration.cdi_kind if generates else "")

@@ -1,0 +1,35 @@
+"""The names of HAMi-core's files below `<hook path>/vgpu`, and which of them our installer gave."""
+
+import re
+from collections.abc import Collection
+
+LIBRARY = "libvgpu.so"
+PRELOAD = "ld.so.preload"
+OPTIONAL = {"license": 0o644, "vgpuvalidator": 0o755}
+"""Installed with these modes where the build has them."""
+CONTAINERS = "containers"
+_OURS = re.compile(r"libvgpu\.so\.[0-9a-f]{16}")
+_DIGITS = 16
+
+
+def library_name(digest: str) -> str:
+    """Of the library with this content; `digest` is its SHA-256 in hexadecimal."""
+    return f"{LIBRARY}.{digest[:_DIGITS]}"
+
+
+def is_installed_library(name: str) -> bool:
+    """One of ours, never one of HAMi's, which end in its version."""
+    return _OURS.fullmatch(name) is not None
+
+
+def installed_names(names: Collection[str]) -> tuple[str, ...]:
+    """Those of the names in the folder that our installer made, the link before what it leads to.
+
+    Where a library of HAMi's own installer lies too, the files that both installers write under one name are left.
+    """
+    libraries = sorted(filter(is_installed_library, names))
+    if not libraries:
+        return ()
+    hamis = any(name.startswith(f"{LIBRARY}.") and not is_installed_library(name) for name in names)
+    shared = [] if hamis else [name for name in (PRELOAD, *OPTIONAL) if name in names]
+    return (*([LIBRARY] if LIBRARY in names else []), *libraries, *shared)

@@ -1,0 +1,1 @@
+"""What the daemon leaves on a node, and taking it away."""

@@ -1,0 +1,46 @@
+"""Edge to the API server: the Node and the pods bound to it, and taking our annotations off the Node."""
+
+from collections.abc import Sequence
+
+from deviceplugin.removal.plan import annotations_of_ours
+from proto.kubernetes.client import ApiError, ApiServer
+from proto.kubernetes.objects import NODES, PODS, Node, Pod
+
+_NOT_FOUND = 404
+_CONFLICT = 409
+_ATTEMPTS = 5
+
+
+async def read_node(api: ApiServer, name: str) -> Node | None:
+    """None when there is no such Node. Raises ApiError or ApiUnreachable."""
+    try:
+        return await api.get(NODES, name)
+    except ApiError as error:
+        if error.status == _NOT_FOUND:
+            return None
+        raise
+
+
+async def read_pods(api: ApiServer, node_name: str) -> Sequence[Pod]:
+    """Those bound to the node. Raises ApiError or ApiUnreachable."""
+    return (await api.list_page(PODS, field_selector=f"spec.nodeName={node_name}", limit=0)).items
+
+
+async def remove_annotations(api: ApiServer, name: str) -> tuple[str, ...]:
+    """The keys that were removed, of the Node as it is at that moment. Raises ApiError or ApiUnreachable."""
+    for attempt in range(_ATTEMPTS):
+        node = await read_node(api, name)
+        keys = () if node is None else annotations_of_ours(node)
+        if node is None or not keys:
+            return ()
+        metadata = {"annotations": dict.fromkeys(keys), "resourceVersion": node.metadata.resource_version}
+        try:
+            await api.patch(NODES, name, {"metadata": metadata})
+            return keys
+        except ApiError as error:
+            # Somebody else wrote the Node meanwhile, perhaps a new lock: look again.
+            if error.status == _NOT_FOUND:
+                return ()
+            if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
+                raise
+    return ()

@@ -1,0 +1,42 @@
+"""Edge to the node's files: what lies in the daemon's folders, and its removal."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple
+from pathlib import Path
+
+from deviceplugin.diagnosis.kubelet import SocketState
+from deviceplugin.examination.node import examine_socket
+from deviceplugin.removal.plan import Folders, Found, Ours, is_plugin_socket
+
+
+def find(folders: Folders, ours: Ours) -> Found:
+    """Raises OSError for a folder that is there and cannot be read."""
+    names = {folder: tuple(os.listdir(folder)) for folder in set(astuple(folders)) if os.path.isdir(folder)}
+    sockets = (f"{folders.plugins}/{name}" for name in names.get(folders.plugins, ()) if is_plugin_socket(name, ours))
+    served = tuple(path for path in sockets if examine_socket(path).state is SocketState.CONNECTS)
+    return Found(names=names, served=served)
+
+
+def remove(paths: Sequence[str], emptied: str) -> Mapping[str, str]:
+    """A sentence for each path that is still there. The folder `emptied` goes too, if nothing is left in it."""
+    kept = {}
+    for path in paths:
+        try:
+            _remove(path)
+        except OSError as error:
+            kept[path] = f"{error.filename or path} cannot be removed: {error.strerror or error}."
+    with suppress(OSError):
+        Path(emptied).rmdir()
+    return kept
+
+
+def _remove(path: str) -> None:
+    """Never through a symbolic link: tenants write in some of these folders. What is gone already is fine."""
+    with suppress(FileNotFoundError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)

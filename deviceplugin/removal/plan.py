@@ -1,0 +1,141 @@
+"""What a daemon of ours left on a node, out of all that lies there, and whether it may go."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from deviceplugin.allocation.decided import containers_of, pod_name
+from deviceplugin.allocation.slots import TRIAL_FILE, slot_of_file
+from deviceplugin.container.cdi import spec_file_name
+from deviceplugin.container.hook_names import CONTAINERS, installed_names
+from deviceplugin.machine.discovery import MIG_RESOURCE_PREFIX
+from proto.annotations.keys import (
+    NODE_ALLOCATION,
+    NODE_HANDSHAKE,
+    NODE_LOCK,
+    NODE_LOCK_UID,
+    NODE_REGISTER,
+    NODE_SCORE,
+)
+from proto.annotations.node_handshake import HandshakeState, decode_handshake
+from proto.annotations.node_lock import decode_lock_uid
+from proto.kubernetes.objects import Container, Node, Pod
+from proto.quantity import QuantityError, integer_quantity
+
+_ENDED = ("Succeeded", "Failed")
+_MIG_SOCKETS = "nvidia-mig-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where a daemon with these settings writes."""
+
+    slots: str
+    """The CDI specs of slots."""
+    specs: str
+    """The CDI spec of the GPUs themselves."""
+    hook: str
+    """HAMi-core."""
+    locks: str
+    """HAMi-core's lock files."""
+    plugins: str
+    """Kubelet's device plugins' sockets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The names in each folder; none for a folder that is not there. `served` are sockets somebody listens on."""
+
+    names: Mapping[str, Collection[str]]
+    served: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """Which names the daemon's settings make it use; no `cdi_kind` where it generates no spec of the GPUs."""
+
+    endpoint: str
+    """The plugin's socket."""
+    cdi_kind: str = ""
+
+
+def paths_of_ours(folders: Folders, found: Found, ours: Ours) -> tuple[str, ...]:
+    """What is to be removed, with all that is in it, in this order. A socket that is served is not."""
+
+    def chosen(folder: str, is_ours: Callable[[str], bool]) -> list[str]:
+        return [f"{folder}/{name}" for name in sorted(found.names.get(folder, ())) if is_ours(name)]
+
+    hook = found.names.get(folders.hook, ())
+    return (
+        *(
+            path
+            for path in chosen(folders.plugins, lambda name: is_plugin_socket(name, ours))
+            if path not in found.served
+        ),
+        *chosen(folders.slots, _is_slot_file),
+        *chosen(folders.specs, lambda name: bool(ours.cdi_kind) and _settled(name) == spec_file_name(ours.cdi_kind)),
+        *chosen(folders.hook, lambda name: name == CONTAINERS or name != _settled(name)),
+        *(f"{folders.hook}/{name}" for name in installed_names(hook)),
+        *([folders.locks] if folders.locks in found.names else []),
+    )
+
+
+def annotations_of_ours(node: Node) -> tuple[str, ...]:
+    """The keys to remove. What HAMi's plugin writes too is ours where our own key stands beside it: they are written
+    at once. A person's cordon stays, and so does a lock that no scheduler of ours has signed.
+    """
+    annotations = node.metadata.annotations
+    keys: list[str] = []
+    if NODE_ALLOCATION in annotations:
+        keys += [NODE_REGISTER, NODE_SCORE, NODE_ALLOCATION]
+        if decode_handshake(annotations.get(NODE_HANDSHAKE, "")).state is HandshakeState.REPORTED:
+            keys.append(NODE_HANDSHAKE)
+    if decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, "")):
+        keys.append(NODE_LOCK)
+    return tuple(key for key in (*keys, NODE_LOCK_UID) if key in annotations)
+
+
+def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str) -> tuple[str, ...]:
+    """Why nothing may be removed yet, a sentence each."""
+    holders = sorted(pod_name(pod) for pod in pods if _holds_gpus(pod, resource))
+    told = []
+    if holders:
+        told.append(
+            f"Pods on node {node_name} still have GPUs: {', '.join(holders)}. Drain the node or wait for them; "
+            "what is removed under a pod cannot be restored, and its containers cannot be restarted."
+        )
+    told += [
+        f"A device plugin still serves {path}. Stop it first: remove the daemon's DaemonSet, or end its process."
+        for path in sorted(found.served)
+    ]
+    return tuple(told)
+
+
+def _holds_gpus(pod: Pod, resource: str) -> bool:
+    return pod.status.phase not in _ENDED and any(_asks(container, resource) for container in containers_of(pod))
+
+
+def _asks(container: Container, resource: str) -> bool:
+    """An amount that cannot be read counts."""
+    asked = {**container.resources.requests, **container.resources.limits}
+    for name, amount in asked.items():
+        if name == resource or name.startswith(MIG_RESOURCE_PREFIX):
+            try:
+                if integer_quantity(amount):
+                    return True
+            except QuantityError:
+                return True
+    return False
+
+
+def is_plugin_socket(name: str, ours: Ours) -> bool:
+    return name == ours.endpoint or (name.startswith(_MIG_SOCKETS) and name.endswith(".sock"))
+
+
+def _is_slot_file(name: str) -> bool:
+    return name == TRIAL_FILE or slot_of_file(_settled(name)) is not None
+
+
+def _settled(name: str) -> str:
+    """The name a file was to get that a crash left half written."""
+    half_written = name.startswith(".") and name.endswith(".new")
+    return name[1 : -len(".new")] if half_written else name
