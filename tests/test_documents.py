@@ -1,20 +1,25 @@
-"""What README and docs say exists, exists."""
+"""What README and docs say exists, exists; what they say to type is typed."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from deviceplugin.cli import main as device_plugin
 from scheduler_ext.cli import main as scheduler
 from simulation.cli import main as sim
+from tests.documented_commands import NOT_RUN, RUN, Shown, fences, is_shown, samples, shown_commands, typed
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PROGRAMS_IN = ("deviceplugin", "scheduler_ext")
 PROGRAMS: dict[str, click.Command] = {
     "topogpu-device-plugin": device_plugin,
     "topogpu-scheduler": scheduler,
@@ -29,7 +34,9 @@ def _ids(path: Path) -> str:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_ids)
 def test_every_path_in_backticks_and_every_link_leads_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    paths = re.findall(r"`((?:proto|deviceplugin|scheduler_ext|simulation|tests|docs)/[\w./-]*)`", text)
+    paths = re.findall(
+        r"`((?:proto|deviceplugin|scheduler_ext|simulation|tests|docs|daemonset|benchmarks)/[\w./-]*)`", text
+    )
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     missing = [path for path in paths if not (ROOT / path).exists()]
     assert not missing + [link for link in links if not (document.parent / link).exists()]
@@ -38,7 +45,7 @@ def test_every_path_in_backticks_and_every_link_leads_somewhere(document: Path) 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_ids)
 def test_every_command_shown_has_the_sub_command_and_options_it_is_shown_with(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    shown = re.findall(rf"^[#$|] *`?({'|'.join(PROGRAMS)}) ([a-z][a-z-]*)([^`#\n]*)", text, re.MULTILINE)
+    shown = re.findall(rf"^ *[#$|] *`?({'|'.join(PROGRAMS)}) ([a-z][a-z-]*)([^`#\n]*)", text, re.MULTILINE)
     for program, command, arguments in shown:
         answer = CliRunner().invoke(PROGRAMS[program], [command, "--help"])
         assert answer.exit_code == 0, f"{program} {command}: {answer.output}"
@@ -48,8 +55,75 @@ def test_every_command_shown_has_the_sub_command_and_options_it_is_shown_with(do
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_ids)
 def test_every_make_target_shown_exists(document: Path) -> None:
-    targets = set(re.findall(r"^[$] make (\w+)", document.read_text(encoding="utf-8"), re.MULTILINE))
-    assert targets <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"(?:^ *[$] |`)make ([\w-]+)", document.read_text(encoding="utf-8"), re.MULTILINE))
+    assert targets <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_ids)
+def test_no_command_hides_in_a_block_without_prompts(document: Path) -> None:
+    languages = {language for language, _ in fences(document.read_text(encoding="utf-8"))}
+    assert not languages & {"sh", "bash", "shell"}, "use ```console and the prompts $ and #, so that commands are run"
+
+
+COMMANDS: dict[Shown, Path] = {}
+"""Each once, with the first document that shows it."""
+for _document in DOCUMENTS:
+    for _shown in shown_commands(_document.read_text(encoding="utf-8")):
+        COMMANDS.setdefault(_shown, _document)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param(shown, id=f"{_ids(document)}: {shown.command}")
+        for shown, document in COMMANDS.items()
+        if not shown.why_not_run
+    ],
+)
+def test_every_command_shown_does_what_is_shown(shown: Shown, working_folder: Path, path: str) -> None:
+    program = shown.command.split()[0]
+    assert program in RUN, f"{program}: say in tests/documented_commands.py that it is run, or why it is not"
+    if program != "eval" and shutil.which(program, path=path) is None:
+        pytest.skip(f"{program} is not installed")
+    answer = subprocess.run(
+        ["bash", "-ec", typed(shown.command, Path(sys.prefix))],
+        cwd=working_folder,
+        env={**os.environ, "PATH": path, "HOME": str(working_folder), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode != 0) == shown.fails, answer.stdout + answer.stderr
+    assert is_shown(shown.output, answer.stdout + answer.stderr), answer.stdout + answer.stderr
+
+
+def test_no_reason_for_not_running_a_command_is_left_over() -> None:
+    used = {shown.why_not_run for shown in COMMANDS}
+    assert {why for start, why in NOT_RUN.items() if start.startswith("topogpu")} <= used
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path) -> Path:
+    """The repository as a reader has it before them, and the files that commands name."""
+    for source in (*ROOT.iterdir(), *samples().iterdir()):
+        if not source.name.startswith(".") and source.name != "build":
+            (tmp_path / source.name).symlink_to(source)
+    return tmp_path
+
+
+@pytest.fixture
+def path() -> str:
+    """Our programs first, and the promtool that `make promtool` fetches last."""
+    fetched = Path.home() / ".cache/topogpu/promtool"
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], str(fetched)])
+
+
+def test_every_document_is_a_page_of_the_site() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    sections = [[entry] if isinstance(entry, str) else next(iter(entry.values())) for entry in site["nav"]]
+    assert sorted(page for pages in sections for page in pages) == sorted(
+        path.name for path in (ROOT / "docs").glob("*.md")
+    )
 
 
 @pytest.mark.parametrize("package", ["deviceplugin", "scheduler_ext", "simulation"])
@@ -58,3 +132,15 @@ def test_each_program_runs_as_a_module(package: str) -> None:
     answer = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert answer.returncode == 0, answer.stderr
     assert re.fullmatch(r"topogpu-[\w-]+, version \d+\.\d+\.\d+\n", answer.stdout)
+
+
+def test_what_troubleshooting_quotes_is_what_the_programs_say() -> None:
+    """Titles of doctor's findings, and the words in tables whose first column quotes an event."""
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| (?:the sentence has|it says|word) \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    rows = [row for table in tables for row in table.splitlines()[2:] if "kubelet's own words" not in row]
+    quoted = [word for row in rows for word in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    titles = re.findall(r"^\| \*\*([^*]+)\*\*", text, re.MULTILINE)
+    sources = [path.read_text(encoding="utf-8") for room in PROGRAMS_IN for path in (ROOT / room).rglob("*.py")]
+    assert [word for word in quoted + titles if not any(word in source for source in sources)] == []
+    assert (len(quoted) > 20, len(titles) > 20) == (True, True)

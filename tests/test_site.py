@@ -1,0 +1,31 @@
+"""The documents as a site."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_it_builds_without_a_warning_and_fetches_nothing_when_it_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="what builds the site is not installed: `make docs` installs it")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = [page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")]
+    fetched = r'<(?:script|img|iframe)[^>]* src="https?:[^"]*"|<link[^>]* rel="stylesheet"[^>]* href="https?:[^"]*"'
+    assert [found for page in pages for found in re.findall(fetched, page)] == []
+    assert len(pages) == len(list((ROOT / "docs").glob("*.md"))) + 1  # and the one for what is not there
+
+
+def test_a_link_out_of_the_documents_becomes_a_name() -> None:
+    page = runpy.run_path(str(ROOT / "docs/site.py"))["on_page_markdown"]
+    assert page("the [chart](../daemonset/chart) and [install](install.md)") == (
+        "the chart (`daemonset/chart`) and [install](install.md)"
+    )
