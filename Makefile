@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
+DOCUMENTS := $(VENV)/.documents
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto
 
-.PHONY: help demo test test-cluster check format stubs clean
+.PHONY: help demo test test-cluster check format stubs clean docs docs-metrics promtool manifests check-manifests image-check lock
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 $(RUNTIME): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "TopoGPU needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -24,6 +25,11 @@ $(DEVELOPMENT): $(RUNTIME)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+$(DOCUMENTS): $(RUNTIME)
+	@echo "installing what builds the site into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 	@$(BIN)/topogpu-sim demo $(ARGS)
 
@@ -32,7 +38,7 @@ test: $(DEVELOPMENT) ## the test suite
 
 test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go builds once
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
-	@$(BIN)/python -m pytest tests/cluster -m cluster -rs $(ARGS)
+	@$(BIN)/python -m pytest -m cluster -rs $(ARGS)
 
 check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs
 	@$(BIN)/ruff check .
@@ -47,10 +53,37 @@ format: $(DEVELOPMENT) ## reformat in place
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+docs: $(DOCUMENTS) ## the documents as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
+
+docs-metrics: $(DEVELOPMENT) ## regenerate the list of metrics
+	@mkdir -p build && $(BIN)/python -m tests.metrics_reference > build/metrics-reference.md && mv build/metrics-reference.md docs/
+
+PROMTOOL := $(HOME)/.cache/topogpu/promtool
+promtool: ## Prometheus' tool, which tests the alert rules, from Debian's or Ubuntu's package
+	@rm -rf build/prometheus && mkdir -p build/prometheus $(PROMTOOL)
+	@cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb .
+	@cp build/prometheus/usr/bin/promtool $(PROMTOOL)/ && $(PROMTOOL)/promtool --version
+
 STUBS_OUT ?= .
 stubs: $(DEVELOPMENT) ## regenerate the gRPC stubs from the .proto files
 	@PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I. --python_out=$(STUBS_OUT) --mypy_out=$(STUBS_OUT) \
 	  --grpc_python_out=$(STUBS_OUT) --mypy_grpc_out=$(STUBS_OUT) $(PROTOS)
+
+manifests: $(DEVELOPMENT) ## render daemonset/base and what overlays add to it from the chart, with Helm, which Go builds once
+	@$(BIN)/python -m daemonset.render
+
+check-manifests: $(DEVELOPMENT) ## base and overlays are what the chart renders; left out where neither Helm nor Go is at hand
+	@$(BIN)/python -m daemonset.render --check || test $$? -eq 3
+
+image-check: $(DEVELOPMENT) ## the Dockerfile's own steps, without a container engine: wheel, locked environment, bill of materials
+	@$(BIN)/python -m daemonset.image_check
+
+lock: $(DEVELOPMENT) ## pin the image's requirements anew, with hashes
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml -o daemonset/requirements.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header daemonset/build-requirements.in -o daemonset/build-requirements.lock
 
 clean: ## remove the virtual environment and everything built
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -14,9 +14,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -26,8 +27,6 @@ import click
 import msgspec
 import psutil
 from aiohttp import web
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.cluster import node_name
 from benchmarks.filter_chart import chart
@@ -45,6 +44,8 @@ ANSWER = b'{"Nodes":null,"NodeNames":["x"],"FailedNodes":null,"FailedAndUnresolv
 MIB = 1024 * 1024
 PAUSE_SECONDS = 0.003
 LONGEST_START_SECONDS = 120
+ROUNDS = 10
+"""Series take turns, so that what else the machine does slows all of them down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,29 +55,37 @@ class Ask:
     name: str
     gpus: int = 1
     memory_mib: int = 1024
-    annotations: dict[str, str] = field(default_factory=dict)
+    policy: str = ""
 
 
 FITS = Ask(name="fits")
 FITS_NOWHERE = Ask(name="fits nowhere", memory_mib=100_000)
-TOPOLOGY = Ask(name="4 GPUs, topology-aware", gpus=4, annotations={keys.GPU_POLICY: "topology-aware"})
+TOPOLOGY = Ask(name="4 GPUs, topology-aware", gpus=4, policy="topology-aware")
 ASKS = (FITS, FITS_NOWHERE, TOPOLOGY)
-FLOOR = "empty handler"
+FLOOR = Ask(name="empty handler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """Times in ms. `first_ms` is of the first pod of its shape, when nothing about the shape is known yet."""
 
-    nodes: int
-    pods: int
-    clients: int
-    ask: str
     first_ms: float
     p50_ms: float
     p99_ms: float
     cpu_ms: float
     rss_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One cluster. `rows` are by the number of clients and what was asked; `answer_ms` is of the first pod of all."""
+
+    nodes: int
+    pods: int
+    ready_seconds: float
+    ready_mib: float
+    answer_ms: float
+    rows: Mapping[tuple[int, Ask], Row]
 
 
 @click.command()
@@ -87,26 +96,21 @@ class Row:
 @click.option("--quick", is_flag=True, help="100 and 1000 nodes, 4 pods a node, 150 requests.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the p50 of one client at 4 pods a node here.")
 def main(*, nodes: str, pods: str, clients: str, requests: int, quick: bool, svg: Path | None) -> None:
-    """Print a table of `/filter` over HTTP, names only, with the floor of the transport in the same run."""
+    """Print Markdown tables of `/filter` over HTTP, names only, with the floor of the transport in the same run."""
     if quick:
         nodes, pods, requests = "100,1000", "4", 150
-    rows: list[Row] = []
-    table = Table(
-        "nodes", "pods a node", "clients", "pod", "first ms", "p50 ms", "p99 ms", "CPU ms", "RSS MiB", title="/filter"
-    )
+    numbers, found = _numbers(clients), []
     for pods_a_node in _numbers(pods):
         for size in _numbers(nodes):
-            found, started = _measured(size, pods_a_node, _numbers(clients), requests)
-            for row in found:
-                table.add_row(*_cells(row))
-            table.add_section()
-            rows += found
-            click.echo(f"{size} nodes, {pods_a_node} pods a node: {started}", err=True)
-    Console(width=120).print(table)
-    if svg is not None:
+            click.echo(f"{size} nodes, {pods_a_node} pods a node …", err=True)
+            found.append(_measured(size, pods_a_node, numbers, requests))
+    for number in numbers:
+        _print(f"Clients: {number}", HEAD, [_cells(each, number) for each in found])
+    _print("Start", START_HEAD, [_start_cells(each) for each in found])
+    if svg is not None and 1 in numbers:
         lines = {
-            name: {row.nodes: row.p50_ms for row in rows if (row.ask, row.clients, row.pods) == (name, 1, 4)}
-            for name in (FLOOR, *(ask.name for ask in ASKS))
+            ask.name: {each.nodes: each.rows[1, ask].p50_ms for each in found if each.pods == 4}
+            for ask in (FLOOR, *ASKS)
         }
         svg.write_text(chart(lines))
 
@@ -115,68 +119,102 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    times = (row.first_ms, row.p50_ms, row.p99_ms, row.cpu_ms)
-    return (
-        str(row.nodes),
-        str(row.pods),
-        str(row.clients),
-        row.ask,
-        *(f"{ms:.2f}" for ms in times),
-        f"{row.rss_mib:.0f}",
-    )
+def _print(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    click.echo(f"\n{title}\n")
+    for row in (head, ["---"] * len(head), *rows):
+        click.echo(f"| {' | '.join(row)} |")
 
 
-def _measured(nodes: int, pods: int, clients: Sequence[int], requests: int) -> tuple[list[Row], str]:
-    """The rows of one cluster, and a sentence on how the extender came up."""
-    rows = []
+HEAD = ("nodes", "pods a node", "floor p50 / p99", "fits: p50 / p99", "× floor", "fits nowhere: first / p50 / p99",
+        "4 GPUs, topology-aware: first / p50 / p99", "CPU of one that fits", "memory MiB")  # fmt: skip
+START_HEAD = ("nodes", "pods a node", "ready after its start", "first answer after that", "memory then")
+
+
+def _cells(found: Measured, clients: int) -> list[str]:
+    floor, fits, nowhere, topology = (found.rows[clients, ask] for ask in (FLOOR, *ASKS))
+    return [
+        str(found.nodes),
+        str(found.pods),
+        _times(floor.p50_ms, floor.p99_ms),
+        _times(fits.p50_ms, fits.p99_ms),
+        f"{fits.p50_ms / floor.p50_ms:.1f}",
+        _times(nowhere.first_ms, nowhere.p50_ms, nowhere.p99_ms),
+        _times(topology.first_ms, topology.p50_ms, topology.p99_ms),
+        f"{fits.cpu_ms:.2f}",
+        f"{topology.rss_mib:.0f}",
+    ]
+
+
+def _start_cells(found: Measured) -> list[str]:
+    ready = (f"{found.ready_seconds:.1f} s", f"{found.answer_ms:.0f} ms", f"{found.ready_mib:.0f} MiB")
+    return [str(found.nodes), str(found.pods), *ready]
+
+
+def _times(*ms: float) -> str:
+    return " / ".join(f"{each:.2f}" for each in ms)
+
+
+def _measured(nodes: int, pods: int, clients: Sequence[int], requests: int) -> Measured:
     with ExitStack() as stack:
         began = time.perf_counter()
         extender, url = stack.enter_context(_extender(nodes, pods))
-        ready = time.perf_counter()
+        ready_seconds, ready_mib = time.perf_counter() - began, _rss(extender)
         floor, floor_url = stack.enter_context(_floor())
-        warm_up = _series(url, Ask(name="", memory_mib=2048), nodes, 1, 1)
-        started = (
-            f"ready {ready - began:.1f} s after its start with {_rss(extender):.0f} MiB, "
-            f"first answer {warm_up[0]:.1f} ms after that"
-        )
+        answer_ms = _Series(extender, url, Ask(name="", memory_mib=2048), nodes=nodes, clients=1, requests=0).first_ms
+        rows: dict[tuple[int, Ask], Row] = {}
         for number in clients:
-            for ask, process, where in ((FLOOR, floor, floor_url), *((ask, extender, url) for ask in ASKS)):
-                asked = FITS if isinstance(ask, str) else ask
-                before = _cpu(process)
-                times = _series(where, asked, nodes, number, requests)
-                first, later = times[0], sorted(times[1:])
-                rows.append(
-                    Row(
-                        nodes=nodes,
-                        pods=pods,
-                        clients=number,
-                        ask=ask if isinstance(ask, str) else ask.name,
-                        first_ms=first,
-                        p50_ms=median(later),
-                        p99_ms=later[int(len(later) * 0.99)],
-                        cpu_ms=(_cpu(process) - before) * 1e3 / len(times),
-                        rss_mib=_rss(process),
-                    )
-                )
-    return rows, started
+            size = {"nodes": nodes, "clients": number, "requests": requests}
+            series = {ask: _Series(extender, url, ask, **size) for ask in ASKS}
+            series[FLOOR] = _Series(floor, floor_url, FLOOR, **size)
+            for _ in range(ROUNDS):
+                for each in series.values():
+                    each.ask(requests // ROUNDS)
+            rows |= {(number, ask): each.row() for ask, each in series.items()}
+    return Measured(
+        nodes=nodes, pods=pods, ready_seconds=ready_seconds, ready_mib=ready_mib, answer_ms=answer_ms, rows=rows
+    )
 
 
-def _series(url: str, ask: Ask, nodes: int, clients: int, requests: int) -> list[float]:
-    """Milliseconds of each answer, the first one alone and then the others by so many clients at once."""
-    bodies = _bodies(ask, nodes, clients, requests + 1)
-    times: list[float] = []
-    _client(url, [next(bodies)], 0, times)
-    rest, pause = list(bodies), PAUSE_SECONDS if clients == 1 else 0
-    threads = [threading.Thread(target=_client, args=(url, rest[n::clients], pause, times)) for n in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return times
+class _Series:
+    """Pods of one kind, asked about by so many clients at once; the first of all alone."""
+
+    def __init__(self, process: psutil.Process, url: str, ask: Ask, *, nodes: int, clients: int, requests: int) -> None:
+        self._process = process
+        self._url = url
+        self._clients = clients
+        self._bodies = bodies(ask, nodes, clients, requests + 1)
+        self._times: list[float] = []
+        self._cpu_seconds = 0.0
+        first: list[float] = []
+        _client(url, [next(self._bodies)], 0, first)
+        self.first_ms = first[0]
+
+    def ask(self, requests: int) -> None:
+        batch, pause, before = list(islice(self._bodies, requests)), 0.0, _cpu(self._process)
+        if self._clients == 1:
+            pause = PAUSE_SECONDS
+        threads = [
+            threading.Thread(target=_client, args=(self._url, batch[n :: self._clients], pause, self._times))
+            for n in range(self._clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._cpu_seconds += _cpu(self._process) - before
+
+    def row(self) -> Row:
+        times = sorted(self._times)
+        return Row(
+            first_ms=self.first_ms,
+            p50_ms=median(times),
+            p99_ms=times[int(len(times) * 0.99)],
+            cpu_ms=self._cpu_seconds * 1e3 / len(times),
+            rss_mib=_rss(self._process),
+        )
 
 
-def _bodies(ask: Ask, nodes: int, clients: int, requests: int) -> Iterator[bytes]:
+def bodies(ask: Ask, nodes: int, clients: int, requests: int) -> Iterator[bytes]:
     rng = Random(0)
     names = [node_name(number) for number in range(nodes)]
     for number in range(requests):
@@ -186,20 +224,21 @@ def _bodies(ask: Ask, nodes: int, clients: int, requests: int) -> Iterator[bytes
 
 def _pod(ask: Ask, number: str) -> dict[str, object]:
     limits = {keys.RESOURCE_COUNT: str(ask.gpus), keys.RESOURCE_MEMORY: str(ask.memory_mib)}
+    annotations = {keys.GPU_POLICY: ask.policy} if ask.policy else {}
     name = f"pod-{ask.name.replace(' ', '-')}-{number}"
     return {
-        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": ask.annotations},
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": annotations},
         "spec": {"containers": [{"name": "main", "image": "work", "resources": {"limits": limits}}]},
         "status": {"phase": "Pending"},
     }
 
 
-def _client(url: str, bodies: Sequence[bytes], pause_seconds: float, times: list[float]) -> None:
+def _client(url: str, asked: Sequence[bytes], pause_seconds: float, times: list[float]) -> None:
     """One connection kept open. A bare socket: what the client itself needs would be counted in."""
     where = urlsplit(url)
     with socket.create_connection((where.hostname, where.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for body in bodies:
+        for body in asked:
             head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             began = time.perf_counter()
             connection.sendall(head.encode() + body)

@@ -16,6 +16,7 @@ Json = dict[str, Any]
 
 API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 KIND = "AdmissionReview"
+FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +57,18 @@ class Verdict:
     message: str = ""
     patch: tuple[Json, ...] = ()
     warnings: tuple[str, ...] = ()
+    reason: str = field(default="", compare=False)
+    """One word for whoever counts answers; it is not sent."""
 
 
-def denied(message: str, warnings: tuple[str, ...] = ()) -> Verdict:
+def denied(message: str, warnings: tuple[str, ...] = (), *, reason: str = "") -> Verdict:
     """The pod may not be created; its author reads `message`."""
-    return Verdict(allowed=False, code=403, message=message, warnings=warnings)
+    return Verdict(allowed=False, code=FORBIDDEN, message=message, warnings=warnings, reason=reason)
 
 
-def failed(message: str, code: int = 500) -> Verdict:
+def failed(message: str, code: int = 500, *, reason: str = "") -> Verdict:
     """The pod cannot be judged, and is not created either: `failurePolicy` does not apply to an answer."""
-    return Verdict(allowed=False, code=code, message=message)
+    return Verdict(allowed=False, code=code, message=message, reason=reason)
 
 
 class _Request(Object):
@@ -108,7 +111,7 @@ def decode_review(body: bytes) -> PodReview:
 
 
 def encode_answer(identity: ReviewIdentity, verdict: Verdict) -> bytes:
-    reason = "Forbidden" if verdict.code == 403 else ""
+    reason = "Forbidden" if verdict.code == FORBIDDEN else ""
     response = _Response(
         uid=identity.uid,
         allowed=verdict.allowed,

@@ -4,7 +4,7 @@ The Pod and Node objects inside keep the usual camel case.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,27 +27,36 @@ class ExtenderError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilterResult:
+    """`nodes` answers `nodes`, `node_names` answers `node_names`. A non-empty `error` fails the whole attempt.
+
+    A node in `failed_nodes` may still be preempted on, one in `failed_and_unresolvable_nodes` may not.
+    `nodes` are Node objects, or their JSON with what we do not know of them.
+    """
+
+    node_names: Sequence[str] | None = None
+    nodes: Sequence[Node | msgspec.Raw] | None = None
+    failed_nodes: Mapping[str, str] | None = None
+    failed_and_unresolvable_nodes: Mapping[str, str] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderArgs:
     """What /filter is asked. `node_names` with nodeCacheCapable, else `nodes`; the other one is None."""
 
     pod: Pod
     nodes: list[Node] | None
     node_names: list[str] | None
+    documents: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    """The JSON of `nodes`, by name."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterResult:
-    """`nodes` answers `nodes`, `node_names` answers `node_names`. A non-empty `error` fails the whole attempt.
-
-    A node in `failed_nodes` may still be preempted on, one in `failed_and_unresolvable_nodes` may not.
-    `nodes` holds the JSON of Node objects, so that what we do not know of them survives.
-    """
-
-    node_names: Sequence[str] | None = None
-    nodes: Sequence[Node | Mapping[str, object] | msgspec.Raw] | None = None
-    failed_nodes: Mapping[str, str] | None = None
-    failed_and_unresolvable_nodes: Mapping[str, str] | None = None
-    error: str = ""
+    def as_written(self, result: FilterResult) -> FilterResult:
+        """With the nodes of the answer as they were sent: we know but a part of each."""
+        if result.nodes is None:
+            return result
+        names = (node.metadata.name for node in result.nodes if isinstance(node, Node))
+        return replace(result, nodes=[self.documents[name] for name in names])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +124,27 @@ def encode_preemption_result(victims: Mapping[str, NodeVictims]) -> bytes:
 
 def decode_extender_args(body: bytes) -> ExtenderArgs:
     """Raises ExtenderError."""
+    try:
+        args = _PLAIN_ARGS.decode(body)
+    except _NOT_JSON:
+        return _decode_unusual_args(body)
+    return ExtenderArgs(pod=args.pod, nodes=None, node_names=args.node_names)
+
+
+def _decode_unusual_args(body: bytes) -> ExtenderArgs:
+    """Also whole nodes, names in other cases, and nulls; the field at fault is found here."""
     fields = _fields(body)
     pod = fields.get("pod")
     if pod is None:
         raise ExtenderError("$.Pod", "missing")
-    nodes = fields.get("nodes")
-    return ExtenderArgs(
-        pod=_object("$.Pod", Pod, pod),
-        nodes=None if nodes is None else _nodes(nodes),
-        node_names=_node_names(fields.get("nodenames")),
-    )
+    read = _object("$.Pod", Pod, pod)
+    node_names, listed = _node_names(fields.get("nodenames")), fields.get("nodes")
+    if listed is None:
+        return ExtenderArgs(pod=read, nodes=None, node_names=node_names)
+    rows = _node_rows(listed)
+    nodes = [_object(f"$.Nodes.items[{position}]", Node, row) for position, row in enumerate(rows)]
+    documents = {node.metadata.name: row for node, row in zip(nodes, rows, strict=True)}
+    return ExtenderArgs(pod=read, nodes=nodes, node_names=node_names, documents=documents)
 
 
 def decode_binding_args(body: bytes) -> BindingArgs:
@@ -210,9 +230,9 @@ def _members(where: str, raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
     return {name.lower(): value for name, value in members.items() if bytes(value) != b"null"}
 
 
-def _nodes(raw: msgspec.Raw) -> list[Node]:
+def _node_rows(raw: msgspec.Raw) -> list[msgspec.Raw]:
     rows: list[msgspec.Raw] | None = _value("$.Nodes", _NodeList, raw).items
-    return [_object(f"$.Nodes.items[{position}]", Node, row) for position, row in enumerate(rows or [])]
+    return rows or []
 
 
 def _node_names(raw: msgspec.Raw | None) -> list[str] | None:
@@ -225,6 +245,17 @@ def _text(fields: Mapping[str, msgspec.Raw], name: str, *, required: bool = Fals
     if required and not text:
         raise ExtenderError(f"$.{name}", "missing")
     return text
+
+
+class _PlainArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """As kube-scheduler asks with nodeCacheCapable; in one go, as there are thousands of names for each pod."""
+
+    pod: Pod = msgspec.field(name="Pod")
+    nodes: None = msgspec.field(name="Nodes", default=None)
+    node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+
+
+_PLAIN_ARGS = msgspec.json.Decoder(_PlainArgs)
 
 
 class _NodeList(msgspec.Struct):

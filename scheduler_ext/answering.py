@@ -1,9 +1,11 @@
 """What kube-scheduler is answered: in time, by the leader, and from a cache that has seen everything."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from proto.extender import ExtenderArgs, FilterResult, HostPriority, NodeVictims, PreemptionArgs
+from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Pod
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.advising import preempt, rank, rank_simulated
@@ -21,7 +23,7 @@ from scheduler_ext.binding.filtering import (
 from scheduler_ext.binding.view import View, pod_name
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.leadership.lease import Leadership
-from scheduler_ext.requests import GpuRequest, RequestSettings
+from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.journal import Entry, Journal
 from scheduler_ext.scheduling.waiting import WaitingPods
@@ -90,7 +92,7 @@ class Answering:
             return [HostPriority(name, 0) for name in names]
         if args.nodes is not None:
             return rank_simulated(wanted, args.nodes, self._requests)
-        return rank(self._ledger, wanted, names)
+        return rank(self._candidates, self._ledger, wanted, names)
 
     async def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
         wanted = request_of(args.pod, self._requests)
@@ -99,7 +101,16 @@ class Answering:
         if isinstance(wanted, Filtered) or await self.not_ready():
             return {}
         self._ledger.expire(self._monotonic())
-        return preempt(self._ledger, self._view, wanted, args.pod.spec.priority or 0, args)
+        running, priority = self._view.running(), args.pod.spec.priority or 0
+        found: dict[str, NodeVictims] = {}
+        for node, proposed in args.victims.items():
+            holders = running.get(node, ())
+            chosen = preempt(self._ledger, holders, wanted, priority=priority, node=node, proposed=proposed)
+            if chosen is not None:
+                found[node] = chosen
+            # Between two nodes others get their answers.
+            await asyncio.sleep(0)
+        return found
 
     async def _live(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         problem = await self.not_ready()
@@ -117,7 +128,7 @@ class Answering:
     def _decided(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         now = self._monotonic()
         if self._settings.filter_returns is FilterReturns.ALL:
-            return offer(self._ledger, pod, wanted, node_names, now=now)
+            return offer(self._candidates, self._ledger, pod, wanted, node_names, now=now)
         lease_seconds = self._settings.reservation_lease_seconds
         return reserve(self._candidates, self._ledger, pod, wanted, node_names, now=now, lease_seconds=lease_seconds)
 
@@ -126,6 +137,13 @@ class Answering:
             self._waiting.settled(wanted.uid)
         else:
             self._waiting.refused(wanted, pod.spec.priority or 0, self._monotonic())
-        fitting = len(answer.result.node_names or ())
-        said = answer.notices[-1].message if answer.notices else f"{fitting} nodes fit, kube-scheduler chooses"
-        self._journal.write(wanted.uid, Entry(at=self._now().timestamp(), said=said))
+
+    def afterwards(self, pod: Pod, answer: Filtered) -> Sequence[Notice]:
+        """What `/filter` leaves to do once its answer is given; the notices are for the pod's events."""
+        notices = answer.notices()
+        if answer.choice is not None:
+            fitting = len(answer.result.node_names or ())
+            said = notices[-1].message if notices else f"{fitting} nodes fit, kube-scheduler chooses"
+            self._journal.write(pod_key(pod), Entry(at=self._now().timestamp(), said=said))
+            self._candidates.look_ahead()
+        return notices

@@ -5,18 +5,26 @@ import gc
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import lru_cache
+from sys import intern
+from typing import Any, Generic, TypeVar
 
+import msgspec
+
+from proto.annotations.keys import BIND_PHASE, POD_NODE
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import (
     NODES,
     PODS,
     RESOURCE_QUOTAS,
+    Container,
     Node,
     Object,
     ObjectReference,
+    OwnerReference,
     Pod,
+    PodStatus,
     Resource,
     ResourceQuota,
 )
@@ -29,9 +37,12 @@ from scheduler_ext.scheduling.waiting import WaitingPods
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
+V = TypeVar("V")
 
 OUR_DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
 """Of the annotations that anybody here reads on a watched pod."""
+_SHARED_VALUES = frozenset({POD_NODE, BIND_PHASE})
+"""Annotations that say the same on many pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,7 @@ class ClusterWatch:
     """Follows the cluster until cancelled; ready once everything has been listed once.
 
     `tell` takes the notices for nodes and pods whose annotations cannot be read; `freed` is called when there may be
-    room for more pods.
+    room for more pods, `known` whenever everything is listed, before anybody is answered from it.
     """
 
     def __init__(
@@ -87,6 +98,7 @@ class ClusterWatch:
         waiting: WaitingPods,
         tell: Callable[[ObjectReference, Notice], None],
         freed: Callable[[], None],
+        known: Callable[[], None],
         node_label_selector: str = "",
     ) -> None:
         self._api = api
@@ -94,6 +106,7 @@ class ClusterWatch:
         self._view = view
         self._waiting = waiting
         self._freed = freed
+        self._known = known
         self._node_label_selector = node_label_selector
         self._nodes = _Complaints("UnreadableRegistration", tell)
         self._pods = _Complaints("UnreadableAllocation", tell)
@@ -164,6 +177,7 @@ class ClusterWatch:
             self._missing.remove(plural)
             if not self._missing:
                 log.info("nodes, pods and quotas are known")
+                self._known()
                 # They stay: a full collection over all of them would hold up an answer by tenths of a second.
                 gc.freeze()
                 self._synced.set()
@@ -236,13 +250,35 @@ class ClusterWatch:
 
 
 def trim_pod(pod: Pod) -> None:
-    """Leaves identity, state, requests for resources, and annotations of GPU schedulers."""
-    metadata = pod.metadata
-    metadata.labels, metadata.owner_references = {}, []
-    metadata.annotations = {key: value for key, value in metadata.annotations.items() if key.startswith(OUR_DOMAINS)}
-    pod.status.conditions, pod.status.container_statuses = [], []
+    """Leaves identity, state, requests for resources, and annotations of GPU schedulers; equal parts become one."""
+    metadata, spec = pod.metadata, pod.spec
+    metadata.labels = spec.node_selector = _one(dict[str, str], {})
+    metadata.owner_references = _one(list[OwnerReference], [])
+    metadata.annotations = {
+        key: intern(value) if key in _SHARED_VALUES else value
+        for key, value in metadata.annotations.items()
+        if key.startswith(OUR_DOMAINS)
+    }
+    metadata.namespace, spec.node_name = intern(metadata.namespace), intern(spec.node_name)
+    spec.scheduler_name = intern(spec.scheduler_name)
     for container in containers(pod):
-        container.command, container.args, container.env, container.security_context = [], [], [], None
+        container.image, container.security_context = "", None
+        container.command, container.args, container.env = [], [], []
+    spec.init_containers = _one(list[Container], spec.init_containers)
+    spec.containers = _one(list[Container], spec.containers)
+    pod.status.conditions, pod.status.container_statuses = [], []
+    pod.status = _one(PodStatus, pod.status)
+
+
+def _one(kind: Any, value: V) -> V:
+    """The same object for each value of this type that is equal: pods are made from few templates."""
+    found: V = _decoded(kind, msgspec.msgpack.encode(value))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _decoded(kind: Any, encoded: bytes) -> Any:
+    return msgspec.msgpack.decode(encoded, type=kind)
 
 
 def pod_reference(pod: Pod) -> ObjectReference:

@@ -1,5 +1,6 @@
 """What the extender sees and thinks, for people: the snapshot to replay, and why a pod is where it is."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
@@ -19,7 +20,10 @@ class NoSuchPod(Exception):
 
 
 class Debugging:
-    """Reads and changes nothing. `requests` are the cluster's names and defaults."""
+    """Reads and changes nothing. `requests` are the cluster's names and defaults.
+
+    What takes long is done on another thread, on values that do not change: kube-scheduler is answered meanwhile.
+    """
 
     def __init__(
         self,
@@ -39,9 +43,9 @@ class Debugging:
         self._problem = problem
         self._now = now
 
-    def snapshot(self, excluding_uid: str = "") -> bytes:
+    async def snapshot(self, excluding_uid: str = "") -> bytes:
         """What a decision is taken on, as `decide --snapshot` reads it."""
-        return encode_snapshot(self._ledger.snapshot(excluding_uid))
+        return await asyncio.to_thread(encode_snapshot, self._ledger.snapshot(excluding_uid))
 
     async def explain(self, namespace: str, name: str) -> Account:
         """Raises NoSuchPod, ApiError or ApiUnreachable."""
@@ -53,7 +57,8 @@ class Debugging:
             raise
         request, unreadable = self._request(pod)
         snapshot = self._ledger.snapshot(pod_key(pod))
-        return account(
+        return await asyncio.to_thread(
+            account,
             pod,
             request,
             unreadable or self._problem(),
@@ -70,4 +75,8 @@ class Debugging:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    return msgspec.json.encode(snapshot)
+    """Node by node: while the library encodes, no other thread gets on."""
+    encode = msgspec.json.Encoder().encode
+    nodes = b",".join(encode(name) + b":" + encode(usage) for name, usage in snapshot.nodes.items())
+    rest = encode({"unregistered": snapshot.unregistered, "quotas": snapshot.quotas})
+    return b'{"nodes":{' + nodes + b"}," + rest.removeprefix(b"{")

@@ -28,6 +28,8 @@ from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch, pod_reference
 from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.lock import PodName
+from scheduler_ext.binding.view import pod_name
 from scheduler_ext.debugging import Debugging, NoSuchPod
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.metrics import Metrics, Outcome
@@ -72,23 +74,38 @@ class Extender:
                 web.post("/prioritize", self._prioritize),
                 web.post("/preempt", self._preempt),
                 web.post("/bind", self._bind),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
+                *self.probes(),
                 web.get("/debug/snapshot", self._snapshot),
                 web.get("/debug/explain", self._explain),
             ]
         )
         return application
 
+    def probes(self) -> list[web.RouteDef]:
+        """`/healthz` and `/readyz`; also for a listener that kubelet can reach, as these verbs' need not be."""
+        return [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
+
     async def _filter(self, request: web.Request) -> web.Response:
         began = self._monotonic()
         args = decode_extender_args(await request.read())
         answer = await self._answering.filter(args)
-        for notice in answer.notices:
-            self._events.record(pod_reference(args.pod), notice)
-        body = encode_filter_result(answer.result)
-        self._count_filter(answer.result, self._monotonic() - began)
-        return _json(body)
+        response = _json(encode_filter_result(args.as_written(answer.result)))
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        finally:
+            # kube-scheduler has its answer and need not wait for the rest.
+            self._count_filter(answer.result, self._monotonic() - began)
+            notices = self._answering.afterwards(args.pod, answer)
+            for notice in notices:
+                self._events.record(pod_reference(args.pod), notice)
+            if log.isEnabledFor(logging.DEBUG):
+                said = "; ".join(notice.message for notice in notices) or _offered(answer.result)
+                self._trace("filter", began, pod_name(args.pod), said)
+        return response
+
+    def _trace(self, verb: str, began: float, pod: PodName, said: str) -> None:
+        log.debug("/%s of pod %s took %.1f ms: %s", verb, pod, (self._monotonic() - began) * 1000, said)
 
     def _count_filter(self, result: FilterResult, seconds: float) -> None:
         if result.error:
@@ -102,15 +119,19 @@ class Extender:
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         began = self._monotonic()
-        scores = await self._answering.prioritize(decode_extender_args(await request.read()))
+        args = decode_extender_args(await request.read())
+        scores = await self._answering.prioritize(args)
         self._metrics.answered("prioritize", Outcome.OK, self._monotonic() - began)
+        self._trace("prioritize", began, pod_name(args.pod), f"{len(scores)} nodes scored")
         return _json(encode_host_priorities(scores))
 
     async def _preempt(self, request: web.Request) -> web.Response:
         began = self._monotonic()
-        victims = await self._answering.preempt(decode_preemption_args(await request.read()))
+        args = decode_preemption_args(await request.read())
+        victims = await self._answering.preempt(args)
         outcome = Outcome.OK if victims else Outcome.REFUSED
         self._metrics.answered("preempt", outcome, self._monotonic() - began)
+        self._trace("preempt", began, pod_name(args.pod), f"it helps on {len(victims)} of {len(args.victims)} nodes")
         return _json(encode_preemption_result(victims))
 
     async def _bind(self, request: web.Request) -> web.Response:
@@ -123,6 +144,8 @@ class Extender:
         if problem:
             log.warning("%s", problem)
         self._metrics.answered("bind", Outcome.FAILED if problem else Outcome.OK, self._monotonic() - began)
+        pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
+        self._trace("bind", began, pod, problem or f"bound to node {args.node}")
         return _json(encode_binding_result(BindingResult(problem)))
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -140,7 +163,7 @@ class Extender:
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         _refuse_strangers(request)
-        return _json(self._debugging.snapshot(request.query.get("excluding", "")))
+        return _json(await self._debugging.snapshot(request.query.get("excluding", "")))
 
     async def _explain(self, request: web.Request) -> web.Response:
         _refuse_strangers(request)
@@ -182,6 +205,12 @@ def is_local(remote: str | None) -> bool:
 
 def _json(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")
+
+
+def _offered(result: FilterResult) -> str:
+    """In words, of an answer that is no event."""
+    offered = result.node_names if result.node_names is not None else result.nodes
+    return result.error or f"{len(offered or ())} nodes are offered"
 
 
 def _bound_reference(args: BindingArgs) -> ObjectReference:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from proto import __version__
+from proto.annotations.mig_allocations import MigAllocation
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot
+from scheduler_ext.legacy_families import legacy
 from scheduler_ext.requests import ResourceNames
 
 MIB = 1 << 20
@@ -22,6 +24,10 @@ _ZONE = ("zone", "vGPU")
 _GPU = ("node", "device_uuid", "device_index", "device_type")
 _GPU_AND_CORES = ("node", "device_uuid", "device_index", "device_cores", "device_type")
 _OVERVIEW = ("node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type")
+_MIG = (
+    *("node", "device_uuid", "device_index", "mig_uuid", "profile"),
+    *("gpu_instance_id", "compute_instance_id", "placement_start", "placement_size"),
+)
 _VGPU = ("namespace", "node", "pod", "container_index", "device_uuid")
 _BUILD = ("version", "revision", "build_date", "go_version", "compiler", "platform")
 
@@ -41,13 +47,16 @@ class Seen:
     leads: bool
     synced: bool
     problems: int
+    legacy_names: bool = False
+    """Whether HAMi's names from before 2.9 are written as well."""
 
 
 def families(seen: Seen) -> Iterator[Metric]:
+    hamis = (*_gpus(seen), _mig_instances(seen), *_quotas(seen), *_vgpus(seen))
     yield _build()
-    yield from _gpus(seen)
-    yield from _quotas(seen)
-    yield from _vgpus(seen)
+    yield from hamis
+    if seen.legacy_names:
+        yield from legacy(hamis)
     yield from _state(seen)
 
 
@@ -105,6 +114,28 @@ def _gpus(seen: Seen) -> Iterator[Metric]:
         _GPU,
         ((labels, gpu.memory_mib / gpu.device.memory_mib) for labels, gpu in plain if gpu.device.memory_mib),
     )
+
+
+def _mig_instances(seen: Seen) -> Metric:
+    """Those that exist: a daemon that makes instances writes their names on the pod."""
+    index = {
+        (node, gpu.device.uuid): str(gpu.device.index)
+        for node, usage in seen.snapshot.nodes.items()
+        for gpu in usage.gpus
+    }
+    rows = (
+        ((holding.node, allocation.gpu, index.get((holding.node, allocation.gpu), ""), *_instance(allocation)), 1)
+        for holding in seen.holdings.values()
+        for allocation in holding.instances
+    )
+    return _hami("hami_node_gpu_mig_instance_info", "1 for each MIG instance that serves a pod.", _MIG, rows)
+
+
+def _instance(allocation: MigAllocation) -> tuple[str, ...]:
+    real, placement = allocation.real, allocation.instance.placement
+    names = ("", "", "") if real is None else (real.uuid, real.gpu_instance, real.compute_instance)
+    uuid, *ids = map(str, names)
+    return (uuid, allocation.instance.profile, *ids, str(placement.start), str(placement.size))
 
 
 def _labels(node: str, gpu: GpuUsage, *before_type: str) -> tuple[str, ...]:

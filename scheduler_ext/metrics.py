@@ -27,6 +27,17 @@ class Outcome(StrEnum):
     """Answered with an error."""
 
 
+class Admission(StrEnum):
+    """What became of a new pod."""
+
+    ALLOWED = "allowed"
+    """As it is."""
+    PATCHED = "patched"
+    DENIED = "denied"
+    FAILED = "failed"
+    """It could not be judged."""
+
+
 class Metrics:
     """All of one extender."""
 
@@ -61,6 +72,15 @@ class Metrics:
             "topogpu_nudges", "Waiting pods that kube-scheduler was made to look at again.", registry=registry
         )
 
+        self._admissions = Counter(
+            "topogpu_webhook_admissions", "Answers about new pods by what became of the pod and why.",
+            ("outcome", "reason"), registry=registry,
+        )  # fmt: skip
+        self._admission_seconds = Histogram(
+            "topogpu_webhook_duration_seconds", "Time to answer the API server about a new pod.",
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+
     def answered(self, verb: str, outcome: Outcome, seconds: float) -> None:
         """`verb` is `filter`, `prioritize`, `preempt` or `bind`."""
         self._calls.labels(verb).observe(seconds)
@@ -77,6 +97,11 @@ class Metrics:
 
     def nudged(self) -> None:
         self._nudges.inc()
+
+    def admitted(self, outcome: Admission, reason: str, seconds: float) -> None:
+        """`reason` is the answer's word."""
+        self._admissions.labels(outcome.value, reason).inc()
+        self._admission_seconds.observe(seconds)
 
     def exposition(self, seen: Seen) -> bytes:
         """The page Prometheus scrapes. Takes its time on a large cluster, and may be called on another thread."""

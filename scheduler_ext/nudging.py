@@ -35,15 +35,17 @@ class Nudger:
         ledger: Ledger,
         candidates: Candidates,
         waiting: WaitingPods,
+        leads: Callable[[], bool],
         nudged: Callable[[], None],
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
     ) -> None:
-        """`nudged` is called for each pod that was nudged."""
+        """Nobody is nudged while this replica does not lead; `nudged` is called for each pod that was."""
         self._api = api
         self._ledger = ledger
         self._candidates = candidates
         self._waiting = waiting
+        self._leads = leads
         self._nudged = nudged
         self._now = now
         self._monotonic = monotonic
@@ -58,7 +60,8 @@ class Nudger:
         while True:
             await self._sleep()
             self._freed.clear()
-            await self._nudge()
+            if self._leads():
+                await self._nudge()
 
     async def _sleep(self) -> None:
         try:

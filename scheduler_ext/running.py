@@ -6,7 +6,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,12 +14,13 @@ from aiohttp import web
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
+from proto.listening import serving
+from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.debugging import Debugging
 from scheduler_ext.http_server import Extender
 from scheduler_ext.leadership.lease import Leadership, LeaseSettings
@@ -32,6 +33,7 @@ from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.journal import Journal
 from scheduler_ext.scheduling.waiting import WaitingPods
 from scheduler_ext.settings import ListenAddress, ServeSettings
+from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +46,12 @@ class PortTaken(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applications:
-    """What is served: to kube-scheduler, and to Prometheus."""
+    """What is served: to kube-scheduler, to Prometheus, and to the API server."""
 
     verbs: web.Application
     metrics: web.Application
-    quota_of: Callable[[str], Quota | None]
-    """Of a namespace, as pods are decided by now; for a webhook in the same process."""
+    webhook: Callable[[AdmissionSettings], web.Application]
+    """For the API server: it holds quotas by what pods are decided by now."""
 
 
 @asynccontextmanager
@@ -61,11 +63,21 @@ async def running_extender(
     candidates = Candidates(ledger)
     waiting, journal, metrics = WaitingPods(), Journal(), Metrics()
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=time.monotonic)
+
+    async def catch_up() -> None:
+        """Another replica may have given out since what was promised here."""
+        await binder.finish()
+        for uid in ledger.holdings():
+            ledger.forget(uid)
+        await watch.list_pods_again()
+
+    leadership = Leadership(api=api, settings=lease or LeaseSettings(), catch_up=catch_up, monotonic=time.monotonic)
     nudger = Nudger(
         api=api,
         ledger=ledger,
         candidates=candidates,
         waiting=waiting,
+        leads=leadership.leads,
         nudged=metrics.nudged,
         now=now,
         monotonic=time.monotonic,
@@ -77,17 +89,9 @@ async def running_extender(
         waiting=waiting,
         tell=events.record,
         freed=nudger.freed,
+        known=candidates.look_ahead,
         node_label_selector=settings.node_label_selector,
     )
-
-    async def catch_up() -> None:
-        """Another replica may have given out since what was promised here."""
-        await binder.finish()
-        for uid in ledger.holdings():
-            ledger.forget(uid)
-        await watch.list_pods_again()
-
-    leadership = Leadership(api=api, settings=lease or LeaseSettings(), catch_up=catch_up, monotonic=time.monotonic)
     binder = Binder(
         api=api,
         ledger=ledger,
@@ -139,7 +143,12 @@ async def running_extender(
             leads=leadership.leads(),
             synced=not watch.missing(),
             problems=len(ledger.problems()),
+            legacy_names=settings.legacy_metrics,
         )
+
+    def webhook(admission: AdmissionSettings) -> web.Application:
+        answers = Webhook(settings=admission, quota_of=ledger.quota, metrics=metrics, monotonic=time.monotonic)
+        return answers.application()
 
     tasks = [asyncio.create_task(work) for work in (watch.run(), events.run(), leadership.run(), nudger.run())]
     for task in tasks:
@@ -147,8 +156,8 @@ async def running_extender(
     try:
         yield Applications(
             verbs=extender.application(),
-            metrics=MetricsServer(metrics, look).application(),
-            quota_of=ledger.quota,
+            metrics=MetricsServer(metrics, look, extender.probes()).application(),
+            webhook=webhook,
         )
     finally:
         await binder.finish()
@@ -163,23 +172,18 @@ async def listening(
     application: web.Application, address: ListenAddress, flag: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
     """The URL under which requests are served; `flag` is what sets the address. Raises PortTaken."""
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=5.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, address.host, address.port, ssl_context=tls)
+    async with AsyncExitStack() as stack:
+        port = serving(application, address.host, address.port, tls, shutdown_seconds=5.0)
         try:
-            await site.start()
+            host, number = await stack.enter_async_context(port)
         except OSError as error:
             # asyncio wraps the system's words in its own; a failed name look-up has no positive number.
             known = error.errno is not None and error.errno > 0
             reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
             where = f"{address.host}:{address.port}"
             raise PortTaken(f"Cannot listen on {where}: {reason}; choose another {flag}.") from error
-        host, port = runner.addresses[0][:2]
         scheme, host = "https" if tls is not None else "http", f"[{host}]" if ":" in host else host
-        yield f"{scheme}://{host}:{port}"
-    finally:
-        await runner.cleanup()
+        yield f"{scheme}://{host}:{number}"
 
 
 def _report_end(task: asyncio.Task[None]) -> None:

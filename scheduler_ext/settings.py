@@ -6,9 +6,17 @@ from enum import StrEnum
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
+_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_RESOURCE = re.compile(_SUBDOMAIN + r"/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
+
+LONGEST_LOCK_WAIT_SECONDS = 22.0
+"""With the wait for the first lists and the write it stays below the 30 s that kube-scheduler waits for an extender."""
+SHORTEST_BIND_DEADLINE_SECONDS = 20.0
+_WRITING_SECONDS = 2.0
+"""What a bind has left for its write when the lock comes at the last moment."""
 
 
 class SettingsError(ValueError):
@@ -40,12 +48,22 @@ class ServeSettings:
     node_label_selector: str = ""
     """Nodes without these labels are as if they were not there."""
     node_lock_ttl_seconds: float = 300.0
+    lock_wait_seconds: float = 18.0
+    """How long a bind waits for a lock that another pod holds."""
     sync_wait_seconds: float = 5.0
     """How long `/filter` waits for the first lists before it says that it cannot answer yet."""
-    bind_deadline_seconds: float = 20.0
+    bind_deadline_seconds: float = SHORTEST_BIND_DEADLINE_SECONDS
     reservation_lease_seconds: float = 60.0
     bound_lease_seconds: float = 600.0
     """How long a written Binding counts from memory if the watch does not show it."""
+    settle_seconds: float = 10.0
+    """Until a Binding whose answer was lost is looked for: by then the API server has carried it out or dropped it."""
+    legacy_metrics: bool = False
+
+
+def bind_deadline_seconds(lock_wait_seconds: float) -> float:
+    """For a bind that may wait so long for a lock."""
+    return max(SHORTEST_BIND_DEADLINE_SECONDS, lock_wait_seconds + _WRITING_SECONDS)
 
 
 def parse_listen_address(text: str) -> ListenAddress:
@@ -54,6 +72,20 @@ def parse_listen_address(text: str) -> ListenAddress:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise SettingsError(f"{text!r} is not an address to listen on; write host:port, for example 127.0.0.1:8080")
     return ListenAddress(host=host.removeprefix("[").removesuffix("]") or "0.0.0.0", port=int(port))
+
+
+def checked_name(text: str, flag: str) -> str:
+    """The name of an object or host; also empty. Raises SettingsError."""
+    if text and not re.fullmatch(_SUBDOMAIN, text):
+        raise SettingsError(f"{flag} {text!r} is no name: lower-case letters, digits, - and . are allowed")
+    return text
+
+
+def checked_resource(text: str, flag: str) -> str:
+    """The name of a resource that pods ask for. Raises SettingsError."""
+    if not _RESOURCE.fullmatch(text):
+        raise SettingsError(f"{flag} {text!r} is no name of a resource, such as nvidia.com/gpu")
+    return text
 
 
 def parse_label_selector(text: str) -> str:
@@ -65,12 +97,14 @@ def parse_label_selector(text: str) -> str:
     return ",".join(parts)
 
 
-def parse_duration(text: str) -> float:
-    """Seconds in a Go duration such as `5m`, `1m30s` or `500ms`. Raises SettingsError."""
+def parse_duration(text: str, *, may_be_zero: bool = False) -> float:
+    """Seconds in a Go duration such as `5m`, `1m30s` or `500ms`; `0` needs no unit. Raises SettingsError."""
+    if may_be_zero and text == "0":
+        return 0.0
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise SettingsError(f"{text!r} is not a duration; write for example 5m, 90s or 1m30s")
     seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
-    if seconds <= 0:
+    if seconds <= 0 and not may_be_zero:
         raise SettingsError(f"{text!r} is not a duration above zero")
     return seconds

@@ -8,11 +8,21 @@ from typing import Protocol
 
 from aiohttp import web
 
-from proto.admission import AdmissionError, PodReview, ReviewIdentity, Verdict, decode_review, encode_answer, failed
-from scheduler_ext.admission.admit import admit
+from proto.admission import (
+    FORBIDDEN,
+    AdmissionError,
+    PodReview,
+    ReviewIdentity,
+    Verdict,
+    decode_review,
+    encode_answer,
+    failed,
+)
+from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.registration import PATH
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.metrics import Admission, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +40,18 @@ class Certificate(Protocol):
 class Webhook:
     """Answers every question with status 200: what is wrong stands in the answer."""
 
-    def __init__(self, *, settings: AdmissionSettings, quota_of: Callable[[str], Quota | None]) -> None:
+    def __init__(
+        self,
+        *,
+        settings: AdmissionSettings,
+        quota_of: Callable[[str], Quota | None],
+        metrics: Metrics,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._settings = settings
         self._quota_of = quota_of
+        self._metrics = metrics
+        self._monotonic = monotonic
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY_BYTES)
@@ -40,6 +59,13 @@ class Webhook:
         return application
 
     async def _answer(self, request: web.Request) -> web.Response:
+        began = self._monotonic()
+        identity, verdict = await self._judged(request)
+        body = encode_answer(identity, verdict)
+        self._metrics.admitted(_outcome(verdict), verdict.reason, self._monotonic() - began)
+        return web.Response(body=body, content_type="application/json")
+
+    async def _judged(self, request: web.Request) -> tuple[ReviewIdentity, Verdict]:
         identity = ReviewIdentity()
         try:
             review = decode_review(await _body(request))
@@ -48,12 +74,12 @@ class Webhook:
             _report(review, verdict)
         except AdmissionError as error:
             log.warning("a question to the webhook cannot be answered: %s", error)
-            identity, verdict = error.identity, failed(str(error), error.code)
+            return error.identity, failed(str(error), error.code, reason="UnreadableReview")
         except Exception:
             # An answer, so that the API server does not wait for one until its time is up.
             log.exception("the webhook has failed on a pod")
-            verdict = failed("the webhook has failed on this pod; its log says why")
-        return web.Response(body=encode_answer(identity, verdict), content_type="application/json")
+            return identity, failed("the webhook has failed on this pod; its log says why", reason="Fault")
+        return identity, verdict
 
 
 @asynccontextmanager
@@ -85,6 +111,8 @@ async def _body(request: web.Request) -> bytes:
     """Raises AdmissionError."""
     try:
         body = await request.read()
+    except web.RequestPayloadError as error:
+        raise AdmissionError(f"the request body cannot be read: {error}") from error
     except web.HTTPRequestEntityTooLarge as error:
         raise AdmissionError(f"the request body is larger than {LARGEST_BODY_BYTES} bytes", code=413) from error
     content_type = request.headers.get("Content-Type", "")
@@ -93,8 +121,16 @@ async def _body(request: web.Request) -> bytes:
     return body
 
 
+def _outcome(verdict: Verdict) -> Admission:
+    if verdict.allowed:
+        return Admission.PATCHED if verdict.patch else Admission.ALLOWED
+    return Admission.DENIED if verdict.code == FORBIDDEN else Admission.FAILED
+
+
 def _report(review: PodReview, verdict: Verdict) -> None:
+    metadata = review.pod.metadata
+    name = f"{review.namespace}/{metadata.name or f'{metadata.generate_name}…'}"
     if not verdict.allowed:
-        metadata = review.pod.metadata
-        name = metadata.name or f"{metadata.generate_name}…"
-        log.info("pod %s/%s is refused: %s", review.namespace, name, verdict.message)
+        log.info("pod %s is refused: %s", name, verdict.message)
+    elif verdict.reason == Why.BYPASS:
+        log.info("pod %s would be refused if bypasses were denied: %s", name, "; ".join(verdict.warnings))

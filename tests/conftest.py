@@ -4,6 +4,8 @@ import pytest
 
 from simulation.nvml.build import BuildFailed, NoCompiler, build_library
 
+pytest_plugins = ["tests.cluster.fixtures"]
+
 
 def _missing_compiler() -> str:
     try:

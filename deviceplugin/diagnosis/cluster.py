@@ -16,19 +16,20 @@ _SERVICE_ACCOUNT = "the daemon's service account (or the user of the kubeconfig)
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One verb on one resource, as a rule of a ClusterRole writes them."""
+    """One verb on one resource, as a rule of a ClusterRole writes them, or of a Role in `namespace`."""
 
     verb: str
     resource: str
+    namespace: str = ""
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.resource}"
+        return f"{self.verb} {self.resource}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
 DAEMON_RIGHTS = (
     *(Right(verb, "nodes") for verb in ("get", "list", "watch", "patch")),
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "patch")),
-    Right("create", "events"),
+    Right("create", "events", "default"),  # where events about Nodes lie
 )
 """Everything the daemon does at the API server."""
 
@@ -109,14 +110,18 @@ def judge_rights(allowed: Mapping[Right, bool]) -> Finding:
 
 
 def _grant(rights: Sequence[Right]) -> str:
-    by_resource: dict[str, list[str]] = {}
+    by_role: dict[str, dict[str, list[str]]] = {}
     for right in rights:
-        by_resource.setdefault(right.resource, []).append(right.verb)
-    rules = ", ".join(
+        role = f"Role in namespace {right.namespace}" if right.namespace else "ClusterRole"
+        by_role.setdefault(role, {}).setdefault(right.resource, []).append(right.verb)
+    return "; ".join(f"Add to the {role} of {_SERVICE_ACCOUNT}: {_rules(verbs)}" for role, verbs in by_role.items())
+
+
+def _rules(verbs_by_resource: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(
         f'{{apiGroups: [""], resources: [{resource}], verbs: [{", ".join(verbs)}]}}'
-        for resource, verbs in by_resource.items()
+        for resource, verbs in verbs_by_resource.items()
     )
-    return f"Add to the ClusterRole of {_SERVICE_ACCOUNT}: {rules}"
 
 
 def _capital(text: str) -> str:

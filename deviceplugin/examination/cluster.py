@@ -75,7 +75,7 @@ async def _rights(api: ApiServer) -> Mapping[Right, bool]:
 
 
 async def _may(api: ApiServer, right: Right) -> bool | None:
-    attributes = ResourceAttributes(verb=right.verb, resource=right.resource)
+    attributes = ResourceAttributes(verb=right.verb, resource=right.resource, namespace=right.namespace)
     question = SelfSubjectAccessReview(spec=AccessReviewSpec(resource_attributes=attributes))
     try:
         return (await api.create(SELF_SUBJECT_ACCESS_REVIEWS, question)).status.allowed

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -12,6 +12,7 @@ from aiohttp import web
 from deviceplugin.metrics.metrics import CONTENT_TYPE, Metrics
 from deviceplugin.metrics.view import DaemonView, readiness
 from deviceplugin.usage.accounts import NodeSample
+from proto.listening import serving
 
 log = logging.getLogger(__name__)
 
@@ -99,25 +100,21 @@ class MetricsServer:
 
     async def run(self) -> None:
         """Until cancelled. Raises MetricsAddressUnusable."""
-        runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        try:
-            await self._listen(runner)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._samples.close)
+            await self._listen(stack)
             await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
-            await self._samples.close()
 
-    async def _listen(self, runner: web.AppRunner) -> None:
+    async def _listen(self, stack: AsyncExitStack) -> None:
+        port = serving(self._application(), self._host, self._port, shutdown_seconds=1.0)
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            _, self.port = await stack.enter_async_context(port)
         except OSError as error:
             # asyncio writes its own words and the address before the reason.
             problem = (error.strerror or str(error)).rpartition(": ")[2]
             raise MetricsAddressUnusable(
                 f"cannot serve metrics on {self._address}: {problem}; choose another address"
             ) from error
-        self.port = int(runner.addresses[0][1])
         log.info("metrics are served on port %d", self.port)
         self.listening.set()
 

@@ -17,6 +17,7 @@ import msgspec
 from proto.kubernetes.kubeconfig import ApiServerUnconfigured, Configure, load_configuration
 from proto.kubernetes.objects import PODS, Binding, Object, ObjectList, Resource, Status
 from proto.kubernetes.official import ApiClient, ConfigException
+from proto.kubernetes.pace import Pace
 from proto.kubernetes.wire import (
     Added,
     Bookmark,
@@ -74,15 +75,24 @@ class ApiUnreachable(Exception):
 class ApiServer:
     """One API server, safe for any number of concurrent calls on one event loop."""
 
-    def __init__(self, client: Any, configure: Configure, *, timeout_seconds: float) -> None:
+    def __init__(
+        self, client: Any, configure: Configure, *, timeout_seconds: float, writes: Pace | None = None
+    ) -> None:
+        """`writes` is how often is written; without it as often as asked for."""
         self._client = client
         self._configure = configure
         self._timeout_seconds = timeout_seconds
+        self._writes = writes
         self.url: str = client.configuration.host
 
     @classmethod
     async def connect(
-        cls, kubeconfig: str | None = None, *, timeout_seconds: float = 10.0, user_agent: str = "topogpu"
+        cls,
+        kubeconfig: str | None = None,
+        *,
+        timeout_seconds: float = 10.0,
+        user_agent: str = "topogpu",
+        writes: Pace | None = None,
     ) -> "ApiServer":
         """A client of the kubeconfig named, else $KUBECONFIG, else ~/.kube/config, else of the cluster around us.
 
@@ -94,7 +104,7 @@ class ApiServer:
         except (ssl.SSLError, OSError, ValueError) as error:
             raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
         client.user_agent = user_agent
-        return cls(client, configure, timeout_seconds=timeout_seconds)
+        return cls(client, configure, timeout_seconds=timeout_seconds, writes=writes)
 
     async def close(self) -> None:
         await self._client.close()
@@ -212,6 +222,8 @@ class ApiServer:
             sock_connect=self._timeout_seconds,
             sock_read=self._timeout_seconds,
         )
+        if method != "GET" and self._writes is not None:
+            await asyncio.sleep(self._writes.take(asyncio.get_running_loop().time()))
         async with self._answer(method, path, body=body, content_type=content_type, timeout=timeout) as response:
             return await response.read()
 

@@ -10,9 +10,10 @@ from scheduler_ext.admission.containers import CORE_POLICY_ENV, VISIBLE_DEVICES_
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.requests import containers
 
-_LIMITS = ("CUDA_DISABLE_CONTROL", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "LD_PRELOAD")
-_LIMIT_PREFIXES = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
-_NO_DEVICES = ("", "none", "void")
+LIMITS = ("CUDA_DISABLE_CONTROL", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_REDIRECT", "LD_PRELOAD")
+LIMIT_PREFIXES = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
+NO_DEVICES = ("", "none", "void")
+"""Values of NVIDIA_VISIBLE_DEVICES that show no GPU."""
 
 
 def bypasses(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:
@@ -28,10 +29,8 @@ def bypasses(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:
 
 def _problems(variable: EnvVar, settings: AdmissionSettings, *, on_gpus: bool) -> Iterator[str]:
     if variable.name == VISIBLE_DEVICES_ENV:
-        if variable.value == "all":
-            yield "shows every GPU of the node; remove it and ask for GPUs by resource"
-        elif on_gpus and (variable.value not in _NO_DEVICES or variable.value_from):
-            yield "chooses GPUs past the scheduler; remove it"
+        if variable.value not in NO_DEVICES or variable.value_from:
+            yield "chooses GPUs past the scheduler; remove it and ask for GPUs by resource"
     elif on_gpus and _lifts_a_limit(variable, settings):
         yield "can lift the limits of a shared GPU; remove it"
 
@@ -40,4 +39,4 @@ def _lifts_a_limit(variable: EnvVar, settings: AdmissionSettings) -> bool:
     if variable.name == CORE_POLICY_ENV:
         # Ours, when the pod is shown to the webhook a second time.
         return variable.value != settings.core_policy.value
-    return variable.name in _LIMITS or variable.name.startswith(_LIMIT_PREFIXES)
+    return variable.name in LIMITS or variable.name.startswith(LIMIT_PREFIXES)

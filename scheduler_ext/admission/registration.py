@@ -1,7 +1,7 @@
 """How the API server is told which pods to show the webhook: a MutatingWebhookConfiguration.
 
 Scoped by match conditions (CEL, Kubernetes 1.28 and later), so that while the webhook is away only pods that ask for
-GPUs, or that carry what only the scheduler writes, cannot be created.
+GPUs, that name GPUs in their environment, or that carry what only the scheduler writes, cannot be created.
 """
 
 import json
@@ -9,12 +9,15 @@ from collections.abc import Sequence
 
 from proto.admission import Json
 from proto.annotations import keys
+from scheduler_ext.admission.bypass import NO_DEVICES
+from scheduler_ext.admission.containers import VISIBLE_DEVICES_ENV
 from scheduler_ext.admission.owned import LABELS
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.requests import ResourceNames
 
 GPU_WEBHOOK = "gpus.topogpu.io"
 OWNED_WEBHOOK = "annotations.topogpu.io"
+BYPASS_WEBHOOK = "bypass.topogpu.io"
 REST_WEBHOOK = "environment.topogpu.io"
 PATH = "/webhook"
 
@@ -34,7 +37,10 @@ def webhook_configuration(
         # Without selectors: a label on one's own pod is no way around it.
         _webhook(OWNED_WEBHOOK, client, "Fail", mentions_owned(), {}),
     ]
-    if _concerns_every_pod(settings):
+    if settings.deny_bypass is not BypassMode.OFF:
+        answered = "Fail" if settings.deny_bypass is BypassMode.DENY else "Ignore"
+        webhooks.append(_webhook(BYPASS_WEBHOOK, client, answered, f"!({gpus}) && ({chooses_gpus()})", selectors))
+    if settings.overwrite_env or settings.core_policy is not CorePolicy.DEFAULT:
         webhooks.append(_webhook(REST_WEBHOOK, client, "Ignore", f"!({gpus})", selectors))
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -59,6 +65,14 @@ def mentions_owned() -> str:
         f"(has(object.metadata.annotations) && object.metadata.annotations.exists(k, {annotation})) || "
         f"(has(object.metadata.labels) && object.metadata.labels.exists(k, k in {_list(LABELS)}))"
     )
+
+
+def chooses_gpus() -> str:
+    """CEL: whether a container names GPUs by environment."""
+    variable = f"e.name == '{VISIBLE_DEVICES_ENV}' && !(has(e.value) && e.value in {_list(NO_DEVICES)})"
+    container = f"has(c.env) && c.env.exists(e, {variable})"
+    lists = ("containers", "initContainers")
+    return " || ".join(f"(has(object.spec.{each}) && object.spec.{each}.exists(c, {container}))" for each in lists)
 
 
 def _webhook(name: str, client: Json, failure_policy: str, condition: str, selectors: Json) -> Json:
@@ -92,11 +106,6 @@ def _namespaces(excluded: Sequence[str]) -> Json:
         return _IGNORED
     by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(excluded)}
     return {"matchExpressions": [*_IGNORED["matchExpressions"], by_name]}
-
-
-def _concerns_every_pod(settings: AdmissionSettings) -> bool:
-    changes_all = settings.overwrite_env or settings.core_policy is not CorePolicy.DEFAULT
-    return changes_all or settings.deny_bypass is not BypassMode.OFF
 
 
 def _list(words: Sequence[str]) -> str:

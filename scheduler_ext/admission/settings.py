@@ -39,4 +39,4 @@ class AdmissionSettings:
     runtime_class_name: str = ""
     overwrite_env: bool = False
     """Whether a container without GPUs is kept from seeing any."""
-    deny_bypass: BypassMode = BypassMode.OFF
+    deny_bypass: BypassMode = BypassMode.DENY

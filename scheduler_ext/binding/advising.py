@@ -1,48 +1,59 @@
 """What `/prioritize` and `/preempt` answer: how well each node suits a pod, and what evicting pods would change."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from proto.extender import HostPriority, NodeVictims, PreemptionArgs
+from proto.extender import HostPriority, NodeVictims
 from proto.kubernetes.objects import Node
-from scheduler_ext.binding.view import View
+from scheduler_ext.binding.view import PodFacts
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestSettings
+from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.decide import Decision, decide
+from scheduler_ext.scheduling.nodes import Preference
 from scheduler_ext.scheduling.preempt import Holder, victims
-from scheduler_ext.scheduling.priorities import priorities
+from scheduler_ext.scheduling.priorities import preferences, priorities
 
 
-def rank(ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:
-    """Each node's score, as `/prioritize` answers."""
-    return _scored(request, decide(request, ledger.snapshot(request.uid), node_names), node_names)
+def rank(candidates: Candidates, ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:
+    """Each node's score, as `/prioritize` answers. What the pod has reserved itself does not stand in its way."""
+    if ledger.reservation(request.uid) is not None:
+        decision = decide(request, ledger.snapshot(request.uid), node_names)
+        return _scored(preferences(request.policies.node, decision), node_names)
+    return _scored(candidates.fitting(request, node_names), node_names)
 
 
 def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> list[HostPriority]:
     """As if nothing ran on the nodes."""
-    return _scored(request, _simulated(request, nodes, settings), [node.metadata.name for node in nodes])
+    fitting = preferences(request.policies.node, _simulated(request, nodes, settings))
+    return _scored(fitting, [node.metadata.name for node in nodes])
 
 
 def preempt(
-    ledger: Ledger, view: View, request: GpuRequest, priority: int, args: PreemptionArgs
-) -> Mapping[str, NodeVictims]:
-    """The nodes on which evicting pods gets the pod its GPUs, and whom to evict there."""
-    running = view.running()
-    found: dict[str, NodeVictims] = {}
-    for node, proposed in args.victims.items():
-        holders = [
-            Holder(uid=facts.uid, priority=facts.priority, created=facts.created) for facts in running.get(node, ())
-        ]
+    ledger: Ledger,
+    running: Iterable[PodFacts],
+    request: GpuRequest,
+    *,
+    priority: int,
+    node: str,
+    proposed: NodeVictims,
+) -> NodeVictims | None:
+    """Whom to evict from the node so that the pod gets its GPUs; None where that does not help, or nobody has to go.
 
-        def fits(gone: Collection[str], node: str = node) -> bool:
-            return decide(request, ledger.without(node, {request.uid, *gone}), [node]).node is not None
+    `running` are the node's pods that ask for GPUs.
+    """
 
-        chosen = victims(priority, frozenset(proposed.uids), holders, fits)
-        # A node without victims would be an error to kube-scheduler (callExtenders of its preemption framework).
-        if chosen:
-            added = sorted(chosen - frozenset(proposed.uids))
-            found[node] = replace(proposed, uids=(*proposed.uids, *added))
-    return found
+    def fits(gone: Collection[str]) -> bool:
+        left = ledger.without(node, {request.uid, *gone}, request.namespace)
+        return decide(request, left, [node]).node is not None
+
+    holders = [Holder(uid=facts.uid, priority=facts.priority, created=facts.created) for facts in running]
+    chosen = victims(priority, frozenset(proposed.uids), holders, fits)
+    # A node without victims would be an error to kube-scheduler (callExtenders of its preemption framework).
+    if not chosen:
+        return None
+    added = sorted(chosen - frozenset(proposed.uids))
+    return replace(proposed, uids=(*proposed.uids, *added))
 
 
 def _simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> Decision:
@@ -51,6 +62,7 @@ def _simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSett
     return decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
 
 
-def _scored(request: GpuRequest, decision: Decision, node_names: Sequence[str]) -> list[HostPriority]:
-    scores = priorities(request.policies.node, decision)
+def _scored(fitting: Mapping[str, Preference], node_names: Sequence[str]) -> list[HostPriority]:
+    """Nodes that do not fit get 0."""
+    scores = priorities(fitting.values())
     return [HostPriority(name, scores.get(name, 0)) for name in node_names]

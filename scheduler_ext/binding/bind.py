@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
@@ -13,7 +14,7 @@ from proto.extender import BindingArgs
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Pod
 from scheduler_ext.binding.lock import PodName
-from scheduler_ext.binding.node_locks import NodeLocks, NodeUnknown
+from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
 from scheduler_ext.binding.view import NodeFacts, View, node_facts
 from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.ledger import Ledger
@@ -80,8 +81,9 @@ class Binder:
         self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._under_way: dict[PodName, tuple[BindingArgs, asyncio.Task[str]]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
-        self._sent: dict[str, str] = {}
-        """The node of the last Binding sent for a pod, by UID; without meaning once the pod's reservation is gone."""
+        self._settling: set[asyncio.Task[None]] = set()
+        self._sent: dict[str, _Attempt] = {}
+        """Who sent the last Binding for a pod, by UID; without meaning once the pod's reservation is gone."""
 
     async def bind(self, args: BindingArgs) -> str:
         """Empty once the pod is bound to the node, else one sentence; a repeated call joins the first one."""
@@ -101,13 +103,15 @@ class Binder:
     def sent_to(self, uid: str) -> str:
         """The node to which the pod may be bound by now though the watch has not shown it; empty for any other pod."""
         self._ledger.expire(self._monotonic())
-        node, reservation = self._sent.get(uid, ""), self._ledger.reservation(uid)
-        return node if reservation is not None and reservation.node == node else ""
+        sent, reservation = self._sent.get(uid), self._ledger.reservation(uid)
+        return sent.node if sent and reservation is not None and reservation.node == sent.node else ""
 
     async def finish(self) -> None:
-        """Lets the binds under way finish; each has a deadline of its own."""
+        """Lets the binds under way finish; each has a deadline of its own. Nothing is settled any more after that."""
         await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
-        await asyncio.gather(*self._undoing, return_exceptions=True)
+        for settling in self._settling:
+            settling.cancel()
+        await asyncio.gather(*self._undoing, *self._settling, return_exceptions=True)
 
     async def _bind_in_time(self, pod: PodName, args: BindingArgs) -> str:
         uncertain = self.sent_to(args.pod_uid) == args.node
@@ -149,13 +153,37 @@ class Binder:
     async def _write_locked(self, attempt: _Attempt, shares: PodShares) -> None:
         """One pod of the node at a time: each waits until the one before has its devices."""
         queue = self._queues.setdefault(attempt.node, asyncio.Lock())
-        since = self._monotonic()
-        attempt.doing = "other pods are being bound to it one after the other"
-        async with queue:
+        since, give_up_at = self._monotonic(), self._now() + timedelta(seconds=self._settings.lock_wait_seconds)
+        async with self._turn(attempt, queue):
             attempt.lock_wanted = True
-            await self._locks.take(attempt.node, attempt.pod, attempt.uid, lambda why: setattr(attempt, "doing", why))
+            await self._take_lock(attempt, give_up_at)
             self._lock_waited(self._monotonic() - since)
             await self._write(attempt, shares, BindPhase.ALLOCATING)
+
+    @asynccontextmanager
+    async def _turn(self, attempt: _Attempt, queue: asyncio.Lock) -> AsyncIterator[None]:
+        """Raises BindRefused when it does not come in time."""
+        attempt.doing = "other pods are being bound to it one after the other"
+        try:
+            async with asyncio.timeout(self._settings.lock_wait_seconds):
+                await queue.acquire()
+        except TimeoutError as error:
+            raise BindRefused(f"{attempt.doing}; waited {self._settings.lock_wait_seconds:g} s") from error
+        try:
+            yield
+        finally:
+            queue.release()
+
+    async def _take_lock(self, attempt: _Attempt, give_up_at: datetime) -> None:
+        """Raises BindRefused when another pod holds it for too long."""
+
+        def waiting(why: str) -> None:
+            attempt.doing = why
+
+        try:
+            await self._locks.take(attempt.node, attempt.pod, attempt.uid, waiting, give_up_at=give_up_at)
+        except LockBusy as error:
+            raise BindRefused(f"{error}; waited {self._settings.lock_wait_seconds:g} s") from error
 
     def _confirm(self, attempt: _Attempt, node: str) -> None:
         """For a pod that already has a node. Raises BindRefused if it is another one."""
@@ -243,8 +271,8 @@ class Binder:
 
     def _remember(self, attempt: _Attempt) -> None:
         if len(self._sent) >= _MANY_SENT:
-            self._sent = {uid: node for uid, node in self._sent.items() if self._ledger.reservation(uid) is not None}
-        self._sent[attempt.uid] = attempt.node
+            self._sent = {uid: sent for uid, sent in self._sent.items() if self._ledger.reservation(uid) is not None}
+        self._sent[attempt.uid] = attempt
 
     def _undo(self, attempt: _Attempt) -> None:
         """Gives back reservation and lock, except where the Binding may have been written after all."""
@@ -252,12 +280,35 @@ class Binder:
         if reservation is not None and reservation.node == attempt.node:
             if attempt.uncertain:
                 self._ledger.extend(attempt.uid, self._until(self._settings.bound_lease_seconds))
+                _start(self._settle(attempt), self._settling)
             else:
                 self._ledger.forget(attempt.uid)
         if attempt.lock_wanted:
-            task = asyncio.create_task(self._release(attempt))
-            self._undoing.add(task)
-            task.add_done_callback(self._undoing.discard)
+            _start(self._release(attempt), self._undoing)
+
+    async def _settle(self, attempt: _Attempt) -> None:
+        """Looks what became of a Binding whose answer was lost, and gives the GPUs back if the pod is not there."""
+        while self._is_open(attempt):
+            await asyncio.sleep(self._settings.settle_seconds)
+            try:
+                pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+            except ApiUnreachable:
+                continue
+            except ApiError as error:
+                if error.status != 404:
+                    continue
+            else:
+                if pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
+                    # The watch shows it, and until then it is held from memory.
+                    return
+            # A bind that has begun meanwhile knows better.
+            if self._is_open(attempt) and not self.is_binding(attempt.pod):
+                self._ledger.forget(attempt.uid)
+                log.info("pod %s was not bound to node %s after all", attempt.pod, attempt.node)
+
+    def _is_open(self, attempt: _Attempt) -> bool:
+        """Whether the reservation is still held for what this attempt sent, and for nothing later."""
+        return bool(self.sent_to(attempt.uid)) and self._sent.get(attempt.uid) is attempt
 
     async def _release(self, attempt: _Attempt) -> None:
         try:
@@ -270,3 +321,9 @@ class Binder:
             bound = pod.spec.node_name == attempt.node
         if not bound:
             await self._locks.release(attempt.node, attempt.pod, attempt.uid)
+
+
+def _start(work: Coroutine[None, None, None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

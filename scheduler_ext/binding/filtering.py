@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nsmallest
 
 from proto.extender import ExtenderArgs, FilterResult
@@ -10,18 +10,32 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
-from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice, choice_of
+from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice
 from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.hopeless import Unfit, unfit_of
+from scheduler_ext.scheduling.hopeless import told_apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """`choice` is what the result was made from, if one was taken on live nodes."""
+    """`choice` is what the result was made from, if one was taken on live nodes, and `asked` how many those were.
+
+    `offers` says that kube-scheduler chooses among those that fit; `told` is for the pod's events beside the choice.
+    """
 
     result: FilterResult
-    notices: tuple[Notice, ...] = ()
     choice: Choice | None = None
+    asked: int = 0
+    offers: bool = False
+    told: tuple[Notice, ...] = ()
+
+    def notices(self) -> tuple[Notice, ...]:
+        """For the pod's events. Made when asked for, which is before the next choice: kube-scheduler does not wait."""
+        choice = self.choice
+        if choice is None or (self.offers and choice.node is not None):
+            return self.told
+        if choice.error:
+            return (*self.told, _failure(choice.error))
+        return (*self.told, _no_node(choice, self.asked) if choice.node is None else _fits(choice, self.asked))
 
 
 def passed_through(args: ExtenderArgs) -> Filtered:
@@ -31,8 +45,7 @@ def passed_through(args: ExtenderArgs) -> Filtered:
 
 def refused(problem: str) -> Filtered:
     """No node can be named at all; kube-scheduler tries again later."""
-    notice = Notice(reason="FilteringFailed", message=problem)
-    return Filtered(result=FilterResult(error=problem), notices=(notice,))
+    return Filtered(result=FilterResult(error=problem), told=(_failure(problem),))
 
 
 def kept(node: str, node_names: Sequence[str]) -> Filtered:
@@ -70,24 +83,24 @@ def reserve(
     ledger.forget(uid)
     choice = candidates.choose(request, node_names)
     if choice.node is None:
-        return _with_warnings(request, _nowhere(choice, len(node_names)))
+        return _nowhere(request, choice, len(node_names))
     ledger.reserve(uid, pod, choice.node, choice.shares, now + lease_seconds)
     result = FilterResult(node_names=[choice.node])
-    notice = _fits(choice, len(node_names))
-    return _with_warnings(request, Filtered(result=result, notices=(notice,), choice=choice))
+    return Filtered(result=result, choice=choice, asked=len(node_names), told=_warnings(request))
 
 
-def offer(ledger: Ledger, pod: Pod, request: GpuRequest, node_names: Sequence[str], *, now: float) -> Filtered:
+def offer(
+    candidates: Candidates, ledger: Ledger, pod: Pod, request: GpuRequest, node_names: Sequence[str], *, now: float
+) -> Filtered:
     """Every node that fits now, nothing reserved; `/bind` decides for the one that kube-scheduler takes."""
     uid = pod_key(pod)
     ledger.expire(now)
     ledger.forget(uid)
-    decision = decide(request, ledger.snapshot(uid), node_names)
-    choice = choice_of(decision)
+    choice = candidates.choose(request, node_names)
     if choice.node is None:
-        return _with_warnings(request, _nowhere(choice, len(node_names)))
-    result = FilterResult(node_names=[name for name in node_names if name in decision.fits])
-    return _with_warnings(request, Filtered(result=result, choice=choice))
+        return _nowhere(request, choice, len(node_names))
+    result = FilterResult(node_names=list(candidates.fitting(request, node_names)))
+    return Filtered(result=result, choice=choice, asked=len(node_names), offers=True, told=_warnings(request))
 
 
 def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:
@@ -98,51 +111,50 @@ def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettin
     if decision.error:
         return FilterResult(error=decision.error)
     fitting = [node for node in nodes if node.metadata.name in decision.fits]
-    failed = {name: unfit_of(misfit) for name, misfit in decision.misfits.items()}
-    return replace(_failed(failed), nodes=fitting)
+    failed, hopeless = told_apart(decision.misfits)
+    return FilterResult(nodes=fitting, failed_nodes=failed, failed_and_unresolvable_nodes=hopeless)
 
 
-def _nowhere(choice: Choice, asked: int) -> Filtered:
-    if choice.error:
-        return replace(refused(choice.error), choice=choice)
-    return Filtered(result=_failed(choice.misfits), notices=(_no_node(choice, asked),), choice=choice)
+def _nowhere(request: GpuRequest, choice: Choice, asked: int) -> Filtered:
+    """The nodes on which evicting other pods would not help are named apart."""
+    result = FilterResult(error=choice.error)
+    if not choice.error:
+        result = FilterResult(failed_nodes=choice.failed, failed_and_unresolvable_nodes=choice.hopeless)
+    return Filtered(result=result, choice=choice, asked=asked, told=_warnings(request))
 
 
-def _failed(misfits: Mapping[str, Unfit]) -> FilterResult:
-    """Nodes that do not fit, those apart on which evicting other pods would not help."""
-    return FilterResult(
-        failed_nodes={name: unfit.reason for name, unfit in misfits.items() if not unfit.hopeless},
-        failed_and_unresolvable_nodes={name: unfit.reason for name, unfit in misfits.items() if unfit.hopeless},
-    )
+def _warnings(request: GpuRequest) -> tuple[Notice, ...]:
+    warnings = request.policies.warnings
+    return tuple(Notice(reason="UnknownPolicy", message=text, distinct=True) for text in warnings)
 
 
-def _with_warnings(request: GpuRequest, answer: Filtered) -> Filtered:
-    warnings = tuple(Notice(reason="UnknownPolicy", message=text, distinct=True) for text in request.policies.warnings)
-    return replace(answer, notices=(*warnings, *answer.notices)) if warnings else answer
+def _failure(message: str) -> Notice:
+    return Notice(reason="FilteringFailed", message=message)
 
 
 def _fits(choice: Choice, asked: int) -> Notice:
+    tally = choice.tally()
     ranked = [
-        f"{node}:{score:.2f}" for node, score in sorted(choice.scores.items(), key=lambda item: (item[1], item[0]))
+        f"{node}:{score:.2f}" for node, score in sorted(tally.scores.items(), key=lambda item: (item[1], item[0]))
     ]
-    listed = ",".join(ranked if len(ranked) == choice.fitting else [*ranked, "…"])
+    listed = ",".join(ranked if len(ranked) == tally.fitting else [*ranked, "…"])
     return Notice(
         reason="FilteringSucceed",
-        message=f"find fit node({choice.node}), {asked - choice.fitting} nodes not fit, "
-        f"{choice.fitting} nodes fit({listed})",
+        message=f"find fit node({choice.node}), {asked - tally.fitting} nodes not fit, "
+        f"{tally.fitting} nodes fit({listed})",
         warning=False,
     )
 
 
 def _no_node(choice: Choice, asked: int) -> Notice:
     """The summary, and how many nodes each reason has, as one line: one event a minute tells everything."""
-    reasons = {name: unfit.reason for name, unfit in choice.misfits.items()}
+    reasons = {**choice.failed, **choice.hopeless}
     details = "; ".join(
         f"{count} nodes {reason}({_first_names(reasons, reason, count)})"
         for reason, count in sorted(Counter(reasons.values()).items())
     )
     summary = f"no available node, {asked} nodes do not meet"
-    return Notice(reason="FilteringFailed", message=f"{summary}: {details}" if details else summary)
+    return _failure(f"{summary}: {details}" if details else summary)
 
 
 def _first_names(reasons: Mapping[str, str], reason: str, count: int) -> str:

@@ -21,6 +21,10 @@ class NodeUnknown(Exception):
     """There is no such node."""
 
 
+class LockBusy(Exception):
+    """Another pod holds the lock, and there is no more time to wait for it; the message says who."""
+
+
 class NodeLocks:
     """The locks of all nodes, as one extender sees them."""
 
@@ -31,10 +35,12 @@ class NodeLocks:
         self._ttl = ttl
         self._first_seen: dict[str, tuple[str, datetime]] = {}
 
-    async def take(self, node: str, pod: PodName, uid: str, waiting: Callable[[str], None]) -> None:
-        """Returns once the node's lock is this pod's; each reason to wait is told to `waiting`. Has no deadline.
+    async def take(
+        self, node: str, pod: PodName, uid: str, waiting: Callable[[str], None], *, give_up_at: datetime
+    ) -> None:
+        """Returns once the node's lock is this pod's; each reason to wait is told to `waiting`.
 
-        Raises NodeUnknown, ApiError or ApiUnreachable.
+        Raises LockBusy, NodeUnknown, ApiError or ApiUnreachable.
         """
         facts: NodeFacts | None = self._view.node(node)
         while True:
@@ -50,7 +56,9 @@ class NodeLocks:
                 facts = node_facts(await self._api.get(NODES, node))
             elif isinstance(verdict, Wait):
                 waiting(verdict.why)
-                await self._sleep(changed, verdict.until)
+                if self._now() >= give_up_at:
+                    raise LockBusy(verdict.why)
+                await self._sleep(changed, min(verdict.until, give_up_at))
                 facts = self._view.node(node)
             else:
                 return

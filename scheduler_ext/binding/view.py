@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from sys import intern
 
 from proto.annotations.keys import (
     BIND_PHASE,
@@ -65,9 +66,9 @@ def pod_facts(pod: Pod) -> PodFacts:
         uid=pod.metadata.uid,
         priority=pod.spec.priority or 0,
         created=pod.metadata.creation_timestamp or "",
-        node=pod.spec.node_name,
+        node=intern(pod.spec.node_name),
         ended=pod.status.phase in ("Succeeded", "Failed"),
-        phase=pod.metadata.annotations.get(BIND_PHASE, ""),
+        phase=intern(pod.metadata.annotations.get(BIND_PHASE, "")),
     )
 
 
@@ -158,4 +159,4 @@ class View:
 
 
 def pod_name(pod: Pod) -> PodName:
-    return PodName(namespace=pod.metadata.namespace, name=pod.metadata.name)
+    return PodName(namespace=intern(pod.metadata.namespace), name=pod.metadata.name)

@@ -10,6 +10,7 @@ from proto.annotations import keys
 from scheduler_ext.device_config import DeviceConfigError, read_device_config
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, ResourceNames
+from scheduler_ext.settings import SettingsError, checked_resource
 
 Command = Callable[..., None]
 
@@ -33,10 +34,18 @@ def request_options(command: Command) -> Command:
         resource_priority: str,
         **others: object,
     ) -> None:
-        names = (resource_name, resource_mem, resource_mem_percentage, resource_cores, resource_priority)
-        _refuse_ambiguous(names)
-        count, memory, memory_percentage, cores, priority = names
+        flags = {
+            "--resource-name": resource_name,
+            "--resource-mem": resource_mem,
+            "--resource-mem-percentage": resource_mem_percentage,
+            "--resource-cores": resource_cores,
+            "--resource-priority": resource_priority,
+        }
         try:
+            count, memory, memory_percentage, cores, priority = (
+                checked_resource(name, flag) for flag, name in flags.items()
+            )
+            _refuse_ambiguous(tuple(flags.values()))
             requests = RequestSettings(
                 names=ResourceNames(
                     count=count, memory=memory, memory_percentage=memory_percentage, cores=cores, priority=priority
@@ -48,7 +57,7 @@ def request_options(command: Command) -> Command:
                 gpu_policy=parse_gpu_policy(gpu_scheduler_policy),
                 node_topology=node_topology == "on",
             )
-        except PolicyError as error:
+        except (PolicyError, SettingsError) as error:
             raise click.ClickException(str(error)) from error
         command(requests=requests, **others)
 
@@ -134,8 +143,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
 
 
 def _refuse_ambiguous(names: tuple[str, ...]) -> None:
-    """Raises ClickException for an empty name, or one that stands for two things."""
+    """Raises SettingsError for a name that stands for two things."""
     for name in names:
-        if not name or names.count(name) > 1:
-            problem = f"{name!r} names two resources" if name else "a resource name is empty"
-            raise click.ClickException(f"{problem}; each --resource-… flag needs a name of its own")
+        if names.count(name) > 1:
+            raise SettingsError(f"{name!r} names two resources; each --resource-… flag needs a name of its own")

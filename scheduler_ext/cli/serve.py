@@ -9,10 +9,11 @@ from contextlib import AsyncExitStack
 
 import click
 
-from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
+from proto.kubernetes.client import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
 from scheduler_ext.certificates.tls import UnusableKeyPair
-from scheduler_ext.cli.logs import configure_logging
+from scheduler_ext.cli.api_server import ApiSettings, api_options
+from scheduler_ext.cli.logs import log_options, switch
 from scheduler_ext.cli.options import request_options
 from scheduler_ext.cli.webhook import WebhookSettings, serving_webhook, webhook_options
 from scheduler_ext.leadership.lease import LeaseSettings
@@ -21,10 +22,13 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import PortTaken, listening, running_extender
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
+    LONGEST_LOCK_WAIT_SECONDS,
     FilterReturns,
     ListenAddress,
     ServeSettings,
     SettingsError,
+    bind_deadline_seconds,
+    checked_name,
     parse_duration,
     parse_label_selector,
     parse_listen_address,
@@ -39,8 +43,8 @@ _METRICS_FLAG = "--metrics-bind-address"
 @click.option("--http_bind", "--http-bind", "http_bind", default="127.0.0.1:8080", show_default=True,
               help="Where kube-scheduler calls us; port 0 takes a free one.")  # fmt: skip
 @click.option(_METRICS_FLAG, default=":9395", show_default=True,
-              help="Where Prometheus finds /metrics; empty serves none.")  # fmt: skip
-@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, or the cluster around us.")
+              help="Where Prometheus finds /metrics, and kubelet /healthz and /readyz; empty serves none.")  # fmt: skip
+@api_options
 @click.option("--scheduler-name", default="", help="Source of our events; topogpu-scheduler when empty.")
 @click.option("--filter-returns", type=click.Choice([each.value for each in FilterReturns]), default="one",
               show_default=True, help="The best node, its GPUs reserved; or every node that fits, for kube-scheduler "
@@ -51,48 +55,51 @@ _METRICS_FLAG = "--metrics-bind-address"
               help="Give out GPUs of nodes with these labels only: key=value, or a comma list.")  # fmt: skip
 @click.option("--node-lock-timeout", envvar="HAMI_NODELOCK_EXPIRE", default="5m", show_default=True,
               help="After this long another pod may take over a node's lock.")  # fmt: skip
-@click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=False, show_default=True,
-              help="Decide only while the kube-scheduler on this host holds the lease.")  # fmt: skip
+@click.option("--node-lock-retry-timeout", default="18s", show_default=True,
+              help="How long a bind waits for a lock that another pod holds; 0 refuses it at once.")  # fmt: skip
+@switch("--leader-elect", show_default=True, help="Decide only while the kube-scheduler on this host holds the lease.")
 @click.option("--leader-elect-resource-name", default="", help="Name of kube-scheduler's lease.")
 @click.option("--leader-elect-resource-namespace", default="", help="Namespace of kube-scheduler's lease.")
-@click.option("--readyz-requires-leader", is_flag=True, help="Answer /readyz with 503 while another replica decides.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
+@switch("--readyz-requires-leader", show_default=True, help="Answer /readyz with 503 while another replica decides.")
+@switch("--legacy-metrics", show_default=True,
+        help="Also write metrics under the names they had before HAMi 2.9.")  # fmt: skip
+@log_options
 def serve(
     *,
     http_bind: str,
     metrics_bind_address: str,
-    kubeconfig: str | None,
+    api: ApiSettings,
     scheduler_name: str,
     filter_returns: str,
     requests: RequestSettings,
     webhook: WebhookSettings,
     node_label_selector: str,
     node_lock_timeout: str,
+    node_lock_retry_timeout: str,
     leader_elect: bool,
     leader_elect_resource_name: str,
     leader_elect_resource_namespace: str,
     readyz_requires_leader: bool,
-    log_format: str,
-    log_level: str,
+    legacy_metrics: bool,
 ) -> None:
     """Answer kube-scheduler's /filter, /prioritize, /preempt and /bind until told to stop (SIGTERM or Ctrl-C).
 
     Reads nodes, pods and quotas from the API server, keeps count of every GPU's shares in memory, and writes each
     decision once, with the Binding. /readyz answers 200 as soon as everything has been listed.
     """
-    configure_logging(log_format, log_level)
     try:
         verbs = parse_listen_address(http_bind)
         metrics = parse_listen_address(metrics_bind_address) if metrics_bind_address else None
+        lock_wait_seconds = _lock_wait_seconds(node_lock_retry_timeout)
         settings = ServeSettings(
-            scheduler_name=scheduler_name or DEFAULT_SCHEDULER_NAME,
+            scheduler_name=checked_name(scheduler_name, "--scheduler-name") or DEFAULT_SCHEDULER_NAME,
             filter_returns=FilterReturns(filter_returns),
             readyz_requires_leader=readyz_requires_leader,
             node_label_selector=parse_label_selector(node_label_selector),
             node_lock_ttl_seconds=parse_duration(node_lock_timeout),
+            lock_wait_seconds=lock_wait_seconds,
+            bind_deadline_seconds=bind_deadline_seconds(lock_wait_seconds),
+            legacy_metrics=legacy_metrics,
         )
         lease = _lease(leader_elect_resource_name, leader_elect_resource_namespace, leader_elect=leader_elect)
         for warning in alias_warnings(requests.gpu_policy.text):
@@ -100,7 +107,7 @@ def serve(
         serving = _serve(
             verbs=verbs,
             metrics=metrics,
-            kubeconfig=kubeconfig,
+            api=api,
             settings=settings,
             requests=requests,
             lease=lease,
@@ -111,12 +118,24 @@ def serve(
         raise click.ClickException(str(error)) from error
 
 
+def _lock_wait_seconds(text: str) -> float:
+    """Raises SettingsError."""
+    seconds = parse_duration(text, may_be_zero=True)
+    if seconds > LONGEST_LOCK_WAIT_SECONDS:
+        log.warning(
+            "--node-lock-retry-timeout %s counts as %gs: after that kube-scheduler gives up the bind",
+            *(text, LONGEST_LOCK_WAIT_SECONDS),
+        )
+    return min(seconds, LONGEST_LOCK_WAIT_SECONDS)
+
+
 def _lease(name: str, namespace: str, *, leader_elect: bool) -> LeaseSettings:
     """Raises SettingsError for an election without a lease."""
     pod_name, pod_namespace = os.environ.get("POD_NAME", ""), os.environ.get("POD_NAMESPACE", "")
     if not leader_elect:
         return LeaseSettings(pod_name=pod_name, pod_namespace=pod_namespace)
-    namespace = namespace or pod_namespace
+    checked_name(name, "--leader-elect-resource-name")
+    namespace = checked_name(namespace, "--leader-elect-resource-namespace") or pod_namespace
     if not name or not namespace:
         missing = "--leader-elect-resource-namespace" if name else "--leader-elect-resource-name"
         raise SettingsError(f"--leader-elect needs {missing}: the lease that kube-scheduler holds")
@@ -133,7 +152,7 @@ async def _serve(
     *,
     verbs: ListenAddress,
     metrics: ListenAddress | None,
-    kubeconfig: str | None,
+    api: ApiSettings,
     settings: ServeSettings,
     requests: RequestSettings,
     lease: LeaseSettings,
@@ -142,14 +161,14 @@ async def _serve(
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    api = await ApiServer.connect(kubeconfig, user_agent="topogpu-scheduler")
+    client = await api.connect()
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(api.close)
-        applications = await stack.enter_async_context(running_extender(api, settings, requests, lease))
+        stack.push_async_callback(client.close)
+        applications = await stack.enter_async_context(running_extender(client, settings, requests, lease))
         if metrics is not None:
             url = await stack.enter_async_context(listening(applications.metrics, metrics, _METRICS_FLAG))
             log.info("metrics are served on %s/metrics", url)
-        url = await stack.enter_async_context(serving_webhook(api, webhook, applications.quota_of))
+        url = await stack.enter_async_context(serving_webhook(client, webhook, applications))
         if url:
             log.info("the webhook is served on %s%s", url, PATH)
         url = await stack.enter_async_context(listening(applications.verbs, verbs, "--http_bind"))

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
+from ipaddress import ip_address
 from pathlib import Path
 
 import click
@@ -13,16 +14,17 @@ from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, Core
 from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
 from scheduler_ext.certificates.tls import ServingTls
-from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.cli.logs import switch
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import listening, now
+from scheduler_ext.running import Applications, listening, now
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
     ListenAddress,
     SettingsError,
+    checked_name,
     parse_listen_address,
 )
-from scheduler_ext.webhook_server import Certificate, Webhook, kept_current
+from scheduler_ext.webhook_server import Certificate, kept_current
 
 Command = Callable[..., None]
 
@@ -76,7 +78,7 @@ def webhook_options(command: Command) -> Command:
                     force_overwrite_default_scheduler=force_overwrite_default_scheduler,
                     default_gpus=default_gpu,
                     core_policy=CorePolicy(gpu_core_policy),
-                    runtime_class_name=runtime_class_name,
+                    runtime_class_name=checked_name(runtime_class_name, "--runtime-class-name"),
                     overwrite_env=overwrite_env,
                     deny_bypass=BypassMode(deny_bypass),
                 ),
@@ -92,16 +94,14 @@ def webhook_options(command: Command) -> Command:
 
 
 @asynccontextmanager
-async def serving_webhook(
-    api: ApiServer, settings: WebhookSettings, quota_of: Callable[[str], Quota | None]
-) -> AsyncIterator[str]:
+async def serving_webhook(api: ApiServer, settings: WebhookSettings, applications: Applications) -> AsyncIterator[str]:
     """The URL of the webhook while it is served; empty without a certificate. Raises UnusableKeyPair or PortTaken."""
     tls = ServingTls()
     certificate = _kept_in(api, settings.certificate, tls)
     if certificate is None:
         yield ""
         return
-    webhook = Webhook(settings=settings.admission, quota_of=quota_of).application()
+    webhook = applications.webhook(settings.admission)
     async with kept_current(certificate), listening(webhook, settings.address, ADDRESS_FLAG, tls.context) as url:
         yield url
 
@@ -136,7 +136,22 @@ def _certificate(
             "a certificate of our own needs --webhook-secret namespace/name, --webhook-configuration and "
             "--webhook-service; give all three"
         )
-    return SecretPlace(namespace=namespace, name=name, configuration=configuration, names=frozenset(services))
+    for service in services:
+        _check_served(service)
+    return SecretPlace(
+        namespace=checked_name(namespace, "--webhook-secret"),
+        name=checked_name(name, "--webhook-secret"),
+        configuration=checked_name(configuration, "--webhook-configuration"),
+        names=frozenset(services),
+    )
+
+
+def _check_served(service: str) -> None:
+    """Raises SettingsError for what is neither a DNS name nor an address."""
+    try:
+        ip_address(service)
+    except ValueError:
+        checked_name(service, "--webhook-service")
 
 
 _OPTIONS: tuple[Callable[[Command], Command], ...] = (
@@ -174,9 +189,8 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         metavar="DNS",
         help="Name under which the API server calls the webhook, SERVICE.NAMESPACE.svc; may be repeated.",
     ),
-    click.option(
+    switch(
         "--force-overwrite-default-scheduler",
-        type=bool,
         default=True,
         show_default=True,
         help="Whether GPU pods that name default-scheduler become ours.",
@@ -196,17 +210,15 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         help="GPU_CORE_UTILIZATION_POLICY of every container; default writes none.",
     ),
     click.option("--runtime-class-name", default="", help="runtimeClassName of GPU pods that have none."),
-    click.option(
+    switch(
         "--overwrite-env",
-        type=bool,
-        default=False,
         show_default=True,
         help="Whether containers without GPUs get NVIDIA_VISIBLE_DEVICES=none.",
     ),
     click.option(
         "--deny-bypass",
         type=click.Choice([mode.value for mode in BypassMode]),
-        default=BypassMode.OFF.value,
+        default=BypassMode.DENY.value,
         show_default=True,
         help="What is done about environment variables that lift a GPU's limits: nothing, a warning, or a refusal.",
     ),

@@ -51,9 +51,9 @@ def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
     for kind, container in zip(kinds, shares, strict=True):
         beside = dict(running) if kind is ContainerKind.INIT else running
         for share in container:
-            held = beside.get(share.uuid, NOTHING) + Footprint(1, share.memory_mib, share.cores)
-            beside[share.uuid] = held
-            peak[share.uuid] = peak.get(share.uuid, NOTHING) | held
+            uuid, held = share.uuid, Footprint(1, share.memory_mib, share.cores)
+            beside[uuid] = held = beside[uuid] + held if uuid in beside else held
+            peak[uuid] = peak[uuid] | held if uuid in peak else held
     return peak
 
 

@@ -29,6 +29,8 @@ class Holding:
     footprints: Footprints = field(default_factory=dict)
     placements: Placements = field(default_factory=lambda: _NO_PLACEMENTS)
     """Of the GPUs whose every share is known to be a MIG instance: until the pod is gone, also its init containers'."""
+    instances: tuple[MigAllocation, ...] = ()
+    """The MIG instances that its daemon has made and named."""
     unreadable: str = ""
     wanted: int = 0
     """The most GPUs one of its containers asks for."""
@@ -46,9 +48,15 @@ def read_holding(pod: Pod, names: ResourceNames) -> Holding | None:
     except AnnotationError as error:
         wanted = max((gpu_count(container, names) for container in containers(pod)), default=0)
         return Holding(node=node, namespace=namespace, unreadable=value, wanted=wanted, problem=str(error))
-    placements, problem = _read_placements(pod, shares)
-    footprints = held_by(pod, kinds, shares)
-    return Holding(node=node, namespace=namespace, footprints=footprints, placements=placements, problem=problem)
+    allocations, problem = _read_allocations(pod)
+    return Holding(
+        node=node,
+        namespace=namespace,
+        footprints=held_by(pod, kinds, shares),
+        placements=_placements(allocations, shares),
+        instances=tuple(each for each in allocations if each.real is not None),
+        problem=problem,
+    )
 
 
 def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
@@ -81,15 +89,15 @@ def _namespace(pod: Pod) -> str:
     return intern(pod.metadata.namespace or "default")
 
 
-def _read_placements(pod: Pod, shares: PodShares) -> tuple[Placements, str]:
+def _read_allocations(pod: Pod) -> tuple[tuple[MigAllocation, ...], str]:
     """With the problem of an annotation that cannot be read; empty without one."""
     value = pod.metadata.annotations.get(MIG_ALLOCATIONS, "")
     if not value:
-        return _NO_PLACEMENTS, ""
+        return (), ""
     try:
-        return _placements(decode_mig_allocations(value), shares), ""
+        return decode_mig_allocations(value), ""
     except AnnotationError as error:
-        return _NO_PLACEMENTS, str(error)
+        return (), str(error)
 
 
 def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Placements:

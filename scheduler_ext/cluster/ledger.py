@@ -180,23 +180,25 @@ class Ledger:
         quotas = {namespace: self._quota(namespace, limits, own) for namespace, limits in self._strictest.items()}
         return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=quotas)
 
-    def without(self, node: str, uids: Collection[str]) -> Snapshot:
-        """This one node as it would be if these pods were gone; empty when it is not registered."""
+    def without(self, node: str, uids: Collection[str], namespace: str) -> Snapshot:
+        """This one node, and this namespace's quota, as they would be if these pods of the node were gone.
+
+        Empty when the node is not registered.
+        """
         if node not in self._registered:
             return Snapshot()
         held = self._held.get(node, {})
         gone = {uid: held[uid] for uid in uids if uid in held}
         used = dict(self._used.get(node, {}))
-        freed: dict[str, Footprint] = {}
+        freed = NOTHING
         for holding in gone.values():
             for device, footprint in holding.footprints.items():
                 used[device] = used[device] - footprint
-            freed[holding.namespace] = freed.get(holding.namespace, NOTHING) + total(holding.footprints.values())
+            if holding.namespace == namespace:
+                freed += total(holding.footprints.values())
         usage = self._usage(node, used, (holding for uid, holding in held.items() if uid not in gone))
-        quotas = {
-            namespace: replace(quota, used=quota.used - freed.get(namespace, NOTHING))
-            for namespace, quota in self.quotas().items()
-        }
+        quota = self.quota(namespace)
+        quotas = {} if quota is None else {namespace: replace(quota, used=quota.used - freed)}
         return Snapshot(nodes={node: usage}, quotas=quotas)
 
     def holdings(self) -> Mapping[str, Holding]:
@@ -263,7 +265,7 @@ class Ledger:
     def _add(self, uid: str, holding: Holding) -> None:
         used = self._used.setdefault(holding.node, {})
         for device, footprint in holding.footprints.items():
-            used[device] = used.get(device, NOTHING) + footprint
+            used[device] = used[device] + footprint if device in used else footprint
         self._held.setdefault(holding.node, {})[uid] = holding
         namespace = self._namespace_used.get(holding.namespace, NOTHING)
         self._namespace_used[holding.namespace] = namespace + total(holding.footprints.values())
@@ -297,15 +299,14 @@ class Ledger:
         in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
         special = [each for each in held if in_mig_mode or each.unreadable or each.placements]
         full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node.devices) for each in special))
-        gpus = (
-            _gpu_usage(
-                device,
-                used.get(device.uuid, NOTHING),
-                tuple(placement for each in special for placement in each.placements.get(device.uuid, ())),
-                device.uuid in full,
-            )
+        placements: dict[DeviceUUID, tuple[MigPlacement, ...]] = {}
+        for each in special:
+            for uuid, places in each.placements.items():
+                placements[uuid] = (*placements.get(uuid, ()), *places)
+        gpus = [
+            _gpu_usage(device, used.get(uuid := device.uuid, NOTHING), placements.get(uuid, ()), uuid in full)
             for device in node.devices
-        )
+        ]
         return NodeUsage(node=node, gpus=tuple(gpus))
 
     def _usage_without(self, uid: str, own: Holding) -> NodeUsage:

@@ -13,7 +13,8 @@ from scheduler_ext.leadership.election import Role, Standing, after_catching_up,
 
 log = logging.getLogger(__name__)
 
-SCHEDULER_PODS = "app.kubernetes.io/component=hami-scheduler"
+_KINSHIP = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
+"""Labels that the replicas of one deployment share."""
 _LABEL_RETRY_SECONDS = 5.0
 
 
@@ -66,6 +67,8 @@ class Leadership:
 
     async def wait(self, seconds: float) -> bool:
         """False when this replica does not lead within that time."""
+        if self.leads():
+            return True  # asked for every pod: no timer for the ordinary case
         try:
             async with asyncio.timeout(seconds):
                 while not self.leads():
@@ -138,9 +141,12 @@ class Leadership:
 
     async def _label_pods(self) -> None:
         own, namespace = self._settings.pod_name, self._settings.pod_namespace
-        page = await self._api.list_page(PODS, namespace=namespace, label_selector=SCHEDULER_PODS)
-        roles = {pod.metadata.name: pod.metadata.labels.get(SCHEDULER_ROLE, "") for pod in page.items}
-        for name in {own, *roles}:
+        ours = await self._api.get(PODS, own, namespace)
+        kin = [f"{label}={ours.metadata.labels[label]}" for label in _KINSHIP if label in ours.metadata.labels]
+        page = await self._api.list_page(PODS, namespace=namespace, label_selector=",".join(kin)) if kin else None
+        pods = [ours, *(page.items if page is not None else ())]
+        roles = {pod.metadata.name: pod.metadata.labels.get(SCHEDULER_ROLE, "") for pod in pods}
+        for name in roles:
             role = "leader" if name == own else "follower"
             if roles.get(name) != role:
                 labels = {"metadata": {"labels": {SCHEDULER_ROLE: role}}}

@@ -7,6 +7,7 @@ the numbers of members alone, never on their scores, so no input is slow.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import compress
 from math import comb
 from operator import add
@@ -41,10 +42,16 @@ def best_subset(
     # lexicographically first of equals is the largest.
     named_pairs = [[pair << count for pair in row] for row in pairs]
     named_gains = [(gain << count) + (1 << count - 1 - member) for member, gain in enumerate(gains)]
-    search = _Halves if most_steps(count, size) <= EXACT_STEPS else _Climb
+    search = _Halves if is_exact(count, size) else _Climb
     value, steps = search(named_pairs, named_gains, size, costs, budget).best()
     members = None if value is None else tuple(m for m in range(count) if value >> count - 1 - m & 1)
     return Found(members, steps)
+
+
+@lru_cache(maxsize=1024)
+def is_exact(count: int, size: int) -> bool:
+    """Whether `size` of `count` members are the best there are; then also of fewer members."""
+    return most_steps(count, size) <= EXACT_STEPS
 
 
 def most_steps(count: int, size: int) -> int:

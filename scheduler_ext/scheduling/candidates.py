@@ -1,7 +1,7 @@
 """The decision for `/filter`: what `decide` decides, without looking at every node for every pod."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -10,9 +10,10 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.requests import ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.decide import NO_NODE_OFFERED, Decision, decide
-from scheduler_ext.scheduling.hopeless import Unfit, unfit_of
-from scheduler_ext.scheduling.misfit import NotOffered
-from scheduler_ext.scheduling.ranking import Ranking, Shape, Standing, shape_of
+from scheduler_ext.scheduling.hopeless import told_apart
+from scheduler_ext.scheduling.nodes import Preference
+from scheduler_ext.scheduling.priorities import preferences
+from scheduler_ext.scheduling.ranking import Ranking, Shape, Standing
 from scheduler_ext.scheduling.score import node_score
 from scheduler_ext.scheduling.states import Kind, Kinds, state_of
 
@@ -23,26 +24,37 @@ MOST_NODES_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many of the offered nodes fit, and their scores; of many nodes that of the chosen one only."""
+
+    fitting: int = 0
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A decision without what nobody reads of a large cluster: why nodes failed when one fits, and most scores."""
+    """A decision without what nobody reads of a large cluster: why nodes failed when one fits.
+
+    `tally` counts when it is called, which is before the next choice: kube-scheduler does not wait for it.
+    """
 
     node: str | None
     shares: PodShares = ()
-    fitting: int = 0
-    """How many of the offered nodes fit."""
-    scores: Mapping[str, float] = field(default_factory=dict)
-    misfits: Mapping[str, Unfit] = field(default_factory=dict)
-    """Of every node, when none fits."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The reason of every node, when none fits; those apart where evicting other pods would not help."""
+    hopeless: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    tally: Callable[[], Tally] = field(default=Tally, compare=False)
 
 
 def choice_of(decision: Decision) -> Choice:
     if decision.node is None:
-        misfits = {name: unfit_of(misfit) for name, misfit in decision.misfits.items()}
-        return Choice(node=None, misfits=misfits, error=decision.error)
+        failed, hopeless = told_apart(decision.misfits)
+        return Choice(node=None, failed=failed, hopeless=hopeless, error=decision.error)
     scores = decision.scores
     named = scores if len(scores) <= MOST_NODES_NAMED else {decision.node: scores[decision.node]}
-    return Choice(node=decision.node, shares=decision.shares, fitting=len(scores), scores=named)
+    tally = Tally(fitting=len(scores), scores=named)
+    return Choice(node=decision.node, shares=decision.shares, tally=lambda: tally)
 
 
 class Candidates:
@@ -66,35 +78,59 @@ class Candidates:
         if self._ledger.is_bound(request.uid):
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
         ranking = self._ranking(request)
-        offered = set(node_names)
-        node = ranking.best(offered)
+        node = ranking.best(node_names)
         if node is None:
-            error = "" if node_names else NO_NODE_OFFERED
-            return Choice(node=None, misfits=self._misfits(ranking, node_names), error=error)
+            return self._nowhere(ranking, node_names)
+        shares = ranking.shares(self._standings[node].usage)
+        return Choice(node=node, shares=shares, tally=lambda: self._tally(ranking, node, node_names))
+
+    def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:
+        offered = set(node_names)
         # Of all ways to count them this one copies least where most nodes fit.
         fitting = len(offered) - len(offered.difference(ranking.fits))
         named = offered & ranking.fits.keys() if fitting <= MOST_NODES_NAMED else (node,)
-        return Choice(
-            node=node,
-            shares=ranking.shares(self._standings[node].usage),
-            fitting=fitting,
-            scores={name: self._standings[name].total for name in named},
+        return Tally(
+            fitting=fitting, scores={name: self._standings[name].total for name in named if name in self._standings}
         )
+
+    def look_ahead(self) -> None:
+        """Does now what the next pod would have to wait for, if it is of the shape that was asked about last."""
+        self._catch_up()
+        if self._rankings:
+            next(reversed(self._rankings.values())).look_ahead(self._standings)
+
+    def fitting(self, request: GpuRequest, node_names: Sequence[str]) -> Mapping[str, Preference]:
+        """The offered nodes that fit, as `decide` finds them. Reservations count as in `choose`."""
+        if self._ledger.is_bound(request.uid):
+            return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
+        fits = self._ranking(request).fits
+        return {name: fits[name] for name in node_names if name in fits}
 
     def has_room(self, request: GpuRequest) -> bool:
         """Whether the pod fits on any node. It holds nothing itself."""
         return bool(self._ranking(request).fits)
 
-    def _misfits(self, ranking: Ranking, node_names: Iterable[str]) -> dict[str, Unfit]:
-        known, reason = ranking.misfits, self._ledger.unregistered
-        return {name: known[name] if name in known else unfit_of(NotOffered(reason(name))) for name in node_names}
+    def _nowhere(self, ranking: Ranking, node_names: Sequence[str]) -> Choice:
+        if not node_names:
+            return Choice(node=None, error=NO_NODE_OFFERED)
+        offered, failed, hopeless = set(node_names), ranking.failed, ranking.hopeless
+        # Usually these are all nodes there are, and copies of the whole cost least.
+        if len(offered) == len(failed) + len(hopeless) and offered.issuperset(failed) and offered.issuperset(hopeless):
+            return Choice(node=None, failed=dict(failed), hopeless=dict(hopeless))
+        return Choice(
+            node=None,
+            failed={name: failed[name] for name in node_names if name in failed},
+            hopeless={
+                name: hopeless.get(name) or self._ledger.unregistered(name) for name in node_names if name not in failed
+            },
+        )
 
     def _ranking(self, request: GpuRequest) -> Ranking:
         """Up to date."""
         self._catch_up()
         quota = self._ledger.quota(request.namespace)
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
-        shape = shape_of(request, None if covered else quota)
+        shape = Shape(request=request, quota=None if covered else quota)
         ranking = self._rankings.pop(shape, None) or Ranking(shape, self._standings)
         ranking.update(self._standings)
         self._rankings[shape] = ranking
@@ -104,6 +140,8 @@ class Candidates:
 
     def _catch_up(self) -> None:
         changed = self._ledger.take_changed()
+        if not changed:
+            return
         for name in changed:
             self._refresh(name)
         for ranking in self._rankings.values():

@@ -1,5 +1,6 @@
 """Nodes on which no eviction helps: the pod would not fit there if nothing else ran."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from proto.devices import MIG_MODE
@@ -19,6 +20,13 @@ class Unfit(NamedTuple):
 
 def unfit_of(misfit: Misfit | NotOffered) -> Unfit:
     return Unfit(misfit.reason, is_hopeless(misfit))
+
+
+def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
+    """By node the reason: of the nodes on which eviction may help, and of the hopeless ones."""
+    unfit = {name: unfit_of(misfit) for name, misfit in misfits.items()}
+    failed = {name: each.reason for name, each in unfit.items() if not each.hopeless}
+    return failed, {name: each.reason for name, each in unfit.items() if each.hopeless}
 
 
 def is_hopeless(misfit: Misfit | NotOffered) -> bool:

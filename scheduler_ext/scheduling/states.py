@@ -19,11 +19,12 @@ _all_but_uuid = attrgetter(*(field.name for field in fields(Device) if field.nam
 class Kind(NamedTuple):
     """Equal numbers mean equal GPUs in equal order, equally linked, cordoned and handed out.
 
-    `mig`: one of them is in MIG mode.
+    `mig`: one of them is in MIG mode. `mutual`: each pair is linked as well from either side.
     """
 
     number: int
     mig: bool
+    mutual: bool
 
 
 class Kinds:
@@ -43,7 +44,8 @@ class Kinds:
             # Numbers are never used again, so this only costs finding the kinds anew.
             self._known.clear()
         self._number += 1
-        return self._known.setdefault(look, Kind(self._number, any(each.mode == MIG_MODE for each in node.devices)))
+        mig, mutual = any(each.mode == MIG_MODE for each in node.devices), links == tuple(zip(*links, strict=True))
+        return self._known.setdefault(look, Kind(self._number, mig, mutual))
 
 
 def state_of(usage: NodeUsage, kind: Kind) -> State:

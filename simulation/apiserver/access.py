@@ -5,8 +5,8 @@ Source: authorization.k8s.io/v1 SelfSubjectAccessReview of the Kubernetes API re
 
 from collections.abc import Collection
 
-from simulation.apiserver.errors import ApiRefusal, JsonObject
-from simulation.apiserver.routes import RecordedRequest
+from simulation.apiserver.errors import JsonObject, forbidden
+from simulation.apiserver.routes import RecordedRequest, parse_target
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -24,6 +24,10 @@ def review(question: JsonObject, denied: Collection[Right]) -> JsonObject:
 
 def check(request: RecordedRequest, denied: Collection[Right]) -> None:
     """Raises ApiRefusal as role-based access control does."""
-    if (request.verb, request.resource) in denied:
-        who = f'User "simulation" cannot {request.verb} resource "{request.resource}" in API group "{request.group}"'
-        raise ApiRefusal(403, "Forbidden", f"{request.resource} is forbidden: {who}")
+    target = parse_target(request.path)
+    if target is None or (request.verb, request.resource) not in denied:
+        return
+    kind, what = target.kind, f"{request.resource}/{request.subresource}".strip("/")
+    where = f'in the namespace "{request.namespace}"' if request.namespace else "at the cluster scope"
+    who = f'User "{request.user}" cannot {request.verb} resource "{what}" in API group "{request.group}" {where}'
+    raise forbidden(kind, request.name, who)

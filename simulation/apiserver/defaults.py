@@ -1,61 +1,67 @@
-"""What the API server fills in and refuses when an object is written (pure).
+"""What the API server fills in when an object is written (pure).
 
-Source: Kubernetes API reference (defaults of Pod, Node, Namespace) and "Object Names and IDs".
+Source: Kubernetes API reference, the defaults of each kind.
 """
 
-import re
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from simulation.apiserver.errors import JsonObject, invalid
-from simulation.apiserver.kinds import NAMESPACE, NODE, POD, Kind
+from simulation.apiserver.errors import JsonObject, forbidden
+from simulation.apiserver.kinds import NAMESPACE, POD, PRIORITY_CLASS, SECRET, WEBHOOK, Kind
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _NOT_READY_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for problem in ("not-ready", "unreachable")
 ]
-_LONGEST_ANNOTATIONS_BYTES = 256 * 1024
-_MUTABLE_POD_FIELDS = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
+_GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "lastTransitionTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 
 
-def check_name(kind: Kind, name: str) -> None:
-    """Refuses a name that is no DNS subdomain of at most 253 characters."""
-    if len(name) > 253 or not _NAME.fullmatch(name):
-        problem = "a lowercase RFC 1123 subdomain of at most 253 characters is required"
-        raise invalid(kind.kind, name, f"metadata.name: Invalid value: {name!r}: {problem}")
-
-
-def check_metadata(kind: Kind, metadata: JsonObject) -> None:
-    """Refuses labels and annotations that are not texts by name, and annotations of more than 256 KiB."""
-    name = str(metadata.get("name", ""))
-    for field in ("labels", "annotations"):
-        entries = metadata.get(field) or {}
-        if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
-            raise invalid(kind.kind, name, f"metadata.{field}: Invalid value: expected texts by name")
-    annotations: dict[str, str] = metadata.get("annotations") or {}
-    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _LONGEST_ANNOTATIONS_BYTES:
-        problem = f"metadata.annotations: Too long: may not be more than {_LONGEST_ANNOTATIONS_BYTES} bytes"
-        raise invalid(kind.kind, name, problem)
-
-
-def with_defaults(kind: Kind, item: JsonObject, priority_classes: dict[str, int]) -> JsonObject:
-    """The new object with the fields that its author left out."""
+def new_object(kind: Kind, item: JsonObject, priority_classes: Mapping[str, int]) -> JsonObject:
+    """The new object with what only its creation decides. Raises ApiRefusal."""
     if kind is POD:
         return _new_pod(item, priority_classes)
-    if kind is NODE:
-        return item | {"spec": item.get("spec") or {}, "status": item.get("status") or {}}
     if kind is NAMESPACE:
-        return item | {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
-    return item
+        label = {"kubernetes.io/metadata.name": item["metadata"]["name"]}
+        metadata = item["metadata"] | {"labels": (item["metadata"].get("labels") or {}) | label}
+        return item | {"metadata": metadata, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+    return item | {field: item.get(field) or {} for field in ("spec", "status") if kind.has_status}
 
 
-def _new_pod(item: JsonObject, priority_classes: dict[str, int]) -> JsonObject:
-    name = item["metadata"]["name"]
-    spec: JsonObject = item.get("spec") or {}
-    if not spec.get("containers"):
-        raise invalid("Pod", name, "spec.containers: Required value")
-    filled: JsonObject = {
+def written_object(kind: Kind, item: JsonObject) -> JsonObject:
+    """The object with the fields that its author left out, in whatever way it was written."""
+    complete = _COMPLETE.get(kind)
+    return item if complete is None else complete(item)
+
+
+def _new_pod(pod: JsonObject, priority_classes: Mapping[str, int]) -> JsonObject:
+    spec = pod["spec"]
+    phase = {"phase": "Pending"} | pod["status"]
+    conditions = {"conditions": [_GATED]} if spec.get("schedulingGates") else {}
+    qos_class = _qos_class([_container(one) for one in spec.get("containers") or []])
+    spec = {"tolerations": list(_NOT_READY_TOLERATIONS)} | spec | {"priority": _priority(pod, priority_classes)}
+    return pod | {"spec": spec, "status": conditions | {"qosClass": qos_class} | phase}
+
+
+def _priority(pod: JsonObject, priority_classes: Mapping[str, int]) -> int:
+    name, spec = pod["metadata"]["name"], pod["spec"]
+    wanted = spec.get("priorityClassName")
+    if wanted and wanted not in priority_classes:
+        raise forbidden(POD, name, f"no PriorityClass with name {wanted} was found")
+    value = priority_classes[wanted] if wanted else 0
+    if spec.get("priority", value) != value:
+        problem = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec"
+        raise forbidden(POD, name, f"{problem}; priority admission controller computed {value} from its class")
+    return value
+
+
+def _pod(pod: JsonObject) -> JsonObject:
+    spec: JsonObject = {
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": 30,
         "dnsPolicy": "ClusterFirst",
@@ -63,43 +69,30 @@ def _new_pod(item: JsonObject, priority_classes: dict[str, int]) -> JsonObject:
         "securityContext": {},
         "enableServiceLinks": True,
         "preemptionPolicy": "PreemptLowerPriority",
-        "tolerations": list(_NOT_READY_TOLERATIONS),
-        "priority": _priority(name, spec, priority_classes),
-    } | {key: value for key, value in spec.items() if value is not None}
+    } | pod["spec"]
     for field in ("containers", "initContainers"):
-        if field in filled:
-            filled[field] = [_new_container(name, f"{field}[{place}]", one) for place, one in enumerate(filled[field])]
-    status = {"phase": "Pending"} | (item.get("status") or {})
-    status.setdefault("qosClass", _qos_class(filled["containers"]))
-    return item | {"spec": filled, "status": status}
+        if field in spec:
+            spec[field] = [_container(one) for one in spec[field]]
+    return pod | {"spec": spec}
 
 
-def _priority(name: str, spec: JsonObject, priority_classes: dict[str, int]) -> int:
-    if not (wanted := spec.get("priorityClassName")):
-        return int(spec.get("priority") or 0)
-    known = _SYSTEM_PRIORITIES | priority_classes
-    if wanted not in known:
-        raise invalid("Pod", name, f"spec.priorityClassName: no PriorityClass with name {wanted} was found")
-    return known[wanted]
-
-
-def _new_container(pod: str, where: str, container: Any) -> JsonObject:
-    """The container with defaults; a missing request takes the value of the limit."""
-    if not isinstance(container, dict) or not container.get("name"):
-        raise invalid("Pod", pod, f"spec.{where}.name: Required value")
-    resources: JsonObject = container.get("resources") or {}
-    # The real server answers quantities as texts, however they were written.
-    resources = {
-        part: {key: str(amount) for key, amount in held.items()} if part in {"limits", "requests"} and held else held
-        for part, held in resources.items()
-    }
+def _container(container: JsonObject) -> JsonObject:
+    """A missing request takes the value of the limit."""
+    resources = container["resources"]
     if limits := resources.get("limits"):
-        resources = resources | {"requests": dict(limits) | (resources.get("requests") or {})}
+        resources = resources | {"requests": limits | (resources.get("requests") or {})}
+    fixed = _is_fixed(str(container.get("image", "")))
     return {
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": "IfNotPresent" if fixed else "Always",
     } | (container | {"resources": resources})
+
+
+def _is_fixed(image: str) -> bool:
+    """Whether the name has a digest, or a tag other than latest."""
+    _, colon, tag = image.rpartition("/")[2].partition(":")
+    return "@" in image or (bool(colon) and tag != "latest")
 
 
 def _qos_class(containers: list[JsonObject]) -> str:
@@ -111,19 +104,25 @@ def _qos_class(containers: list[JsonObject]) -> str:
     return "Guaranteed" if whole and all(one["limits"] == one["requests"] for one in asked) else "Burstable"
 
 
-def check_pod_update(before: JsonObject, after: JsonObject) -> None:
-    """Refuses changes of a pod's spec beyond what the API allows; the node is set by a Binding only."""
-    if _fixed_part(before.get("spec") or {}) != _fixed_part(after.get("spec") or {}):
-        allowed = "`spec.containers[*].image`, `spec.initContainers[*].image`, " + ", ".join(
-            f"`spec.{field}`" for field in _MUTABLE_POD_FIELDS
-        )
-        problem = f"spec: Forbidden: pod updates may not change fields other than {allowed}"
-        raise invalid("Pod", before["metadata"]["name"], problem)
+def _webhooks(configuration: JsonObject) -> JsonObject:
+    defaults: JsonObject = {
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "reinvocationPolicy": "Never",
+        "timeoutSeconds": 10,
+        "namespaceSelector": {},
+        "objectSelector": {},
+    }
+    filled = [defaults | webhook for webhook in configuration.get("webhooks") or []]
+    for webhook in filled:
+        if webhook.get("rules"):
+            webhook["rules"] = [{"scope": "*"} | rule for rule in webhook["rules"]]
+    return configuration | ({"webhooks": filled} if filled else {})
 
 
-def _fixed_part(spec: JsonObject) -> JsonObject:
-    fixed = {key: value for key, value in spec.items() if key not in _MUTABLE_POD_FIELDS}
-    for field in ("containers", "initContainers"):
-        if field in fixed:
-            fixed[field] = [{key: value for key, value in one.items() if key != "image"} for one in fixed[field]]
-    return fixed
+_COMPLETE: Mapping[Kind, Callable[[JsonObject], JsonObject]] = {
+    POD: _pod,
+    SECRET: lambda secret: {"type": "Opaque"} | secret,
+    WEBHOOK: _webhooks,
+    PRIORITY_CLASS: lambda one: {"preemptionPolicy": "PreemptLowerPriority"} | one,
+}

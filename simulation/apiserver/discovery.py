@@ -25,6 +25,11 @@ def document(path: str) -> JsonObject | None:
     return _DOCUMENTS.get(path)
 
 
+def is_served(path: str) -> bool:
+    """Whether a path lies under one of the served groups."""
+    return any(path.startswith(f"{_root(one)}/") for one in GROUP_VERSIONS)
+
+
 def _root(group_version: str) -> str:
     return f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
 
@@ -42,7 +47,8 @@ def _resources(group_version: str) -> JsonObject:
 
 def _rows(kind: Kind) -> list[JsonObject]:
     base = {"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind}
-    rows: list[JsonObject] = [base | {"verbs": _VERBS, "shortNames": list(kind.short_names)}]
+    short_names = {"shortNames": list(kind.short_names)} if kind.short_names else {}
+    rows: list[JsonObject] = [base | {"verbs": _VERBS} | short_names]
     if kind is POD:
         rows[0]["categories"] = ["all"]
         rows.append(base | {"name": "pods/binding", "singularName": "", "kind": "Binding", "verbs": ["create"]})

@@ -1,14 +1,23 @@
 """HTTP towards clients: requests into operations, answers and refusals into JSON (edge)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 from aiohttp import web
 
 from simulation.apiserver import access, discovery, tables
-from simulation.apiserver.errors import ApiRefusal, JsonObject, bad_request, success
+from simulation.apiserver.errors import (
+    ApiRefusal,
+    JsonObject,
+    about,
+    bad_request,
+    invalid_object,
+    not_allowed,
+    not_served,
+    success,
+)
 from simulation.apiserver.faults import FaultPlan
 from simulation.apiserver.kinds import NAMESPACE, POD
 from simulation.apiserver.operations import Operations
@@ -16,7 +25,8 @@ from simulation.apiserver.routes import RecordedRequest, Target, is_true, parse_
 from simulation.apiserver.selectors import selector
 from simulation.apiserver.watching import Watching
 
-_JSON_TYPES = ("application/json", "application/merge-patch+json", "application/json-patch+json")
+_PATCHABLE = frozenset({"", "status", "finalize"})
+_CREATED_ONLY = frozenset({"binding", "eviction"})
 
 
 @dataclass(slots=True)
@@ -32,7 +42,7 @@ class Handler:
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        seen = recorded(request.method, request.path, request.query, request.headers.get("User-Agent", ""))
+        seen = recorded(request.method, request.path, request.query, request.headers)
         self.note(seen)
         fault = self.faults.meet(seen)
         if fault.latency_seconds:
@@ -58,6 +68,7 @@ class Handler:
         target = parse_target(request.path)
         if target is None:
             return _document(request)
+        _check_served(request.method, target)
         if request.method == "GET":
             return await self._read(request, target, stall=stall)
         body = await _body(request)
@@ -69,20 +80,17 @@ class Handler:
 
     async def _read(self, request: web.Request, target: Target, *, stall: bool) -> web.StreamResponse:
         query = request.query
-        if target.name and target.subresource not in {"", "status"}:
-            raise ApiRefusal(404, "NotFound", f"{target.kind.plural}/{target.subresource} is not served here")
-        if target.name and not is_true(query.get("watch", "")):
+        if target.name:
             return self._shown(request, target, [self.operations.get(target)], single=True)
         chosen = selector(target.kind, labels=query.get("labelSelector", ""), fields=query.get("fieldSelector", ""))
         if is_true(query.get("watch", "")):
             return await self.watching.stream(request, target, chosen, as_table=_wants_table(request), stall=stall)
-        exact = query.get("resourceVersionMatch") == "Exact"
         page = self.operations.page(
             target,
             chosen,
-            limit=number(query.get("limit", ""), "limit"),
+            limit=max(number(query.get("limit", ""), "limit"), 0),
             continue_=query.get("continue", ""),
-            version=number(query.get("resourceVersion", ""), "resourceVersion") if exact else None,
+            version=self._exact_version(query),
         )
         metadata: JsonObject = {"resourceVersion": str(page.version)}
         if page.continue_:
@@ -91,6 +99,15 @@ class Handler:
             if not query.get("labelSelector") and not query.get("fieldSelector"):
                 metadata["remainingItemCount"] = page.remaining
         return self._shown(request, target, page.items, metadata=metadata)
+
+    def _exact_version(self, query: Mapping[str, str]) -> int | None:
+        """The version whose state is wanted; None for the latest, which any other version asks for as well."""
+        version, match = number(query.get("resourceVersion", ""), "resourceVersion"), query.get("resourceVersionMatch")
+        if match and not version:
+            problem = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+            raise invalid_object("ListOptions", "meta.k8s.io", "", f"resourceVersionMatch: Forbidden: {problem}")
+        self.operations.check_reached(version)
+        return version if match == "Exact" else None
 
     def _shown(
         self,
@@ -102,39 +119,33 @@ class Handler:
         single: bool = False,
     ) -> web.Response:
         if _wants_table(request):
-            return json_response(tables.table(target.kind, items, self.operations.now()) | {"metadata": metadata or {}})
+            about_all = metadata or {"resourceVersion": items[0]["metadata"]["resourceVersion"]}
+            return json_response(tables.table(target.kind, items, self.operations.now()) | {"metadata": about_all})
         if single:
             return json_response(items[0])
         kind = target.kind
-        listed = {"kind": f"{kind.kind}List", "apiVersion": kind.group_version, "metadata": metadata, "items": items}
+        # The list says once what its items are.
+        bare = [{key: value for key, value in item.items() if key not in {"kind", "apiVersion"}} for item in items]
+        listed = {"kind": f"{kind.kind}List", "apiVersion": kind.group_version, "metadata": metadata, "items": bare}
         return json_response(listed)
 
     def _post(self, request: web.Request, target: Target, body: object) -> web.Response:
         content = _object(body)
-        if target.kind is POD and target.subresource == "binding":
-            name = target.name or str((content.get("metadata") or {}).get("name", ""))
-            pod = Target(kind=POD, namespace=target.namespace, name=name)
+        if target.subresource == "binding":
+            name = str((content.get("metadata") or {}).get("name", ""))
+            if target.name not in {"", name}:
+                raise bad_request("name in URL does not match name in Binding object")
             if not _dry_run(request):
-                self.operations.bind(pod, content)
-            return json_response(success("pods", name) | {"code": 201}, 201)
-        if target.kind is POD and target.subresource == "eviction":
+                self.operations.bind(Target(kind=POD, namespace=target.namespace, name=name), content)
+            return json_response(success(code=201), 201)
+        if target.subresource == "eviction":
             self.operations.delete(target, content.get("deleteOptions") or {}, dry_run=_dry_run(request))
-            return json_response(success("pods", target.name) | {"code": 201}, 201)
-        if target.name:
-            raise ApiRefusal(
-                405, "MethodNotAllowed", "objects are created at their collection, without a name in the URL"
-            )
-        if target.kind.namespaced and not target.namespace:
-            raise bad_request("an object of this kind is created in a namespace")
+            return json_response(success(code=201), 201)
         return json_response(self.operations.create(target, content, dry_run=_dry_run(request)), 201)
 
     def _write(self, request: web.Request, target: Target, body: object) -> web.Response:
-        if not target.name or target.subresource not in {"", "status", "finalize"}:
-            raise ApiRefusal(405, "MethodNotAllowed", f"{request.method} is not served at {request.path}")
         if request.method == "PUT":
             return json_response(self.operations.update(target, _object(body), dry_run=_dry_run(request)))
-        if request.method != "PATCH":
-            raise ApiRefusal(405, "MethodNotAllowed", f"{request.method} is not served at {request.path}")
         return json_response(self.operations.patch(target, body, request.content_type, dry_run=_dry_run(request)))
 
     def _delete(self, request: web.Request, target: Target, body: object) -> web.Response:
@@ -150,7 +161,7 @@ class Handler:
             self.operations.empty_namespace(target.name)
         metadata = item["metadata"]
         if gone and target.kind is not POD:
-            return json_response(success(target.kind.plural, metadata["name"], metadata["uid"]))
+            return json_response(success(about(target.kind, metadata["name"]) | {"uid": metadata["uid"]}))
         return json_response(item)
 
     def _delete_collection(self, request: web.Request, target: Target, options: JsonObject) -> web.Response:
@@ -179,17 +190,37 @@ def number(text: str, field_name: str) -> int:
     """A whole number of the query; empty is 0."""
     if not text:
         return 0
-    if not text.isdigit():
+    if not text.removeprefix("-").isdigit():
         raise bad_request(f"{field_name}: Invalid value: {text!r}: expected a whole number")
     return int(text)
+
+
+def _check_served(method: str, target: Target) -> None:
+    """404 for a subresource that there is not, 405 for what cannot be done to the place in the URL."""
+    part = target.subresource
+    if part not in _PATCHABLE and not (part in _CREATED_ONLY and target.kind is POD):
+        raise not_served()
+    places = {
+        "GET": part not in _CREATED_ONLY,
+        "POST": part in _CREATED_ONLY or (not target.name and bool(target.namespace) is target.kind.namespaced),
+        "PUT": bool(target.name) and part in _PATCHABLE,
+        "PATCH": bool(target.name) and part in _PATCHABLE,
+        "DELETE": not part,
+    }
+    if not places.get(method):
+        raise not_allowed()
 
 
 def _document(request: web.Request) -> web.Response:
     if request.path in {"/healthz", "/livez", "/readyz"}:
         return web.Response(text="ok")
-    found = discovery.document(request.path.rstrip("/")) if request.method == "GET" else None
+    found = discovery.document(request.path.rstrip("/"))
+    if found is None and not discovery.is_served(request.path):
+        return web.Response(text="404 page not found\n", status=404)
     if found is None:
-        raise ApiRefusal(404, "NotFound", "the server could not find the requested resource")
+        raise not_served()
+    if request.method != "GET":
+        raise not_allowed()
     return json_response(found)
 
 
@@ -197,8 +228,8 @@ async def _body(request: web.Request) -> object:
     raw = await request.read()
     if not raw:
         return None
-    if "protobuf" in request.content_type or "yaml" in request.content_type:
-        problem = f"bodies of type {request.content_type} are not served here; send JSON"
+    if request.method != "PATCH" and request.content_type not in {"application/json", "application/octet-stream"}:
+        problem = "the body of the request was in an unknown format - accepted media types include: application/json"
         raise ApiRefusal(415, "UnsupportedMediaType", problem)
     try:
         return msgspec.json.decode(raw)
@@ -213,7 +244,12 @@ def _object(body: object) -> JsonObject:
 
 
 def _dry_run(request: web.Request) -> bool:
-    return request.query.get("dryRun") == "All"
+    asked = request.query.get("dryRun", "")
+    if asked not in {"", "All"}:
+        options = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}[request.method]
+        problem = f'dryRun: Unsupported value: ["{asked}"]: supported values: "All"'
+        raise invalid_object(f"{options}Options", "meta.k8s.io", "", problem)
+    return bool(asked)
 
 
 def _wants_table(request: web.Request) -> bool:

@@ -15,6 +15,8 @@ class Kind:
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
     has_status: bool = False
+    unconditional: bool = True
+    """May be replaced by who does not name the version that is replaced."""
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -89,29 +91,35 @@ EVENT = Kind(
         "type",
     ),
 )
+QUOTA = Kind(kind="ResourceQuota", plural="resourcequotas", short_names=("quota",), has_status=True)
+SECRET = Kind(kind="Secret", plural="secrets", fields=_fields("type"))
+LEASE = Kind(kind="Lease", plural="leases", group="coordination.k8s.io", unconditional=False)
+WEBHOOK = Kind(
+    kind="MutatingWebhookConfiguration",
+    plural="mutatingwebhookconfigurations",
+    group="admissionregistration.k8s.io",
+    namespaced=False,
+    unconditional=False,
+)
+PRIORITY_CLASS = Kind(
+    kind="PriorityClass",
+    plural="priorityclasses",
+    group="scheduling.k8s.io",
+    namespaced=False,
+    short_names=("pc",),
+)
 KINDS: tuple[Kind, ...] = (
     POD,
     NODE,
     NAMESPACE,
     EVENT,
-    Kind(kind="ResourceQuota", plural="resourcequotas", short_names=("quota",), has_status=True),
+    QUOTA,
     Kind(kind="ConfigMap", plural="configmaps", short_names=("cm",)),
-    Kind(kind="Secret", plural="secrets", fields=_fields("type")),
+    SECRET,
     Kind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",)),
-    Kind(kind="Lease", plural="leases", group="coordination.k8s.io"),
-    Kind(
-        kind="MutatingWebhookConfiguration",
-        plural="mutatingwebhookconfigurations",
-        group="admissionregistration.k8s.io",
-        namespaced=False,
-    ),
-    Kind(
-        kind="PriorityClass",
-        plural="priorityclasses",
-        group="scheduling.k8s.io",
-        namespaced=False,
-        short_names=("pc",),
-    ),
+    LEASE,
+    WEBHOOK,
+    PRIORITY_CLASS,
 )
 BY_PLURAL: Mapping[str, Kind] = {kind.plural: kind for kind in KINDS}
 BY_NAME: Mapping[str, Kind] = {kind.kind: kind for kind in KINDS}

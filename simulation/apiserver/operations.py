@@ -7,23 +7,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from simulation.apiserver import defaults, patches
+from simulation.apiserver import checks, defaults, patches
 from simulation.apiserver.errors import (
     ApiRefusal,
     JsonObject,
+    NotOfItsType,
     already_exists,
     bad_request,
     conflict,
+    conflict_on,
     expired,
     invalid,
+    invalid_object,
+    invalid_patch,
     not_found,
 )
-from simulation.apiserver.kinds import KINDS, POD, Kind
+from simulation.apiserver.kinds import KINDS, NAMESPACE, POD, Kind
 from simulation.apiserver.routes import Target
 from simulation.apiserver.selectors import Selector
 from simulation.apiserver.store import Store, key_of
+from simulation.apiserver.typed import as_typed
 
 OBJECT_MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+OTHER_NAMESPACE = "the namespace of the provided object does not match the namespace sent on the request"
 _KEPT_METADATA = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -49,7 +55,7 @@ class Operations:
     def get(self, target: Target) -> JsonObject:
         found = self.store.get(target.kind.plural, target.namespace, target.name)
         if found is None:
-            raise not_found(target.kind.qualified_plural, target.name)
+            raise not_found(target.kind, target.name)
         return found
 
     def page(
@@ -60,6 +66,7 @@ class Operations:
         if continue_:
             version, start = _read_continue(continue_)
         at = self.store.version if version is None else version
+        self.check_reached(at)
         held = self._held_at(target, at)
         items = [item for item in held if chosen(item) and (start is None or key_of(item) > start)]
         if not limit or len(items) <= limit:
@@ -71,6 +78,13 @@ class Operations:
             continue_=base64.urlsafe_b64encode(token).decode(),
             remaining=len(items) - limit,
         )
+
+    def check_reached(self, version: int) -> None:
+        """504 for a version that is still to come."""
+        if version > self.store.version:
+            cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+            problem = f"Timeout: Too large resource version: {version}, current: {self.store.version}"
+            raise ApiRefusal(504, "Timeout", problem, {"causes": [cause], "retryAfterSeconds": 1})
 
     def _held_at(self, target: Target, version: int) -> list[JsonObject]:
         if version == self.store.version:
@@ -87,51 +101,60 @@ class Operations:
 
     def create(self, target: Target, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
         """Stores a new object: name, uid and defaults filled in. 409 if it exists, 404 without its namespace."""
-        item = self._identified(target, body)
+        kind, item = target.kind, self._identified(target, body)
         namespace, name = key_of(item)
-        if self.store.get(target.kind.plural, namespace, name) is not None:
-            raise already_exists(target.kind.qualified_plural, name)
         if namespace and self.store.get("namespaces", "", namespace) is None:
-            raise not_found("namespaces", namespace)
+            raise not_found(NAMESPACE, namespace)
         classes = {c["metadata"]["name"]: int(c.get("value", 0)) for c in self.store.objects("priorityclasses")}
-        item = defaults.with_defaults(target.kind, item, classes)
-        return item if dry_run else self.store.put(target.kind.plural, item)
+        try:
+            item = as_typed(kind, item)
+        except NotOfItsType as e:
+            handled = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
+            raise bad_request(f"{handled}: {e}") from e
+        item = defaults.written_object(kind, defaults.new_object(kind, item, classes))
+        checks.check(kind, item)
+        if self.store.get(kind.plural, namespace, name) is not None:
+            raise already_exists(kind, name)
+        return item if dry_run else self.store.put(kind.plural, item)
 
     def _identified(self, target: Target, body: JsonObject) -> JsonObject:
         kind = target.kind
         metadata = dict(_metadata_of(body))
         if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion", kind.group_version) != kind.group_version:
-            raise bad_request(
-                f"the object is a {body.get('apiVersion')} {body.get('kind')}, "
-                f"but {kind.group_version} {kind.kind} belongs at this path"
-            )
+            given = f'{body.get("kind")} in version "{body.get("apiVersion")}"'
+            raise bad_request(f"{given} cannot be handled as a {kind.kind}")
+        if metadata.get("resourceVersion"):
+            raise ApiRefusal(500, "", "resourceVersion should not be set on objects to be created")
         uid = self.new_uid()
         if not metadata.get("name"):
             if not metadata.get("generateName"):
-                raise invalid(kind.kind, "", "metadata.name: Required value: name or generateName is required")
+                raise invalid(kind, "", "metadata.name: Required value: name or generateName is required")
             metadata["name"] = metadata["generateName"] + uid.replace("-", "")[:5]
-        defaults.check_name(kind, metadata["name"])
-        defaults.check_metadata(kind, metadata)
+        checks.check_name(kind, metadata["name"])
         own = metadata.pop("namespace", None) or target.namespace
         if kind.namespaced:
             if own != target.namespace:
-                raise bad_request("the namespace of the provided object does not match the namespace of the request")
+                raise bad_request(OTHER_NAMESPACE)
             metadata["namespace"] = own
-        metadata.pop("resourceVersion", None)
         metadata |= {"uid": uid, "creationTimestamp": timestamp(self.now())}
         return {"kind": kind.kind, "apiVersion": kind.group_version} | body | {"metadata": metadata}
 
     def update(self, target: Target, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
         """Replaces the object, or its status only; a resourceVersion or uid in the body must be the current one."""
-        before = self.get(target)
+        before, kind = self.get(target), target.kind
         metadata = _metadata_of(body)
+        _check_addressed(target, metadata)
+        if not metadata.get("resourceVersion") and not kind.unconditional:
+            problem = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+            raise invalid_object(kind.plural, kind.group, target.name, problem)
         self._check_preconditions(target, before, metadata)
-        if metadata.get("name", target.name) != target.name:
-            raise bad_request("the name of the object does not match the name on the URL")
-        defaults.check_metadata(target.kind, metadata)
-        after = _kept_parts(target.kind, before, body, status=target.subresource == "status")
-        if target.kind is POD:
-            defaults.check_pod_update(before, after)
+        after = _kept_parts(kind, before, body, status=target.subresource == "status")
+        try:
+            after = as_typed(kind, after)
+        except NotOfItsType as e:
+            raise bad_request(str(e)) from e
+        after = defaults.written_object(kind, after)
+        checks.check(kind, after, before)
         if _without_version(after) == _without_version(before):
             return before
         if dry_run:
@@ -149,12 +172,12 @@ class Operations:
 
     @staticmethod
     def _check_preconditions(target: Target, before: JsonObject, wanted: JsonObject) -> None:
-        plural, current = target.kind.qualified_plural, before["metadata"]
+        current = before["metadata"]
         if wanted.get("uid") and wanted["uid"] != current["uid"]:
             problem = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {current['uid']}"
-            raise conflict(plural, target.name, problem)
+            raise conflict(target.kind, target.name, problem)
         if wanted.get("resourceVersion") and wanted["resourceVersion"] != current["resourceVersion"]:
-            raise conflict(plural, target.name, OBJECT_MODIFIED)
+            raise conflict(target.kind, target.name, OBJECT_MODIFIED)
 
     def patch(self, target: Target, body: object, media_type: str, *, dry_run: bool = False) -> JsonObject:
         """Applies a patch of the media type; a resourceVersion in the patched object must be the current one."""
@@ -170,18 +193,14 @@ class Operations:
         elif media_type == "application/strategic-merge-patch+json":
             after = patches.strategic(before, body)
         else:
-            raise ApiRefusal(
-                415, "UnsupportedMediaType", f"patches of {media_type!r} are not served; use merge, strategic or JSON"
-            )
-        if not isinstance(after, dict):
-            raise invalid(target.kind.kind, target.name, "the patch leaves no object")
-        _check_uid_kept(target, before, after)
+            raise ApiRefusal(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        _check_patched(target, before, after)
         return self.update(target, after, dry_run=dry_run)
 
     def delete(self, target: Target, options: JsonObject, *, dry_run: bool = False) -> tuple[JsonObject, bool]:
         """The object and whether it is gone; a bound pod or one with finalizers is first marked as being deleted."""
         before = self.get(target)
-        self._check_preconditions(target, before, options.get("preconditions") or {})
+        _check_deleted(target, before["metadata"], options.get("preconditions") or {})
         grace = self._grace_seconds(target.kind, before, options)
         metadata = before["metadata"]
         if dry_run:
@@ -206,7 +225,7 @@ class Operations:
             return 0
         asked = options.get("gracePeriodSeconds")
         seconds = int(item["spec"].get("terminationGracePeriodSeconds", 30) if asked is None else asked)
-        return min(max(seconds, 0), self.longest_grace_seconds)
+        return min(1 if seconds < 0 else seconds, self.longest_grace_seconds)
 
     def finish_deletions(self) -> list[JsonObject]:
         """Removes the pods whose grace is over (what kubelet or the pod garbage collector would do)."""
@@ -229,12 +248,15 @@ def bound(pod: JsonObject, binding: JsonObject, at: str) -> JsonObject:
     """The pod on the binding's node; 409 while it is bound, gated or being deleted."""
     name = pod["metadata"]["name"]
     wanted = (binding.get("target") or {}).get("name", "")
-    if not wanted or (binding["target"].get("kind") or "Node") != "Node":
-        raise invalid("Binding", name, "target: a target of kind Node with a name is required")
+    if not wanted:
+        raise ApiRefusal(500, "", "target.name: Required value")
+    if (binding["target"].get("kind") or "Node") != "Node":
+        problem = f'target.kind: Unsupported value: "{binding["target"]["kind"]}": supported values: "Node", "<empty>"'
+        raise ApiRefusal(500, "", problem)
     for problem in _binding_problems(pod):
-        raise conflict("pods/binding", name, problem)
+        raise conflict_on("pods/binding", name, problem)
     metadata, added = dict(pod["metadata"]), binding["metadata"]
-    defaults.check_metadata(POD, added)
+    checks.check_metadata(POD, name, added)
     for field in ("labels", "annotations"):
         if added.get(field):
             metadata[field] = {**(metadata.get(field) or {}), **added[field]}
@@ -271,12 +293,40 @@ def _metadata_of(body: JsonObject) -> JsonObject:
     return metadata
 
 
-def _check_uid_kept(target: Target, before: JsonObject, after: JsonObject) -> None:
-    """A patch for an object that has gone is not taken by a later one of the name; a PUT is a conflict instead."""
+def _check_addressed(target: Target, metadata: JsonObject) -> None:
+    """The object in a body is the one in the URL; it need not name its namespace."""
+    name = metadata.get("name")
+    if not name:
+        raise bad_request(
+            f"the name of the object ({target.name} based on URL) was undeterminable: name must be provided"
+        )
+    if name != target.name:
+        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
+    if (metadata.get("namespace") or target.namespace) != target.namespace and target.kind.namespaced:
+        raise bad_request(OTHER_NAMESPACE)
+
+
+def _check_patched(target: Target, before: JsonObject, after: object) -> None:
+    """What a patch may leave. One for an object that has gone is not taken by a later one of the name."""
+    if not isinstance(after, dict):
+        raise invalid_patch("it leaves no object")
+    if (after.get("kind"), after.get("apiVersion")) != (before["kind"], before["apiVersion"]):
+        raise invalid_patch(f"{after.get('kind')} is not {before['kind']}")
     uid = _metadata_of(after).get("uid")
     if uid and uid != before["metadata"]["uid"]:
-        problem = f'metadata.uid: Invalid value: "{uid}": field is immutable'
-        raise invalid(target.kind.kind, target.name, problem)
+        raise invalid(target.kind, target.name, f'metadata.uid: Invalid value: "{uid}": field is immutable')
+    _check_addressed(target, _metadata_of(after))
+    try:
+        as_typed(target.kind, after)
+    except NotOfItsType as e:
+        raise invalid_patch(str(e)) from e
+
+
+def _check_deleted(target: Target, current: JsonObject, wanted: JsonObject) -> None:
+    for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if wanted.get(field) and wanted[field] != current[field]:
+            problem = f"the {name} in the precondition ({wanted[field]}) does not match the {name} in record"
+            raise conflict_on(target.kind.kind, target.name, f"{problem} ({current[field]})")
 
 
 def _read_continue(token: str) -> tuple[int, tuple[str, str]]:

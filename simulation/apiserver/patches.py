@@ -31,6 +31,7 @@ MERGE_KEYS = {
     "volumeDevices": "devicePath",
     "volumeMounts": "mountPath",
     "volumes": "name",
+    "webhooks": "name",
 }
 """Lists of objects that merge by a key. All others are replaced whole, `taints` and `tolerations` among them: the
 API marks them atomic, and `kubectl taint` relies on it."""
@@ -88,7 +89,7 @@ def _set_strategically(result: JsonObject, key: str, value: Json, order: list[Js
         result[key] = _merged_list(result.get(key) or [], value, MERGE_KEYS[key], order)
     elif isinstance(value, list) and key in MERGED_PRIMITIVES:
         current = result.get(key) or []
-        result[key] = [*current, *(item for item in value if item not in current)]
+        result[key] = _interleaved([item for item in current if item not in value], value, current)
     else:
         result[key] = deepcopy(value)
 
@@ -108,10 +109,21 @@ def _merged_list(current: list[Json], patch: list[JsonObject], key: str, order: 
             items[places[0]] = strategic(items[places[0]], change)
         else:
             items.append(strategic({}, change))
-    if order is None:
-        return items
-    ranks = {wanted.get(key): rank for rank, wanted in enumerate(order)}
-    return sorted(items, key=lambda item: ranks.get(item.get(key), len(ranks)))
+    wanted = [item.get(key) for item in (patch if order is None else order)]
+    by_key = {item.get(key): item for item in items}
+    kept = [item.get(key) for item in items if item.get(key) not in wanted]
+    place = [item.get(key) for item in current]
+    return [by_key[name] for name in _interleaved(kept, wanted, place) if name in by_key]
+
+
+def _interleaved(kept: list[Json], wanted: list[Json], place: list[Json]) -> list[Json]:
+    """The patch's items in its order; each other one goes before the first of them that it stood before."""
+    rest, merged = list(kept), []
+    for item in wanted:
+        while rest and rest[0] in place and item in place and place.index(rest[0]) < place.index(item):
+            merged.append(rest.pop(0))
+        merged.append(item)
+    return merged + rest
 
 
 def json_patch(document: Json, operations: list[JsonObject]) -> Json:

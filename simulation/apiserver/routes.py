@@ -1,5 +1,6 @@
 """URL path and method -> what is asked of which object (pure)."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,6 +8,8 @@ from simulation.apiserver.kinds import KINDS, NAMESPACE, Kind
 
 _KINDS = {(kind.root, kind.plural): kind for kind in KINDS}
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
+_NAME_SELECTED = re.compile(r"metadata\.name=([^,]+)")
+"""A list or watch of one name is a right on that name."""
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -30,6 +33,7 @@ class RecordedRequest:
     subresource: str
     namespace: str
     name: str
+    user: str
     user_agent: str
     path: str
 
@@ -54,26 +58,26 @@ def parse_target(path: str) -> Target | None:
     return Target(kind=kind, namespace="" if kind is NAMESPACE else own, name=name, subresource=subresource)
 
 
-def recorded(method: str, path: str, query: Mapping[str, str], user_agent: str) -> RecordedRequest:
-    """The request as the log keeps it."""
+def recorded(method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> RecordedRequest:
+    """The request as the log keeps it. Nobody is asked for proof: a bearer's token is his name."""
     target = parse_target(path)
+    kind = target.kind if target else None
     verb = _VERBS.get(method, method.lower())
-    if target is None:
-        return RecordedRequest(
-            verb=verb, group="", resource="", subresource="", namespace="", name="", user_agent=user_agent, path=path
-        )
-    if not target.name and verb == "get":
+    if target and not target.name and verb == "get":
         verb = "watch" if is_true(query.get("watch", "")) else "list"
-    if not target.name and verb == "delete":
+    if target and not target.name and verb == "delete":
         verb = "deletecollection"
+    selected = _NAME_SELECTED.fullmatch(query.get("fieldSelector", ""))
+    name = selected[1] if selected else ""
     return RecordedRequest(
         verb=verb,
-        group=target.kind.group,
-        resource=target.kind.plural,
-        subresource=target.subresource,
-        namespace=target.namespace,
-        name=target.name,
-        user_agent=user_agent,
+        group=kind.group if kind else "",
+        resource=kind.plural if kind else "",
+        subresource=target.subresource if target else "",
+        namespace=target.namespace if target else "",
+        name=(target.name or name) if target else "",
+        user=headers.get("Authorization", "").removeprefix("Bearer ") or "simulation",
+        user_agent=headers.get("User-Agent", ""),
         path=path,
     )
 

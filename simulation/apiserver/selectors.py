@@ -69,7 +69,7 @@ def _field_requirement(kind: Kind, term: str) -> Selector:
         raise bad_request(f"invalid field selector: {term!r}; expected FIELD=VALUE or FIELD!=VALUE")
     path, value, equal = found["key"], found["value"].strip(), found["operator"] != "!="
     if path not in kind.fields and path not in {"metadata.name", "metadata.namespace"}:
-        raise bad_request(f'field label not supported: "{path}" for {kind.plural}')
+        raise bad_request(f"field label not supported: {path}")
     absent = kind.fields.get(path, "")
     # An Event's `source` selects by its component, as the field label of the core API does.
     place = "source.component" if kind.plural == "events" and path == "source" else path

@@ -21,6 +21,7 @@ from simulation.apiserver.watching import Watching
 
 _LARGEST_BODY = 16 * 1024 * 1024
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_FIRST_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
 
 def utc_now() -> datetime:
@@ -57,6 +58,8 @@ class EmbeddedApiServer:
         self._reaper: asyncio.Task[None] | None = None
         for namespace in _FIRST_NAMESPACES:
             self.create({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": namespace}})
+        for name, value in _FIRST_PRIORITIES.items():
+            self.create({"kind": "PriorityClass", "metadata": {"name": name}, "value": value})
 
     @property
     def url(self) -> str:

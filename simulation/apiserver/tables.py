@@ -13,7 +13,7 @@ Column = tuple[str, int, Callable[[JsonObject, datetime], Cell]]
 
 def table(kind: Kind, items: Sequence[JsonObject], now: datetime, *, headings: bool = True) -> JsonObject:
     """The objects as a Table; kubectl takes the headings from the first table of a watch only."""
-    columns = [("Name", 0, _name), *_COLUMNS.get(kind.plural, ()), ("Age", 0, _age)]
+    columns = _COLUMNS.get(kind.plural, (_NAMED, _AGED))
     definitions = [
         {
             "name": heading,
@@ -100,7 +100,7 @@ def _pod_status(item: JsonObject, _: datetime) -> Cell:
 
 
 def _restarts(item: JsonObject, _: datetime) -> Cell:
-    return sum(int(status.get("restartCount", 0)) for status in _containers(item))
+    return str(sum(int(status.get("restartCount", 0)) for status in _containers(item)))
 
 
 def _node_status(item: JsonObject, _: datetime) -> Cell:
@@ -124,28 +124,48 @@ def _data_size(item: JsonObject, _: datetime) -> Cell:
     return len(item.get("data") or {})
 
 
+def _used(prefix: str) -> Callable[[JsonObject, datetime], Cell]:
+    def value(item: JsonObject, _: datetime) -> Cell:
+        status = item.get("status") or {}
+        hard, used = status.get("hard") or {}, status.get("used") or {}
+        named = [name for name in sorted(hard) if name.startswith("limits.") is (prefix == "limits.")]
+        return ", ".join(f"{name}: {used.get(name, '')}/{hard[name]}" for name in named)
+
+    return value
+
+
+_NAMED: Column = ("Name", 0, _name)
+_AGED: Column = ("Age", 0, _age)
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "pods": (
+        _NAMED,
         ("Ready", 0, _ready),
         ("Status", 0, _pod_status),
         ("Restarts", 0, _restarts),
+        _AGED,
+        ("IP", 1, _text("status", "podIP")),
         ("Node", 1, _text("spec", "nodeName")),
     ),
     "nodes": (
+        _NAMED,
         ("Status", 0, _node_status),
         ("Roles", 0, _roles),
+        _AGED,
         ("Version", 0, _text("status", "nodeInfo", "kubeletVersion", absent="")),
     ),
-    "namespaces": (("Status", 0, _text("status", "phase")),),
+    "namespaces": (_NAMED, ("Status", 0, _text("status", "phase")), _AGED),
     "events": (
         ("Last Seen", 0, _last_seen),
         ("Type", 0, _text("type")),
         ("Reason", 0, _text("reason")),
         ("Object", 0, _involved),
+        ("Source", 1, _text("source", "component", absent="")),
         ("Message", 0, _text("message", absent="")),
+        ("Name", 1, _name),
     ),
-    "configmaps": (("Data", 0, _data_size),),
-    "secrets": (("Type", 0, _text("type", absent="Opaque")), ("Data", 0, _data_size)),
-    "leases": (("Holder", 0, _text("spec", "holderIdentity")),),
-    "priorityclasses": (("Value", 0, _text("value")),),
+    "resourcequotas": (_NAMED, _AGED, ("Request", 0, _used("")), ("Limit", 0, _used("limits."))),
+    "configmaps": (_NAMED, ("Data", 0, _data_size), _AGED),
+    "secrets": (_NAMED, ("Type", 0, _text("type", absent="Opaque")), ("Data", 0, _data_size), _AGED),
+    "leases": (_NAMED, ("Holder", 0, _text("spec", "holderIdentity")), _AGED),
+    "priorityclasses": (_NAMED, ("Value", 0, _text("value")), _AGED),
 }

@@ -114,8 +114,7 @@ class Feed:
         self._chosen = chosen
         self._as_table = as_table
         self._headings = True
-        self._initial = is_true(query.get("sendInitialEvents", ""))
-        self._from_start = version in {"", "0"} or self._initial
+        self._from_start = version in {"", "0"}
         self._at = self._store.version if self._from_start else int(version)
         self._began_at = self._at
         self.bookmarks = is_true(query.get("allowWatchBookmarks", ""))
@@ -127,8 +126,7 @@ class Feed:
         if not self._from_start:
             return b""
         held = self._operations.page(self._target, self._chosen, version=self._at).items
-        lines = b"".join(self._event("ADDED", item) for item in held)
-        return lines + self._bookmark({"k8s.io/initial-events-end": "true"}) if self._initial else lines
+        return b"".join(self._event("ADDED", item) for item in held)
 
     def lines(self) -> bytes:
         """The events since the last call; 410 Expired if the log no longer reaches back."""
@@ -140,19 +138,16 @@ class Feed:
 
     def bookmark(self) -> bytes:
         """Nothing while the store stands where the watch began: its client knows that much."""
-        return self._bookmark({}) if self._at > self._began_at else b""
-
-    def _bookmark(self, annotations: dict[str, str]) -> bytes:
+        if self._at <= self._began_at:
+            return b""
         kind = self._target.kind
-        metadata: JsonObject = {"resourceVersion": str(self._at), "creationTimestamp": None}
-        if annotations:
-            metadata["annotations"] = annotations
+        metadata = {"resourceVersion": str(self._at), "creationTimestamp": None}
         return line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.group_version, "metadata": metadata})
 
     def _seen(self, change: Change) -> Iterator[tuple[str, JsonObject]]:
         """The change as this watch sees it: objects enter and leave its selector."""
-        namespace, name = change.key
-        if self._target.namespace not in {"", namespace} or self._target.name not in {"", name}:
+        namespace, _ = change.key
+        if self._target.namespace not in {"", namespace}:
             return
         was = change.before is not None and self._chosen(change.before)
         is_ = change.after is not None and self._chosen(change.after)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 SUPPORTED_VERSION = "v1beta1"
 _STOP_GRACE_SECONDS = 0.2
+_CONNECT_SECONDS = 10.0
 # A shared subchannel would sit out gRPC's back-off after a plugin's restart.
 _CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
@@ -124,7 +125,13 @@ class DeviceManager(RegistrationServicer):
         self.calls.append(f"Register {request.resource_name}")
         await self._disconnect(request.resource_name)
         channel = aio.insecure_channel(f"unix:{self.directory / request.endpoint}", options=_CHANNEL_OPTIONS)
-        plugin = _Plugin(endpoint=request.endpoint, options=request.options, channel=channel)
+        try:
+            # The options in the request are not looked at.
+            options = await DevicePluginStub(channel).GetDevicePluginOptions(wire.Empty(), timeout=_CONNECT_SECONDS)
+        except aio.AioRpcError as error:
+            await channel.close(None)
+            await context.abort(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {_rpc_text(error)}")
+        plugin = _Plugin(endpoint=request.endpoint, options=options, channel=channel)
         self._plugins[request.resource_name] = plugin
         self._known.add(request.resource_name)
         plugin.follower = asyncio.create_task(self._follow(plugin))
@@ -141,13 +148,21 @@ class DeviceManager(RegistrationServicer):
         """What containers hold; of one pod, or of all."""
         return tuple(held for held in self._held if pod_uid in ("", held.pod_uid))
 
+    def devices(self, resource: str) -> Mapping[str, AdvertisedDevice]:
+        """By id; none while no plugin is registered."""
+        plugin = self._plugins.get(resource)
+        return plugin.devices if plugin else {}
+
+    def resources(self) -> tuple[str, ...]:
+        """Of the plugins that are registered."""
+        return tuple(self._plugins)
+
     def ids_by_numa(self, held: Held) -> dict[int, tuple[str, ...]]:
-        """The ids of one container grouped as kubelet groups them."""
-        plugin = self._plugins.get(held.resource)
+        """The ids of one container grouped as kubelet groups them in its checkpoint."""
+        devices = self.devices(held.resource)
         groups: dict[int, list[str]] = {}
         for name in held.ids:
-            device = plugin.devices.get(name) if plugin else None
-            for numa in (device.numa if device else ()) or (NO_NUMA,):
+            for numa in (devices[name].numa if name in devices else ()) or (NO_NUMA,):
                 groups.setdefault(numa, []).append(name)
         return {numa: tuple(names) for numa, names in groups.items()}
 

@@ -12,8 +12,7 @@ from proto.podresources.podresources_v1_pb2_grpc import (
     PodResourcesListerServicer,
     add_PodResourcesListerServicer_to_server,
 )
-from simulation.kubelet.checkpoint import NO_NUMA
-from simulation.kubelet.device_ids import is_sidecar
+from simulation.kubelet.device_ids import AdvertisedDevice, is_sidecar
 from simulation.kubelet.device_manager import DeviceManager, Held
 
 _STOP_GRACE_SECONDS = 0.2
@@ -55,7 +54,15 @@ class PodResources(PodResourcesListerServicer):
         request: wire.AllocatableResourcesRequest,  # noqa: ARG002 - gRPC's signature
         context: object,  # noqa: ARG002
     ) -> wire.AllocatableResourcesResponse:
-        return wire.AllocatableResourcesResponse()
+        """The devices that are healthy, whoever holds them."""
+        return wire.AllocatableResourcesResponse(
+            devices=[
+                _entry(resource, name, device)
+                for resource in self._devices.resources()
+                for name, device in self._devices.devices(resource).items()
+                if device.healthy
+            ]
+        )
 
     async def Get(  # noqa: N802 - gRPC's name
         self,
@@ -85,12 +92,12 @@ class PodResources(PodResourcesListerServicer):
         )
 
     def _entries(self, held: Held) -> list[wire.ContainerDevices]:
-        """One entry per NUMA node, as kubelet answers."""
-        return [
-            wire.ContainerDevices(
-                resource_name=held.resource,
-                device_ids=ids,
-                topology=None if numa == NO_NUMA else wire.TopologyInfo(nodes=[wire.NUMANode(ID=numa)]),
-            )
-            for numa, ids in sorted(self._devices.ids_by_numa(held).items())
-        ]
+        devices = self._devices.devices(held.resource)
+        return [_entry(held.resource, name, devices.get(name)) for name in held.ids]
+
+
+def _entry(resource: str, name: str, device: AdvertisedDevice | None) -> wire.ContainerDevices:
+    """Kubelet gives every device an entry of its own."""
+    nodes = [wire.NUMANode(ID=numa) for numa in (device.numa if device else ())]
+    topology = wire.TopologyInfo(nodes=nodes) if nodes else None
+    return wire.ContainerDevices(resource_name=resource, device_ids=[name], topology=topology)

@@ -48,7 +48,7 @@ def releases() -> list[str]:
 def find(release: str = "") -> Binaries:
     """$KUBEBUILDER_ASSETS, else what was built of the release (the newest). Raises NoBinaries."""
     named = os.environ.get("KUBEBUILDER_ASSETS")
-    found = Binaries(Path(named)) if named else Binaries(_built(_known(release)))
+    found = Binaries(Path(named)) if named else Binaries(_folder(known(release)))
     missing = found.missing()
     if not missing:
         return found
@@ -61,44 +61,50 @@ def find(release: str = "") -> Binaries:
 
 def build(release: str = "") -> Binaries:
     """`find`, and where that fails builds with Go: ten minutes or more on two cores. Raises NoBinaries, BuildFailed."""
-    release = _known(release)
+    release = known(release)
     try:
         return find(release)
     except NoBinaries:
         if os.environ.get("KUBEBUILDER_ASSETS") or shutil.which("go") is None:
             raise
-    folder = _built(release)
+    folder = _folder(release)
     partial = folder.parent / f"{folder.name}.partial"
-    command = ["go", "build", "-mod=readonly", "-o", f"{partial}/", "-ldflags", _ldflags(_version(release)), "tool"]
-    print(f"building {', '.join(NAMES)} {_version(release)} into {folder}, once ...", file=sys.stderr, flush=True)
+    command = ["go", "build", "-mod=readonly", "-o", f"{partial}/", "-ldflags", ldflags(version(release)), "tool"]
+    print(f"building {', '.join(NAMES)} {version(release)} into {folder}, once ...", file=sys.stderr, flush=True)
     environment = {**os.environ, "CGO_ENABLED": "0"}
     if subprocess.run(command, cwd=TOOLS / release, env=environment, check=False).returncode:
-        raise BuildFailed(f"Kubernetes {_version(release)} could not be built: see Go's own words above")
+        raise BuildFailed(f"Kubernetes {version(release)} could not be built: see Go's own words above")
     # go build calls a program after its package's folder.
     (partial / "server").rename(partial / "etcd")
     partial.rename(folder)
     return Binaries(folder)
 
 
-def _known(release: str) -> str:
+def known(release: str) -> str:
+    """The newest where none is asked for. Raises NoBinaries."""
     release = release or releases()[-1]
     if release not in releases():
         raise NoBinaries(f"there is no release {release} under {TOOLS}, only {', '.join(releases())}")
     return release
 
 
-def _built(release: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "topogpu" / "cluster" / _version(release)
+def _folder(release: str) -> Path:
+    return cache("cluster") / version(release)
 
 
-def _version(release: str) -> str:
+def cache(kind: str) -> Path:
+    """Where what was built once is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "topogpu", kind)
+
+
+def version(release: str) -> str:
+    """v1.37.1 for v1.37."""
     found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", (TOOLS / release / "go.mod").read_text(), re.MULTILINE)
     assert found is not None
     return found[1]
 
 
-def _ldflags(version: str) -> str:
+def ldflags(version: str) -> str:
     """Without the stamps every release calls itself v0.0.0-master."""
     major, minor, _ = version[1:].split(".")
     stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}

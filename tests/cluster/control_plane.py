@@ -23,8 +23,21 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.cluster.binaries import Binaries
 
-USERS = {"admin": "system:masters", "system:kube-scheduler": "", "topogpu-scheduler": "", "topogpu-device-plugin": ""}
-"""Everybody who may log in, and the group they are in; the token is the name."""
+USERS = {
+    "admin": "system:masters",
+    "system:kube-scheduler": "",
+    "topogpu-scheduler": "",
+    "topogpu-device-plugin": "",
+    "stranger": "",
+}
+"""Everybody who may log in, and the group they are in; the token is the name. A stranger has no rights."""
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:topogpu-system"]}, {"level": "None"}],
+}
+"""Of every request of our own service accounts kube-apiserver writes down what was asked, and how it was answered."""
 START_SECONDS = 60.0
 _SHOWN_LINES = 15
 
@@ -151,6 +164,11 @@ class ControlPlane:
             raise ControlPlaneFailed(f"kubectl {' '.join(arguments)}: {done.stderr}")
         return done.stdout
 
+    def audited(self) -> list[dict[str, Any]]:
+        """The audit events so far, oldest first."""
+        path = self._folder / "audit.log"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
@@ -182,6 +200,8 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--audit-policy-file={self._folder / 'audit.yaml'}",
+            f"--audit-log-path={self._folder / 'audit.log'}",
             "--watch-cache=true",
             "--v=1",
         ]
@@ -193,6 +213,7 @@ class ControlPlane:
         rows = [
             f'{user},{user},{user},"{group}"' if group else f"{user},{user},{user}" for user, group in USERS.items()
         ]
+        (self._folder / "audit.yaml").write_text(yaml.safe_dump(AUDIT))
         (self._folder / "tokens.csv").write_text("\n".join(rows) + "\n")
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         pem = key.private_bytes(

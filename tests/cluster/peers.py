@@ -26,6 +26,8 @@ class Peer:
     stop: Callable[[], Awaitable[None]]
     start: Callable[[], Awaitable[None]]
     http: aiohttp.ClientSession
+    deny: Callable[[str, str], None]
+    """A verb on a resource, to whoever comes; the real server has its stranger, who may do nothing."""
     bookmarked_watch_seconds: int
     """The shortest watch that gets bookmarks: the real server sends them each minute and 2 s before the end."""
 
@@ -76,6 +78,7 @@ async def embedded(folder: Path) -> AsyncIterator[Peer]:
             stop=server.go_offline,
             start=start,
             http=http,
+            deny=lambda verb, resource: server.denied.add((verb, resource)),
             bookmarked_watch_seconds=1,
         )
 
@@ -102,5 +105,6 @@ async def real(plane: ControlPlane) -> AsyncIterator[Peer]:
             stop=stop,
             start=start,
             http=http,
+            deny=lambda verb, resource: None,
             bookmarked_watch_seconds=5,
         )

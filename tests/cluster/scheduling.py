@@ -2,18 +2,16 @@
 
 import asyncio
 import json
-import re
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from aiohttp import web
 
 from deviceplugin.machine.described import describe_reading
@@ -26,9 +24,9 @@ from simulation import machines
 from simulation.processes import ChildProcess
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer
+from tests.daemonset import shipped
 
 JsonObject = dict[str, Any]
-INSTALL = Path(__file__).parents[2] / "docs" / "install.md"
 EXTENDER_USER = "topogpu-scheduler"
 _RIGHTS = (
     ("", "nodes", "get list watch patch"),
@@ -122,13 +120,11 @@ async def eventually(fact: Callable[[], Awaitable[bool]], seconds: float) -> Non
 
 
 def scheduler_configuration(extender: str, verbs: Mapping[str, str], **changes: object) -> JsonObject:
-    """The one that docs/install.md shows, with the extender's address and further verbs."""
-    for block in re.findall(r"```yaml\n(.*?)```", INSTALL.read_text(encoding="utf-8"), re.DOTALL):
-        document: JsonObject = yaml.safe_load(block)
-        if document["kind"] == "KubeSchedulerConfiguration":
-            document["extenders"][0] |= {"urlPrefix": extender, **verbs}
-            return document | {"leaderElection": {"leaderElect": False}, **changes}
-    raise AssertionError(f"{INSTALL} shows no KubeSchedulerConfiguration")
+    """The shipped one, with the extender's address and further verbs; who calls is the control plane's to say."""
+    document = shipped.scheduler_configuration(shipped.base())
+    document["extenders"][0] |= {"urlPrefix": extender, **verbs}
+    del document["clientConnection"]
+    return document | {"leaderElection": {"leaderElect": False}, **changes}
 
 
 @asynccontextmanager
@@ -141,13 +137,31 @@ async def running(
     options: tuple[str, ...] = (),
     **configuration: object,
 ) -> AsyncIterator[Cluster]:
-    """Scheduler and extender at work; nodes and pods are taken away again at the end."""
+    """`placing` on these nodes; nodes and pods are taken away again at the end."""
     namespace = await peer.namespace(f"test-{uuid.uuid4().hex[:8]}")
-    await _grant_rights(peer)
     for node in nodes:
         await peer.create("/api/v1/nodes", node)
+    try:
+        async with placing(plane, peer, folder, namespace, verbs=verbs, options=options, **configuration) as cluster:
+            yield cluster
+    finally:
+        await _clear(peer, namespace)
+
+
+@asynccontextmanager
+async def placing(
+    plane: ControlPlane,
+    peer: Peer,
+    folder: Path,
+    namespace: str,
+    *,
+    verbs: Mapping[str, str] | None = None,
+    options: tuple[str, ...] = (),
+    **configuration: object,
+) -> AsyncIterator[Cluster]:
+    """Scheduler and extender at work on whatever nodes there are."""
+    await grant_rights(peer, EXTENDER_USER, _RIGHTS)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(_clear, peer, namespace)
         url = await stack.enter_async_context(_extender(plane, folder, options))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         recorder = Recorder(http, url)
@@ -185,11 +199,12 @@ async def _listening(recorder: Recorder) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def _grant_rights(peer: Peer) -> None:
-    rbac, name = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": EXTENDER_USER}}
-    rules = [{"apiGroups": [group], "resources": [what], "verbs": verbs.split()} for group, what, verbs in _RIGHTS]
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": EXTENDER_USER}
-    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": EXTENDER_USER}]
+async def grant_rights(peer: Peer, user: str, rights: Sequence[tuple[str, str, str]]) -> None:
+    """API group, resource and verbs, for the whole cluster."""
+    rbac, name = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": user}}
+    rules = [{"apiGroups": [group], "resources": [what], "verbs": verbs.split()} for group, what, verbs in rights]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
+    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
     for path, document in (
         (f"{rbac}/clusterroles", {**name, "rules": rules}),
         (f"{rbac}/clusterrolebindings", {**name, "roleRef": role, "subjects": subjects}),

@@ -52,6 +52,14 @@ def test_keys_are_read_in_any_case_as_go_reads_them(spelling: Callable[[str], st
     )
 
 
+def test_however_names_are_sent_they_are_read_alike() -> None:
+    """As kube-scheduler does; with a key that it does not know yet; with a null where Go would leave the field out."""
+    plain = {"Pod": POD, "Nodes": None, "NodeNames": ["n"]}
+    bodies = (plain, {**plain, "Later": 1}, {**plain, "Pod": {**POD, "status": {"phase": None}}})
+    first, *others = (decode_extender_args(json.dumps(body).encode()) for body in bodies)
+    assert others == [first, first]
+
+
 @pytest.mark.parametrize("form", ["Nodes", "NodeNames"])
 def test_an_empty_cluster_is_not_the_other_form(form: str) -> None:
     empty: object = {"items": None} if form == "Nodes" else []

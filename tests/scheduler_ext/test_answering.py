@@ -15,7 +15,11 @@ def with_priority(pod: dict[str, Any], priority: int) -> dict[str, Any]:
 
 async def bound(rig: Rig, name: str, node: str, *, priority: int = 0, memory_mib: int = 1000) -> str:
     """The UID of a pod that was created, and bound to the node."""
-    pod = rig.server.create(with_priority(pod_json(name, memory_mib=memory_mib), priority))
+    document = pod_json(name, memory_mib=memory_mib)
+    if priority:
+        rig.server.create({"kind": "PriorityClass", "metadata": {"name": name}, "value": priority})
+        document["spec"]["priorityClassName"] = name
+    pod = rig.server.create(document)
     assert await rig.bind(pod, node) == ""
     uid = str(pod["metadata"]["uid"])
 

@@ -49,7 +49,7 @@ async def test_a_pod_that_could_go_or_asks_for_nothing_or_cannot_be_read_is_told
         rig.add_pod("cpu", gpus=0)
         assert await explained(rig, "cpu") == ("pod default/cpu asks for no GPU: kube-scheduler places it alone\n")
         broken = pod_json("broken")
-        broken["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "many"
+        broken["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "8Gi"
         rig.server.create(broken)
         assert "container main: nvidia.com/gpumem: " in await explained(rig, "broken")
 

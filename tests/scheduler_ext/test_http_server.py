@@ -49,6 +49,16 @@ async def test_filter_by_nodes_decides_as_if_nothing_ran_and_reserves_nothing() 
             assert keys.NODE_REGISTER in answer["FailedAndUnresolvableNodes"]["unreadable"]
 
 
+@pytest.mark.parametrize("gpus", [0, 1])
+async def test_nodes_are_answered_with_all_that_was_written_of_them(gpus: int) -> None:
+    node = node_json("a")
+    node["spec"] = {"providerID": "cloud://a", "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "now"}]}
+    node["status"]["images"] = [{"names": ["work"], "sizeBytes": 7}]
+    async with running() as rig:
+        answer = await rig.post("/filter", {"Pod": pod_json("p", gpus=gpus), "Nodes": {"items": [node]}})
+        assert answer["Nodes"]["items"] == [node]
+
+
 async def test_a_pod_without_gpus_passes_even_before_the_sync() -> None:
     async with EmbeddedApiServer() as server:
         await server.go_offline()

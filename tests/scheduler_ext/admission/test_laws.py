@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proto.admission import Json
 from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.json_patch import difference
-from scheduler_ext.admission.settings import AdmissionSettings, CorePolicy
+from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from simulation.apiserver.patches import json_patch
 from tests.scheduler_ext.admission.pods import patched, pod, review
 
@@ -62,6 +62,7 @@ SETTINGS = st.builds(
     runtime_class_name=st.sampled_from(["", "nvidia"]),
     overwrite_env=st.booleans(),
     force_overwrite_default_scheduler=st.just(True),
+    deny_bypass=st.just(BypassMode.AUDIT),
 )
 
 

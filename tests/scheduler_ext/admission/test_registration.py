@@ -14,13 +14,13 @@ from hypothesis import given, settings
 
 from proto.admission import Json
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.registration import mentions_gpus, mentions_owned, webhook_configuration
+from scheduler_ext.admission.registration import chooses_gpus, mentions_gpus, mentions_owned, webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.requests import ResourceNames
 from tests.scheduler_ext.admission.pods import container, pod, review
 from tests.scheduler_ext.admission.test_laws import PODS
 
-GPUS, OWNED = mentions_gpus(ResourceNames()), mentions_owned()
+GPUS, OWNED, BYPASS = mentions_gpus(ResourceNames()), mentions_owned(), chooses_gpus()
 SERVICE = {"service": {"namespace": "kube-system", "name": "topogpu-webhook"}}
 DOCUMENT = Path(__file__).parents[3] / "docs" / "webhook.md"
 
@@ -61,6 +61,23 @@ def test_who_is_concerned(shown: Json, gpus: bool, owned: bool) -> None:
     assert (holds(GPUS, shown), holds(OWNED, shown)) == (gpus, owned)
 
 
+@pytest.mark.parametrize(
+    ("variable", "shown"),
+    [
+        ({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, True),
+        ({"name": "NVIDIA_VISIBLE_DEVICES", "value": "GPU-a"}, True),
+        ({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}, True),
+        ({"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}, False),
+        ({"name": "NVIDIA_VISIBLE_DEVICES", "value": ""}, False),
+        ({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}, False),
+    ],
+)
+def test_a_pod_without_gpus_is_shown_if_it_names_gpus_in_its_environment(variable: Json, shown: bool) -> None:
+    one = {"name": "c", "env": [{"name": "A", "value": "b"}, variable]}
+    assert holds(BYPASS, pod(one)) is holds(BYPASS, pod(CPU, init=(one,))) is shown
+    assert not holds(BYPASS, pod(CPU))
+
+
 def test_resources_of_other_names_are_looked_for_by_those_names() -> None:
     renamed = mentions_gpus(ResourceNames(count="example.com/gpu"))
     assert holds(renamed, pod({"name": "c", "resources": {"limits": {"example.com/gpu": "1"}}}))
@@ -76,7 +93,7 @@ def as_the_api_server_shows_it(members: Json) -> Json:
 @given(PODS)
 def test_a_pod_that_no_condition_selects_would_not_have_been_changed(shown: Json) -> None:
     present = json.loads(json.dumps(shown), object_hook=as_the_api_server_shows_it)
-    if not holds(GPUS, present) and not holds(OWNED, present):
+    if not any(holds(condition, present) for condition in (GPUS, OWNED, BYPASS)):
         verdict = admit(review(present), AdmissionSettings())
         assert (verdict.allowed, verdict.patch) == (True, ())
 
@@ -87,13 +104,11 @@ def policies(how: AdmissionSettings) -> dict[str, str]:
 
 
 def test_what_may_be_refused_fails_closed_and_other_pods_are_shown_only_if_there_is_something_to_do() -> None:
-    closed = {"gpus": "Fail", "annotations": "Fail"}
+    closed = {"gpus": "Fail", "annotations": "Fail", "bypass": "Fail"}
     assert policies(AdmissionSettings()) == closed
-    for how in (
-        AdmissionSettings(overwrite_env=True),
-        AdmissionSettings(core_policy=CorePolicy.FORCE),
-        AdmissionSettings(deny_bypass=BypassMode.AUDIT),
-    ):
+    assert policies(AdmissionSettings(deny_bypass=BypassMode.AUDIT)) == closed | {"bypass": "Ignore"}
+    assert policies(AdmissionSettings(deny_bypass=BypassMode.OFF)) == {"gpus": "Fail", "annotations": "Fail"}
+    for how in (AdmissionSettings(overwrite_env=True), AdmissionSettings(core_policy=CorePolicy.FORCE)):
         assert policies(how) == closed | {"environment": "Ignore"}
 
 
@@ -107,11 +122,12 @@ def test_every_pod_fails_closed_at_most_if_it_is_concerned() -> None:
 
 def test_excluded_namespaces_and_the_ignore_label_are_no_way_around_stripping() -> None:
     webhooks = webhook_configuration("w", SERVICE, AdmissionSettings(), ["kube-system"])["webhooks"]
-    gpus, owned = webhooks
+    gpus, owned, bypass = webhooks
     ignored = {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
     by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
     assert gpus["objectSelector"] == {"matchExpressions": [ignored]}
     assert gpus["namespaceSelector"] == {"matchExpressions": [ignored, by_name]}
+    assert bypass["namespaceSelector"] == gpus["namespaceSelector"]
     assert "objectSelector" not in owned
     assert "namespaceSelector" not in owned
 

@@ -1,11 +1,12 @@
 """Binds against the embedded API server."""
 
 import asyncio
+from dataclasses import replace
 
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from simulation.apiserver import Fault
-from tests.scheduler_ext.rig import eventually, node_json, now, running
+from tests.scheduler_ext.rig import Rig, eventually, node_json, now, running
 
 IMMEDIATE = node_json("n", allocation="immediate")
 
@@ -82,6 +83,85 @@ async def test_an_api_server_that_stays_away_ends_at_the_deadline() -> None:
         assert problem.startswith(
             "pod default/p cannot be bound to node n: not done within 0.5 s: the API server answered 500"
         )
+
+
+LOST = Fault(resources=frozenset({"pods"}), subresource="binding", drop="after")
+
+
+async def test_a_pod_whose_binding_got_lost_on_the_way_gives_its_gpus_back_soon() -> None:
+    """`drop` before: the API server never saw it, but nobody here can know."""
+    async with running(node_json("n", slots=1), bind_deadline_seconds=0.3, settle_seconds=0.05) as rig:
+        pod, other = rig.add_pod("p"), rig.add_pod("other")
+        await rig.filter(pod, "n")
+        rig.server.inject(replace(LOST, drop="before"))
+        assert "not done within 0.3 s" in await rig.bind(pod, "n")
+        assert (await rig.filter(other, "n"))["NodeNames"] is None
+
+        async def free() -> bool:
+            return bool((await rig.filter(other, "n"))["NodeNames"] == ["n"])
+
+        await eventually(free)
+
+
+async def test_a_pod_that_was_bound_though_the_answer_was_lost_keeps_its_gpus() -> None:
+    async with running(node_json("n", slots=1), bind_deadline_seconds=0.3, settle_seconds=0.05) as rig:
+        pod, other = rig.add_pod("p"), rig.add_pod("other")
+        await rig.filter(pod, "n")
+        silent = rig.server.inject(Fault(verbs=frozenset({"watch"}), resources=frozenset({"pods"}), stall=True))
+        rig.server.drop_watches()
+        lost = rig.server.inject(LOST)
+        unread = rig.server.inject(Fault(verbs=frozenset({"get"}), resources=frozenset({"pods"}), drop="before"))
+        assert "not done within 0.3 s" in await rig.bind(pod, "n")
+        rig.server.faults.remove(lost)
+        rig.server.faults.remove(unread)
+        reads = reads_of(rig)
+
+        async def looked() -> bool:
+            return reads_of(rig) > reads
+
+        await eventually(looked)
+        assert (await rig.filter(other, "n"))["NodeNames"] is None
+        rig.server.faults.remove(silent)
+
+
+async def test_the_look_for_a_lost_binding_takes_nothing_from_a_second_bind_under_way() -> None:
+    async with running(node_json("n", slots=1), bind_deadline_seconds=0.5, settle_seconds=0.05) as rig:
+        pod, other = rig.add_pod("p"), rig.add_pod("other")
+        await rig.filter(pod, "n")
+        lost = rig.server.inject(replace(LOST, drop="before"))
+        assert "not done within 0.5 s" in await rig.bind(pod, "n")
+        rig.server.faults.remove(lost)
+        rig.server.inject(Fault(subresource="binding", latency_seconds=0.25))
+        reads, second = reads_of(rig), asyncio.create_task(rig.bind(pod, "n"))
+
+        async def looked() -> bool:
+            return reads_of(rig) > reads
+
+        await eventually(looked)
+        await asyncio.sleep(0.02)
+        assert (await rig.filter(other, "n"))["NodeNames"] is None
+        assert await second == ""
+
+
+def reads_of(rig: Rig) -> int:
+    return sum(request.verb == "get" and request.resource == "pods" for request in rig.server.requests)
+
+
+async def test_a_bind_that_must_not_wait_is_refused_while_the_lock_is_anothers() -> None:
+    async with running(IMMEDIATE, lock_wait_seconds=0.0) as rig:
+        first, second = rig.add_pod("first"), rig.add_pod("second")
+        assert await rig.bind(first, "n") == ""
+        problem = await rig.bind(second, "n")
+        assert "pod default/first holds its lock since" in problem
+        assert problem.endswith("; waited 0 s")
+
+
+async def test_a_bind_waits_for_the_lock_no_longer_than_it_may() -> None:
+    async with running(IMMEDIATE, lock_wait_seconds=0.2) as rig:
+        pods = [rig.add_pod(name) for name in ("first", "second", "third")]
+        assert await rig.bind(pods[0], "n") == ""
+        problems = await asyncio.gather(*(rig.bind(pod, "n") for pod in pods[1:]))
+        assert all(problem.endswith("; waited 0.2 s") for problem in problems)
 
 
 async def test_two_binds_on_an_immediate_node_go_one_after_the_other_as_the_phase_flips() -> None:

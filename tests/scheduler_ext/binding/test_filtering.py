@@ -16,7 +16,7 @@ def filtered(**annotations: str) -> Filtered:
 def test_each_unknown_policy_word_is_an_event_of_its_own_and_the_pod_is_placed() -> None:
     answer = filtered(NODE_POLICY="bogus", GPU_POLICY="nonsense")
     assert answer.result.node_names == ["n"]
-    assert answer.notices[:-1] == (
+    assert answer.notices()[:-1] == (
         Notice(
             reason="UnknownPolicy",
             message=f"{keys.NODE_POLICY}: unknown node policy 'bogus'; placed by the cluster's, binpack",
@@ -36,7 +36,7 @@ def test_of_a_reason_that_many_nodes_have_the_first_are_named() -> None:
     ledger.replace_nodes([node(name, [device(0, memory_mib=100)]) for name in names])
     wanted = pod(container(gpu=1, gpumem=1000))
     answer = reserve(Candidates(ledger), ledger, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0)
-    assert answer.notices[0].message == (
+    assert answer.notices()[0].message == (
         f"no available node, 25 nodes do not meet: 25 nodes 1/1 CardInsufficientMemory({','.join(names[:20])},…)"
     )
     assert answer.result.failed_and_unresolvable_nodes == dict.fromkeys(names, "1/1 CardInsufficientMemory")

@@ -49,7 +49,7 @@ def test_every_flag_reaches_the_settings() -> None:
     ("argument", "sentence"),
     [
         ("--resource-mem=nvidia.com/gpu", "'nvidia.com/gpu' names two resources; each --resource-… flag needs"),
-        ("--resource-cores=", "a resource name is empty; each --resource-… flag needs a name of its own"),
+        ("--resource-cores=", "--resource-cores '' is no name of a resource, such as nvidia.com/gpu"),
     ],
 )
 def test_a_name_for_two_resources_is_refused(command: click.Command, argument: str, sentence: str) -> None:

@@ -1,6 +1,7 @@
 """`topogpu-scheduler serve` as a process."""
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -11,12 +12,14 @@ import tempfile
 from pathlib import Path
 
 import aiohttp
+import click
 import pytest
 from click.testing import CliRunner
 
 from scheduler_ext.cli.serve import serve
 from simulation.apiserver import EmbeddedApiServer
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration-scheduler.md"
 UNREACHABLE = EmbeddedApiServer(port=1).kubeconfig()
 
 
@@ -44,6 +47,24 @@ def refusal(*args: str) -> str:
             ("--leader-elect", "--leader-elect-resource-name", "l"),
             "--leader-elect-resource-namespace",
         ),
+        (("--scheduler-name", "Ours!"), "--scheduler-name 'Ours!' is no name"),
+        (("--runtime-class-name", "a b"), "--runtime-class-name 'a b' is no name"),
+        (("--resource-name", "gpu"), "--resource-name 'gpu' is no name of a resource, such as nvidia.com/gpu"),
+        (("--resource-mem", "nvidia.com/gpu mem"), "--resource-mem 'nvidia.com/gpu mem' is no name of a resource"),
+        (("--leader-elect", "--leader-elect-resource-name", "a/b"), "--leader-elect-resource-name 'a/b' is no name"),
+        (
+            (
+                *("--webhook-secret", "a/b/c", "--webhook-configuration", "w"),
+                *("--webhook-service", "::1", "--webhook-service", "s.ns.svc"),
+            ),
+            "--webhook-secret 'b/c' is no name",
+        ),
+        (
+            ("--webhook-secret", "a/b", "--webhook-configuration", "w", "--webhook-service", "s ns"),
+            "--webhook-service 's ns' is no name",
+        ),
+        (("--kube-qps", "nan"), "--kube-qps nan is no number of writes a second"),
+        (("--node-lock-retry-timeout", "soon"), "'soon' is not a duration"),
         (("--device-config-file", "/nowhere/device-config.yaml"), "/nowhere/device-config.yaml: cannot be read"),
     ],
 )
@@ -73,6 +94,69 @@ def test_the_service_has_these_flags_and_defaults() -> None:
         "--metrics-bind-address": ":9395",
     }
     assert {flag: defaults[flag] for flag in documented} == documented
+
+
+HAMIS = {
+    *("http_bind", "cert_file", "key_file", "scheduler-name", "node-scheduler-policy", "gpu-scheduler-policy"),
+    *("metrics-bind-address", "node-label-selector", "kube-qps", "kube-burst", "kube-timeout", "profiling"),
+    *("node-lock-timeout", "node-lock-retry-timeout", "force-overwrite-default-scheduler", "leader-elect"),
+    *("leader-elect-resource-name", "leader-elect-resource-namespace", "legacy-metrics", "device-config-file", "debug"),
+    *("default-mem", "default-cores", "default-gpu", "v", "logtostderr", "alsologtostderr", "stderrthreshold"),
+    *("vmodule", "log_dir", "log_file", "log_file_max_size", "log_backtrace_at", "add_dir_header", "skip_headers"),
+    *("skip_log_headers", "one_output"),
+}
+"""Of its scheduler 2.10, klog's, and those of HAMi 2.4 (cmd/scheduler/main.go of Project-HAMi/HAMi, k8s.io/klog/v2)."""
+
+
+def test_every_flag_of_hamis_is_known_and_has_a_row_in_the_document() -> None:
+    known = {flag for parameter in serve.params for flag in parameter.opts}
+    assert {f"--{flag}" for flag in HAMIS} - known == set()
+    rows = re.findall(r"^\| (`-.*?) \|", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert HAMIS - {flag for row in rows for flag in re.findall(r"`--?([\w-]+)`", row)} == set()
+
+
+def test_the_document_lists_every_flag_with_its_default_and_meaning() -> None:
+    rows = re.findall(r"^\| (`-.*?) \| (\S+) \| (.+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert rows == [
+        (", ".join(f"`{flag}`" for flag in option.opts), _default(option), option.help)
+        for option in serve.params
+        if isinstance(option, click.Option) and not option.hidden
+    ]
+
+
+def _default(option: click.Option) -> str:
+    default = option.default
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default}`" if isinstance(default, (str, int, float)) and default != "" else "–"
+
+
+def test_flags_that_can_mean_nothing_here_say_what_to_use_instead() -> None:
+    flags = ("--profiling", "--logtostderr=false", "--vmodule", "a=4", "--node-lock-retry-timeout=28s")
+    first, *lines = told(*flags, "--kube-burst=20")
+    assert first == "warning: --kube-burst changes nothing without --kube-qps: writes are not limited"
+    assert [line.partition("scheduler_ext.cli.")[2] for line in lines[:-1]] == [
+        "logs: --profiling changes nothing: Go's profiler has nothing to look at here; "
+        "use py-spy, or the histograms of /metrics",
+        "logs: --vmodule changes nothing: use --log-level debug",
+        "serve: --node-lock-retry-timeout 28s counts as 22s: after that kube-scheduler gives up the bind",
+    ]
+    assert lines[-1] == "Error: The kubeconfig /nowhere is not there or no file: check --kubeconfig."
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [((), "INFO"), (("--debug",), "DEBUG"), (("-v=4",), "DEBUG"), (("-v", "3"), "INFO"), (("--v=5",), "DEBUG")],
+)
+def test_hamis_words_for_more_log_lines_are_understood(flags: tuple[str, ...], level: str) -> None:
+    refusal("--kubeconfig", "/nowhere", *flags)
+    assert logging.getLevelName(logging.getLogger("scheduler_ext").level) == level
+
+
+def told(*flags: str) -> list[str]:
+    """What it prints before it ends for want of a kubeconfig."""
+    command = [sys.executable, "-m", "scheduler_ext", "serve", "--kubeconfig", "/nowhere", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr.splitlines()
 
 
 def test_topology_is_accepted_as_a_policy_with_a_warning() -> None:

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from proto.annotations import keys
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer
@@ -74,10 +76,15 @@ async def test_readyz_can_require_the_leader() -> None:
             assert await rig.status("/readyz") == (503, problem)
 
 
-async def test_the_leader_labels_itself_and_the_others() -> None:
+@pytest.mark.parametrize("component", ["hami-scheduler", "scheduler"])
+async def test_the_leader_labels_itself_and_the_other_replicas_but_not_another_schedulers(component: str) -> None:
     async with EmbeddedApiServer() as server:
-        for name in ("own", "other"):
-            labels = {"app.kubernetes.io/component": "hami-scheduler"}
+        kin = {"app.kubernetes.io/component": component, "app.kubernetes.io/name": "a"}
+        for name, labels in {
+            "own": kin,
+            "other": {**kin, keys.SCHEDULER_ROLE: "leader"},
+            "theirs": {**kin, "app.kubernetes.io/name": "b", keys.SCHEDULER_ROLE: "leader"},
+        }.items():
             pod = pod_json(name, gpus=0)
             pod["metadata"] |= {"namespace": "kube-system", "labels": labels}
             server.create(pod)
@@ -87,7 +94,7 @@ async def test_the_leader_labels_itself_and_the_others() -> None:
             async def labelled() -> bool:
                 pods = {each["metadata"]["name"]: each["metadata"]["labels"] for each in server.store.objects("pods")}
                 roles = {name: labels.get(keys.SCHEDULER_ROLE) for name, labels in pods.items()}
-                return roles == {"own": "leader", "other": "follower"}
+                return roles == {"own": "leader", "other": "follower", "theirs": "leader"}
 
             await eventually(labelled)
 

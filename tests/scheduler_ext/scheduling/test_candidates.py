@@ -15,8 +15,9 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import MIG_MODE, Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement, MigProfile
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, choice_of
+from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, Tally, choice_of
 from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.scheduling.priorities import preferences
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 from tests.scheduler_ext.scheduling.test_laws import asking, pods
 
@@ -47,8 +48,9 @@ class Machine:
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
     cards = tuple(draw(gpus(number)) for number in range(draw(st.integers(1, 4))))
-    links = draw(st.lists(st.sampled_from([0, 10, 100]), min_size=16, max_size=16))
-    return Machine(cards, {(i, j): links[4 * i + j] for i in range(4) for j in range(4)})
+    links, mutual = draw(st.lists(st.sampled_from([0, 10, 100]), min_size=16, max_size=16)), draw(st.booleans())
+    pairs = {(i, j): (min(i, j), max(i, j)) if mutual else (i, j) for i in range(4) for j in range(4)}
+    return Machine(cards, {pair: links[4 * i + j] for pair, (i, j) in pairs.items()})
 
 
 @st.composite
@@ -113,7 +115,11 @@ def _filter(ledger: Ledger, candidates: Candidates, wanted: Pod, data: st.DataOb
     offered = data.draw(st.lists(st.sampled_from([*NAMES, "nowhere"]), max_size=6))
     ledger.forget(uid)
     expected = decide(asked, ledger.snapshot(uid), offered)
-    assert candidates.choose(asked, offered) == choice_of(expected)
+    choice = candidates.choose(asked, offered)
+    assert (choice, choice.tally()) == (choice_of(expected), choice_of(expected).tally())
+    assert candidates.fitting(asked, offered) == preferences(asked.policies.node, expected)
+    if data.draw(st.booleans()):
+        candidates.look_ahead()
     if expected.node is None:
         return
     ledger.reserve(uid, wanted, expected.node, expected.shares, until=data.draw(st.sampled_from([5.0, 20.0])))
@@ -136,7 +142,7 @@ def test_of_many_fitting_nodes_only_the_chosen_ones_score_is_named() -> None:
     ledger.replace_nodes([node(name, [device(0)]) for name in names])
     asked = request(pod(container(gpu=1, gpumem=1000)))
     choice = Candidates(ledger).choose(asked, [*names, "nowhere"])
-    assert (choice.node, choice.fitting, dict(choice.scores)) == ("n00", 30, {"n00": 0.0})
+    assert (choice.node, choice.tally()) == ("n00", Tally(fitting=30, scores={"n00": 0.0}))
 
 
 def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
@@ -193,8 +199,9 @@ def test_nodes_that_differ_in_one_thing_are_not_taken_for_alike(
         taken = DeviceShare(uuid=DeviceUUID(f"{name}-0"), memory_mib=memory_mib, cores=cores, instance=instance)
         ledger.reserve(f"on-{name}", pod(container(gpu=1)), name, ((taken,),), until=1.0)
     expected = choice_of(decide(request(wanted), ledger.snapshot(), ["a", "b"]))
-    assert (expected.node, expected.fitting) == ("b", 1)
-    assert Candidates(ledger).choose(request(wanted), ["a", "b"]) == expected
+    choice = Candidates(ledger).choose(request(wanted), ["a", "b"])
+    assert (expected.node, expected.tally().fitting) == ("b", 1)
+    assert (choice, choice.tally()) == (expected, expected.tally())
 
 
 def test_nodes_whose_links_differ_are_not_taken_for_alike() -> None:
@@ -204,3 +211,17 @@ def test_nodes_whose_links_differ_are_not_taken_for_alike() -> None:
         ledger.apply_node(Machine((device(0), device(1)), links).node(name, first_cordoned=False, allocation="slots"))
     wanted = request(pod(container(gpu=2, gpumem=1000), annotations=TOPOLOGY))
     assert Candidates(ledger).choose(wanted, ["a", "b"]).node == "b"
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_link_that_is_worth_more_from_one_side_counts_as_decide_reads_it(busy: int) -> None:
+    """It is read from the GPU that is tried first, which is another one on a node in other use."""
+    ledger, links = Ledger(), {(i, j): 400 if i < j else 10 for i in range(2) for j in range(2)}
+    for name, used in (("a", busy), ("b", 1 - busy)):
+        ledger.apply_node(Machine((device(0), device(1)), links).node(name, first_cordoned=False, allocation="slots"))
+        taken = DeviceShare(uuid=DeviceUUID(f"{name}-{used}"), memory_mib=1000, cores=0)
+        ledger.reserve(f"on-{name}", pod(container(gpu=1)), name, ((taken,),), until=1.0)
+    wanted = request(pod(container(gpu=2, gpumem=1000), annotations=TOPOLOGY))
+    expected = decide(wanted, ledger.snapshot(), ["a", "b"])
+    assert set(expected.connections.values()) == {10, 400}
+    assert Candidates(ledger).choose(wanted, ["a", "b"]) == choice_of(expected)

@@ -1,8 +1,12 @@
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.misfit import NotOffered
-from scheduler_ext.scheduling.priorities import priorities
+from scheduler_ext.scheduling.priorities import preferences, priorities
 from scheduler_ext.scheduling.score import NodeScore
+
+
+def scored(policy: NodePolicy, decision: Decision) -> dict[str, int]:
+    return dict(priorities(preferences(policy, decision).values()))
 
 
 def decision(connections: dict[str, int] | None = None, **totals: float) -> Decision:
@@ -10,20 +14,19 @@ def decision(connections: dict[str, int] | None = None, **totals: float) -> Deci
     return Decision(node="any", fits=fits, misfits={"no": NotOffered("x")}, connections=connections or {})
 
 
-def test_the_node_that_would_be_taken_scores_10_and_misfits_0() -> None:
-    assert priorities(NodePolicy.BINPACK, decision(full=6.0, half=3.0, empty=0.0)) == {
+def test_the_node_that_would_be_taken_scores_10_and_a_misfit_nothing() -> None:
+    assert scored(NodePolicy.BINPACK, decision(full=6.0, half=3.0, empty=0.0)) == {
         "full": 10,
         "half": 6,
         "empty": 1,
-        "no": 0,
     }
-    assert priorities(NodePolicy.SPREAD, decision(full=6.0, empty=0.0)) == {"empty": 10, "full": 1, "no": 0}
+    assert scored(NodePolicy.SPREAD, decision(full=6.0, empty=0.0)) == {"empty": 10, "full": 1}
 
 
 def test_equally_good_nodes_score_the_same() -> None:
-    assert priorities(NodePolicy.SPREAD, decision(a=1.0, b=1.0)) == {"a": 10, "b": 10, "no": 0}
+    assert scored(NodePolicy.SPREAD, decision(a=1.0, b=1.0)) == {"a": 10, "b": 10}
 
 
 def test_links_go_before_the_score() -> None:
     linked = decision({"linked": 400, "other": 20}, linked=0.0, other=9.0)
-    assert priorities(NodePolicy.BINPACK, linked) == {"linked": 10, "other": 1, "no": 0}
+    assert scored(NodePolicy.BINPACK, linked) == {"linked": 10, "other": 1}

@@ -11,16 +11,17 @@ def pod(
     node: str = "",
     labels: dict[str, str] | None = None,
     scheduler: str = "topogpu-scheduler",
-    priority: int = 0,
+    priority: str = "",
 ) -> dict[str, Any]:
     limits = {"nvidia.com/gpu": gpus} if gpus else {}
     spec: dict[str, Any] = {
         "schedulerName": scheduler,
-        "priority": priority,
         "containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits} if limits else {}}],
     }
     if node:
         spec["nodeName"] = node
+    if priority:
+        spec["priorityClassName"] = priority
     metadata = {"name": name, "namespace": namespace, "labels": labels or {}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 

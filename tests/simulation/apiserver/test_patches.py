@@ -34,7 +34,7 @@ def test_taints_are_replaced_whole_as_the_api_declares_them_atomic() -> None:
 
 
 def test_a_strategic_patch_adds_and_deletes_single_finalizers() -> None:
-    assert strategic({"finalizers": ["a"]}, {"finalizers": ["b"]}) == {"finalizers": ["a", "b"]}
+    assert strategic({"finalizers": ["a"]}, {"finalizers": ["b"]}) == {"finalizers": ["b", "a"]}
     patch = {"$deleteFromPrimitiveList/finalizers": ["a"]}
     assert strategic({"finalizers": ["a", "b"]}, patch) == {"finalizers": ["b"]}
 

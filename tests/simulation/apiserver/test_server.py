@@ -9,6 +9,7 @@ from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.simulation.apiserver.objects import node, pod
 
 PODS = "/api/v1/namespaces/default/pods"
+JSON = {"Content-Type": "application/json"}
 MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
@@ -193,6 +194,6 @@ async def test_the_log_names_requests_as_access_control_does(client: Client) -> 
 
 @pytest.mark.parametrize("body", ["[]", "{", '{"metadata": 3}', '{"metadata": {"name": "UPPER"}}'])
 async def test_bad_bodies_are_refused_with_a_status(client: Client, body: str) -> None:
-    async with client.session.post(client.server.url + PODS, data=body) as response:
+    async with client.session.post(client.server.url + PODS, data=body, headers=JSON) as response:
         assert response.status in {400, 422}
         assert (await response.json())["kind"] == "Status"

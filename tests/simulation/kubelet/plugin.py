@@ -1,7 +1,7 @@
 """A small real device plugin: four ids, gRPC over a unix socket, every call written down."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +19,42 @@ IDS = ("a-0", "a-1", "b-0", "b-1")
 
 
 class SmallPlugin(DevicePluginServicer):
-    def __init__(self, directory: Path, *, preferred: tuple[str, ...] = (), pre_start: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        preferred: tuple[str, ...] = (),
+        pre_start: bool = False,
+        numa: Mapping[str, int] | None = None,
+    ) -> None:
         self._directory = directory
+        self._numa = dict(numa or {})
         self.preferred = preferred
         self.pre_start = pre_start
         self.pre_start_failures = 0
         self.refuse_with = ""
         self.delay_seconds = 0.0
         self.cdi_devices: tuple[str, ...] = ()
+        self.files = True
+        """Whether its answers name files, which only the stand-in can do without."""
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.health = dict.fromkeys(IDS, "Healthy")
+        self.followed = 0
+        """How often kubelet asked for the devices."""
         self._health_changed = asyncio.Event()
         self._server: aio.Server | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self._directory / "small.sock"
 
     async def start(self) -> None:
         self._server = aio.server()
         add_DevicePluginServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self._directory / 'small.sock'}")
+        self._server.add_insecure_port(f"unix:{self.socket}")
         await self._server.start()
         async with aio.insecure_channel(f"unix:{self._directory / 'kubelet.sock'}") as channel:
-            options = wire.DevicePluginOptions(
-                pre_start_required=self.pre_start, get_preferred_allocation_available=bool(self.preferred)
-            )
-            request = wire.RegisterRequest(
-                version="v1beta1", endpoint="small.sock", resource_name=RESOURCE, options=options
-            )
+            request = wire.RegisterRequest(version="v1beta1", endpoint="small.sock", resource_name=RESOURCE)
             await RegistrationStub(channel).Register(request)
 
     async def stop(self) -> None:
@@ -56,15 +67,21 @@ class SmallPlugin(DevicePluginServicer):
         self._health_changed.set()
 
     async def GetDevicePluginOptions(self, request: wire.Empty, context: Any) -> wire.DevicePluginOptions:  # noqa: N802
-        return wire.DevicePluginOptions()
+        return wire.DevicePluginOptions(
+            pre_start_required=self.pre_start, get_preferred_allocation_available=bool(self.preferred)
+        )
 
     async def ListAndWatch(self, request: wire.Empty, context: Any) -> AsyncIterator[wire.ListAndWatchResponse]:  # noqa: N802
+        self.followed += 1
         while True:
-            yield wire.ListAndWatchResponse(
-                devices=[wire.Device(ID=name, health=health) for name, health in self.health.items()]
-            )
+            yield wire.ListAndWatchResponse(devices=[self._device(name) for name in self.health])
             await self._health_changed.wait()
             self._health_changed.clear()
+
+    def _device(self, name: str) -> wire.Device:
+        nodes = [wire.NUMANode(ID=self._numa[name])] if name in self._numa else []
+        topology = wire.TopologyInfo(nodes=nodes) if nodes else None
+        return wire.Device(ID=name, health=self.health[name], topology=topology)
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: wire.PreferredAllocationRequest, context: Any
@@ -84,8 +101,8 @@ class SmallPlugin(DevicePluginServicer):
             await context.abort(StatusCode.FAILED_PRECONDITION, self.refuse_with)
         answer = wire.ContainerAllocateResponse(
             envs={"VISIBLE": ",".join(ids), "LIMIT": "from-plugin"},
-            mounts=[wire.Mount(container_path="/lib", host_path="/host/lib", read_only=True)],
-            devices=[wire.DeviceSpec(container_path="/dev/x0", host_path="/dev/x0", permissions="rw")],
+            mounts=[wire.Mount(container_path="/lib", host_path="/host/lib", read_only=True)] if self.files else [],
+            devices=[wire.DeviceSpec(container_path="/dev/x0", host_path="/dev/x0", permissions="rw")] * self.files,
             annotations={"note": "kept"},
             cdi_devices=[wire.CDIDevice(name=name) for name in self.cdi_devices],
         )

@@ -1,4 +1,4 @@
-"""The real control plane, started once for all tests that ask for it; skipped with a reason where it cannot be had."""
+"""The real control plane, started once for all tests that ask for it, and the peers that must answer alike."""
 
 import os
 import uuid

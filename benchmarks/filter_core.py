@@ -1,0 +1,88 @@
+"""What `/filter` costs without HTTP: microseconds of Python until the answer is ready, and after it was given.
+
+Run it with `python -m benchmarks.filter_core`. Clusters and requests are those of `benchmarks.filter`, without pauses.
+On a busy machine the minimum is what the work itself takes.
+"""
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.cluster import node_json, pod_json
+from benchmarks.filter import ASKS, Ask, bodies
+from proto.extender import decode_extender_args, encode_filter_result
+from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.apiserver import trim_pod
+from scheduler_ext.binding.filtering import Filtered, request_of, reserve
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import GpuRequest, RequestSettings
+from scheduler_ext.scheduling.candidates import Candidates
+
+SETTINGS = RequestSettings()
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--nodes", default="100,1000,5000", help="Sizes of the cluster.")
+@click.option("--pods", default=4, help="Running pods on each node.")
+@click.option("--requests", default=300, help="Requests of each kind.")
+def main(*, nodes: str, pods: int, requests: int) -> None:
+    """Print a table of the time before and after the answer."""
+    table = Table("nodes", "pod", "first ms", "before the answer µs: min / p50", "after it µs: min / p50")
+    for size in (int(word) for word in nodes.split(",")):
+        ledger = _loaded(size, pods)
+        candidates = Candidates(ledger)
+        candidates.look_ahead()
+        gc.collect()
+        gc.freeze()
+        for ask in ASKS:
+            times = list(_asked(ledger, candidates, ask, size, requests))
+            before, after = zip(*times[1:], strict=True)
+            table.add_row(str(size), ask.name, f"{times[0][0] * 1e3:.1f}", _summary(before), _summary(after))
+        gc.unfreeze()
+    Console(width=100).print(table)
+
+
+def _loaded(nodes: int, pods: int) -> Ledger:
+    ledger = Ledger(SETTINGS)
+    ledger.replace_nodes(msgspec.convert(node_json(number), Node) for number in range(nodes))
+    for node in range(nodes):
+        for number in range(pods):
+            pod = msgspec.convert(pod_json(node, number), Pod)
+            trim_pod(pod)
+            ledger.apply_pod(pod)
+    return ledger
+
+
+def _asked(
+    ledger: Ledger, candidates: Candidates, ask: Ask, nodes: int, requests: int
+) -> Iterator[tuple[float, float]]:
+    """Seconds before and after the answer of each request."""
+    for body in bodies(ask, nodes, 1, requests + 1):
+        began = time.perf_counter()
+        answer = _answer(ledger, candidates, body)
+        encode_filter_result(answer.result)
+        answered = time.perf_counter()
+        answer.notices()
+        candidates.look_ahead()
+        yield answered - began, time.perf_counter() - answered
+
+
+def _answer(ledger: Ledger, candidates: Candidates, body: bytes) -> Filtered:
+    args = decode_extender_args(body)
+    wanted = request_of(args.pod, SETTINGS)
+    assert isinstance(wanted, GpuRequest)
+    return reserve(candidates, ledger, args.pod, wanted, args.node_names or (), now=0.0, lease_seconds=60.0)
+
+
+def _summary(seconds: Sequence[float]) -> str:
+    return f"{min(seconds) * 1e6:.0f} / {median(seconds) * 1e6:.0f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The `hami_` families once more, under the names and labels they had before HAMi 2.9.
+
+Names and labels are those that HAMi's scheduler writes with its own flag `--legacy-metrics` (cmd/scheduler/metrics.go
+of Project-HAMi/HAMi).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+_OF_GPU = {
+    "node": "nodeid",
+    "device_uuid": "deviceuuid",
+    "device_index": "deviceidx",
+    "device_type": "devicetype",
+    "device_cores": "devicecores",
+    "device_memory_limit": "devicememorylimit",
+    "zone": "zone",
+}
+_OF_QUOTA = {"namespace": "quotanamespace", "quota_name": "quotaName", "limit": "limit", "zone": "zone"}
+_OF_POD = {
+    "namespace": "podnamespace",
+    "node": "nodename",
+    "pod": "podname",
+    "container_index": "containeridx",
+    "device_uuid": "deviceuuid",
+    "zone": "zone",
+}
+_LEGACY: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "hami_gpu_memory_limit_bytes": ("GPUDeviceMemoryLimit", _OF_GPU),
+    "hami_gpu_core_limit_ratio": ("GPUDeviceCoreLimit", _OF_GPU),
+    "hami_gpu_memory_allocated_bytes": ("GPUDeviceMemoryAllocated", _OF_GPU),
+    "hami_gpu_shared_count": ("GPUDeviceSharedNum", _OF_GPU),
+    "hami_gpu_core_allocated_ratio": ("GPUDeviceCoreAllocated", _OF_GPU),
+    "hami_node_gpu_overview": ("nodeGPUOverview", _OF_GPU),
+    "hami_node_gpu_memory_allocated_ratio": ("nodeGPUMemoryPercentage", _OF_GPU),
+    "hami_node_gpu_mig_instance_info": ("nodeGPUMigInstance", {**_OF_GPU, "mig_uuid": "migname"}),
+    "hami_resource_quota_used": ("QuotaUsed", _OF_QUOTA),
+    "hami_vgpu_memory_allocated_bytes": ("vGPUMemoryAllocated", _OF_POD),
+    "hami_vgpu_core_allocated_ratio": ("vGPUCoreAllocated", _OF_POD),
+}
+"""Name, and the labels it keeps, by those of now."""
+
+
+def legacy(families: Iterable[Metric]) -> Iterator[Metric]:
+    """Those of `families` that had another name."""
+    for family in families:
+        if family.name in _LEGACY:
+            name, labels = _LEGACY[family.name]
+            renamed = GaugeMetricFamily(name, family.documentation)
+            for sample in family.samples:
+                kept = {labels[label]: value for label, value in sample.labels.items() if label in labels}
+                renamed.add_sample(name, kept, sample.value)
+            yield renamed

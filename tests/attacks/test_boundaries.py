@@ -1,0 +1,73 @@
+"""The manifests draw the lines where the programs expect them."""
+
+import re
+from typing import Any
+
+from proto.annotations import keys
+from scheduler_ext.admission import bypass
+from tests.cluster.shipped import DAEMON, SCHEDULER, documents
+
+NODE_KEYS = {
+    keys.NODE_REGISTER,
+    keys.NODE_SCORE,
+    keys.NODE_HANDSHAKE,
+    keys.NODE_ALLOCATION,
+    keys.NODE_LOCK,
+    keys.NODE_LOCK_UID,
+}
+
+
+def policy(name: str) -> dict[str, Any]:
+    [found] = [each for each in documents("ValidatingAdmissionPolicy") if each["metadata"]["name"] == f"topogpu-{name}"]
+    spec: dict[str, Any] = found["spec"]
+    return spec
+
+
+def texts(spec: dict[str, Any]) -> set[str]:
+    """Everything in quotes in its expressions."""
+    parts = (*spec.get("variables", ()), *spec["validations"])
+    return {text for part in parts for text in re.findall(r"'([^']*)'", part["expression"])}
+
+
+def test_every_policy_fails_closed_and_is_in_force() -> None:
+    policies = {each["metadata"]["name"]: each["spec"] for each in documents("ValidatingAdmissionPolicy")}
+    bindings = documents("ValidatingAdmissionPolicyBinding")
+    assert {spec["failurePolicy"] for spec in policies.values()} == {"Fail"}
+    assert {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in bindings} == dict.fromkeys(
+        policies, ["Deny"]
+    )
+
+
+def test_the_policies_know_every_key_that_the_programs_write() -> None:
+    written = {*keys.POD_WRITTEN_KEYS, keys.POD_WRITTEN_PREFIX}
+    assert written <= texts(policy("pod-annotations"))
+    assert written <= texts(policy("binding-annotations"))
+    assert texts(policy("node-annotations")) & NODE_KEYS == NODE_KEYS
+    assert texts(policy("device-plugin-nodes")) & NODE_KEYS == NODE_KEYS
+    assert texts(policy("scheduler-nodes")) & NODE_KEYS == {keys.NODE_LOCK, keys.NODE_LOCK_UID}
+    assert texts(policy("device-plugin-pods")) & written == {keys.BIND_PHASE, keys.DEVICES_TO_ALLOCATE}
+    assert texts(policy("scheduler-pods")) & written == {keys.NUDGE}
+
+
+def test_the_policy_refuses_the_variables_that_the_webhook_refuses() -> None:
+    refused = {*bypass.LIMITS, *bypass.LIMIT_PREFIXES, *bypass.NO_DEVICES, "NVIDIA_VISIBLE_DEVICES"}
+    resources = {value for name, value in vars(keys).items() if name.startswith("RESOURCE_")}
+    assert texts(policy("bypass")) == refused | resources
+
+
+def test_only_webhook_metrics_and_probes_are_on_the_network() -> None:
+    allowed = {
+        each["metadata"]["name"]: {port["port"] for rule in each["spec"]["ingress"] for port in rule["ports"]}
+        for each in documents("NetworkPolicy")
+    }
+    assert allowed == {SCHEDULER: {9443, 9395}, DAEMON: {9394}}
+    [deployment] = documents("Deployment")
+    template = deployment["spec"]["template"]["spec"]
+    containers = {each["name"]: each for each in template["containers"]}
+    assert "--http_bind=127.0.0.1:8080" in containers["extender"]["args"]
+    assert {port["containerPort"] for port in containers["extender"]["ports"]} == {9443, 9395}
+    assert not template.get("hostNetwork")
+    [daemonset] = documents("DaemonSet")
+    assert not daemonset["spec"]["template"]["spec"].get("hostNetwork")
+    targets = {port["targetPort"] for each in documents("Service") for port in each["spec"]["ports"]}
+    assert targets == {"webhook", "metrics"}

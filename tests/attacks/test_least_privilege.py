@@ -1,0 +1,155 @@
+"""The rights that are shipped are those that are used: no verb is missing, and none is left over.
+
+Both programs are run through their lives before an API server that writes down every request.
+"""
+
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.annotations import keys
+from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver.faults import Fault
+from simulation.apiserver.routes import RecordedRequest
+from simulation.nvml.machine_file import RowsRemapped
+from tests.attacks.extender import LEASE, NAME, NAMESPACE, extender, prepare
+from tests.cluster.shipped import DAEMON, SCHEDULER, rules
+from tests.deviceplugin.allocation.slot_node import running_node
+from tests.deviceplugin.daemon_rig import daemon
+from tests.deviceplugin.gpus import NODE
+from tests.deviceplugin.registration import until
+from tests.scheduler_ext.rig import node_json, now, pod_json
+
+KUBE_SCHEDULERS = "topogpu-kube-scheduler-lease"
+Right = tuple[str, str, str, str, str]
+"""Verb, API group, resource with its subresource, namespace (`*`: all of them) and name (`*`: any)."""
+
+
+def granted(account: str) -> set[Right]:
+    """Without what kube-scheduler alone needs, which runs with the extender's account."""
+    return {
+        (verb, group, resource, rule["namespace"], name)
+        for rule in rules(account)
+        if rule["role"] != KUBE_SCHEDULERS
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", ["*"])
+    }
+
+
+def used(requests: Iterable[RecordedRequest], agent: str) -> set[RecordedRequest]:
+    """What the program asked for of Kubernetes' objects; who may review its own rights, everybody may."""
+    return {request for request in requests if request.user_agent == agent and request.resource}
+
+
+def covers(right: Right, request: RecordedRequest) -> bool:
+    verb, group, resource, namespace, name = right
+    asked = f"{request.resource}/{request.subresource}" if request.subresource else request.resource
+    return (verb, group, resource) == (request.verb, request.group, asked) and (
+        namespace in ("*", request.namespace) and name in ("*", request.name)
+    )
+
+
+def check(account: str, requests: set[RecordedRequest]) -> None:
+    rights = granted(account)
+    assert {request for request in requests if not any(covers(right, request) for right in rights)} == set()
+    assert {right for right in rights if not any(covers(right, request) for request in requests)} == set()
+
+
+@pytest.mark.needs_compiler
+async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
+    async with daemon(faults=[RowsRemapped(gpu=2, pending=True)]) as immediate:
+        immediate.lock("first")
+        immediate.bind("first", 0)
+        await immediate.started("first")
+        await until(lambda: not immediate.annotation(keys.NODE_LOCK), 10)
+        # A pod whose name another one took meanwhile.
+        immediate.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=422, times=1))
+        immediate.lock("second")
+        immediate.bind("second", 1)
+        await immediate.started("second")
+        await until(lambda: bool(immediate.events("GPUUnhealthy")), 20)
+    async with running_node("containerd://2.1.4") as slots:
+        slots.bind("p", 0)
+        await slots.runs("p")
+        await slots.kill()
+        await slots.start()
+        await slots.ready()
+        slots.bind("q", 1)
+        await slots.runs("q")
+    requests = used((*immediate.server.requests, *slots.server.requests), DAEMON)
+    check(DAEMON, requests)
+    assert {request.name for request in requests if request.resource == "nodes"} == {NODE}
+
+
+async def test_the_extender_has_the_rights_it_uses_and_no_others(tmp_path: Path) -> None:
+    async with EmbeddedApiServer() as server:
+        prepare(server)
+        server.create(node_json("slots"))
+        server.create(node_json("immediate", allocation="immediate"))
+        server.create(_scheduler_pod())
+        server.create(_lease())
+        leading = ("--leader-elect", "--leader-elect-resource-name", LEASE)
+        async with extender(server, tmp_path, *leading, "--leader-elect-resource-namespace", NAMESPACE) as found:
+            for name, node in (("p", "slots"), ("q", "immediate")):
+                pod = server.create(pod_json(name))
+                await found.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": [node]})
+                assert (await found.post("/bind", _binding(pod, node)))["Error"] == ""
+            # A pod that waits for room, is explained, and nudged once there is some.
+            waiting = server.create(pod_json("r", memory_mib=40000))
+            await found.post("/filter", {"Pod": waiting, "Nodes": None, "NodeNames": ["slots", "immediate"]})
+            async with found.http.get(f"{found.verbs}/debug/explain?pod=r&namespace=default") as response:
+                assert response.status == 200
+            # A bind that the API server refuses gives the lock back.
+            server.patch("pods", "q", {"metadata": {"annotations": {keys.BIND_PHASE: "success"}}}, namespace="default")
+            server.patch("nodes", "immediate", {"metadata": {"annotations": dict.fromkeys(_LOCK)}})
+            server.inject(Fault(resources=frozenset({"pods"}), subresource="binding", status=403, times=1))
+            refused = server.create(pod_json("s"))
+            await found.post("/filter", {"Pod": refused, "Nodes": None, "NodeNames": ["immediate"]})
+            assert (await found.post("/bind", _binding(refused, "immediate")))["Error"] != ""
+            server.delete("pods", "p", namespace="default")
+            await until(lambda: keys.NUDGE in found.annotations("r"), 20)
+            await until(lambda: bool(_certificate(server)), 20)
+            await until(lambda: bool(found.events("BindingSucceed")), 20)
+        requests = used(server.requests, NAME)
+    check(SCHEDULER, requests)
+
+
+_LOCK = (keys.NODE_LOCK, keys.NODE_LOCK_UID)
+
+
+def _binding(pod: dict[str, Any], node: str) -> dict[str, str]:
+    metadata = pod["metadata"]
+    return {
+        "PodName": metadata["name"],
+        "PodNamespace": metadata["namespace"],
+        "PodUID": metadata["uid"],
+        "Node": node,
+    }
+
+
+def _certificate(server: EmbeddedApiServer) -> str:
+    secret = server.store.get("secrets", NAMESPACE, "topogpu-webhook") or {}
+    return str((secret.get("data") or {}).get("tls.crt", ""))
+
+
+def _scheduler_pod() -> dict[str, Any]:
+    labels = {"app.kubernetes.io/component": "hami-scheduler"}
+    metadata = {"name": NAME, "namespace": NAMESPACE, "labels": labels}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+
+
+def _lease() -> dict[str, Any]:
+    stamp = now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": f"{socket.gethostname()}_1", "leaseDurationSeconds": 3600, "renewTime": stamp}
+    metadata = {"name": LEASE, "namespace": NAMESPACE}
+    return {"kind": "Lease", "apiVersion": "coordination.k8s.io/v1", "metadata": metadata, "spec": spec}

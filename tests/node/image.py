@@ -1,0 +1,87 @@
+"""The one image of the tests: a static program of ours, packed as an OCI archive.
+
+Source of the form: image-layout.md, manifest.md and config.md of opencontainers/image-spec.
+"""
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+NAME = "topogpu.test/workload:1"
+PROGRAM = "/workload"
+_SOURCE = Path(__file__).with_name("workload.c")
+_TYPES = "application/vnd.oci.image"
+
+
+class NoImage(Exception):
+    """One sentence."""
+
+
+def write_image(folder: Path) -> Path:
+    """Compiled and packed. Raises NoImage."""
+    binary = folder / "workload"
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise NoImage("a C compiler makes the image's program: install gcc")
+    command = [compiler, "-static", "-O1", "-o", str(binary), str(_SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoImage(f"the image's program cannot be linked statically (Debian: libc6-dev): {done.stderr.strip()}")
+    archive = folder / "workload.tar"
+    archive.write_bytes(_archive(binary.read_bytes()))
+    return archive
+
+
+def _archive(program: bytes) -> bytes:
+    layer = _tar({PROGRAM.lstrip("/"): program})
+    config = _json(
+        {
+            "architecture": _architecture(program),
+            "os": "linux",
+            "config": {"Entrypoint": [PROGRAM]},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{_TYPES}.manifest.v1+json",
+            "config": _described(config, "config.v1+json"),
+            "layers": [_described(layer, "layer.v1.tar")],
+        }
+    )
+    named = _described(manifest, "manifest.v1+json") | {"annotations": {"io.containerd.image.name": NAME}}
+    blobs = {f"blobs/sha256/{_digest(blob).partition(':')[2]}": blob for blob in (layer, config, manifest)}
+    index = _json({"schemaVersion": 2, "manifests": [named]})
+    return _tar({"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": index, **blobs})
+
+
+def _architecture(program: bytes) -> str:
+    """By the ELF header's e_machine: 62 is x86-64, 183 is AArch64."""
+    return {62: "amd64", 183: "arm64"}[int.from_bytes(program[18:20], "little")]
+
+
+def _described(blob: bytes, kind: str) -> dict[str, object]:
+    return {"mediaType": f"{_TYPES}.{kind}", "digest": _digest(blob), "size": len(blob)}
+
+
+def _digest(blob: bytes) -> str:
+    return "sha256:" + hashlib.sha256(blob).hexdigest()
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()

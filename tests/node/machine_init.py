@@ -1,0 +1,47 @@
+"""Process 1 of a machine: `python machine_init.py FOLDER` in namespaces of its own, until its standard input ends.
+
+Its parent's death ends that too, and with process 1 the kernel ends every process and mount of the machine.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+_SYSCTLS = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
+"""Kubelet sets them for the whole kernel, so it is shown files that already say what it wants."""
+
+
+def _mount(*words: str | Path) -> None:
+    subprocess.run(["mount", *map(str, words)], check=True)
+
+
+def _mount_all(folder: Path) -> None:
+    # A kubelet folder for this machine alone, on hosts without one too, and the rest of /var/lib as it is.
+    layers = f"lowerdir=/var/lib,upperdir={folder / 'upper'},workdir={folder / 'work'}"
+    _mount("-t", "overlay", "overlay", "-o", layers, "/var/lib")
+    Path("/var/lib/kubelet").mkdir(exist_ok=True)
+    for kept, place in (("kubelet", "/var/lib/kubelet"), ("log", "/var/log"), ("run", "/run")):
+        _mount("--bind", folder / kept, place)
+    for name, value in _SYSCTLS.items():
+        shown = folder / name.replace("/", "-")
+        shown.write_text(value)
+        _mount("--bind", shown, f"/proc/sys/{name}")
+
+
+def _reap(number: int, frame: FrameType | None) -> None:
+    """Of the orphans that every process 1 gets."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+if __name__ == "__main__":
+    _mount_all(Path(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, _reap)
+    print("up", flush=True)
+    sys.stdin.buffer.read()

@@ -1,0 +1,226 @@
+"""containerd, kubelet and our daemon on one machine."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deviceplugin.kubelet import identity
+from deviceplugin.machine.description import MachineDescription, gpu_uuid
+from proto.devices import DeviceUUID
+from simulation import machines
+from simulation.nvml.build import build_library
+from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_machine_file, write_sysfs
+from tests.cluster.control_plane import ControlPlane, free_port
+from tests.node import image
+from tests.node.binaries import NodeBinaries
+from tests.node.machine import Inside, Machine
+from tests.node.observed import Start, read_starts
+
+NODE = "node-a"
+MACHINE = "dgxa100-8x-a100-40g"
+DAEMON_USER = "topogpu-device-plugin"
+_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+_CRI = "io.containerd.cri.v1"
+_SOURCES = str(Path(__file__).parents[2])
+_NVIDIA_MAJOR = 195
+_CNI = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
+"""Never called, because all pods are on the host's network; without one kubelet is not ready."""
+
+
+class RealNode:
+    """`kubelet`, `containerd` and `daemon` are None while they do not run. All methods block."""
+
+    def __init__(self, binaries: NodeBinaries, plane: ControlPlane, archive: Path) -> None:
+        self.machine = Machine()
+        self.description: MachineDescription = machines.load(MACHINE)
+        self.root = self.machine.folder / "kubelet"
+        """/var/lib/kubelet, as seen from outside."""
+        self.containerd: Inside | None = None
+        self.kubelet: Inside | None = None
+        self.daemon: Inside | None = None
+        self._binaries = binaries
+        self._folder = self.machine.folder
+        self._archive = archive
+        self._port = free_port()
+        self._write_credentials(plane)
+        self._write_configurations()
+        self._write_gpus()
+
+    @property
+    def cdi(self) -> Path:
+        return self._folder / "run" / "cdi"
+
+    @property
+    def dev_root(self) -> Path:
+        """Holds the device files of the GPUs, which no driver is behind."""
+        return self._folder / "driver"
+
+    @property
+    def hook_path(self) -> Path:
+        return self._folder / "hook"
+
+    def uuid(self, gpu: int) -> DeviceUUID:
+        return DeviceUUID(gpu_uuid(self.description.id, gpu, NODE))
+
+    def ensure_kubelet(self) -> None:
+        """The machine is on, and containerd and kubelet run."""
+        if self.containerd is None:
+            self.power_on()
+        if self.kubelet is None or not self.kubelet.is_running():
+            self.start_kubelet()
+
+    def power_on(self) -> None:
+        """The machine with containerd, as its service manager would start it."""
+        self.machine.power_on()
+        self.start_containerd()
+
+    def power_off(self) -> None:
+        """As when the plug is pulled: /var/lib is kept, /run is not."""
+        self.machine.power_off()
+        for program in (self.containerd, self.kubelet, self.daemon):
+            if program is not None:
+                program.stop(signal.SIGKILL)
+        self.containerd = self.kubelet = self.daemon = None
+
+    def discard(self, logs: Path) -> None:
+        """Only what the programs said is left, in the folder `logs`."""
+        self.power_off()
+        for log in self._folder.glob("*.log"):
+            shutil.copy(log, logs)
+        self.machine.discard()
+
+    def start_containerd(self) -> None:
+        environment = {"PATH": f"{self._binaries.folder}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        command = [self._binaries.path("containerd"), "--config", str(self._folder / "containerd.toml")]
+        self.containerd = self.machine.start("containerd", command, environment)
+        self.containerd.wait_for((self._folder / "run/containerd/containerd.sock").exists)
+        if image.NAME not in self._ctr("images", "list", "--quiet"):
+            self._ctr("images", "import", "--local", str(self._archive))
+
+    def start_kubelet(self) -> None:
+        """Returns once its sockets are there."""
+        command = [
+            self._binaries.path("kubelet"),
+            f"--config={self._folder / 'kubelet.yaml'}",
+            f"--kubeconfig={self._folder / 'kubelet.kubeconfig'}",
+            f"--hostname-override={NODE}",
+            "--v=2",
+        ]
+        socket = str(self.root / "device-plugins" / "kubelet.sock")
+        # A kubelet that has ended leaves its socket behind.
+        left = identity(socket)
+        self.kubelet = self.machine.start("kubelet", command)
+        self.kubelet.wait_for(lambda: identity(socket) not in (None, left))
+
+    def stop_kubelet(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.kubelet is not None:
+            self.kubelet.stop(how)
+            self.kubelet = None
+
+    def start_daemon(self, *flags: str) -> None:
+        """`topogpu-device-plugin run`, with the fake driver below it."""
+        (self._folder / "daemon.log").unlink(missing_ok=True)
+        command = self._daemon_command("run", "--metrics-bind-address", "", *flags)
+        self.daemon = self.machine.start("daemon", command, self._daemon_environment())
+
+    def ask_daemon(self, verb: str, *flags: str) -> str:
+        """What another of its commands prints, run where it runs. Raises MachineFailed."""
+        return self.machine.run(*self._daemon_command(verb, *flags), environment=self._daemon_environment())
+
+    def stop_daemon(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.daemon is not None:
+            self.daemon.stop(how)
+            self.daemon = None
+
+    def gpus(self, *faults: Fault) -> None:
+        """What the driver shows from now on."""
+        write_machine_file(self.description, self._folder / "machine", NODE, faults)
+
+    def starts(self, pod: dict[str, Any], container: str) -> list[Start]:
+        """What each start of the container was given, by its own words; the first is first."""
+        metadata = pod["metadata"]
+        name = f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
+        return read_starts(self._folder / "log" / "pods" / name / container)
+
+    def _daemon_command(self, verb: str, *flags: str) -> list[str]:
+        own = ["--node-name", NODE, "--kubeconfig", str(self._folder / "daemon.kubeconfig")]
+        own += ["--sysfs-root", str(self._folder / "sys"), "--nvml-library", str(build_library())]
+        own += ["--dev-root", str(self.dev_root), "--pass-device-specs", "true"]
+        own += ["--hook-path", str(self.hook_path)]
+        return [sys.executable, "-m", "deviceplugin", verb, *own, *flags]
+
+    def _daemon_environment(self) -> dict[str, str]:
+        return {MACHINE_FILE_VARIABLE: str(self._folder / "machine"), "PYTHONPATH": _SOURCES}
+
+    def _ctr(self, *words: str) -> str:
+        return self.machine.run(self._binaries.path("ctr"), "--namespace", "k8s.io", *words)
+
+    def _write_credentials(self, plane: ControlPlane) -> None:
+        for name, user in (("kubelet", "admin"), ("daemon", DAEMON_USER)):
+            shutil.copy(plane.kubeconfig(user), self._folder / f"{name}.kubeconfig")
+
+    def _write_configurations(self) -> None:
+        cni = self._folder / "cni"
+        cni.mkdir()
+        (cni / "10-none.conflist").write_text(json.dumps(_CNI))
+        (self._folder / "containerd.toml").write_text(self._containerd_toml(cni))
+        (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
+
+    def _containerd_toml(self, cni: Path) -> str:
+        # Without CAP_SYS_RESOURCE nobody may lower an oom_score_adj.
+        return f"""version = 3
+root = "{self._folder / "containerd"}"
+state = "/run/containerd"
+[grpc]
+  address = "{_CONTAINERD_SOCKET}"
+[plugins."{_CRI}.images"]
+  [plugins."{_CRI}.images".pinned_images]
+    sandbox = "{image.NAME}"
+[plugins."{_CRI}.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."{_CRI}.runtime".cni]
+    conf_dir = "{cni}"
+  [plugins."{_CRI}.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."{_CRI}.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{self._binaries.path("runc")}"
+"""
+
+    def _kubelet_configuration(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": "127.0.0.1",
+            "port": self._port,
+            "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "containerRuntimeEndpoint": f"unix://{_CONTAINERD_SOCKET}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.machine.cgroup}",
+            "enforceNodeAllocatable": [],
+            "failSwapOn": False,
+            "failCgroupV1": False,
+            # The network is the host's own.
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "0%"},
+            "imageGCHighThresholdPercent": 100,
+            "nodeStatusUpdateFrequency": "1s",
+            "registryPullQPS": 0,
+            "maxPods": 110,
+        }
+
+    def _write_gpus(self) -> None:
+        self.gpus()
+        write_sysfs(self.description, self._folder / "sys")
+        folder = self.dev_root / "dev"
+        folder.mkdir(parents=True)
+        for name, minor in (("nvidiactl", 255), *((f"nvidia{gpu}", gpu) for gpu in range(len(self.description.gpus)))):
+            os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(_NVIDIA_MAJOR, minor))

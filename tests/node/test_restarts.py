@@ -1,0 +1,109 @@
+"""Containers, kubelet, the daemon, containerd and the whole node end and come back; every container keeps its GPUs."""
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+
+from proto.annotations import keys
+from tests.cluster.scheduling import eventually
+from tests.node.pods import Pods, container, node_is_ready, pod
+
+pytestmark = [pytest.mark.node, pytest.mark.needs_compiler, pytest.mark.timeout(300)]
+BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
+HOW = pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+
+
+def running(pod: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    """By container: its id, and how often it was started again."""
+    return {one["name"]: (one["containerID"], one["restartCount"]) for one in pod["status"]["containerStatuses"]}
+
+
+@BOTH
+async def test_a_container_that_ends_again_and_again_gets_the_same_each_time(scheduled: Pods, allocation: str) -> None:
+    await scheduled.serve("--allocation", allocation)
+    await scheduled.add(pod("again", container(gpus=2, gpumem=1000, ends=True), container("beside", gpumem=500)))
+    for number in range(3):
+        await scheduled.check("again", "main", number=number)
+    await scheduled.check("again", "beside")
+    assert scheduled.node.daemon is not None
+    if allocation == "slots":
+        assert scheduled.node.daemon.text().count("container main: served") >= 3
+
+
+@BOTH
+@HOW
+async def test_kubelet_comes_back_and_counts_again_while_containers_run_on(
+    scheduled: Pods, allocation: str, how: signal.Signals
+) -> None:
+    await scheduled.serve("--allocation", allocation)
+    await scheduled.add(pod("before", container(gpumem=1000)))
+    before = await scheduled.started("before")
+    await asyncio.to_thread(scheduled.node.stop_kubelet, how)
+    await asyncio.to_thread(scheduled.node.start_kubelet)
+    await scheduled.logged("registered nvidia.com/gpu with kubelet", times=2)
+    await scheduled.offered(80)
+    await scheduled.add(pod("after", container(gpumem=2000)))
+    await scheduled.started("after")
+    await scheduled.check("after", "main")
+    await scheduled.check("before", "main")
+    assert running(await scheduled.get("before")) == running(before["before"])
+
+
+@BOTH
+@HOW
+async def test_the_daemon_comes_back_while_containers_run_and_others_are_waiting_for_it(
+    scheduled: Pods, allocation: str, how: signal.Signals
+) -> None:
+    flags = ("--allocation", allocation)
+    await scheduled.serve(*flags)
+    await scheduled.add(pod("steady", container(gpumem=1000)), pod("again", container(gpumem=700, ends=True)))
+    before = await scheduled.started("steady")
+    known = (await scheduled.starts("again"))[-1].number
+    await asyncio.to_thread(scheduled.node.stop_daemon, how)
+    await scheduled.offered(0)
+    await scheduled.add(pod("waiting", container(gpumem=2000)))
+    await scheduled.serve(*flags)
+    await scheduled.check("again", "main", number=known + 1)
+    assert running(await scheduled.get("steady")) == running(before["steady"])
+    await scheduled.remove("waiting")
+    await scheduled.add(pod("after", container(gpumem=3000)))
+    await scheduled.started("after")
+    await scheduled.check("after", "main")
+
+
+@BOTH
+async def test_after_the_power_was_cut_every_container_comes_back_with_its_own_gpus(
+    scheduled: Pods, allocation: str
+) -> None:
+    node, flags = scheduled.node, ("--allocation", allocation)
+    await scheduled.serve(*flags)
+    names = [f"pod-{number}" for number in range(6)]
+    await scheduled.add(
+        *(
+            pod(name, container("a", gpumem=1000 + at), container("b", gpus=2, gpumem=900))
+            for at, name in enumerate(names)
+        )
+    )
+    before = await scheduled.started(*names)
+    await asyncio.to_thread(node.power_off)
+    assert not node.cdi.exists()
+    assert (node.root / "device-plugins" / "kubelet_internal_checkpoint").exists()
+    await asyncio.to_thread(node.power_on)
+    await asyncio.to_thread(node.start_kubelet)
+    await scheduled.serve(*flags)
+    await node_is_ready(scheduled.peer)
+    for name in names:
+        await scheduled.check(name, "a", "b", number=1)
+    await scheduled.started(*names)
+
+    async def counted() -> bool:
+        pods = await scheduled.all()
+        return all(count >= 1 for name in names for _, count in running(pods[name]).values())
+
+    await eventually(counted, 30)
+    for name in names:
+        after = await scheduled.get(name)
+        key = keys.DEVICES_ALLOCATED
+        assert after["metadata"]["annotations"][key] == before[name]["metadata"]["annotations"][key]
