@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import ip_address
 
 import msgspec
@@ -180,7 +181,9 @@ class Extender:
 
 @web.middleware
 async def _bad_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """400 with the path of the field at fault."""
+    """400 with the path of the field at fault; 403 for a verb that comes from elsewhere."""
+    if request.method == "POST":
+        _refuse_strangers(request)
     try:
         return await handler(request)
     except ExtenderError as error:
@@ -190,11 +193,13 @@ async def _bad_requests(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def _refuse_strangers(request: web.Request) -> None:
-    """What all pods hold is nobody's business outside this host."""
+    """What all pods hold, and get, is nobody's business outside this host, whatever address is listened on."""
     if not is_local(request.remote):
-        raise web.HTTPForbidden(text="only answered to callers on the same host: use kubectl port-forward\n")
+        text = "only answered to callers on the same host: kube-scheduler in the same pod, or kubectl port-forward\n"
+        raise web.HTTPForbidden(text=text)
 
 
+@lru_cache(maxsize=256)
 def is_local(remote: str | None) -> bool:
     """Whether a caller's address is of this host's loopback, also as a listener on IPv6 sees IPv4."""
     if not remote:

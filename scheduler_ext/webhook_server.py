@@ -134,3 +134,5 @@ def _report(review: PodReview, verdict: Verdict) -> None:
         log.info("pod %s is refused: %s", name, verdict.message)
     elif verdict.reason == Why.BYPASS:
         log.info("pod %s would be refused if bypasses were denied: %s", name, "; ".join(verdict.warnings))
+    else:
+        log.debug("pod %s is allowed with %d changes: %s", name, len(verdict.patch), verdict.reason)

@@ -247,6 +247,8 @@ class ApiServer:
                     response.release()
                     await self._configure()
                     response = await self._send(method, path, body, content_type, timeout)
+            # Neither body: among what is read and written are keys.
+            log.debug("%s %s: %d", method, path, response.status)
             if not 200 <= response.status < 300:
                 raise await _error_of(response)
             yield response

@@ -256,6 +256,7 @@ class Binder:
             if problem:
                 raise BindRefused(problem)
             uncertain, attempt.uncertain = attempt.uncertain, True
+            pause_seconds = _RETRY_SECONDS
             try:
                 return await self._api.bind(binding)
             except ApiUnreachable as error:
@@ -267,7 +268,11 @@ class Binder:
                 if error.status not in _PASSING:
                     attempt.uncertain = uncertain and error.status != 404
                     raise BindRefused("the pod is gone") if error.status == 404 else error from error
-            await asyncio.sleep(_RETRY_SECONDS)
+                if error.status == 429:
+                    # Turned away at the door: nothing was written.
+                    attempt.uncertain = uncertain
+                pause_seconds = max(pause_seconds, error.retry_after_seconds or 0)
+            await asyncio.sleep(pause_seconds)
 
     def _remember(self, attempt: _Attempt) -> None:
         if len(self._sent) >= _MANY_SENT:

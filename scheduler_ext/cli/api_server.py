@@ -9,9 +9,8 @@ import click
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.pace import Pace
+from scheduler_ext.cli.options import Command
 from scheduler_ext.settings import SettingsError
-
-Command = Callable[..., None]
 
 DEFAULT_TIMEOUT_SECONDS = 10
 DEFAULT_BURST = 10

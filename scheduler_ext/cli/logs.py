@@ -9,7 +9,7 @@ from functools import wraps
 
 import click
 
-Command = Callable[..., None]
+from scheduler_ext.cli.options import Command, switch
 
 log = logging.getLogger(__name__)
 
@@ -86,11 +86,6 @@ def configure_logging(log_format: str, level: str) -> None:
     logging.basicConfig(level=max(ours, logging.WARNING), handlers=[handler], force=True)
     for name in _OURS:
         logging.getLogger(name).setLevel(ours)
-
-
-def switch(*flags: str, default: bool = False, **attributes: object) -> Callable[[Command], Command]:
-    """An option for true or false that may be written as Go's flags are: alone, or with `=true`."""
-    return click.option(*flags, type=bool, is_flag=False, flag_value=True, default=default, **attributes)  # type: ignore[arg-type]
 
 
 def _without_effect(name: str) -> Callable[[Command], Command]:

@@ -67,6 +67,11 @@ def request_options(command: Command) -> Command:
     return wrapped
 
 
+def switch(*flags: str, default: bool = False, **attributes: object) -> Callable[[Command], Command]:
+    """An option for true or false that may be written as Go's flags are: alone, or with `=true`."""
+    return click.option(*flags, type=bool, is_flag=False, flag_value=True, default=default, **attributes)  # type: ignore[arg-type]
+
+
 def _read_device_config(context: click.Context, _: click.Parameter, file: str | None) -> None:
     """What the file says stands in for flags that are not given."""
     if file is None:

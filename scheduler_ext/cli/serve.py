@@ -13,8 +13,8 @@ from proto.kubernetes.client import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
 from scheduler_ext.certificates.tls import UnusableKeyPair
 from scheduler_ext.cli.api_server import ApiSettings, api_options
-from scheduler_ext.cli.logs import log_options, switch
-from scheduler_ext.cli.options import request_options
+from scheduler_ext.cli.logs import log_options
+from scheduler_ext.cli.options import request_options, switch
 from scheduler_ext.cli.webhook import WebhookSettings, serving_webhook, webhook_options
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.policies import alias_warnings

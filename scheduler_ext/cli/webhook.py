@@ -14,7 +14,7 @@ from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, Core
 from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
 from scheduler_ext.certificates.tls import ServingTls
-from scheduler_ext.cli.logs import switch
+from scheduler_ext.cli.options import Command, switch
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, listening, now
 from scheduler_ext.settings import (
@@ -25,8 +25,6 @@ from scheduler_ext.settings import (
     parse_listen_address,
 )
 from scheduler_ext.webhook_server import Certificate, kept_current
-
-Command = Callable[..., None]
 
 ADDRESS_FLAG = "--webhook-bind-address"
 

@@ -4,6 +4,7 @@ Source: Kubernetes API reference, Quantity, "canonical form".
 """
 
 from fractions import Fraction
+from functools import lru_cache
 
 from proto.quantity import QuantityError, parse_quantity
 from simulation.apiserver.errors import JsonObject, NotOfItsType
@@ -16,7 +17,11 @@ def canonical(written: object) -> str:
     """`1000` becomes `1k`, `1024Mi` `1Gi`, `0.5` `500m`; an exponent stays one. Raises NotOfItsType."""
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise NotOfItsType(f"quantities must be texts or numbers, found {written!r}")
-    text = str(written)
+    return _canonical(str(written))
+
+
+@lru_cache(maxsize=4096)
+def _canonical(text: str) -> str:
     try:
         value = parse_quantity(text)
     except QuantityError as error:

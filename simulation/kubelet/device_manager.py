@@ -118,10 +118,10 @@ class DeviceManager(RegistrationServicer):
     ) -> wire.Empty:
         if request.version != SUPPORTED_VERSION:
             await context.abort(
-                grpc.StatusCode.UNKNOWN, f"requested API version {request.version!r} is not supported by kubelet"
+                grpc.StatusCode.UNKNOWN, f'requested API version "{request.version}" is not supported by kubelet'
             )
         if "/" not in request.resource_name:
-            await context.abort(grpc.StatusCode.UNKNOWN, f"invalid name of resource {request.resource_name!r}")
+            await context.abort(grpc.StatusCode.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
         self.calls.append(f"Register {request.resource_name}")
         await self._disconnect(request.resource_name)
         channel = aio.insecure_channel(f"unix:{self.directory / request.endpoint}", options=_CHANNEL_OPTIONS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
@@ -58,6 +59,11 @@ def check(account: str, requests: set[RecordedRequest]) -> None:
     rights = granted(account)
     assert {request for request in requests if not any(covers(right, request) for right in rights)} == set()
     assert {right for right in rights if not any(covers(right, request) for request in requests)} == set()
+
+
+def test_doctor_asks_after_the_rights_that_are_shipped() -> None:
+    asked = {(right.verb, "", right.resource, right.namespace or "*", "*") for right in DAEMON_RIGHTS}
+    assert asked == granted(DAEMON)
 
 
 @pytest.mark.needs_compiler

@@ -6,6 +6,7 @@ program answers everybody else afterwards, on every port.
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -96,6 +97,31 @@ async def hold(stack: AsyncExitStack, url: str, data: bytes, times: int) -> None
     for writer in await asyncio.gather(*(sends(url, data) for _ in range(times))):
         if writer is not None:
             stack.callback(writer.transport.abort)
+
+
+async def test_the_verbs_answer_nobody_from_elsewhere_whatever_address_they_listen_on(tmp_path: Path) -> None:
+    own = _own_address()
+    async with EmbeddedApiServer() as server:
+        prepare(server)
+        async with extender(server, tmp_path, "--http_bind", "0.0.0.0:0") as found:
+            elsewhere = f"http://{own}:{urlsplit(found.verbs).port}"
+            for path in (*VERBS, "/debug/snapshot"):
+                method = "GET" if path.startswith("/debug") else "POST"
+                async with found.http.request(method, elsewhere + path) as response:
+                    assert (response.status, (await response.text())[:13]) == (403, "only answered")
+            async with found.http.get(f"{elsewhere}/readyz") as response:
+                assert response.status == 200
+
+
+def _own_address() -> str:
+    """Of this host, not on loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this host has no address but loopback's")
+        address: str = probe.getsockname()[0]
+        return address
 
 
 async def test_a_malformed_body_is_answered_with_a_sentence_on_every_verb(tmp_path: Path) -> None:

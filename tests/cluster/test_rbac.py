@@ -64,11 +64,11 @@ class Site:
         return found
 
     def forbidden(self) -> list[str]:
-        """What our own accounts were refused for lack of rights."""
+        """What our own accounts were refused, by RBAC or by a policy."""
         return [
             f"{event['userAgent']} {event['verb']} {event['requestURI']}: {event['responseStatus'].get('message')}"
             for event in self.plane.audited()
-            if event["responseStatus"]["code"] == 403
+            if event["responseStatus"]["code"] in (403, 422)
         ]
 
 
@@ -172,36 +172,53 @@ async def daemon(site: Site) -> AsyncIterator[TinyKubelet]:
 
 
 async def test_a_tenants_pod_is_admitted_placed_and_served_and_nobody_lacks_a_right(site: Site) -> None:
-    async with daemon(site) as kubelet, scheduler(site):
+    async with daemon(site) as kubelet:
         await _registered(site)
-        await _webhook_answers(site)
-        pods = f"/api/v1/namespaces/{site.namespace}/pods"
-        asked = gpu_pod("p", 1, gpumem=8000, annotations={keys.DEVICES_ALLOCATED: FORGED, keys.POD_NODE: "another"})
-        del asked["spec"]["schedulerName"]
-        status, made = await site.tenant.send("POST", pods, asked)
-        assert (status, made["spec"]["schedulerName"], made["metadata"].get("annotations")) == (
-            201,
-            "topogpu-scheduler",
-            None,
-        )
-        await eventually(lambda: _is_bound(site, "p"), 60)
-        decided = (await site.annotations("p"))[keys.DEVICES_ALLOCATED]
-        assert decided.split(",")[2] == "8000"
-        await _raised_memory_is_refused(site, decided)
-        async with kubelet.plugin() as plugin:
-            ids = [f"{decided.split(',')[0]}-0"]
-            request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-            answer = await plugin.Allocate(request, timeout=10)
-        env = answer.container_responses[0].envs
-        assert (env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (decided.split(",")[0], "8000m")
-        await eventually(lambda: _is_served(site, "p"), 20)
-        lifted = gpu_pod("lifted", 1)
-        lifted["spec"]["containers"][0]["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
-        status, words = told(await site.tenant.send("POST", pods, lifted))
-        assert (status, "CUDA_DISABLE_CONTROL: can lift the limits of a shared GPU" in words) == (403, True)
+        async with scheduler(site):
+            await _a_tenants_pods(site, kubelet)
+        await _stopped_alone_are_pods_of_concern(site, f"/api/v1/namespaces/{site.namespace}/pods")
     assert site.forbidden() == []
     leases = {event["verb"] for event in _by_kube_scheduler(site) if event["objectRef"].get("resource") == "leases"}
     assert leases == {verb for rule in rules(SCHEDULER) if "lease" in rule["role"] for verb in rule["verbs"]}
+
+
+async def _a_tenants_pods(site: Site, kubelet: TinyKubelet) -> None:
+    await _webhook_answers(site)
+    pods = f"/api/v1/namespaces/{site.namespace}/pods"
+    asked = gpu_pod("p", 1, gpumem=8000, annotations={keys.DEVICES_ALLOCATED: FORGED, keys.POD_NODE: "another"})
+    del asked["spec"]["schedulerName"]
+    status, made = await site.tenant.send("POST", pods, asked)
+    assert (status, made["spec"]["schedulerName"], made["metadata"].get("annotations")) == (
+        201,
+        "topogpu-scheduler",
+        None,
+    )
+    await eventually(lambda: _is_bound(site, "p"), 60)
+    decided = (await site.annotations("p"))[keys.DEVICES_ALLOCATED]
+    assert decided.split(",")[2] == "8000"
+    await _raised_memory_is_refused(site, decided)
+    async with kubelet.plugin() as plugin:
+        ids = [f"{decided.split(',')[0]}-0"]
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+        answer = await plugin.Allocate(request, timeout=10)
+    env = answer.container_responses[0].envs
+    assert (env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (decided.split(",")[0], "8000m")
+    await eventually(lambda: _is_served(site, "p"), 20)
+    lifted = gpu_pod("lifted", 1)
+    lifted["spec"]["containers"][0]["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
+    status, words = told(await site.tenant.send("POST", pods, lifted))
+    assert (status, "CUDA_DISABLE_CONTROL: can lift the limits of a shared GPU" in words) == (403, True)
+
+
+async def _stopped_alone_are_pods_of_concern(site: Site, pods: str) -> None:
+    """While the webhook is away."""
+    plain = gpu_pod("plain", 1)
+    del plain["spec"]["containers"][0]["resources"]
+    forged = {**plain, "metadata": {"name": "forged", "annotations": {keys.DEVICES_ALLOCATED: FORGED}}}
+    for pod in (gpu_pod("asking", 1), forged):
+        status, words = told(await site.tenant.send("POST", pods, pod))
+        assert (status, "failed calling webhook" in words) == (500, True), words
+    assert (await site.tenant.send("POST", pods, plain))[0] == 201
 
 
 def _by_kube_scheduler(site: Site) -> list[dict[str, Any]]:

@@ -253,6 +253,18 @@ async def test_who_may_not_do_something_is_told_what_and_where(
     assert answer["details"] == {key: value for key, value in about.items() if value}
 
 
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_who_asks_beforehand_is_told_that_he_may_not(peer: Peer, subresource: str) -> None:
+    peer.deny("patch", "nodes")
+    attributes = {"verb": "patch", "resource": "nodes", "subresource": subresource}
+    headers = {"Authorization": "Bearer stranger"}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    question = {"spec": {"resourceAttributes": attributes}}
+    async with peer.http.post(peer.url + path, json=question, headers=headers) as response:
+        answer = await response.json()
+    assert (response.status, answer["kind"], answer["status"]["allowed"]) == (201, "SelfSubjectAccessReview", False)
+
+
 async def test_a_binding_that_cannot_be_is_refused(peer: Peer, pods: str) -> None:
     await peer.create(
         pods, a_pod("gated") | {"spec": a_pod("")["spec"] | {"schedulingGates": [{"name": "example.com/g"}]}}

@@ -58,6 +58,16 @@ async def test_a_created_pod_has_an_identity_and_the_defaults(peer: Peer, pods: 
     assert pod["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
 
 
+async def test_a_field_that_nobody_knows_and_one_that_the_server_keeps_do_not_keep_an_object_out(
+    peer: Peer, pods: str
+) -> None:
+    pod = a_pod("p", managedFields=[])
+    made = await peer.create(pods, pod | {"bogus": 1, "spec": pod["spec"] | {"bogus": {"a": []}}})
+    made["metadata"]["labels"] = {"a": "b"}
+    status, again = await peer.send("PUT", f"{pods}/p", made)
+    assert (status, again["metadata"]["labels"]) == (200, {"a": "b"})
+
+
 async def test_an_image_without_a_fixed_tag_is_always_pulled(peer: Peer, pods: str) -> None:
     policies = {}
     for number, image in enumerate(("a:1", "a", "a:latest", "example.com:5000/a", "a@sha256:" + "0" * 64)):

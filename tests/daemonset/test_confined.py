@@ -1,5 +1,6 @@
-"""The daemon works with what its security context leaves it: root without capabilities, on a read-only root."""
+"""Both programs work with what their security contexts leave them: no capabilities, a read-only root."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -8,14 +9,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from simulation.apiserver import EmbeddedApiServer
+from simulation.processes import ChildProcess
 from tests.deviceplugin.daemon_rig import daemon
 
 CONFINE = """
 mount --bind "$0" "$0" && mount -o remount,bind,ro / &&
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
+
+
+NOBODY = ("--reuid=65532", "--regid=65532", "--clear-groups")
 
 
 def confined(writable: Path) -> Sequence[str]:
@@ -66,3 +73,37 @@ def shared_object() -> Path:
     import _ctypes
 
     return Path(_ctypes.__file__)
+
+
+async def test_the_extender_is_ready_as_nobody_on_a_read_only_root(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    start = [*confined(tmp_path), *NOBODY, sys.executable]
+    if not runs([*start, "-c", "import scheduler_ext"]):
+        pytest.skip("this virtual environment lies where only its owner may read it")
+    async with EmbeddedApiServer() as server:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(server.kubeconfig())
+        flags = ["--kubeconfig", str(kubeconfig), "--http_bind=127.0.0.1:0", "--metrics-bind-address="]
+        command = [*start, "-m", "scheduler_ext", "serve", *flags]
+        process = await ChildProcess.start("extender", command, dict(os.environ), tmp_path / "extender.log")
+        try:
+            url = (await process.wait_for_line(r"listening on (http://\S+)", 20))[1]
+            async with aiohttp.ClientSession() as http:
+                assert await ready(http, url)
+        finally:
+            await process.stop()
+
+
+def runs(command: Sequence[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+async def ready(http: aiohttp.ClientSession, url: str) -> bool:
+    """Within 10 seconds."""
+    for _ in range(200):
+        async with http.get(f"{url}/readyz") as answer:
+            if answer.status == 200:
+                return True
+        await asyncio.sleep(0.05)
+    return False

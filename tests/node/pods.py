@@ -96,6 +96,16 @@ class Pods:
         waiting = [name for name, pod in (await self.all()).items() if pod["status"]["phase"] != "Running"]
         return "\n".join([f"{name}: {await self.messages(name)}" for name in waiting if name in names])
 
+    async def failed(self, name: str, seconds: float = _START_SECONDS) -> JsonObject:
+        """The status of a pod that kubelet has refused."""
+
+        async def refused() -> bool:
+            return bool((await self.get(name))["status"]["phase"] == "Failed")
+
+        await eventually(refused, seconds)
+        status: JsonObject = (await self.get(name))["status"]
+        return status
+
     async def starts(self, name: str, container: str = "main", number: int = 0, seconds: float = 60.0) -> list[Start]:
         """The container's last starts, once it has told of one with this number or a later one."""
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc import StatusCode, aio
 
-from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
+from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse, RegisterRequest
+from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import RegistrationStub
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import eventually
 from tests.node.kubelets import Kubelet, real_one, stand_in
@@ -67,6 +69,24 @@ async def test_a_plugin_that_registers_is_asked_for_its_devices_once(kubelet: Ku
     plugin = await plug(kubelet, stack)
     assert (plugin.followed, plugin.calls) == (1, [])
     assert await kubelet.allocatable_ids() == sorted(IDS)
+
+
+@pytest.mark.parametrize(
+    ("version", "resource", "why"),
+    [
+        ("v1alpha1", RESOURCE, 'requested API version "v1alpha1" is not supported by kubelet'),
+        ("v1beta1", "gpu", 'the ResourceName "gpu" is invalid'),
+    ],
+)
+async def test_a_registration_that_cannot_be_is_refused(
+    kubelet: Kubelet, version: str, resource: str, why: str
+) -> None:
+    async with aio.insecure_channel(f"unix:{kubelet.plugins / 'kubelet.sock'}") as channel:
+        request = RegisterRequest(version=version, endpoint="none.sock", resource_name=resource)
+        with pytest.raises(aio.AioRpcError) as refusal:
+            await RegistrationStub(channel).Register(request)
+    assert refusal.value.code() is StatusCode.UNKNOWN
+    assert why in str(refusal.value.details())
 
 
 async def test_unhealthy_devices_are_capacity_and_not_allocatable(kubelet: Kubelet, stack: AsyncExitStack) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from proto.annotations import keys
-from tests.cluster.scheduling import eventually
-from tests.node.pods import Pods, container, node_is_ready, pod
+from tests.node.pods import Pods, container, decided, pod
+from tests.node.real_node import RealNode
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler, pytest.mark.timeout(300)]
 BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
@@ -74,36 +73,74 @@ async def test_the_daemon_comes_back_while_containers_run_and_others_are_waiting
 
 
 @BOTH
+async def test_pods_whose_containers_do_not_run_while_kubelet_restarts_are_admitted_again(
+    scheduled: Pods, allocation: str
+) -> None:
+    """Kubelet lists its pods a second after it serves its socket: by then the daemon must have registered."""
+    await scheduled.serve("--allocation", allocation)
+    init = container("init", gpumem=900, ends=True)
+    await scheduled.add(
+        pod("again", container(gpumem=700, ends=True)), pod("staged", container(gpumem=800), init=(init,))
+    )
+    before = await scheduled.started("staged")
+    await scheduled.starts("again", number=1)
+    await asyncio.to_thread(scheduled.node.stop_kubelet)
+    await asyncio.to_thread(scheduled.node.start_kubelet)
+    await scheduled.check("again", "main", number=2)
+    assert running(await scheduled.get("staged")) == running(before["staged"])
+
+
+async def six_pods(scheduled: Pods) -> dict[str, dict[str, Any]]:
+    await scheduled.add(
+        *(pod(f"pod-{at}", container("a", gpumem=1000 + at), container("b", gpus=2, gpumem=900)) for at in range(6))
+    )
+    return await scheduled.started(*(f"pod-{at}" for at in range(6)))
+
+
+async def power_cut(node: RealNode) -> None:
+    await asyncio.to_thread(node.power_off)
+    assert not node.cdi.exists()
+    assert (node.root / "device-plugins" / "kubelet_internal_checkpoint").exists()
+    await asyncio.to_thread(node.power_on)
+
+
+@BOTH
 async def test_after_the_power_was_cut_every_container_comes_back_with_its_own_gpus(
     scheduled: Pods, allocation: str
 ) -> None:
     node, flags = scheduled.node, ("--allocation", allocation)
     await scheduled.serve(*flags)
-    names = [f"pod-{number}" for number in range(6)]
-    await scheduled.add(
-        *(
-            pod(name, container("a", gpumem=1000 + at), container("b", gpus=2, gpumem=900))
-            for at, name in enumerate(names)
-        )
-    )
-    before = await scheduled.started(*names)
-    await asyncio.to_thread(node.power_off)
-    assert not node.cdi.exists()
-    assert (node.root / "device-plugins" / "kubelet_internal_checkpoint").exists()
-    await asyncio.to_thread(node.power_on)
+    before = await six_pods(scheduled)
+    await power_cut(node)
+    await asyncio.to_thread(node.start_daemon, *flags)
+    await scheduled.logged("Allocation ")
     await asyncio.to_thread(node.start_kubelet)
-    await scheduled.serve(*flags)
-    await node_is_ready(scheduled.peer)
-    for name in names:
+    for name in before:
         await scheduled.check(name, "a", "b", number=1)
-    await scheduled.started(*names)
-
-    async def counted() -> bool:
-        pods = await scheduled.all()
-        return all(count >= 1 for name in names for _, count in running(pods[name]).values())
-
-    await eventually(counted, 30)
-    for name in names:
         after = await scheduled.get(name)
-        key = keys.DEVICES_ALLOCATED
-        assert after["metadata"]["annotations"][key] == before[name]["metadata"]["annotations"][key]
+        for each in ("a", "b"):
+            assert decided(after, each) == decided(before[name], each)
+    await scheduled.offered(80)
+
+
+@BOTH
+async def test_pods_that_kubelet_refuses_after_a_power_cut_give_their_gpus_to_their_successors(
+    scheduled: Pods, allocation: str
+) -> None:
+    """Kubelet admits the pods it finds before a plugin that starts with them, or later, can have registered."""
+    node, flags = scheduled.node, ("--allocation", allocation)
+    await scheduled.serve(*flags)
+    before = await six_pods(scheduled)
+    await power_cut(node)
+    await asyncio.to_thread(node.start_kubelet)
+    for name in before:
+        refused = await scheduled.failed(name)
+        assert (refused["reason"], refused["message"]) == (
+            "UnexpectedAdmissionError",
+            "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices "
+            "nvidia.com/gpu, which is unexpected",
+        )
+    await scheduled.serve(*flags)
+    await scheduled.add(pod("all", container(gpus=8, gpumem=40000)))
+    await scheduled.started("all")
+    await scheduled.check("all", "main")

@@ -1,6 +1,8 @@
 """`/filter`, health and bad input, over real HTTP."""
 
 import asyncio
+import logging
+import re
 
 import pytest
 
@@ -47,6 +49,27 @@ async def test_filter_by_nodes_decides_as_if_nothing_ran_and_reserves_nothing() 
             assert answer["NodeNames"] is None
             assert answer["FailedAndUnresolvableNodes"]["x"] == "node unregistered"
             assert keys.NODE_REGISTER in answer["FailedAndUnresolvableNodes"]["unreadable"]
+
+
+async def test_debug_lines_tell_of_every_answer_and_every_call(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "scheduler_ext")
+    caplog.set_level(logging.DEBUG, "proto")
+    async with running(node_json("a")) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "a")
+        await rig.filter(pod_json("cpu", gpus=0), "a", "b")
+        await rig.post("/prioritize", {"Pod": pod, "NodeNames": ["a"]})
+        await rig.post("/preempt", {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": []}}})
+        await rig.bind(pod, "a")
+    lines = [record.getMessage() for record in caplog.records]
+    assert [re.sub(r"took \S+ ms", "took … ms", line) for line in lines if line.startswith("/")] == [
+        "/filter of pod default/p took … ms: find fit node(a), 0 nodes not fit, 1 nodes fit(a:0.00)",
+        "/filter of pod default/cpu took … ms: 2 nodes are offered",
+        "/prioritize of pod default/p took … ms: 1 nodes scored",
+        "/preempt of pod default/p took … ms: it helps on 0 of 1 nodes",
+        "/bind of pod default/p took … ms: bound to node a",
+    ]
+    assert "POST /api/v1/namespaces/default/pods/p/binding: 201" in lines
 
 
 @pytest.mark.parametrize("gpus", [0, 1])

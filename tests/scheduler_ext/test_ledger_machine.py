@@ -125,6 +125,8 @@ class Machine(RuleBasedStateMachine):
     the pods as they were created. `tampered` are those whose annotation somebody else has changed.
     """
 
+    binder: Binder
+
     @initialize()
     def begin(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -164,6 +164,16 @@ async def test_a_bind_waits_for_the_lock_no_longer_than_it_may() -> None:
         assert all(problem.endswith("; waited 0.2 s") for problem in problems)
 
 
+async def test_an_api_server_that_asks_for_patience_is_given_it_and_has_written_nothing() -> None:
+    async with running(node_json("n", slots=1), bind_deadline_seconds=0.5) as rig:
+        pod, other = rig.add_pod("p"), rig.add_pod("other")
+        await rig.filter(pod, "n")
+        rig.server.inject(Fault(subresource="binding", status=429))
+        assert "429" in await rig.bind(pod, "n")
+        assert rig.writes() == [("create", "pods", "binding")]
+        assert (await rig.filter(other, "n"))["NodeNames"] == ["n"]
+
+
 async def test_two_binds_on_an_immediate_node_go_one_after_the_other_as_the_phase_flips() -> None:
     async with running(IMMEDIATE) as rig:
         first, second = rig.add_pod("first"), rig.add_pod("second")

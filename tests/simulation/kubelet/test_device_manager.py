@@ -7,12 +7,9 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 from grpc import aio
 
-from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
-from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import RegistrationStub
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from proto.podresources import podresources_v1_pb2 as resources_wire
 from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
@@ -167,14 +164,6 @@ async def test_a_restart_during_an_allocation_refuses_that_pod_and_no_later_one(
     again = await registered(manager)
     await manager.admit(pod("p", container("c", 1)))
     await again.stop()
-
-
-async def test_an_unsupported_version_is_refused(manager: DeviceManager) -> None:
-    async with aio.insecure_channel(f"unix:{manager.directory / 'kubelet.sock'}") as channel:
-        with pytest.raises(grpc.RpcError, match="API version 'v2' is not supported"):
-            await RegistrationStub(channel).Register(
-                wire.RegisterRequest(version="v2", endpoint="x", resource_name="a/b")
-            )
 
 
 async def test_pod_resources_lists_app_containers_and_sidecars_only(manager: DeviceManager, directory: Path) -> None:
