@@ -113,7 +113,7 @@ def resolve_cdi(name: str, specs: Sequence[CdiSpec]) -> tuple[CdiEdits, ...]:
         for device in spec.devices:
             if spec.kind == kind and device.name == device_name:
                 return (spec.container_edits, device.container_edits)
-    raise CdiError(f"unresolvable CDI device {name}: no spec of kind {kind} holds {device_name or 'it'}")
+    raise CdiError(f"failed to inject CDI devices: unresolvable CDI devices {name}")
 
 
 def decode_cdi_spec(text: bytes) -> CdiSpec:

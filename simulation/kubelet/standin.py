@@ -181,7 +181,9 @@ class KubeletStandIn:
                     made.append(self._create(pod, container, phase))
                     break
                 except (PreStartRefused, CdiError) as refusal:
-                    await self._report_waiting(pod, container.name, [one.name for one in made], str(refusal))
+                    # The runtime refuses what kubelet had no objection to.
+                    reason = "CreateContainerError" if isinstance(refusal, CdiError) else "CreateContainerConfigError"
+                    await self._report_waiting(pod, container.name, [one.name for one in made], reason, str(refusal))
                     await asyncio.sleep(delay_seconds)
                     delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
         await self._write_status(pod, status.running(pod, self._now()))
@@ -201,9 +203,9 @@ class KubeletStandIn:
         await self._record_event(pod, str(body["reason"]), message)
         await self._write_status(pod, body)
 
-    async def _report_waiting(self, pod: Pod, container: str, started: list[str], message: str) -> None:
+    async def _report_waiting(self, pod: Pod, container: str, started: list[str], reason: str, message: str) -> None:
         await self._record_event(pod, "Failed", f"Error: {message}")
-        await self._write_status(pod, status.waiting(pod, container, started, message, self._now()))
+        await self._write_status(pod, status.waiting(pod, container, started, reason, message, self._now()))
 
     async def _record_event(self, pod: Pod, reason: str, message: str) -> None:
         self._events += 1

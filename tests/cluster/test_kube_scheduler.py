@@ -325,9 +325,37 @@ async def test_the_extender_leads_once_the_kube_scheduler_on_its_host_holds_the_
         assert found["spec"]["holderIdentity"].startswith(f"{socket.gethostname()}_")
 
 
-async def _hold(peer: Peer, holder: str, method: str) -> None:
+async def test_the_extender_steps_down_while_another_host_holds_the_lease(
+    plane: ControlPlane, api_server: Peer, tmp_path: Path
+) -> None:
+    ours = f"{socket.gethostname()}_1"
+    named = ("--leader-elect-resource-name", "kube-scheduler", "--leader-elect-resource-namespace", "kube-system")
+    options = ("--leader-elect", "--readyz-requires-leader", *named)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(api_server.send, "DELETE", f"{LEASES}/kube-scheduler")
+        await _hold(api_server, ours, "POST", seconds=60)
+        cluster = await stack.enter_async_context(running(plane, api_server, tmp_path, gpu_node("a"), options=options))
+        await cluster.add(gpu_pod("first", 1))
+        await cluster.bound("first")
+        await _hold(api_server, "another-host_1", "PATCH", seconds=60)
+        await eventually(partial(_answers, cluster, 503), 10)
+        await cluster.add(gpu_pod("second", 1))
+        why = "this replica does not lead: lease kube-system/kube-scheduler was last renewed by another-host_1"
+        assert (await cluster.refused("second"))["message"] == why
+        assert await cluster.node_of("second") == ""
+        await _hold(api_server, ours, "PATCH", seconds=60)
+        await cluster.bound("second", seconds=30)
+        assert await _answers(cluster, 200)
+
+
+async def _answers(cluster: Cluster, status: int) -> bool:
+    async with cluster.peer.http.get(f"{cluster.extender}/readyz", ssl=False) as response:
+        return response.status == status
+
+
+async def _hold(peer: Peer, holder: str, method: str, seconds: int = 3) -> None:
     renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # noqa: TID251 - compared with the scheduler's clock
-    spec = {"holderIdentity": holder, "leaseDurationSeconds": 3, "renewTime": renewed, "acquireTime": renewed}
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": renewed, "acquireTime": renewed}
     path = LEASES if method == "POST" else f"{LEASES}/kube-scheduler"
     media_type = "application/json" if method == "POST" else "application/merge-patch+json"
     status, answer = await peer.send(method, path, {"metadata": {"name": "kube-scheduler"}, "spec": spec}, media_type)

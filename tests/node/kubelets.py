@@ -36,6 +36,10 @@ class Runner(Protocol):
     def root(self) -> Path:
         """`/var/lib/kubelet`."""
 
+    @property
+    def cdi(self) -> Path:
+        """Where its container runtime looks for CDI specs."""
+
     async def environments(self, pod: JsonObject, container: str) -> list[Mapping[str, str]]:
         """What each start of the container saw in its environment, the first first."""
 
@@ -191,6 +195,7 @@ def _container(asked: Container, *words: str) -> JsonObject:
 @dataclass(frozen=True, slots=True)
 class _StandIn:
     kubelet: KubeletStandIn
+    cdi: Path
 
     @property
     def root(self) -> Path:
@@ -215,6 +220,10 @@ class _Real:
     def root(self) -> Path:
         return self.node.root
 
+    @property
+    def cdi(self) -> Path:
+        return self.node.cdi
+
     async def environments(self, pod: JsonObject, container: str) -> list[Mapping[str, str]]:
         return [start.env for start in await asyncio.to_thread(self.node.starts, pod, container)]
 
@@ -231,10 +240,18 @@ class _Real:
 async def stand_in(folder: Path) -> AsyncIterator[Kubelet]:
     async with embedded(folder) as peer:
         api = await ApiServer.connect(peer.kubeconfig("kubelet"))
-        kubelet = KubeletStandIn(NODE, folder / "k", api, api_url=peer.url, now=lambda: datetime.now(UTC))  # noqa: TID251
+        cdi = folder / "cdi"
+        kubelet = KubeletStandIn(
+            NODE,
+            folder / "k",
+            api,
+            api_url=peer.url,
+            now=lambda: datetime.now(UTC),  # noqa: TID251 - it is kubelet's clock
+            cdi_directories=[cdi],
+        )
         await kubelet.start()
         try:
-            yield Kubelet(runner=_StandIn(kubelet), peer=peer, namespace=await peer.namespace("test"))
+            yield Kubelet(runner=_StandIn(kubelet, cdi), peer=peer, namespace=await peer.namespace("test"))
         finally:
             await kubelet.stop()
             await api.close()

@@ -1,6 +1,7 @@
 """What a device plugin may rely on of kubelet: the stand-in and the real one call it alike."""
 
 import base64
+import json
 import shutil
 import tempfile
 import uuid
@@ -256,6 +257,31 @@ async def test_a_refused_start_keeps_the_container_waiting_and_is_tried_again(
     await eventually(lambda: _warned(kubelet, "p", ("Failed", f"Error: {why}")), 30)
     await kubelet.running("p")
     assert names(plugin) == ["Allocate", *["PreStartContainer"] * 4]
+
+
+async def test_a_cdi_device_without_a_spec_keeps_the_container_waiting_until_the_spec_is_there(
+    kubelet: Kubelet, stack: AsyncExitStack
+) -> None:
+    plugin = await plug(kubelet, stack)
+    plugin.cdi_devices = ("topogpu.test/slot=s1",)
+    await kubelet.add("p", ("main", 1))
+    waiting = await kubelet.waiting("p")
+    assert waiting["reason"] == "CreateContainerError"
+    assert waiting["message"].endswith("unresolvable CDI devices topogpu.test/slot=s1")
+    device = {"name": "s1", "containerEdits": {"env": ["SLOT=s1", "OWN=from-spec"]}}
+    spec = {"cdiVersion": "0.6.0", "kind": "topogpu.test/slot", "devices": [device]}
+    kubelet.runner.cdi.mkdir(exist_ok=True)
+    file = kubelet.runner.cdi / "topogpu.test-slot.json"
+    stack.callback(file.unlink)
+    file.write_text(json.dumps(spec))
+    await kubelet.running("p")
+
+    async def told() -> bool:
+        return len(await kubelet.runner.environments(await kubelet.pod("p"), "main")) == 1
+
+    await eventually(told, 30)
+    [seen] = await kubelet.runner.environments(await kubelet.pod("p"), "main")
+    assert (seen["SLOT"], seen["OWN"]) == ("s1", "from-spec")
 
 
 async def test_a_restarted_kubelet_removes_the_sockets_keeps_the_pods_and_waits_for_the_plugin(

@@ -19,7 +19,7 @@ from proto.kubernetes.objects import (
     ResourceQuota,
     ResourceQuotaSpec,
 )
-from scheduler_ext.cluster.accounting import NOTHING, effective, held_by, total
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, held_by, total
 from scheduler_ext.cluster.ledger import Ledger, Reservation
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.requests import ContainerKind, RequestSettings, ResourceNames
@@ -149,6 +149,23 @@ def test_the_strictest_of_several_quotas_holds_and_usage_is_counted_with_the_pod
     assert decide(wanted, made.snapshot(), ["n"]).failed == {"n": "2/2 ResourceQuotaNotFit"}
     made.remove_pod("uid-a")
     assert decide(wanted, made.snapshot(), ["n"]).node == "n"
+
+
+def test_without_pods_a_node_is_freer_and_so_is_the_quota_of_their_own_namespace() -> None:
+    made = ledger()
+    ours, theirs = bound("ours", "G0,NVIDIA,1000,10:;"), bound("theirs", "G1,NVIDIA,2000,20:;")
+    theirs.metadata.namespace = "other"
+    for each in (ours, theirs):
+        made.apply_pod(each)
+        metadata = ObjectMeta(name="q", namespace=each.metadata.namespace)
+        made.apply_quota(
+            ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 5000}))
+        )
+    left = made.without("n", {"uid-theirs"}, "default")
+    assert [(gpu.slots, gpu.memory_mib) for gpu in left.nodes["n"].gpus] == [(1, 1000), (0, 0)]
+    assert left.quotas == {"default": Quota(memory_mib=5000, used=Footprint(1, 1000, 10))}
+    assert made.without("n", {"uid-ours"}, "default").quotas == {"default": Quota(memory_mib=5000)}
+    assert made.without("nowhere", {"uid-ours"}, "default").quotas == {}
 
 
 def test_a_snapshot_does_not_change_with_the_ledger() -> None:
