@@ -56,8 +56,10 @@ class ServeSettings:
     reservation_lease_seconds: float = 60.0
     bound_lease_seconds: float = 600.0
     """How long a written Binding counts from memory if the watch does not show it."""
-    settle_seconds: float = 10.0
-    """Until a Binding whose answer was lost is looked for: by then the API server has carried it out or dropped it."""
+    settle_seconds: float = 65.0
+    """Until a Binding whose answer was lost is looked for. kube-apiserver drops what it has not carried out after
+    --request-timeout, 60 s by default; given back any sooner, the GPUs could go to two pods.
+    """
     legacy_metrics: bool = False
 
 

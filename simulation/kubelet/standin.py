@@ -205,7 +205,9 @@ class KubeletStandIn:
 
     async def _report_waiting(self, pod: Pod, container: str, started: list[str], reason: str, message: str) -> None:
         await self._record_event(pod, "Failed", f"Error: {message}")
-        await self._write_status(pod, status.waiting(pod, container, started, reason, message, self._now()))
+        await self._write_status(
+            pod, status.waiting(pod, container, started, self._now(), reason=reason, message=message)
+        )
 
     async def _record_event(self, pod: Pod, reason: str, message: str) -> None:
         self._events += 1

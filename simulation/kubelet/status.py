@@ -40,7 +40,7 @@ def refused(message: str) -> Body:
     return {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": f"Pod was rejected: {message}"}
 
 
-def waiting(pod: Pod, container: str, started: Collection[str], reason: str, message: str, at: datetime) -> Body:
+def waiting(pod: Pod, container: str, started: Collection[str], at: datetime, *, reason: str, message: str) -> Body:
     """One container could not be created yet."""
     problem: Body = {"reason": reason, "message": message}
     return _status(pod, "Pending", started, at, {container: problem})

@@ -201,7 +201,7 @@ async def test_cdi_devices_come_from_the_spec_directory_as_soon_as_it_holds_them
     plugin = await cluster.plugin()
     plugin.cdi_devices = ("example.com/slot=s1",)
     uid = cluster.bind("p", 1)
-    await until(lambda: cluster.waiting_reason("p") == "CreateContainerConfigError")
+    await until(lambda: cluster.waiting_reason("p") == "CreateContainerError")
     (cluster.root / "cdi").mkdir()
     edits = {"env": ["SLOT=1"], "deviceNodes": [{"path": "/dev/nvidia3"}]}
     spec = {"cdiVersion": "0.6.0", "kind": "example.com/slot", "devices": [{"name": "s1", "containerEdits": edits}]}
