@@ -8,7 +8,7 @@ DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto
 
-.PHONY: help demo test test-cluster check format stubs clean docs docs-metrics promtool manifests check-manifests image-check lock
+.PHONY: help demo test test-cluster test-node check format stubs clean docs docs-metrics promtool manifests check-manifests image-check lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -39,6 +39,11 @@ test: $(DEVELOPMENT) ## the test suite
 test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go builds once
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m cluster -rs $(ARGS)
+
+test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as root; Go builds them once
+	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.node.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m pytest -m node -rs $(ARGS)
 
 check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs
 	@$(BIN)/ruff check .
@@ -86,4 +91,4 @@ lock: $(DEVELOPMENT) ## pin the image's requirements anew, with hashes
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header daemonset/build-requirements.in -o daemonset/build-requirements.lock
 
 clean: ## remove the virtual environment and everything built
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

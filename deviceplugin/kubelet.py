@@ -135,6 +135,7 @@ def _hint(device: Device) -> pb.TopologyInfo | None:
 
 
 def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
+    """The edits in kubelet's words."""
     return pb.ContainerAllocateResponse(
         envs=edits.env,
         mounts=[
@@ -178,10 +179,14 @@ class PluginServer:
 
     async def run(self) -> None:
         """Until cancelled; then the plugin's socket is gone."""
-        delay, problem = self._settings.poll_seconds, ""
+        delay, problem, last = self._settings.poll_seconds, "", None
         try:
             while True:
                 kubelet = identity(self._settings.kubelet_socket)
+                if kubelet != last:
+                    # It lists its pods a second after it serves this socket, and refuses for good those whose GPUs
+                    # nobody has registered by then.
+                    last, delay = kubelet, self._settings.poll_seconds
                 try:
                     await self._follow(kubelet)
                     delay, problem = self._settings.poll_seconds, ""

@@ -31,9 +31,11 @@ class RequestedAllocation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
+    """Where kubelet's sockets are, what is served there, and its deadlines."""
+
     root: str = "/var/lib/kubelet"
     resource_name: str = "nvidia.com/gpu"
-    poll_seconds: float = 0.25
+    poll_seconds: float = 0.1
     """How often the sockets are looked at; kubelet must be answered within a second of its return."""
     register_seconds: float = 5.0
     """Deadline of one Register call."""
@@ -60,6 +62,8 @@ class KubeletSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
+    """How this node allocates, and how often it looks at its GPUs."""
+
     node_name: str
     hook_path: str = "/usr/local"
     allocate_seconds: float = 2.0

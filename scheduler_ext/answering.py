@@ -142,8 +142,8 @@ class Answering:
         """What `/filter` leaves to do once its answer is given; the notices are for the pod's events."""
         notices = answer.notices()
         if answer.choice is not None:
-            fitting = len(answer.result.node_names or ())
-            said = notices[-1].message if notices else f"{fitting} nodes fit, kube-scheduler chooses"
+            offered = len(answer.result.node_names or ()) if answer.offers else 0
+            said = f"{offered} nodes fit, kube-scheduler chooses" if offered else notices[-1].message
             self._journal.write(pod_key(pod), Entry(at=self._now().timestamp(), said=said))
             self._candidates.look_ahead()
         return notices

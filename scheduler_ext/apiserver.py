@@ -22,7 +22,6 @@ from proto.kubernetes.objects import (
     Node,
     Object,
     ObjectReference,
-    OwnerReference,
     Pod,
     PodStatus,
     Resource,
@@ -252,8 +251,7 @@ class ClusterWatch:
 def trim_pod(pod: Pod) -> None:
     """Leaves identity, state, requests for resources, and annotations of GPU schedulers; equal parts become one."""
     metadata, spec = pod.metadata, pod.spec
-    metadata.labels = spec.node_selector = _one(dict[str, str], {})
-    metadata.owner_references = _one(list[OwnerReference], [])
+    metadata.labels = _one(dict[str, str], {})
     metadata.annotations = {
         key: intern(value) if key in _SHARED_VALUES else value
         for key, value in metadata.annotations.items()

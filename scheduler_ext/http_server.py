@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 
@@ -91,18 +92,18 @@ class Extender:
         args = decode_extender_args(await request.read())
         answer = await self._answering.filter(args)
         response = _json(encode_filter_result(args.as_written(answer.result)))
-        try:
+        # A caller that has gone away is no error of ours.
+        with suppress(ConnectionError):
             await response.prepare(request)
             await response.write_eof()
-        finally:
-            # kube-scheduler has its answer and need not wait for the rest.
-            self._count_filter(answer.result, self._monotonic() - began)
-            notices = self._answering.afterwards(args.pod, answer)
-            for notice in notices:
-                self._events.record(pod_reference(args.pod), notice)
-            if log.isEnabledFor(logging.DEBUG):
-                said = "; ".join(notice.message for notice in notices) or _offered(answer.result)
-                self._trace("filter", began, pod_name(args.pod), said)
+        # kube-scheduler has its answer and need not wait for the rest.
+        self._count_filter(answer.result, self._monotonic() - began)
+        notices = self._answering.afterwards(args.pod, answer)
+        for notice in notices:
+            self._events.record(pod_reference(args.pod), notice)
+        if log.isEnabledFor(logging.DEBUG):
+            said = "; ".join(notice.message for notice in notices) or _offered(answer.result)
+            self._trace("filter", began, pod_name(args.pod), said)
         return response
 
     def _trace(self, verb: str, began: float, pod: PodName, said: str) -> None:

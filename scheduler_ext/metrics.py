@@ -64,7 +64,7 @@ class Metrics:
         )
         self._lock_waits = Histogram(
             "topogpu_node_lock_wait_duration_seconds",
-            "Time a bind waited for the lock of a node that needs one.",
+            "Time a bind waited for the lock of a node that needs one, until it had it or gave up.",
             buckets=_SECONDS,
             registry=registry,
         )

@@ -28,6 +28,8 @@ MOST_NUDGED = 5
 
 
 class Nudger:
+    """Looks for room whenever some was made, and every few seconds; touches a few of the pods that would fit."""
+
     def __init__(
         self,
         *,

@@ -233,7 +233,7 @@ async def _start_node(run: _Run, api: ApiServer, url: str, name: str, kind: str)
         daemon = await run.spawn(f"daemon-{name}", "deviceplugin", flags, environment)
     else:
         flags = [str(machine_file), "--", *flags]
-        daemon = await run.spawn(f"daemon-{name}", "simulation.nvml.standin", flags, environment)
+        daemon = await run.spawn(f"daemon-{name}", "simulation.nvml.daemon", flags, environment)
     return _Node(name=name, machine=description, kubelet=kubelet, daemon=daemon)
 
 

@@ -11,8 +11,7 @@ from proto.annotations import keys
 from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import read_node
-from tests.deviceplugin.allocation.slot_node import Node as GpuNode
-from tests.deviceplugin.allocation.slot_node import running_node
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.registration import until
 
 GPU = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"
@@ -83,7 +82,7 @@ def test_a_node_that_is_given_back_needs_the_lock_again_once_our_key_is_gone() -
     assert not read_node(node, "nvidia.com/gpu").slots
 
 
-async def restarted(node: GpuNode, *options: str) -> None:
+async def restarted(node: DaemonRig, *options: str) -> None:
     """Another daemon takes the node over."""
     before = node.registrations()
     await node.kill()
@@ -96,7 +95,7 @@ async def restarted(node: GpuNode, *options: str) -> None:
 @pytest.mark.needs_compiler
 async def test_a_pod_served_before_our_daemon_came_goes_on_and_may_restart() -> None:
     """Before: a plugin that answers Allocate at once, as HAMi's does. After: our daemon with slots."""
-    async with running_node("containerd://2.1.4") as node:
+    async with daemon(runtime_version="containerd://2.1.4") as node:
         with_slots = node.options
         await restarted(node, *with_slots, "--allocation", "immediate")
         old = node.bind("old", 1)

@@ -64,7 +64,7 @@ class PodResources:
 
 
 def holdings(answer: pb.ListPodResourcesResponse, resource: str) -> tuple[Listed, ...]:
-    """Kubelet spreads a container's ids over several entries, one for each NUMA node."""
+    """Kubelet spreads a container's ids over several entries: each device has its own."""
     listed = (
         Listed(
             namespace=pod.namespace,

@@ -9,13 +9,13 @@ import click
 
 from deviceplugin.allocation.mode import SlotsUnsupported
 from deviceplugin.cli.build import build_daemon, build_nvml
-from deviceplugin.cli.logs import set_up_logging
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.configuration.effective import as_yaml
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
+from proto.logs import set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def run(*, print_config: bool, **given: str | None) -> None:
             click.echo(f"Warning: {warning}", err=True)
         click.echo(as_yaml(effective), nl=False)
         return
-    set_up_logging(effective.configuration.log_format, effective.configuration.log_level)
+    set_up_logging("deviceplugin", effective.configuration.log_format, effective.configuration.log_level)
     for warning in effective.warnings:
         log.warning("%s", warning)
     _serve(effective.configuration, lambda: _is_readable(given))

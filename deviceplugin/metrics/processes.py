@@ -13,6 +13,16 @@ def use_host_proc(root: str) -> None:
     psutil.PROCFS_PATH = root
 
 
+def host_is_seen() -> bool:
+    """Whether the host's pids, which the driver tells, mean anything here: the second process of a host is the
+    kernel's own, and of a container it never is.
+    """
+    try:
+        return (Path(psutil.PROCFS_PATH) / "2" / "comm").read_text() == "kthreadd\n"
+    except OSError:
+        return False
+
+
 def owners_of(pids: Iterable[int]) -> Mapping[int, CgroupOwner]:
     """Host processes, zombies and those that went meanwhile are missing."""
     owners = {pid: _owner(pid) for pid in pids}

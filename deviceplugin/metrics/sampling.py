@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
-from deviceplugin.metrics.processes import owners_of
+from deviceplugin.metrics.processes import host_is_seen, owners_of
 from deviceplugin.metrics.region_files import read_regions
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.usage import UsageReader
@@ -37,9 +38,10 @@ class Sampler:
 
     def _gpus(self) -> tuple[GpuSample, ...]:
         try:
-            return self._reader.read(self._nvml.calls(), self._nvml.handles())
+            gpus = self._reader.read(self._nvml.calls(), self._nvml.handles())
         except NvmlUnavailable:
             return ()
+        return gpus if host_is_seen() else tuple(replace(gpu, processes=None) for gpu in gpus)
 
     def _tell(self, problems: Mapping[tuple[str, str], str]) -> None:
         """Once for each region until it can be read again: its tenant decides what is wrong with it."""

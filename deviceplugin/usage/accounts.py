@@ -42,7 +42,7 @@ class GpuSample:
     nvlinks: int | None = None
     nvlinks_active: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
-    """Of all kinds, one entry per pid."""
+    """Of all kinds, one entry per pid; None also where pids of the host mean nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

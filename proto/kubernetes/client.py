@@ -217,15 +217,19 @@ class ApiServer:
         content_type: str = "application/json",
         total_seconds: float | None = None,
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(
-            total=max(self._timeout_seconds, total_seconds or 0),
-            sock_connect=self._timeout_seconds,
-            sock_read=self._timeout_seconds,
-        )
+        timeout = aiohttp.ClientTimeout(sock_connect=self._timeout_seconds, sock_read=self._timeout_seconds)
         if method != "GET" and self._writes is not None:
             await asyncio.sleep(self._writes.take(asyncio.get_running_loop().time()))
-        async with self._answer(method, path, body=body, content_type=content_type, timeout=timeout) as response:
-            return await response.read()
+        try:
+            # aiohttp's own total would lose a caller's deadline that passes in the same turn of the loop: its
+            # TimerContext is entered twice, and on the way out takes two cancellations for its own.
+            async with (
+                asyncio.timeout(max(self._timeout_seconds, total_seconds or 0)),
+                self._answer(method, path, body=body, content_type=content_type, timeout=timeout) as response,
+            ):
+                return await response.read()
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
 
     @asynccontextmanager
     async def _answer(
@@ -255,7 +259,7 @@ class ApiServer:
         except NotJson as error:
             raise self._unusable(error) from error
         except (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError) as error:
-            raise ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}") from error
+            raise self._unreachable(error) from error
         finally:
             if response is not None:
                 response.release()
@@ -275,6 +279,9 @@ class ApiServer:
         )
         response: aiohttp.ClientResponse = answer.response
         return response
+
+    def _unreachable(self, error: Exception) -> ApiUnreachable:
+        return ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}")
 
     def _unusable(self, error: Exception) -> ApiUnreachable:
         return ApiUnreachable(f"{self.url} does not answer as an API server: {error}")

@@ -1,7 +1,7 @@
 """The fields of Kubernetes objects that we use, and nothing else.
 
 Names follow the API in snake case; unknown fields are ignored on reading, so these structs are never written back
-whole: writes are patches, Bindings, Events and Leases. Timestamps stay the RFC 3339 text of the wire.
+whole: writes are patches, Bindings and Events. Timestamps stay the RFC 3339 text of the wire.
 Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1,
 admissionregistration.k8s.io/v1.
 """
@@ -15,14 +15,6 @@ class Object(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     """Camel case on the wire, defaults left out."""
 
 
-class OwnerReference(Object):
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
 class ObjectMeta(Object):
     name: str = ""
     generate_name: str = ""
@@ -33,13 +25,11 @@ class ObjectMeta(Object):
     annotations: dict[str, str] = {}
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    owner_references: list[OwnerReference] = []
 
 
 class ListMeta(Object):
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
-    remaining_item_count: int | None = None
 
 
 class Resources(Object):
@@ -73,9 +63,7 @@ class PodSpec(Object):
     scheduler_name: str = ""
     runtime_class_name: str | None = None
     priority: int | None = None
-    priority_class_name: str = ""
     restart_policy: str = ""
-    node_selector: dict[str, str] = {}
     init_containers: list[Container] = []
     containers: list[Container] = []
 
@@ -93,8 +81,6 @@ class ContainerState(Object):
 
 class ContainerStatus(Object):
     name: str = ""
-    ready: bool = False
-    restart_count: int = 0
     container_id: str = msgspec.field(name="containerID", default="")
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
@@ -104,7 +90,6 @@ class Condition(Object):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str | None = None
 
 
 class PodStatus(Object):
@@ -122,17 +107,6 @@ class Pod(Object):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
-class Taint(Object):
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-class NodeSpec(Object):
-    unschedulable: bool = False
-    taints: list[Taint] = []
-
-
 class NodeInfo(Object):
     kubelet_version: str = ""
     container_runtime_version: str = ""
@@ -147,7 +121,6 @@ class NodeStatus(Object):
 
 class Node(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
@@ -163,9 +136,7 @@ class ResourceQuota(Object):
 class LeaseSpec(Object):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
     renew_time: str | None = None
-    lease_transitions: int | None = None
 
 
 class Lease(Object):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
@@ -65,7 +65,7 @@ class Binder:
         lock_waited: Callable[[float], None],
     ) -> None:
         """`forbidden` is asked before each write, and says why somebody else decides by now, if so. `lock_waited` is
-        told the seconds that each bind waited for its node's lock.
+        told the seconds that each bind waited for its node's lock, in vain too.
         """
         self._api = api
         self._ledger = ledger
@@ -154,10 +154,13 @@ class Binder:
         """One pod of the node at a time: each waits until the one before has its devices."""
         queue = self._queues.setdefault(attempt.node, asyncio.Lock())
         since, give_up_at = self._monotonic(), self._now() + timedelta(seconds=self._settings.lock_wait_seconds)
-        async with self._turn(attempt, queue):
-            attempt.lock_wanted = True
-            await self._take_lock(attempt, give_up_at)
-            self._lock_waited(self._monotonic() - since)
+        async with AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(self._turn(attempt, queue))
+                attempt.lock_wanted = True
+                await self._take_lock(attempt, give_up_at)
+            finally:
+                self._lock_waited(self._monotonic() - since)
             await self._write(attempt, shares, BindPhase.ALLOCATING)
 
     @asynccontextmanager

@@ -29,7 +29,7 @@ class Filtered:
     told: tuple[Notice, ...] = ()
 
     def notices(self) -> tuple[Notice, ...]:
-        """For the pod's events. Made when asked for, which is before the next choice: kube-scheduler does not wait."""
+        """For the pod's events. Made when asked for, as nobody waits for them: they tell how things stand then."""
         choice = self.choice
         if choice is None or (self.offers and choice.node is not None):
             return self.told

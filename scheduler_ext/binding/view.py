@@ -48,6 +48,7 @@ class PodFacts:
 
 
 def node_facts(node: Node) -> NodeFacts:
+    """What is kept of a Node; `offer` changes with whatever it has for pods."""
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")

@@ -1,14 +1,12 @@
-"""Where log lines go and what they look like, and HAMi's flags for that."""
+"""The flags for log lines, HAMi's among them."""
 
-import json
 import logging
-import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import wraps
 
 import click
 
+from proto.logs import set_up_logging
 from scheduler_ext.cli.options import Command, switch
 
 log = logging.getLogger(__name__)
@@ -16,7 +14,6 @@ log = logging.getLogger(__name__)
 DEBUG_VERBOSITY = 4
 """From there on klog's lines are for debugging, by Kubernetes' convention."""
 
-_OURS = ("scheduler_ext", "proto")
 _INSTEAD = {
     "profiling": "Go's profiler has nothing to look at here; use py-spy, or the histograms of /metrics",
     **dict.fromkeys(
@@ -46,7 +43,7 @@ def log_options(command: Command) -> Command:
     @wraps(command)
     def with_logs(*, log_format: str, log_level: str, debug: bool, verbosity: int, **others: object) -> None:
         without_effect = {name: others.pop(name) for name in _INSTEAD}
-        configure_logging(log_format, "debug" if debug or verbosity >= DEBUG_VERBOSITY else log_level)
+        set_up_logging("scheduler_ext", log_format, "debug" if debug or verbosity >= DEBUG_VERBOSITY else log_level)
         for name, value in without_effect.items():
             if value:
                 log.warning("--%s changes nothing: %s", name, _INSTEAD[name])
@@ -56,36 +53,6 @@ def log_options(command: Command) -> Command:
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line, its time in UTC."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-def configure_logging(log_format: str, level: str) -> None:
-    """To standard error, as `text` or `json`.
-
-    `level` is ours. Libraries log warnings and worse: their debug lines hold what the API server sent, and among that
-    is the webhook's private key.
-    """
-    handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if log_format == "json" else text)
-    ours = logging.getLevelNamesMapping()[level.upper()]
-    logging.basicConfig(level=max(ours, logging.WARNING), handlers=[handler], force=True)
-    for name in _OURS:
-        logging.getLogger(name).setLevel(ours)
 
 
 def _without_effect(name: str) -> Callable[[Command], Command]:

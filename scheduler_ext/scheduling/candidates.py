@@ -35,7 +35,7 @@ class Tally:
 class Choice:
     """A decision without what nobody reads of a large cluster: why nodes failed when one fits.
 
-    `tally` counts when it is called, which is before the next choice: kube-scheduler does not wait for it.
+    `tally` counts when it is called, as kube-scheduler does not wait for it: usually before the next choice.
     """
 
     node: str | None

@@ -43,6 +43,7 @@ UNSCORED = NodeScore(total=0.0, slots=0.0, cores=0.0, memory=0.0)
 
 
 def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
+    """What is used of all its GPUs together."""
     used_slots = used_cores = used_mib = slots = cores = mib = 0
     for gpu in gpus:
         device = gpu.device

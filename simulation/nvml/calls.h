@@ -20,7 +20,6 @@ int index_of(const void *handle);
 
 /* As `enter`, for a GPU or one of its MIG devices; `mig` is NULL for a GPU. A fault of the GPU is one of all of it. */
 int enter_either(const char *call, const void *handle, int *index, const Mig **mig);
-bool find_mig(const char *uuid, int *parent, void **device);
 
 /* Strings are copied out, never lent; a short buffer is refused. */
 int copy_out(char *to, unsigned size, const char *from);

@@ -174,15 +174,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
     return leave(find("nvmlDeviceGetHandleByIndex_v2", (int)index, device));
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-    int code = enter_system(""), index = -1;
-    if (code != SUCCESS) return leave(code);
-    for (int i = 0; i < machine->gpu_count; i++)
-        if (strcmp(machine->gpus[i].uuid, uuid) == 0) index = i;
-    if (index < 0 && find_mig(uuid, &index, device)) return leave(refused("nvmlDeviceGetHandleByUUID", index));
-    return leave(find("nvmlDeviceGetHandleByUUID", index, device));
-}
-
 /* Both the eight-digit domain and sysfs's four-digit one are understood, in any case. */
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {
     int code = enter_system(""), index = -1;

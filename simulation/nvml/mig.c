@@ -27,16 +27,6 @@ static const Mig *mig_of(const void *handle, int *parent) {
     return exists ? &machine->gpus[*parent].migs[place] : NULL;
 }
 
-bool find_mig(const char *uuid, int *parent, void **device) {
-    for (*parent = 0; *parent < machine->gpu_count; ++*parent)
-        for (int k = 0; k < machine->gpus[*parent].mig_count; k++)
-            if (strcmp(machine->gpus[*parent].migs[k].uuid, uuid) == 0) {
-                *device = &mig_handles[*parent * MAX_MIGS + k];
-                return true;
-            }
-    return false;
-}
-
 int enter_either(const char *call, const void *handle, int *index, const Mig **mig) {
     int code = enter(call, handle, index);
     *mig = code == INVALID_ARGUMENT ? mig_of(handle, index) : NULL;
@@ -44,6 +34,22 @@ int enter_either(const char *call, const void *handle, int *index, const Mig **m
 }
 
 /* ---- what a GPU and a MIG device both are ---- */
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    int code = enter_system("");
+    if (code != SUCCESS) return leave(code);
+    for (int i = 0; i < machine->gpu_count; i++) {
+        const Gpu *gpu = &machine->gpus[i];
+        void *found = strcmp(gpu->uuid, uuid) == 0 ? handle_of(i) : NULL;
+        for (int k = 0; k < gpu->mig_count; k++)
+            if (strcmp(gpu->migs[k].uuid, uuid) == 0) found = &mig_handles[i * MAX_MIGS + k];
+        if (!found) continue;
+        code = refused("nvmlDeviceGetHandleByUUID", i);
+        if (code == SUCCESS) *device = found;
+        return leave(code);
+    }
+    return leave(NOT_FOUND);
+}
 
 EITHER_CALL(nvmlDeviceIsMigDeviceHandle, unsigned *is_mig)
     *is_mig = mig != NULL;

@@ -1,24 +1,21 @@
 """The fake NVML in Python, for machines without a C compiler: an object put at `pynvml.nvmlLib`.
 
 It reads the same file as the library, once, and knows no faults and no events.
-`python -m simulation.nvml.standin MACHINE_FILE -- ARGS...` runs the node daemon over it.
 """
 
 # ruff: noqa: N802, N815 - the names are those of the C functions
 import ctypes
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 from deviceplugin.machine.description import cpu_numbers
+from simulation.nvml.machine import SWITCH, Gpu, Machine, MachineFileError, Mig, joined, read_machine
 from simulation.nvml.machine_file import ERRORS, MACHINE_FILE_VARIABLE
 
-_GPU_WORDS = 20
-_SWITCH = 2
 _UNSIGNED_INT = 1  # nvmlValueType_t
 _NVLINK_CAPS, _PCI_CAPS = 2, 4
 _WHOLE_GPU = 0xFFFFFFFF
@@ -29,96 +26,18 @@ _MOST_MIG_DEVICES = 7
 _ANSWERS = {"MemoryInfo_v2": 0x02000028, "FabricV2": 0x02000024, "FabricV3": 0x03000028}
 
 
-class StandInError(Exception):
-    """The machine file cannot be read, in one sentence."""
-
-
 class _Refused(Exception):
     def __init__(self, error: str) -> None:
         super().__init__(error)
         self.code = ERRORS[error]
 
 
-@dataclass(frozen=True, slots=True)
-class _Mig:
-    uuid: str
-    profile: str
-    memory_mib: int
-    gi: int
-    ci: int
-    gpu_slices: int
-    compute_slices: int
-
-
-@dataclass(slots=True)
-class _Gpu:
-    words: list[str]
-    name: str
-    cpus: str = ""
-    nodes: str = ""
-    links: list[tuple[int, str]] = field(default_factory=list)
-    migs: list[_Mig] = field(default_factory=list)
-    fabric: tuple[int, int, int, bytes] | None = None
-    usage: tuple[int, int, int, int] = (0, 0, 0, 0)
-    processes: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Which of the three lists, pid, MiB, percent of the SMs."""
-
-    @property
-    def used_mib(self) -> int:
-        return sum(used for _, _, used, _ in self.processes)
-
-    def number(self, word: int) -> int:
-        """One of the numbers after uuid, bus and PCI id, by its place on the `gpu` line."""
-        return int(self.words[word])
-
-
 class StandIn:
     """One machine, answering as the C library does. A function it lacks is one an old driver lacks."""
 
-    def __init__(self, text: str) -> None:
-        """Raises StandInError."""
-        self._facts: dict[str, str] = {}
-        self._gpus: list[_Gpu] = []
-        self._levels: dict[tuple[int, int], int] = {}
-        self._refused: set[str] = set()
-        lines = [line.partition(" ")[::2] for line in text.splitlines() if line and not line.startswith("#")]
-        if not lines or lines[-1][0] != "end":
-            raise StandInError("the machine file is cut short: its last line is not `end`")
-        try:
-            for word, rest in lines:
-                self._read(word, rest)
-        except (ValueError, IndexError) as e:
-            raise StandInError(f"the machine file cannot be read: {e}") from e
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._started = False
-
-    def _read(self, word: str, rest: str) -> None:
-        parts = rest.split(" ")
-        match word:
-            case "gpu":
-                self._gpus.append(_Gpu(parts[:_GPU_WORDS], " ".join(parts[_GPU_WORDS:])))
-            case "cpus":
-                self._gpus[int(parts[0])].cpus = parts[1]
-            case "nodes":
-                self._gpus[int(parts[0])].nodes = parts[1]
-            case "link":
-                self._gpus[int(parts[0])].links.append((int(parts[1]), parts[2]))
-            case "level":
-                self._levels[int(parts[0]), int(parts[1])] = int(parts[2])
-            case "mig":
-                self._gpus[int(parts[0])].migs.append(_Mig(parts[1], parts[2], *map(int, parts[3:8])))
-            case "fabric":
-                state, status, clique = map(int, parts[1:4])
-                self._gpus[int(parts[0])].fabric = (state, status, clique, bytes.fromhex(parts[4]))
-            case "usage":
-                busy, memory_busy, celsius, milliwatts = map(int, parts[1:5])
-                self._gpus[int(parts[0])].usage = (busy, memory_busy, celsius, milliwatts)
-            case "process":
-                process_list, pid, used, percent = map(int, parts[1:5])
-                self._gpus[int(parts[0])].processes.append((process_list, pid, used, percent))
-            case "refuse":
-                self._refused.add(parts[0])
-            case _:
-                self._facts[word] = rest
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         """The C function `name`. AttributeError where there is none."""
@@ -129,7 +48,7 @@ class StandIn:
         def call(*arguments: object) -> int:
             if not self._started and name != "nvmlInitWithFlags":
                 return ERRORS["UNINITIALIZED"]
-            if {name, name.rsplit("_v", 1)[0]} & self._refused:
+            if {name, name.rsplit("_v", 1)[0]} & self._machine.refused:
                 return ERRORS["NOT_SUPPORTED"]
             try:
                 answer(self, *map(_plain, arguments))
@@ -139,58 +58,58 @@ class StandIn:
 
         return call
 
-    def _gpu(self, handle: Any) -> _Gpu:
-        return self._gpus[self._index(handle)]
+    def _gpu(self, handle: Any) -> Gpu:
+        return self._machine.gpus[self._index(handle)]
 
     def _index(self, handle: Any) -> int:
         number = _address(handle) - 1
-        if not 0 <= number < len(self._gpus):
+        if not 0 <= number < len(self._machine.gpus):
             raise _Refused("INVALID_ARGUMENT")
         return number
 
-    def _mig(self, handle: Any) -> _Mig:
+    def _mig(self, handle: Any) -> Mig:
         place, index = divmod(_address(handle), _MIG_HANDLES)
-        if not place or not 0 < index <= len(self._gpus) or place > len(self._gpus[index - 1].migs):
+        if not place or not 0 < index <= len(self._machine.gpus) or place > len(self._machine.gpus[index - 1].migs):
             raise _Refused("INVALID_ARGUMENT")
-        return self._gpus[index - 1].migs[place - 1]
+        return self._machine.gpus[index - 1].migs[place - 1]
 
-    def _parent(self, handle: Any) -> _Gpu:
+    def _parent(self, handle: Any) -> Gpu:
         self._mig(handle)
-        return self._gpus[_address(handle) % _MIG_HANDLES - 1]
+        return self._machine.gpus[_address(handle) % _MIG_HANDLES - 1]
 
     def _is_mig(self, handle: Any) -> bool:
         return _address(handle) >= _MIG_HANDLES
 
     def _nvmlInitWithFlags(self, _flags: int) -> None:
-        if self._facts["init"] != "0":
-            raise _Refused(next(name for name, code in ERRORS.items() if str(code) == self._facts["init"]))
+        if self._machine.facts["init"] != "0":
+            raise _Refused(next(name for name, code in ERRORS.items() if str(code) == self._machine.facts["init"]))
         self._started = True
 
     def _nvmlShutdown(self) -> None:
         self._started = False
 
     def _nvmlSystemGetDriverVersion(self, to: Any, _size: int) -> None:
-        to.value = self._facts["driver"].encode()
+        to.value = self._machine.facts["driver"].encode()
 
     def _nvmlSystemGetNVMLVersion(self, to: Any, _size: int) -> None:
-        to.value = self._facts["nvml"].encode()
+        to.value = self._machine.facts["nvml"].encode()
 
     def _nvmlSystemGetCudaDriverVersion(self, to: Any) -> None:
-        to.value = int(self._facts["cuda"])
+        to.value = int(self._machine.facts["cuda"])
 
     _nvmlSystemGetCudaDriverVersion_v2 = _nvmlSystemGetCudaDriverVersion
 
     def _nvmlDeviceGetCount_v2(self, to: Any) -> None:
-        to.value = len(self._gpus)
+        to.value = len(self._machine.gpus)
 
     def _nvmlDeviceGetHandleByIndex_v2(self, index: int, to: Any) -> None:
-        if not 0 <= index < len(self._gpus):
+        if not 0 <= index < len(self._machine.gpus):
             raise _Refused("INVALID_ARGUMENT")
         # A handle is opaque: nobody looks behind it, so the index plus one will do.
         ctypes.c_void_p.from_buffer(to).value = index + 1
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: bytes, to: Any) -> None:
-        uuids = [gpu.words[1] for gpu in self._gpus]
+        uuids = [gpu.words[1] for gpu in self._machine.gpus]
         if uuid.decode() not in uuids:
             raise _Refused("NOT_FOUND")
         ctypes.c_void_p.from_buffer(to).value = uuids.index(uuid.decode()) + 1
@@ -263,17 +182,13 @@ class StandIn:
     def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
         major.value, minor.value = self._gpu(handle).number(5), self._gpu(handle).number(6)
 
-    def _nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any, to: Any) -> None:
-        to.value = _told(self._gpu(handle).number(10))
+    def _tell(self, word: int, handle: Any, to: Any) -> None:
+        to.value = _told(self._gpu(handle).number(word))
 
-    def _nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any, to: Any) -> None:
-        to.value = _told(self._gpu(handle).number(11))
-
-    def _nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any, to: Any) -> None:
-        to.value = _told(self._gpu(handle).number(12))
-
-    def _nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any, to: Any) -> None:
-        to.value = _told(self._gpu(handle).number(13))
+    _nvmlDeviceGetMaxPcieLinkGeneration = partialmethod(_tell, 10)
+    _nvmlDeviceGetMaxPcieLinkWidth = partialmethod(_tell, 11)
+    _nvmlDeviceGetCurrPcieLinkGeneration = partialmethod(_tell, 12)
+    _nvmlDeviceGetCurrPcieLinkWidth = partialmethod(_tell, 13)
 
     def _nvmlDeviceGetNumaNodeId(self, handle: Any, to: Any) -> None:
         to.value = _told(self._gpu(handle).number(14), missing=-1)
@@ -286,29 +201,20 @@ class StandIn:
 
     def _nvmlDeviceGetTopologyCommonAncestor(self, first: Any, second: Any, to: Any) -> None:
         a, b = sorted((self._index(first), self._index(second)))
-        to.value = self._levels.get((a, b), 0)
+        to.value = self._machine.levels.get((a, b), 0)
 
     def _nvmlDeviceGetP2PStatus(self, first: Any, second: Any, caps: int, to: Any) -> None:
-        joined = self._joined(self._gpu(first), self._gpu(second))
+        a, b = self._gpu(first), self._gpu(second)
         not_supported = 5
-        mig = 1 in (self._gpu(first).number(9), self._gpu(second).number(9))
-        pcie = not_supported if mig else self._gpu(first).number(17)
-        if caps == _NVLINK_CAPS or (joined and caps != _PCI_CAPS):
-            to.value = 0 if joined else not_supported
+        pcie = not_supported if 1 in (a.number(9), b.number(9)) else a.number(17)
+        if caps == _NVLINK_CAPS or (joined(a, b) and caps != _PCI_CAPS):
+            to.value = 0 if joined(a, b) else not_supported
         else:
             to.value = pcie
 
-    def _joined(self, a: _Gpu, b: _Gpu) -> bool:
-        if 1 in (a.number(9), b.number(9)):
-            return False
-        direct = any(bus == b.words[2] for _, bus in a.links)
-        switched = all(any(kind == _SWITCH for kind, _ in gpu.links) for gpu in (a, b))
-        fabrics = [gpu.fabric for gpu in (a, b)]
-        return direct or (switched and fabrics[0] == fabrics[1] and all(f is None or f[:2] == (3, 0) for f in fabrics))
-
     def _link(self, handle: Any, number: int) -> tuple[int, str]:
         links = self._gpu(handle).links
-        if not links or "nvlink" in self._refused:
+        if not links or "nvlink" in self._machine.refused:
             raise _Refused("NOT_SUPPORTED")
         if number >= len(links):
             raise _Refused("INVALID_ARGUMENT")
@@ -337,7 +243,7 @@ class StandIn:
                 value.nvmlReturn = e.code
 
     def _field(self, handle: Any, number: int, scope: int) -> int:
-        if f"field:{number}" in self._refused:
+        if f"field:{number}" in self._machine.refused:
             raise _Refused("NOT_SUPPORTED")
         gpu = self._gpu(handle)
         match number:
@@ -351,7 +257,7 @@ class StandIn:
                 return _told(gpu.number(16))
             case 90 | 91 | 147 | 164 | 165 | 166:
                 self._link(handle, scope if number >= 164 else 0)
-                switched = sum(kind == _SWITCH for kind, _ in gpu.links)
+                switched = sum(kind == SWITCH for kind, _ in gpu.links)
                 mbps, version = gpu.number(19), gpu.number(18)
                 return {90: mbps, 91: len(gpu.links), 147: switched, 164: mbps, 165: 1, 166: version}[number]
         raise _Refused("NOT_SUPPORTED")
@@ -410,16 +316,7 @@ class StandIn:
     def _nvmlDeviceGetPowerUsage(self, handle: Any, to: Any) -> None:
         to.value = self._gpu(handle).usage[3]
 
-    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, to: Any) -> None:
-        self._list_processes(handle, 0, count, to)
-
-    def _nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, to: Any) -> None:
-        self._list_processes(handle, 1, count, to)
-
-    def _nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: Any, count: Any, to: Any) -> None:
-        self._list_processes(handle, 2, count, to)
-
-    def _list_processes(self, handle: Any, which: int, count: Any, to: Any) -> None:
+    def _list_processes(self, which: int, handle: Any, count: Any, to: Any) -> None:
         found = [process for process in self._gpu(handle).processes if process[0] == which]
         room, count.value = count.value, len(found)
         if len(found) > room:
@@ -427,6 +324,10 @@ class StandIn:
         for place, (_, pid, used, _) in enumerate(found):
             to[place].pid, to[place].usedGpuMemory = pid, used << 20
             to[place].gpuInstanceId = to[place].computeInstanceId = _WHOLE_GPU
+
+    _nvmlDeviceGetComputeRunningProcesses_v3 = partialmethod(_list_processes, 0)
+    _nvmlDeviceGetGraphicsRunningProcesses_v3 = partialmethod(_list_processes, 1)
+    _nvmlDeviceGetMPSComputeRunningProcesses_v3 = partialmethod(_list_processes, 2)
 
     def _nvmlDeviceGetProcessUtilization(self, handle: Any, to: Any, count: Any, since_us: int) -> None:
         if self._gpu(handle).number(9) == 1:
@@ -477,33 +378,11 @@ def _fill_mask(to: Any, words: int, cpulist: str) -> None:
 
 
 def install(path: Path | None = None) -> None:
-    """Put the machine of `path` (else of the environment) where nvidia-ml-py looks. Raises StandInError."""
+    """Put the machine of `path` (else of the environment) where nvidia-ml-py looks. Raises MachineFileError."""
     import pynvml  # noqa: PLC0415 - only the process that stands in pays for it
 
     path = path or Path(os.environ.get(MACHINE_FILE_VARIABLE, ""))
     try:
-        pynvml.nvmlLib = StandIn(path.read_text(encoding="utf-8"))
+        pynvml.nvmlLib = StandIn(read_machine(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as e:
-        raise StandInError(f"the machine file {path} cannot be read: {e}") from e
-
-
-def _arguments(given: list[str]) -> Iterator[str]:
-    rest = given[1:]
-    yield from rest[1:] if rest[:1] == ["--"] else rest
-
-
-def main(given: list[str]) -> None:
-    """MACHINE_FILE -- ARGS: the node daemon's command line over the stand-in."""
-    if not given:
-        sys.exit("usage: python -m simulation.nvml.standin MACHINE_FILE -- ARGS...")
-    try:
-        install(Path(given[0]))
-    except StandInError as e:
-        sys.exit(f"Error: {e}")
-    from deviceplugin.cli import main as daemon  # noqa: PLC0415 - after the library is in place
-
-    daemon(args=list(_arguments(given)), prog_name="topogpu-device-plugin")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+        raise MachineFileError(f"the machine file {path} cannot be read: {e}") from e

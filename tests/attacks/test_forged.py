@@ -21,7 +21,6 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, DeviceUUID
 from simulation.apiserver import EmbeddedApiServer
 from tests.attacks.extender import NAMESPACE, WEBHOOK, Extender, extender, prepare
-from tests.deviceplugin.allocation.slot_node import running_node
 from tests.deviceplugin.daemon_rig import T0, DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
 from tests.deviceplugin.registration import until
@@ -85,13 +84,13 @@ async def test_a_forged_decision_gets_no_gpu_where_allocation_is_immediate(node:
         assert words in node.status(name)["message"], what
         node.server.patch("nodes", NODE, {"metadata": {"annotations": {keys.NODE_LOCK: None}}})
     uid = node.bind("honest", 1)
-    await node.started("honest")
+    await node.runs("honest")
     assert (node.visible(uid), node.problems()) == (node.uuid(1), [])
 
 
 @pytest.mark.needs_compiler
 async def test_a_forged_decision_starts_no_container_where_slots_are_used() -> None:
-    async with running_node("containerd://2.1.4") as slots:
+    async with daemon(runtime_version="containerd://2.1.4") as slots:
         for what, words in (
             (decided("GPU-elsewhere"), "is not a GPU of this node"),
             (decided(slots.gpus()[0].uuid, 10**6), "MiB were decided of"),
@@ -129,7 +128,7 @@ async def test_a_pod_made_anew_under_the_name_does_not_inherit_the_lock(node: Da
 @pytest.mark.needs_compiler
 async def test_who_asks_again_with_the_ids_of_another_pod_is_not_answered(node: DaemonRig) -> None:
     node.bind("victim", 2)
-    await node.started("victim")
+    await node.runs("victim")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await node.allocate(f"{node.uuid(2)}-0", seconds=10)
     assert "is known to wait for 1 GPUs" in (refused.value.details() or "")

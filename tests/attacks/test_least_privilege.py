@@ -18,7 +18,6 @@ from simulation.apiserver.routes import RecordedRequest
 from simulation.nvml.machine_file import RowsRemapped
 from tests.attacks.extender import LEASE, NAME, NAMESPACE, extender, prepare
 from tests.cluster.shipped import DAEMON, SCHEDULER, rules
-from tests.deviceplugin.allocation.slot_node import running_node
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE
 from tests.deviceplugin.registration import until
@@ -71,15 +70,15 @@ async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
     async with daemon(faults=[RowsRemapped(gpu=2, pending=True)]) as immediate:
         immediate.lock("first")
         immediate.bind("first", 0)
-        await immediate.started("first")
+        await immediate.runs("first")
         await until(lambda: not immediate.annotation(keys.NODE_LOCK), 10)
         # A pod whose name another one took meanwhile.
         immediate.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=422, times=1))
         immediate.lock("second")
         immediate.bind("second", 1)
-        await immediate.started("second")
+        await immediate.runs("second")
         await until(lambda: bool(immediate.events("GPUUnhealthy")), 20)
-    async with running_node("containerd://2.1.4") as slots:
+    async with daemon(runtime_version="containerd://2.1.4") as slots:
         slots.bind("p", 0)
         await slots.runs("p")
         await slots.kill()

@@ -242,5 +242,5 @@ async def test_the_device_plugins_socket_refuses_what_kubelet_would_not_say() ->
         for each in (writer, *(one for _, one in idle)):
             each.transport.abort()
         uid = node.bind("p", 1)
-        await node.started("p")
+        await node.runs("p")
         assert (node.visible(uid), node.problems()) == (node.uuid(1), [])

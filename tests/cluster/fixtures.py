@@ -8,19 +8,23 @@ from pathlib import Path
 import pytest
 
 from proto.kubernetes.client import ApiServer
-from tests.cluster.binaries import NoBinaries, find
+from tests.cluster.binaries import Binaries, NoBinaries, find
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, embedded, real
 
 
 @pytest.fixture(scope="session")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def kubernetes() -> Binaries:
     """Of the release $KUBERNETES_RELEASE, by default the newest."""
     try:
-        binaries = find(os.environ.get("KUBERNETES_RELEASE", ""))
+        return find(os.environ.get("KUBERNETES_RELEASE", ""))
     except NoBinaries as reason:
         pytest.skip(str(reason))
-    with ControlPlane(binaries, tmp_path_factory.mktemp("control-plane")) as running:
+
+
+@pytest.fixture(scope="session")
+def plane(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(kubernetes, tmp_path_factory.mktemp("control-plane")) as running:
         yield running
 
 

@@ -36,7 +36,7 @@ _RIGHTS = (
     ("", "resourcequotas", "list watch"),
     ("coordination.k8s.io", "leases", "list watch"),
 )
-"""What docs/install.md says the extender needs."""
+"""What docs/security.md says the extender needs."""
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """What is shipped, put on a real API server, and the halves' own identities there."""
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -117,12 +116,6 @@ def kubeconfig(plane: ControlPlane, caller: Caller, path: Path) -> str:
     document["users"][0]["user"] = {"token": caller.token}
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return str(path)
-
-
-def claims(token: str) -> JsonObject:
-    payload = token.split(".")[1]
-    found: JsonObject = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    return found
 
 
 async def _ensure(peer: Peer, collection: str, document: JsonObject) -> None:

@@ -1,6 +1,5 @@
 """Helm installs, upgrades and removes the chart on a real API server."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 
@@ -8,21 +7,20 @@ import pytest
 import yaml
 
 from daemonset import helm, render
-from tests.cluster.binaries import NoBinaries, find
+from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """One of its own: the shipped webhook and policies stop what other tests do."""
     try:
         helm.find()
-        binaries = find(os.environ.get("KUBERNETES_RELEASE", ""))
-    except (NoBinaries, helm.NoHelm) as reason:
+    except helm.NoHelm as reason:
         pytest.skip(str(reason))
-    with ControlPlane(binaries, tmp_path_factory.mktemp("helm")) as running:
+    with ControlPlane(kubernetes, tmp_path_factory.mktemp("helm")) as running:
         yield running
 
 

@@ -1,7 +1,6 @@
 """The shipped manifests on a real API server, and the programs run with what they say."""
 
 import asyncio
-import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +13,7 @@ import yaml
 
 from daemonset import render
 from simulation.processes import ChildProcess
-from tests.cluster.binaries import NoBinaries, find
+from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, free_port
 from tests.cluster.peers import Peer, real
 from tests.cluster.scheduling import eventually, gpu_node, gpu_pod
@@ -29,13 +28,9 @@ NEEDS_OTHERS_DEFINITIONS = {"cert-manager", "monitoring"}
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """One of its own: the shipped webhook and policies stop what other tests do."""
-    try:
-        binaries = find(os.environ.get("KUBERNETES_RELEASE", ""))
-    except NoBinaries as reason:
-        pytest.skip(str(reason))
-    with ControlPlane(binaries, tmp_path_factory.mktemp("deployment")) as running:
+    with ControlPlane(kubernetes, tmp_path_factory.mktemp("deployment")) as running:
         yield running
 
 
@@ -82,7 +77,7 @@ async def deployed(plane: ControlPlane, peer: Peer) -> None:
 
 @pytest.mark.usefixtures("deployed")
 async def test_the_shipped_configuration_arguments_and_rights_are_enough_to_place_a_pod(
-    plane: ControlPlane, peer: Peer, tmp_path: Path
+    kubernetes: Binaries, plane: ControlPlane, peer: Peer, tmp_path: Path
 ) -> None:
     """Both containers as they are written down, as their service account; only addresses and credentials are others."""
     credentials = kubeconfig(plane, await identity(peer, SCHEDULER, "control"), tmp_path / "scheduler.kubeconfig")
@@ -94,9 +89,10 @@ async def test_the_shipped_configuration_arguments_and_rights_are_enough_to_plac
         _, pod = await peer.send("GET", "/api/v1/namespaces/default/pods/train")
         return bool(pod["spec"].get("nodeName"))
 
+    arguments = scheduler_arguments(verbs, secure, credentials, tmp_path)
     async with (
         running("extender", extender_command(verbs, metrics, credentials), tmp_path) as extender,
-        running("kube-scheduler", scheduler_command(verbs, secure, credentials, tmp_path), tmp_path),
+        running("kube-scheduler", [kubernetes.path("kube-scheduler"), *arguments], tmp_path),
     ):
         await extender.wait_for_line(r"listening on (http://\S+)", 20)
         await eventually(bound, 60)
@@ -117,7 +113,7 @@ def extender_command(verbs: str, metrics: str, credentials: str) -> list[str]:
     return [sys.executable, *spec["command"][1:], *spec["args"], *elsewhere, f"--kubeconfig={credentials}"]
 
 
-def scheduler_command(verbs: str, secure: str, credentials: str, folder: Path) -> list[str]:
+def scheduler_arguments(verbs: str, secure: str, credentials: str, folder: Path) -> list[str]:
     configuration = scheduler_configuration(base())
     configuration["extenders"][0]["urlPrefix"] = f"http://{verbs}"
     configuration["clientConnection"]["kubeconfig"] = credentials
@@ -126,8 +122,7 @@ def scheduler_command(verbs: str, secure: str, credentials: str, folder: Path) -
     address, _, port = secure.partition(":")
     elsewhere = [f"--config={file}", f"--secure-port={port}", f"--bind-address={address}"]
     elsewhere += [f"--{purpose}-kubeconfig={credentials}" for purpose in ("authentication", "authorization")]
-    program = find(os.environ.get("KUBERNETES_RELEASE", "")).path("kube-scheduler")
-    return [program, *container(base(), "topogpu-scheduler/kube-scheduler").spec["args"], *elsewhere]
+    return [*container(base(), "topogpu-scheduler/kube-scheduler").spec["args"], *elsewhere]
 
 
 @asynccontextmanager

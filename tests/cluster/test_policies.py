@@ -247,6 +247,16 @@ async def test_the_scheduler_takes_the_node_lock_and_the_daemon_gives_it_back(si
     assert refused_by("scheduler-nodes", answer) == "the scheduler changes annotations of Nodes only"
 
 
+@pytest.mark.parametrize("group", ["system:masters", "kubeadm:cluster-admins"])
+async def test_administrators_lift_a_lock_that_nobody_gives_back(site: Site, group: str) -> None:
+    administrator = Caller(site.peer, user="somebody", groups=(group, "system:authenticated"))
+    await apply(site.peer, everything_for(administrator.user))
+    lock = {keys.NODE_LOCK: "2030-01-01T00:00:00Z,ns,p"}
+    assert await site.scheduler.annotate(f"/api/v1/nodes/{site.own}", lock) == (200, "")
+    assert await administrator.annotate(f"/api/v1/nodes/{site.own}", dict.fromkeys(lock)) == (200, "")
+    await remove(site.peer, everything_for(administrator.user))
+
+
 async def test_a_daemon_tells_of_the_pods_on_its_own_node_what_became_of_their_gpus(site: Site) -> None:
     decided = {keys.DEVICES_ALLOCATED: FORGED, keys.DEVICES_TO_ALLOCATE: FORGED, keys.BIND_PHASE: "allocating"}
     here, there = await site.pod("here", site.own, decided), await site.pod("there", site.other, decided)

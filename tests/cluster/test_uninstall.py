@@ -1,7 +1,6 @@
 """The manifest that cleans the nodes, and the command it runs there, on a real API server under our own policies."""
 
 import asyncio
-import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -12,7 +11,7 @@ import pytest
 from daemonset import render
 from proto.annotations import keys
 from proto.annotations.node_lock import encode_lock_uid
-from tests.cluster.binaries import NoBinaries, find
+from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
 from tests.cluster.scheduling import eventually
@@ -33,13 +32,9 @@ ANOTHERS = {keys.DEVICE_CORDON: "GPU-x"}
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+def plane(kubernetes: Binaries, tmp_path: Path) -> Iterator[ControlPlane]:
     """One of its own: the shipped policies stop what other tests do."""
-    try:
-        binaries = find(os.environ.get("KUBERNETES_RELEASE", ""))
-    except NoBinaries as reason:
-        pytest.skip(str(reason))
-    with ControlPlane(binaries, tmp_path / "control-plane") as running:
+    with ControlPlane(kubernetes, tmp_path / "control-plane") as running:
         yield running
 
 

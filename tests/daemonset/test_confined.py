@@ -52,7 +52,7 @@ async def test_a_pod_gets_its_gpus_from_a_daemon_without_capabilities_on_a_read_
             ("NoNewPrivs", "1"),
         ]
         uid = rig.bind("train", 1, 2)
-        await rig.started("train")
+        await rig.runs("train")
         assert set(rig.visible(uid).split(",")) == {rig.uuid(1), rig.uuid(2)}
         assert (await rig.get("/readyz"))[0] == 200
         assert [line for line in rig.problems() if "Read-only" in line or "Permission" in line] == []

@@ -8,7 +8,7 @@ import pytest
 
 from daemonset import render
 from daemonset.render import Manifest
-from tests.daemonset.shipped import base, containers, one, pods, rendered
+from tests.daemonset.shipped import containers, one, pods
 
 DAEMON_FOLDERS = {
     "/var/lib/kubelet/device-plugins": ("/var/lib/kubelet/device-plugins", False),
@@ -20,14 +20,6 @@ HAMI_CORE_FOLDERS = {
     "/usr/local/vgpu": ("/usr/local/vgpu", False),
     "/tmp/vgpulock": ("/tmp/vgpulock", False),
 }
-
-
-@pytest.fixture(params=["committed", *render.variants()])
-def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
-    if request.param == "committed":
-        return base()
-    request.getfixturevalue("chart")
-    return rendered(request.param)
 
 
 def host_folders(pod: Any, container: Any) -> dict[str, tuple[str, bool]]:
@@ -125,6 +117,15 @@ def test_the_host_s_process_ids_are_seen_for_the_metrics_of_processes_only() -> 
     assert {name: pod.get("hostPID", False) for name, pod in pods(changed)} == {
         "topogpu-device-plugin": True,
         "topogpu-scheduler": False,
+    }
+
+
+@pytest.mark.usefixtures("chart")
+def test_the_daemon_gets_the_selinux_type_that_the_nodes_ask_for() -> None:
+    changed = render.render("", "--set", "devicePlugin.seLinuxOptions.type=spc_t")
+    assert {name: pod["securityContext"].get("seLinuxOptions") for name, pod in pods(changed)} == {
+        "topogpu-device-plugin": {"type": "spc_t"},
+        "topogpu-scheduler": None,
     }
 
 

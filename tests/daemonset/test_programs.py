@@ -24,7 +24,6 @@ from tests.daemonset.shipped import (
     container,
     containers,
     one,
-    rendered,
     scheduler_configuration,
     settings,
 )
@@ -33,14 +32,6 @@ PROGRAMS = {"deviceplugin": device_plugin, "scheduler_ext": scheduler}
 OF_NVIDIA_S_RUNTIME = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
 POD = {"POD_NAME", "POD_NAMESPACE"}
 """Read by the extender, without a flag."""
-
-
-@pytest.fixture(params=["committed", *render.variants()])
-def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
-    if request.param == "committed":
-        return base()
-    request.getfixturevalue("chart")
-    return rendered(request.param)
 
 
 def parsed(words: list[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ import grpc
 
 from deviceplugin.machine.description import MachineDescription, gpu_uuid
 from deviceplugin.replicas import split_replica
-from proto.annotations.keys import NODE_LOCK, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_lock import NodeLock, encode_lock
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
@@ -28,7 +28,7 @@ from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
-from simulation.nvml.machine_file import Fault, Usage, write_machine_file, write_sysfs
+from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, Usage, write_machine_file, write_sysfs
 from tests.deviceplugin.gpus import NODE, bound_annotations, share
 from tests.deviceplugin.registration import kubelet_root, until
 
@@ -42,13 +42,34 @@ T0 = datetime(2030, 1, 1, tzinfo=UTC)
 
 @dataclass
 class DaemonRig:
-    """`log` is what the daemon has written so far, line by line."""
+    """`options` are the daemon's, `under` the words before its command; `log` is what it has written so far."""
 
     server: EmbeddedApiServer
     kubelet: KubeletStandIn
-    process: asyncio.subprocess.Process
     description: MachineDescription
+    options: tuple[str, ...]
+    under: tuple[str, ...]
     log: list[str] = field(default_factory=list)
+    process: asyncio.subprocess.Process = field(init=False)
+    _reading: asyncio.Task[None] = field(init=False)
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            *(*self.under, sys.executable, "-m", "deviceplugin", "run", *self.options),
+            env={**os.environ, MACHINE_FILE_VARIABLE: str(self.kubelet.root / "machine")},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._reading = asyncio.create_task(_read(self.process, self.log))
+
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        await self._reading
+
+    @property
+    def cdi(self) -> Path:
+        return self.kubelet.root / "cdi"
 
     def machine(self, *faults: Fault, usage: Sequence[Usage] = ()) -> None:
         """What the driver shows from now on."""
@@ -57,9 +78,16 @@ class DaemonRig:
     def uuid(self, gpu: int) -> DeviceUUID:
         return DeviceUUID(gpu_uuid(self.description.id, gpu, NODE))
 
-    def annotation(self, key: str = NODE_REGISTER) -> str:
+    def annotations(self) -> dict[str, str]:
         node: Any = self.server.store.get("nodes", "", NODE) or {"metadata": {}}
-        return str(node["metadata"].get("annotations", {}).get(key, ""))
+        found: dict[str, str] = node["metadata"].get("annotations", {})
+        return found
+
+    def annotation(self, key: str = NODE_REGISTER) -> str:
+        return self.annotations().get(key, "")
+
+    def is_by_slots(self) -> bool:
+        return self.annotation(NODE_ALLOCATION) == "slots"
 
     def gpus(self) -> tuple[Device, ...]:
         return tuple(decode_register(self.annotation())) if self.annotation() else ()
@@ -78,9 +106,10 @@ class DaemonRig:
     def registrations(self) -> int:
         return self.kubelet.devices.calls.count(f"Register {RESOURCE}")
 
-    def writes(self) -> int:
+    def writes(self, resource: str = "nodes") -> int:
+        """Of the object itself; statuses are kubelet's."""
         return sum(
-            request.verb == "patch" and request.resource == "nodes" and not request.subresource
+            request.verb == "patch" and request.resource == resource and not request.subresource
             for request in self.server.requests
         )
 
@@ -104,10 +133,18 @@ class DaemonRig:
     def bind(self, name: str, *gpus: int, resource: str = RESOURCE, lent: PodShares | None = None) -> str:
         """A pod whose one container was decided for these GPUs, or for what `lent` says; its UID."""
         shares = (tuple(share(self.uuid(gpu)) for gpu in gpus),) if lent is None else lent
-        asked = {resource: str(max(1, len(gpus)))}
-        containers = [{"name": "c0", "image": "i", "resources": {"limits": asked}}]
+        return self._create(name, shares, [{resource: str(max(1, len(gpus)))}])
+
+    def bind_shares(self, name: str, shares: PodShares, *, init: int = 0) -> str:
+        """One container for each entry, the first `init` of them init containers."""
+        return self._create(name, shares, [{RESOURCE: str(len(held))} if held else {} for held in shares], init)
+
+    def _create(self, name: str, shares: PodShares, limits: Sequence[Mapping[str, str]], init: int = 0) -> str:
+        containers = [
+            {"name": f"c{number}", "image": "i", "resources": {"limits": asked}} for number, asked in enumerate(limits)
+        ]
         metadata = {"name": name, "annotations": bound_annotations(shares) if shares else {}}
-        spec = {"nodeName": NODE, "containers": containers}
+        spec = {"nodeName": NODE, "initContainers": containers[:init], "containers": containers[init:]}
         made = self.server.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         return str(made["metadata"]["uid"])
 
@@ -116,12 +153,22 @@ class DaemonRig:
         found: dict[str, Any] = pod["status"]
         return found
 
-    async def started(self, name: str) -> None:
-        await until(lambda: self.status(name).get("phase") in ("Running", "Failed"), 10)
-        assert self.status(name)["phase"] == "Running", self.status(name)
+    def waiting(self, name: str) -> str:
+        """What kubelet says of the first container, empty unless it waits."""
+        statuses = self.status(name).get("containerStatuses", [])
+        return str(statuses[0]["state"].get("waiting", {}).get("message", "")) if statuses else ""
 
-    def visible(self, uid: str) -> str:
-        return self.kubelet.created[uid][0].env["NVIDIA_VISIBLE_DEVICES"]
+    async def runs(self, *names: str) -> None:
+        for name in names:
+            await until(lambda name=name: self.status(name).get("phase") in ("Running", "Failed"), 15)  # type: ignore[misc]
+            assert self.status(name)["phase"] == "Running", self.status(name)
+
+    def env(self, uid: str, position: int = 0) -> Mapping[str, str]:
+        """What one of the pod's containers was created with, in the order of their creation."""
+        return self.kubelet.created[uid][position].env
+
+    def visible(self, uid: str, position: int = 0) -> str:
+        return self.env(uid, position)["NVIDIA_VISIBLE_DEVICES"]
 
     @asynccontextmanager
     async def plugin(self) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
@@ -169,10 +216,15 @@ async def daemon(
     faults: Sequence[Fault] = (),
     library: Path | None = None,
     ready: bool = True,
+    runtime_version: str = "simulated://1",
+    before: Callable[[EmbeddedApiServer, Path], None] = lambda *_: None,
     under: Callable[[Path], Sequence[str]] = lambda root: (),
 ) -> AsyncIterator[DaemonRig]:
-    """With `ready` it has registered and reported when the block begins. `under`: the words before the daemon's
-    command, for the folder that it may write to.
+    """With `ready` it has registered and reported when the block begins.
+
+    The daemon chooses by the runtime's version whether it serves by slots. `before` is called with the API server and
+    the node's root once kubelet runs. `under`: the words before the daemon's command, for the folder that it may
+    write to.
     """
     library = library or build_library()
     async with AsyncExitStack() as stack:
@@ -182,30 +234,30 @@ async def daemon(
         config.write_text(server.kubeconfig())
         api = await ApiServer.connect(str(config))
         stack.push_async_callback(api.close)
-        kubelet = KubeletStandIn(NODE, root, api, api_url=server.url, now=lambda: T0)
+        cdi = root / "cdi"
+        kubelet = KubeletStandIn(
+            *(NODE, root, api),
+            api_url=server.url,
+            now=lambda: T0,
+            cdi_directories=[cdi],
+            runtime_version=runtime_version,
+        )
         stack.push_async_callback(kubelet.stop)
         await kubelet.start()
         write_machine_file(description, root / "machine", NODE, faults)
         write_sysfs(description, root / "sys")
         own = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
         own += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]
-        own += ["--metrics-bind-address", "127.0.0.1:0"]
-        process = await asyncio.create_subprocess_exec(
-            *(*under(root), sys.executable, "-m", "deviceplugin", "run", *own, *flags),
-            env={**os.environ, "TOPOGPU_FAKE_NVML_MACHINE": str(root / "machine")},
-            stderr=asyncio.subprocess.PIPE,
-        )
-        rig = DaemonRig(server, kubelet, process, description)
-        reading = asyncio.create_task(_read(process, rig.log))
+        own += ["--cdi-directory", str(cdi), "--metrics-bind-address", "127.0.0.1:0"]
+        before(server, root)
+        rig = DaemonRig(server, kubelet, description, (*own, *flags), tuple(under(root)))
+        await rig.start()
         try:
             if ready:
                 await rig.ready()
             yield rig
         finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-            await reading
+            await rig.kill()
 
 
 async def _read(process: asyncio.subprocess.Process, log: list[str]) -> None:

@@ -63,10 +63,10 @@ async def test_mig_instances_of_strategy_mixed_have_a_resource_of_their_own() ->
         await until(lambda: node.capacity(PROFILE_RESOURCE) == (1, 1) and node.capacity() == (30, 30))
         assert [gpu.uuid for gpu in node.gpus()] == [node.uuid(gpu) for gpu in (0, 2, 3)]
         uid = node.bind("sliced", resource=PROFILE_RESOURCE, lent=())
-        await node.started("sliced")
+        await node.runs("sliced")
         assert node.visible(uid) == instance(1)
         whole = node.bind("whole", lent=((DeviceShare(uuid=node.uuid(2), memory_mib=1000, cores=10),),))
-        await node.started("whole")
+        await node.runs("whole")
         assert node.visible(whole) == node.uuid(2)
 
 
@@ -76,7 +76,7 @@ async def test_mig_instances_of_strategy_single_are_the_nodes_own_resource() -> 
         assert [gpu.uuid for gpu in node.gpus()] == [instance(gpu) for gpu in range(4)]
         assert [gpu.memory_mib for gpu in node.gpus()] == [SMALL.memory_mib] * 4
         uid = node.bind("sliced", lent=((DeviceShare(uuid=instance(2), memory_mib=SMALL.memory_mib, cores=100),),))
-        await node.started("sliced")
+        await node.runs("sliced")
         assert node.visible(uid) == instance(2)
 
 

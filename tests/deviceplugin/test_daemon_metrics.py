@@ -26,13 +26,20 @@ def add_process(proc: Path, pid: int, cgroup: str) -> None:
     (folder / "cgroup").write_text(f"0::{cgroup}\n")
 
 
+def host_proc(proc: Path) -> None:
+    """A host's /proc without processes of its own but the kernel's."""
+    (proc / "stat").write_text(Path("/proc/stat").read_text())
+    (proc / "2").mkdir()
+    (proc / "2" / "comm").write_text("kthreadd\n")
+
+
 async def test_a_scrape_shows_the_daemon_its_gpus_and_what_a_container_really_uses(tmp_path: Path) -> None:
-    (tmp_path / "stat").write_text(Path("/proc/stat").read_text())
+    host_proc(tmp_path)
     async with daemon("--proc-root", str(tmp_path)) as node:
         assert await node.get("/readyz") == (200, "4 GPUs, 4 of them healthy\n")
         assert await node.get("/healthz") == (200, "ok\n")
         uid = node.bind("train", 1)
-        await node.started("train")
+        await node.runs("train")
         add_process(tmp_path, PID, f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/{CONTAINER_ID}.scope")
         add_process(tmp_path, FOREIGN, "/system.slice/x.service")
         node.machine(
@@ -63,6 +70,21 @@ async def test_a_scrape_shows_the_daemon_its_gpus_and_what_a_container_really_us
         }
         assert {name: found.get(name) for name in expected} == expected
         assert node.problems() == []
+
+
+async def test_where_the_hosts_processes_cannot_be_seen_nobody_is_said_to_use_anything(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text(Path("/proc/stat").read_text())
+    async with daemon("--proc-root", str(tmp_path)) as node:
+        node.bind("train", 1)
+        await node.runs("train")
+        node.machine(usage=(Process(gpu=1, pid=PID, used_mib=700, sm_percent=60),))
+        told = {name.partition("{")[0] for name in await node.series()}
+        assert "hami_vgpu_memory_limit_bytes" in told
+        assert not told & {
+            "hami_vgpu_memory_used_bytes",
+            "hami_container_device_utilization_ratio",
+            "topogpu_gpu_foreign_memory_used_bytes",
+        }
 
 
 async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_away() -> None:

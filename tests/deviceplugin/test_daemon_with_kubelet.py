@@ -58,7 +58,7 @@ async def test_it_outlives_the_api_server_and_serves_afterwards(node: DaemonRig)
     await node.server.go_online()
     assert node.process.returncode is None
     uid = node.bind("p", 2)
-    await node.started("p")
+    await node.runs("p")
     assert node.visible(uid) == node.gpus()[2].uuid
 
 
@@ -82,5 +82,5 @@ async def test_pods_bound_one_by_one_while_kubelet_restarts_get_their_own_gpus_o
             assert node.status(name)["message"].startswith("Pod was rejected: Allocate failed due to ")
     await until(lambda: not node.annotation(NODE_LOCK) and node.capacity() == (40, 40), 10)
     last = node.bind("last", 3)
-    await node.started("last")
+    await node.runs("last")
     assert (node.visible(last), node.problems()) == (node.uuid(3), [])

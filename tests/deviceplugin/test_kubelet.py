@@ -1,7 +1,8 @@
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
 import grpc
@@ -185,6 +186,36 @@ async def test_a_left_over_socket_is_no_kubelet(caplog: pytest.LogCaptureFixture
             await kubelet.start()
             assert await kubelet.registered(1) < 1.0
             await kubelet.stop()
+
+
+async def test_the_patience_with_a_left_over_socket_ends_when_a_new_kubelet_comes() -> None:
+    """Kubelet refuses for good the pods that it finds a second later, if nobody has registered by then."""
+    tries: list[bool] = []
+    async with kubelet_root() as root:
+        os.makedirs(f"{root}/device-plugins")
+        path = f"{root}/device-plugins/kubelet.sock"
+        settings = KubeletSettings(root=root, poll_seconds=0.01)
+        task = asyncio.create_task(PluginServer(settings, TwoGpus(), told=tries.append).run())
+        with bound_socket(path), bound_socket(f"{path}.new") as kubelet:
+            await until(lambda: len(tries) >= 7)
+            os.replace(f"{path}.new", path)
+            await until(lambda: len(tries) >= 8)
+            kubelet.listen()
+            async with asyncio.timeout(1.0):
+                connection, _ = await asyncio.get_running_loop().sock_accept(kubelet)
+            connection.close()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@contextmanager
+def bound_socket(path: str) -> Iterator[socket.socket]:
+    """On which nobody listens yet."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.setblocking(False)
+        made.bind(path)
+        yield made
 
 
 def test_numa_nodes_are_told_where_they_are_known_and_wanted() -> None:

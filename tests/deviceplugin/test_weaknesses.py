@@ -247,7 +247,7 @@ async def test_a_score_that_nobody_can_read_is_replaced() -> None:
 async def test_kubelets_books_name_the_gpus_that_were_decided() -> None:
     async with daemon() as node:
         uid = node.bind("train", 3, 1)
-        await node.started("train")
+        await node.runs("train")
         (held,) = node.kubelet.devices.held(uid)
         assert {split_replica(identifier)[0] for identifier in held.ids} == {node.uuid(1), node.uuid(3)}
 

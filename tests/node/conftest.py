@@ -19,7 +19,7 @@ from tests.node.pods import Pods, node_is_ready
 from tests.node.real_node import DAEMON_USER, RealNode
 
 _DAEMON_RIGHTS = (("", "nodes", "get list watch patch"), ("", "pods", "get list watch patch"), ("", "events", "create"))
-"""What docs/install.md says the daemon needs."""
+"""What docs/security.md says the daemon needs."""
 
 
 @pytest.fixture(scope="session")

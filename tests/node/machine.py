@@ -1,5 +1,6 @@
 """A computer of its own as far as kubelet can tell: mounts, processes and cgroups that end when its power is cut."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from typing import IO
 
 _INIT = Path(__file__).with_name("machine_init.py")
 _CGROUPS = Path("/sys/fs/cgroup")
+_PREFIX = "topogpu-node-"
 _PARENT = "/var/tmp"
 """A short path, because sockets lie below it."""
 _KEPT = ("kubelet", "containerd", "log", "upper", "work")
@@ -89,7 +91,9 @@ class Machine:
     """Its files lie in `folder`; inside, some of them are where kubelet and containerd want them."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="topogpu-node-", dir=_PARENT))
+        _remove_abandoned()
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PARENT))
+        self._claim = _claimed(self.folder)
         self.cgroup = self.folder.name
         """Everything that kubelet makes lies below it."""
         self._init: subprocess.Popen[bytes] | None = None
@@ -132,6 +136,7 @@ class Machine:
         """Nothing is left of it."""
         self.power_off()
         shutil.rmtree(self.folder)
+        os.close(self._claim)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Inside:
         """Its output goes to `<name>.log`, behind what an earlier start wrote."""
@@ -156,6 +161,28 @@ def _controllers() -> list[Path]:
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
     return sorted(path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _claimed(folder: Path) -> int:
+    """A lock that ends with this process. Raises BlockingIOError while another holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_abandoned() -> None:
+    """Files and cgroups of machines whose tests were killed; the kernel has ended their processes and mounts."""
+    for folder in Path(_PARENT).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            claim = _claimed(folder)
+            for controller in _controllers():
+                _remove_cgroup(controller / folder.name)
+            shutil.rmtree(folder)
+            os.close(claim)
 
 
 def _only_child(process: "subprocess.Popen[bytes]") -> int:

@@ -16,6 +16,8 @@ from tests.node.observed import Start
 from tests.node.real_node import NODE, RealNode
 
 JsonObject = dict[str, Any]
+COUNTS_INIT_CONTAINERS = 31
+"""The first minor release whose kubelet leaves resources that its node lacks to others in init containers too."""
 REPLICAS = 80
 """Ten of each GPU."""
 _START_SECONDS = 60.0
@@ -64,6 +66,10 @@ class Pods:
     async def all(self) -> dict[str, JsonObject]:
         _, found = await self.peer.send("GET", self.path)
         return {pod["metadata"]["name"]: pod for pod in found["items"]}
+
+    async def init_memory(self, memory_mib: int) -> dict[str, int]:
+        """For init containers: kubelets before 1.31 refuse pods whose init containers name what the node lacks."""
+        return {"gpumem": memory_mib} if await self.peer.minor() >= COUNTS_INIT_CONTAINERS else {}
 
     async def remove(self, *names: str) -> None:
         """Returns once kubelet has let them go."""

@@ -126,7 +126,9 @@ class RealNode:
 
     def start_daemon(self, *flags: str) -> None:
         """`topogpu-device-plugin run`, with the fake driver below it."""
-        (self._folder / "daemon.log").unlink(missing_ok=True)
+        log = self._folder / "daemon.log"
+        if log.exists():
+            log.rename(log.with_name(f"daemon-until-{log.stat().st_mtime_ns}.log"))
         command = self._daemon_command("run", "--metrics-bind-address", "", *flags)
         self.daemon = self.machine.start("daemon", command, self._daemon_environment())
 

@@ -9,7 +9,7 @@ import pytest
 
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
-from tests.node.pods import REPLICAS, Pods, container, decided, pod
+from tests.node.pods import COUNTS_INIT_CONTAINERS, REPLICAS, Pods, container, decided, pod
 from tests.node.real_node import NODE, RealNode
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler, pytest.mark.timeout(300)]
@@ -56,8 +56,8 @@ async def test_init_containers_sidecars_and_containers_get_what_was_decided_for_
     scheduled: Pods, allocation: str
 ) -> None:
     await scheduled.serve("--allocation", allocation)
-    sidecar = container("sidecar", gpumem=500) | {"restartPolicy": "Always"}
-    init = container("init", gpumem=3000, ends=True)
+    sidecar = container("sidecar", **await scheduled.init_memory(500)) | {"restartPolicy": "Always"}
+    init = container("init", ends=True, **await scheduled.init_memory(3000))
     await scheduled.add(pod("staged", container(gpumem=2000), init=(init, sidecar)))
     await scheduled.started("staged")
     await scheduled.check("staged", "init", "sidecar", "main")
@@ -66,11 +66,21 @@ async def test_init_containers_sidecars_and_containers_get_what_was_decided_for_
 @BOTH
 async def test_only_an_init_container_may_ask(scheduled: Pods, allocation: str) -> None:
     await scheduled.serve("--allocation", allocation)
-    await scheduled.add(pod("first", container(gpus=0), init=(container("init", gpumem=700, ends=True),)))
+    init = container("init", ends=True, **await scheduled.init_memory(700))
+    await scheduled.add(pod("first", container(gpus=0), init=(init,)))
     await scheduled.started("first")
     await scheduled.check("first", "init")
     (start,) = await scheduled.starts("first", "main")
     assert start.devices == {}
+
+
+async def test_an_old_kubelet_refuses_limits_of_init_containers_that_its_node_does_not_count(scheduled: Pods) -> None:
+    if await scheduled.peer.minor() >= COUNTS_INIT_CONTAINERS:
+        pytest.skip("kubelets from 1.31 on accept them")
+    await scheduled.serve()
+    await scheduled.add(pod("first", container(gpumem=700), init=(container("init", gpumem=700, ends=True),)))
+    status = await scheduled.failed("first")
+    assert status["reason"] == "OutOfnvidia.com/gpumem"
 
 
 @BOTH

@@ -21,6 +21,7 @@ from scheduler_ext.settings import ListenAddress, ServeSettings
 from simulation.apiserver import EmbeddedApiServer
 
 ANY_PORT = ListenAddress(host="127.0.0.1", port=0)
+API_SECONDS = 1.0
 FAST = ServeSettings(sync_wait_seconds=0.3, bind_deadline_seconds=2.0)
 
 
@@ -83,23 +84,33 @@ class Rig:
 
 @asynccontextmanager
 async def running(
-    *nodes: dict[str, Any], settings: ServeSettings = FAST, synced: bool = True, **changes: Any
+    *nodes: dict[str, Any],
+    settings: ServeSettings = FAST,
+    synced: bool = True,
+    api_seconds: float = API_SECONDS,
+    **changes: Any,
 ) -> AsyncIterator[Rig]:
     async with EmbeddedApiServer() as server:
         for node in nodes:
             server.create(node)
         with_changes = replace(settings, **changes)
-        async with extender_for(server, with_changes, synced=synced) as rig:
+        async with extender_for(server, with_changes, synced=synced, api_seconds=api_seconds) as rig:
             yield rig
 
 
 @asynccontextmanager
 async def extender_for(
-    server: EmbeddedApiServer, settings: ServeSettings, *, synced: bool, lease: LeaseSettings | None = None
+    server: EmbeddedApiServer,
+    settings: ServeSettings,
+    *,
+    synced: bool,
+    lease: LeaseSettings | None = None,
+    api_seconds: float = API_SECONDS,
 ) -> AsyncIterator[Rig]:
+    """`api_seconds` is how long the extender waits for an answer of the API server."""
     kubeconfig = Path("/tmp") / f"tg-kubeconfig-{server.url.rpartition(':')[2]}"
     kubeconfig.write_text(server.kubeconfig())
-    api = await ApiServer.connect(str(kubeconfig), timeout_seconds=1.0)
+    api = await ApiServer.connect(str(kubeconfig), timeout_seconds=api_seconds)
     kubeconfig.unlink()
     try:
         async with (

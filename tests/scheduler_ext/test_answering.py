@@ -1,5 +1,6 @@
 """The verbs beside `/filter` and `/bind`, and what happens to pods that wait, over real HTTP."""
 
+import json
 from typing import Any
 
 from proto.annotations import keys
@@ -47,6 +48,15 @@ async def test_filter_can_return_every_fitting_node_and_the_gpus_are_chosen_at_b
         answer = await rig.filter(late, "a", "nowhere")
         assert answer["FailedNodes"] == {"a": "1/1 CardTimeSlicingExhausted"}
         assert answer["FailedAndUnresolvableNodes"] == {"nowhere": "node unregistered"}
+
+
+async def test_what_was_offered_is_remembered_of_a_pod_with_a_warning_too() -> None:
+    async with running(node_json("a"), node_json("b"), filter_returns=FilterReturns.ALL) as rig:
+        document = pod_json("p")
+        document["metadata"]["annotations"] = {keys.NODE_POLICY: "fullest"}
+        await rig.filter(rig.server.create(document), "a", "b")
+        account = json.loads((await rig.status("/debug/explain?pod=p"))[1])
+        assert account["said"] == "2 nodes fit, kube-scheduler chooses"
 
 
 async def test_prioritize_scores_by_our_order_of_nodes() -> None:

@@ -179,6 +179,22 @@ async def test_a_reservation_lapses_when_no_bind_follows() -> None:
         await eventually(free)
 
 
+async def test_a_caller_that_does_not_wait_for_its_answer_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with EmbeddedApiServer() as server:
+        await server.go_offline()
+        async with extender_for(server, FAST, synced=False) as rig:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(FAST.sync_wait_seconds / 2):
+                    await rig.filter(pod_json("p"), "a")
+
+            async def counted() -> bool:
+                async with rig.http.get(rig.metrics_url + "/metrics") as response:
+                    return 'verb="filter"' in await response.text()
+
+            await eventually(counted)
+            assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
 async def test_events_tell_of_each_reason_once_a_minute() -> None:
     async with running(node_json("a", memory_mib=500)) as rig:
         pod = rig.add_pod("p")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scheduler_ext.settings import ServeSettings
 from tests.daemonset.monitoring.promql import asked
 from tests.metrics_reference import daemon_families, extender_families
 
@@ -88,6 +89,13 @@ def test_bucket_limits_in_rules_are_those_of_the_histograms() -> None:
     limits = {str(limit) for limit in (*daemon._CALL_SECONDS, *extender._SECONDS)}
     used = {limit for _, expression in ASKED for limit in re.findall(r'le="([\d.]+)"', expression)}
     assert used <= limits
+
+
+def test_a_wait_for_a_node_lock_is_told_before_binds_give_it_up() -> None:
+    (limit,) = {
+        limit for _, expression in ASKED for limit in re.findall(r'node_lock_wait_\w+\{le="([\d.]+)"', expression)
+    }
+    assert float(limit) < ServeSettings().lock_wait_seconds
 
 
 @pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")])

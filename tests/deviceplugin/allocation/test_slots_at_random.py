@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from proto.devices import ContainerShares, PodShares
-from tests.deviceplugin.allocation.slot_node import Node, running_node
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import share
 from tests.deviceplugin.registration import until
 
@@ -19,7 +19,7 @@ AT_ONCE = 12
 class Load:
     """Pods that come and go, one container restarted now and then."""
 
-    def __init__(self, node: Node, random: Random) -> None:
+    def __init__(self, node: DaemonRig, random: Random) -> None:
         self.node = node
         self.random = random
         self.gpus = [gpu.uuid for gpu in node.gpus()]
@@ -90,7 +90,7 @@ def given(env: Mapping[str, str]) -> list[tuple[str, int]]:
 
 
 async def test_hundreds_of_containers_get_their_own_over_restarts_of_daemon_and_kubelet() -> None:
-    async with running_node("containerd://2.1.4") as node:
+    async with daemon(runtime_version="containerd://2.1.4") as node:
         load = Load(node, Random(7))
         await load.go(ALLOCATIONS // 3)
         await load.admitted()

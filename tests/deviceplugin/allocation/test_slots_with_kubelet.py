@@ -6,7 +6,7 @@ import pytest
 
 from proto.annotations.keys import NODE_LOCK
 from simulation.kubelet.device_manager import PreStartRefused
-from tests.deviceplugin.allocation.slot_node import Node, is_by_slots, running_node
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import share
 from tests.deviceplugin.registration import until
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.needs_compiler
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Node]:
-    async with running_node("containerd://2.1.4") as node:
+async def node() -> AsyncIterator[DaemonRig]:
+    async with daemon(runtime_version="containerd://2.1.4") as node:
         yield node
 
 
-async def test_pods_of_equal_shape_at_once_each_get_their_own_gpu_without_a_lock(node: Node) -> None:
-    assert is_by_slots(node)
+async def test_pods_of_equal_shape_at_once_each_get_their_own_gpu_without_a_lock(node: DaemonRig) -> None:
+    assert node.is_by_slots()
     uids = {f"p{n}": node.bind_shares(f"p{n}", ((share(node.gpus()[n % 4].uuid, 1000 + n),),)) for n in range(12)}
     await node.runs(*uids)
     for n, uid in enumerate(uids.values()):
@@ -33,7 +33,7 @@ async def test_pods_of_equal_shape_at_once_each_get_their_own_gpu_without_a_lock
     assert NODE_LOCK not in node.annotations()
 
 
-async def test_init_containers_have_their_gpus_and_the_limits_of_whoever_has_their_ids_next(node: Node) -> None:
+async def test_init_containers_have_their_gpus_and_the_limits_of_whoever_has_their_ids_next(node: DaemonRig) -> None:
     gpu, other = (device.uuid for device in node.gpus()[:2])
     shared = node.bind_shares("shared", ((share(gpu, 9000),), (share(gpu, 3000),)), init=1)
     alone = node.bind_shares("alone", ((share(gpu, 500),), (), (share(gpu, 700), share(other, 800))), init=1)
@@ -43,7 +43,7 @@ async def test_init_containers_have_their_gpus_and_the_limits_of_whoever_has_the
     assert node.visible(alone, 2) == f"{gpu},{other}"
 
 
-async def test_a_folder_that_cannot_be_written_and_a_killed_daemon_only_delay_the_container(node: Node) -> None:
+async def test_a_folder_that_cannot_be_written_and_a_killed_daemon_only_delay_the_container(node: DaemonRig) -> None:
     node.cdi.rename(node.cdi.with_name("aside")) if node.cdi.exists() else None
     node.cdi.write_text("in the way")
     uid = node.bind("p", 2)
@@ -52,13 +52,13 @@ async def test_a_folder_that_cannot_be_written_and_a_killed_daemon_only_delay_th
     await node.kill()
     await node.start()
     await until(lambda: node.registrations() == 2, 10)
-    assert is_by_slots(node)
+    assert node.is_by_slots()
     node.cdi.unlink()
     await node.runs("p")
     assert node.visible(uid) == node.gpus()[2].uuid
 
 
-async def test_a_restarted_container_is_proven_again_also_after_a_reboot(node: Node) -> None:
+async def test_a_restarted_container_is_proven_again_also_after_a_reboot(node: DaemonRig) -> None:
     uid = node.bind("p", 1)
     await node.runs("p")
     for spec in node.cdi.iterdir():
@@ -74,7 +74,7 @@ async def test_a_restarted_container_is_proven_again_also_after_a_reboot(node: N
     await until(lambda: any(path.suffix == ".json" for path in node.cdi.iterdir()), 10)
 
 
-async def test_a_restarted_kubelet_is_served_on(node: Node) -> None:
+async def test_a_restarted_kubelet_is_served_on(node: DaemonRig) -> None:
     first = node.bind("first", 0)
     await node.runs("first")
     await node.kubelet.restart()
@@ -86,7 +86,7 @@ async def test_a_restarted_kubelet_is_served_on(node: Node) -> None:
     assert (node.visible(first, 1), node.visible(second)) == (node.gpus()[0].uuid, node.gpus()[3].uuid)
 
 
-async def test_ids_of_a_deleted_pod_serve_the_next(node: Node) -> None:
+async def test_ids_of_a_deleted_pod_serve_the_next(node: DaemonRig) -> None:
     node.bind("p", 0)
     await node.runs("p")
     node.server.delete("pods", "p", namespace="default")

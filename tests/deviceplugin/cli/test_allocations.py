@@ -12,11 +12,11 @@ from deviceplugin.allocation.slots import slot_file
 from deviceplugin.cli import main
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import encode_pod_devices
-from tests.deviceplugin.allocation.slot_node import Node, running_node
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import share
 
 
-async def listing(node: Node, *more: str) -> tuple[int, str]:
+async def listing(node: DaemonRig, *more: str) -> tuple[int, str]:
     """Exit status and output, with the daemon's own options."""
     arguments = ["allocations", *node.options, *more]
     result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
@@ -25,7 +25,7 @@ async def listing(node: Node, *more: str) -> tuple[int, str]:
 
 @pytest.mark.needs_compiler
 async def test_slots_agree_until_a_spec_or_an_annotation_is_tampered_with() -> None:
-    async with running_node("containerd://2.1.4") as node:
+    async with daemon(runtime_version="containerd://2.1.4") as node:
         gpu, other = (device.uuid for device in node.gpus()[:2])
         node.bind_shares("p", ((share(gpu, 9000, 10),), (share(gpu, 3000, 30),), (share(other, 500, 5),)), init=1)
         node.bind("q", 2)
@@ -57,7 +57,7 @@ async def test_slots_agree_until_a_spec_or_an_annotation_is_tampered_with() -> N
 
 @pytest.mark.needs_compiler
 async def test_a_node_without_slots_has_no_column_for_them() -> None:
-    async with running_node() as node:
+    async with daemon() as node:
         node.bind("p", 2)
         await node.runs("p")
         status, text = await listing(node)

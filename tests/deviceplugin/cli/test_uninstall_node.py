@@ -18,7 +18,7 @@ from deviceplugin.container.hook_install import install_hook
 from proto.annotations.keys import DEVICE_CORDON, NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import encode_lock_uid
 from simulation.apiserver import EmbeddedApiServer
-from tests.deviceplugin.allocation.slot_node import Node, running_node
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
 
 pytestmark = pytest.mark.needs_compiler
@@ -32,7 +32,7 @@ LOCK = "2030-01-01T00:00:00Z,ml,train"
 class Life:
     """A node that others have written on too. `host` is where its root is mounted."""
 
-    node: Node
+    node: DaemonRig
     host: Path
     before: dict[str, str] = field(default_factory=dict)
 
@@ -43,8 +43,8 @@ class Life:
         return result.exit_code, result.output.splitlines()
 
     async def stop(self) -> None:
-        self.node.daemon.terminate()
-        assert await self.node.daemon.wait() == 0
+        self.node.process.terminate()
+        assert await self.node.process.wait() == 0
 
     def now(self) -> dict[str, str]:
         return state(self.node.server, self.node.kubelet.root)
@@ -85,7 +85,7 @@ async def life() -> AsyncIterator[Life]:
         (host_tmp / "vgpulock").mkdir()
         (root / "lib").mkdir()
 
-    async with running_node("containerd://2.1.4", before=before) as node:
+    async with daemon(runtime_version="containerd://2.1.4", before=before) as node:
         root = node.kubelet.root
         (root / "lib/libvgpu.so").write_bytes(LIBRARY.read_bytes())
         install_hook(root / "lib", root / "hook", machine=os.uname().machine)

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from contextlib import aclosing
 
 import pytest
@@ -162,6 +163,20 @@ async def test_an_answer_that_is_no_object_is_no_answer(server: Scripted, api: A
         await api.get(NODES, "x")
     with pytest.raises(ApiUnreachable, match="does not answer as an API server"):
         await api.list_page(NODES)
+
+
+async def test_a_deadline_holds_when_the_answer_is_overdue_in_the_same_turn_of_the_loop(server: Scripted) -> None:
+    """As when the machine is busy: by the time anybody looks, both are over."""
+
+    async def never(_: web.Request) -> web.Response:
+        await server.closing.wait()
+        return web.Response()
+
+    server.lists.append(never)
+    async with connected(server, timeout_seconds=0.2) as api:
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 0.2)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(api.get(NODES, "n1"), 0.2)
 
 
 async def test_hanging_up_silence_and_nobody_there_are_told_apart_from_refusals(server: Scripted) -> None:

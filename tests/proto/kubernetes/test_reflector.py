@@ -213,10 +213,10 @@ async def test_watches_that_end_at_once_and_empty_do_not_become_a_storm(server: 
 
 
 async def test_one_unreadable_object_is_left_out_and_the_rest_goes_on(server: Scripted, api: ApiServer) -> None:
-    server.lists.append(page(7, node("a", 1), {"metadata": {"name": "bad"}, "spec": 3}))
+    server.lists.append(page(7, node("a", 1), {"metadata": {"name": "bad"}, "status": 3}))
     server.watches.append(
         stream(
-            event("MODIFIED", {"metadata": {"name": "bad", "resourceVersion": "8"}, "spec": 3}),
+            event("MODIFIED", {"metadata": {"name": "bad", "resourceVersion": "8"}, "status": 3}),
             event("ADDED", node("b", 9)),
             then=drop,
         )

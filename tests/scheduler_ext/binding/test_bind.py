@@ -164,6 +164,17 @@ async def test_a_bind_waits_for_the_lock_no_longer_than_it_may() -> None:
         assert all(problem.endswith("; waited 0.2 s") for problem in problems)
 
 
+async def test_a_bind_that_gave_up_waiting_counts_among_those_that_waited() -> None:
+    async with running(IMMEDIATE, lock_wait_seconds=0.2) as rig:
+        first, second = rig.add_pod("first"), rig.add_pod("second")
+        assert await rig.bind(first, "n") == ""
+        assert (await rig.bind(second, "n")).endswith("; waited 0.2 s")
+        async with rig.http.get(rig.metrics_url + "/metrics") as response:
+            lines = (await response.text()).splitlines()
+        assert "topogpu_node_lock_wait_duration_seconds_count 2.0" in lines
+        assert 'topogpu_node_lock_wait_duration_seconds_bucket{le="0.1"} 1.0' in lines
+
+
 async def test_an_api_server_that_asks_for_patience_is_given_it_and_has_written_nothing() -> None:
     async with running(node_json("n", slots=1), bind_deadline_seconds=0.5) as rig:
         pod, other = rig.add_pod("p"), rig.add_pod("other")

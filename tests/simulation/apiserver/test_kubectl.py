@@ -1,22 +1,24 @@
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from simulation.apiserver import EmbeddedApiServer
+from tests.cluster.binaries import Binaries
 from tests.simulation.apiserver.objects import node, pod
 
-KUBECTL = shutil.which("kubectl") or ""
-pytestmark = pytest.mark.skipif(not KUBECTL, reason="kubectl is not installed")
+pytestmark = pytest.mark.cluster
 
 
 class Kubectl:
-    def __init__(self, server: EmbeddedApiServer, home: Path) -> None:
+    """The one that was built with the real control plane; it must find its way about the embedded API server."""
+
+    def __init__(self, program: str, server: EmbeddedApiServer, home: Path) -> None:
         self.server = server
+        self._program = program
         config = home / "config"
         config.write_text(server.kubeconfig())
         self.environment = {"HOME": str(home), "KUBECONFIG": str(config), "PATH": os.environ["PATH"]}
@@ -24,7 +26,7 @@ class Kubectl:
     async def start(self, *arguments: str) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
-            KUBECTL, *arguments, env=self.environment, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+            self._program, *arguments, env=self.environment, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT
         )
 
     async def __call__(self, *arguments: str, text: str = "") -> str:
@@ -35,9 +37,9 @@ class Kubectl:
 
 
 @pytest.fixture
-async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
+async def kubectl(kubernetes: Binaries, tmp_path: Path) -> AsyncIterator[Kubectl]:
     async with EmbeddedApiServer(longest_grace_seconds=1) as server:
-        yield Kubectl(server, tmp_path)
+        yield Kubectl(kubernetes.path("kubectl"), server, tmp_path)
 
 
 async def test_it_lists_and_prints_objects(kubectl: Kubectl) -> None:

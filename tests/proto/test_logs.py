@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceplugin.cli.logs import set_up_logging
+from proto.logs import set_up_logging
 
+PROGRAM = "deviceplugin"
 OURS, THEIRS = logging.getLogger("deviceplugin.agent"), logging.getLogger("kubernetes.aio.client.rest")
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    root, levels = logging.getLogger(), {name: logging.getLogger(name).level for name in ("deviceplugin", "proto")}
+    root, levels = logging.getLogger(), {name: logging.getLogger(name).level for name in (PROGRAM, "proto")}
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = handlers, level
@@ -20,7 +21,7 @@ def _logging_as_before() -> Iterator[None]:
 
 
 def test_a_json_line_has_time_level_logger_message_and_what_the_caller_adds(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging("json", "info")
+    set_up_logging(PROGRAM, "json", "info")
     OURS.info("served %s", "GPU-1", extra={"pod": "default/train"})
     line = json.loads(capsys.readouterr().err)
     assert len(line.pop("time")) == len("2030-01-01T00:00:00.000Z")
@@ -28,7 +29,7 @@ def test_a_json_line_has_time_level_logger_message_and_what_the_caller_adds(caps
 
 
 def test_an_exception_is_a_field_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging("json", "info")
+    set_up_logging(PROGRAM, "json", "info")
     try:
         raise OSError("gone")
     except OSError:
@@ -42,7 +43,7 @@ def test_an_exception_is_a_field_of_its_line(capsys: pytest.CaptureFixture[str])
 def test_the_level_is_ours_and_libraries_never_log_what_the_api_server_sent(
     log_format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_up_logging(log_format, "debug")
+    set_up_logging(PROGRAM, log_format, "debug")
     OURS.debug("ours")
     THEIRS.debug("response body: a secret")
     THEIRS.warning("theirs")
@@ -52,7 +53,7 @@ def test_the_level_is_ours_and_libraries_never_log_what_the_api_server_sent(
 
 
 def test_less_than_the_level_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging("text", "error")
+    set_up_logging(PROGRAM, "text", "error")
     OURS.warning("ours")
     THEIRS.warning("theirs")
     assert capsys.readouterr().err == ""
@@ -63,7 +64,7 @@ def test_less_than_the_level_is_not_logged(capsys: pytest.CaptureFixture[str]) -
     "message", ["Authorization: Bearer s3cr3t", "https://someone:s3cr3t@proxy:3128 refused", "basic s3cr3t"]
 )
 def test_credentials_are_blanked(log_format: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(log_format, "info")
+    set_up_logging(PROGRAM, log_format, "info")
     OURS.warning("%s", message)
     logged = capsys.readouterr().err
     assert "s3cr3t" not in logged

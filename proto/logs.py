@@ -1,4 +1,4 @@
-"""How this program logs: lines on standard error, for people or for programs, without anybody's credentials."""
+"""How both programs log: lines on standard error, for people or for programs, without anybody's credentials."""
 
 import json
 import logging
@@ -6,18 +6,21 @@ import re
 import sys
 import time
 
-_OURS = ("deviceplugin", "proto")
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _CREDENTIALS = re.compile(r"((?:bearer|basic)\s+)[^\s\"']+|(://[^/\s:@]+:)[^/\s@]+(?=@)", re.IGNORECASE)
 
 
-def set_up_logging(log_format: str, log_level: str) -> None:
-    """`log_level` is ours. Libraries log warnings and worse: their debug lines hold what the API server sent."""
+def set_up_logging(program: str, log_format: str, log_level: str) -> None:
+    """As `text` or `json`. `log_level` is of what the package `program` and this one say.
+
+    Libraries log warnings and worse: their debug lines hold what the API server sent, and among that is the webhook's
+    private key.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if log_format == "json" else _TextLines())
     level = logging.getLevelNamesMapping()[log_level.upper()]
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
-    for name in _OURS:
+    for name in (program, "proto"):
         logging.getLogger(name).setLevel(level)
 
 
@@ -53,4 +56,4 @@ class _JsonLines(logging.Formatter):
         line |= {key: str(value) for key, value in vars(record).items() if key not in _PLAIN}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({key: _without_credentials(value) for key, value in line.items()})
+        return json.dumps({key: _without_credentials(value) for key, value in line.items()}, ensure_ascii=False)

@@ -1,0 +1,27 @@
+"""A ledger of one node `n`, and pods bound to it."""
+
+from proto.annotations import keys
+from proto.devices import DeviceShare, DeviceUUID
+from proto.kubernetes.objects import (
+    Pod,
+)
+from scheduler_ext.cluster.ledger import Ledger
+from tests.scheduler_ext.gpus import container, device, node, pod
+
+
+def share(uuid: str, memory_mib: int = 1000, cores: int = 10) -> DeviceShare:
+    return DeviceShare(uuid=DeviceUUID(uuid), memory_mib=memory_mib, cores=cores)
+
+
+def bound(name: str, text: str, phase: str = "Running") -> Pod:
+    return pod(container(gpu=1), name=name, node_name="n", phase=phase, annotations={keys.DEVICES_ALLOCATED: text})
+
+
+def ledger(gpus: int = 2) -> Ledger:
+    made = Ledger()
+    made.replace_nodes([node("n", [device(number) for number in range(gpus)])])
+    return made
+
+
+def used(made: Ledger, excluding: str = "") -> list[tuple[int, int, int]]:
+    return [(gpu.slots, gpu.memory_mib, gpu.cores) for gpu in made.snapshot(excluding).nodes["n"].gpus]
