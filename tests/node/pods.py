@@ -67,9 +67,9 @@ class Pods:
         _, found = await self.peer.send("GET", self.path)
         return {pod["metadata"]["name"]: pod for pod in found["items"]}
 
-    async def init_memory(self, memory_mib: int) -> dict[str, int]:
+    async def init_memory(self, memory_mib: int) -> int | None:
         """For init containers: kubelets before 1.31 refuse pods whose init containers name what the node lacks."""
-        return {"gpumem": memory_mib} if await self.peer.minor() >= COUNTS_INIT_CONTAINERS else {}
+        return memory_mib if await self.peer.minor() >= COUNTS_INIT_CONTAINERS else None
 
     async def remove(self, *names: str) -> None:
         """Returns once kubelet has let them go."""
@@ -178,9 +178,9 @@ def pod(
     return {"metadata": {"name": name, "annotations": dict(annotations or {})}, "spec": spec}
 
 
-def container(name: str = "main", gpus: int = 1, *, ends: bool = False, **amounts: int) -> JsonObject:
+def container(name: str = "main", gpus: int = 1, *, ends: bool = False, **amounts: int | None) -> JsonObject:
     """`container(gpus=2, gpumem=4000, gpucores=20)`. One that `ends` does so at once."""
-    limits = {f"nvidia.com/{key}": str(value) for key, value in amounts.items()}
+    limits = {f"nvidia.com/{key}": str(value) for key, value in amounts.items() if value is not None}
     if gpus:
         limits[keys.RESOURCE_COUNT] = str(gpus)
     words = [image.PROGRAM, "show", *(["0"] if ends else [])]

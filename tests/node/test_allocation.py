@@ -56,8 +56,8 @@ async def test_init_containers_sidecars_and_containers_get_what_was_decided_for_
     scheduled: Pods, allocation: str
 ) -> None:
     await scheduled.serve("--allocation", allocation)
-    sidecar = container("sidecar", **await scheduled.init_memory(500)) | {"restartPolicy": "Always"}
-    init = container("init", ends=True, **await scheduled.init_memory(3000))
+    sidecar = container("sidecar", gpumem=await scheduled.init_memory(500)) | {"restartPolicy": "Always"}
+    init = container("init", ends=True, gpumem=await scheduled.init_memory(3000))
     await scheduled.add(pod("staged", container(gpumem=2000), init=(init, sidecar)))
     await scheduled.started("staged")
     await scheduled.check("staged", "init", "sidecar", "main")
@@ -66,7 +66,7 @@ async def test_init_containers_sidecars_and_containers_get_what_was_decided_for_
 @BOTH
 async def test_only_an_init_container_may_ask(scheduled: Pods, allocation: str) -> None:
     await scheduled.serve("--allocation", allocation)
-    init = container("init", ends=True, **await scheduled.init_memory(700))
+    init = container("init", ends=True, gpumem=await scheduled.init_memory(700))
     await scheduled.add(pod("first", container(gpus=0), init=(init,)))
     await scheduled.started("first")
     await scheduled.check("first", "init")

@@ -78,7 +78,7 @@ async def test_pods_whose_containers_do_not_run_while_kubelet_restarts_are_admit
 ) -> None:
     """Kubelet lists its pods a second after it serves its socket: by then the daemon must have registered."""
     await scheduled.serve("--allocation", allocation)
-    init = container("init", ends=True, **await scheduled.init_memory(900))
+    init = container("init", ends=True, gpumem=await scheduled.init_memory(900))
     await scheduled.add(
         pod("again", container(gpumem=700, ends=True)), pod("staged", container(gpumem=800), init=(init,))
     )
