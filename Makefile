@@ -33,8 +33,8 @@ $(DOCUMENTS): $(RUNTIME)
 demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 	@$(BIN)/topogpu-sim demo $(ARGS)
 
-test: $(DEVELOPMENT) ## the test suite
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(DEVELOPMENT) ## the test suite, on up to four cores
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go builds once
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3

@@ -6,7 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -75,18 +76,25 @@ def shared_object() -> Path:
     return Path(_ctypes.__file__)
 
 
-async def test_the_extender_is_ready_as_nobody_on_a_read_only_root(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    start = [*confined(tmp_path), *NOBODY, sys.executable]
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """Unlike pytest's own, which lie in folders of their owner's."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        yield path
+
+
+async def test_the_extender_is_ready_as_nobody_on_a_read_only_root(readable: Path) -> None:
+    start = [*confined(readable), *NOBODY, sys.executable]
     if not runs([*start, "-c", "import scheduler_ext"]):
         pytest.skip("this virtual environment lies where only its owner may read it")
     async with EmbeddedApiServer() as server:
-        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig = readable / "kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
         flags = ["--kubeconfig", str(kubeconfig), "--http_bind=127.0.0.1:0", "--metrics-bind-address="]
         command = [*start, "-m", "scheduler_ext", "serve", *flags]
-        process = await ChildProcess.start("extender", command, dict(os.environ), tmp_path / "extender.log")
+        process = await ChildProcess.start("extender", command, dict(os.environ), readable / "extender.log")
         try:
             url = (await process.wait_for_line(r"listening on (http://\S+)", 20))[1]
             async with aiohttp.ClientSession() as http:
