@@ -5,6 +5,7 @@ stay until somebody deletes them for good.
 """
 
 import json
+import random
 import signal
 import socket
 import ssl
@@ -13,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -234,10 +235,12 @@ class ControlPlane:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Below those that the kernel gives to whoever asks for any: nobody gets it before it is listened on."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _status(url: str, tls: ssl.SSLContext | None = None) -> int:
