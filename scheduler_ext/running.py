@@ -66,9 +66,7 @@ async def running_extender(
 
     async def catch_up() -> None:
         """Another replica may have given out since what was promised here."""
-        await binder.finish()
-        for uid in ledger.holdings():
-            ledger.forget(uid)
+        await binder.drop_reservations()
         await watch.list_pods_again()
 
     leadership = Leadership(api=api, settings=lease or LeaseSettings(), catch_up=catch_up, monotonic=time.monotonic)

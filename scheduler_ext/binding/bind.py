@@ -106,12 +106,22 @@ class Binder:
         sent, reservation = self._sent.get(uid), self._ledger.reservation(uid)
         return sent.node if sent and reservation is not None and reservation.node == sent.node else ""
 
+    async def drop_reservations(self) -> None:
+        """Once the binds under way have finished, except those whose Binding the API server may carry out yet."""
+        await self._finish_binds()
+        for uid in self._ledger.holdings():
+            if not self.sent_to(uid):
+                self._ledger.forget(uid)
+
     async def finish(self) -> None:
         """Lets the binds under way finish; each has a deadline of its own. Nothing is settled any more after that."""
-        await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
+        await self._finish_binds()
         for settling in self._settling:
             settling.cancel()
         await asyncio.gather(*self._undoing, *self._settling, return_exceptions=True)
+
+    async def _finish_binds(self) -> None:
+        await asyncio.gather(*(task for _, task in self._under_way.values()), return_exceptions=True)
 
     async def _bind_in_time(self, pod: PodName, args: BindingArgs) -> str:
         uncertain = self.sent_to(args.pod_uid) == args.node

@@ -283,9 +283,7 @@ class Machine(RuleBasedStateMachine):
     def change_the_leader(self) -> None:
         """Taking the lease back, as `running` catches up."""
         if self.other_leads:
-            self.loop.run_until_complete(self.binder.finish())
-            for uid in self.ledger.holdings():
-                self.ledger.forget(uid)
+            self.loop.run_until_complete(self.binder.drop_reservations())
             self.relist()
         self.other_leads = not self.other_leads
 

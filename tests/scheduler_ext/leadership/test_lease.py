@@ -8,7 +8,7 @@ import pytest
 
 from proto.annotations import keys
 from scheduler_ext.leadership.lease import LeaseSettings
-from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json
 
 ELECTED = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
@@ -139,6 +139,29 @@ async def test_no_gpu_is_booked_twice_however_the_lease_moves() -> None:
                 if each["spec"].get("nodeName")
             ]
             assert sorted(held) == ["GPU-n-0"] * 3 + ["GPU-n-1"] * 3
+
+
+async def test_a_leader_that_comes_back_keeps_what_a_binding_without_an_answer_may_still_take() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n"))
+        server.create(node_json("full", slots=1))
+        server.create(lease_json("host-1_a"))
+        impatient = replace(FAST, bind_deadline_seconds=0.3)
+        async with extender_for(server, impatient, synced=True, lease=ELECTED) as rig:
+            await eventually(lambda: leads(rig))
+            sent, other = rig.add_pod("sent"), rig.add_pod("other")
+            assert (await rig.filter(sent, "full"))["NodeNames"] == ["full"]
+            server.inject(Fault(resources=frozenset({"pods"}), subresource="binding", drop="before"))
+            assert "not done within 0.3 s" in await rig.bind(sent, "full")
+            hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
+
+            async def follows() -> bool:
+                return not await leads(rig)
+
+            await eventually(follows)
+            hold(server, "host-1_c", "2030-01-01T00:00:10.000000Z")
+            await eventually(lambda: leads(rig))
+            assert set((await rig.filter(other, "full"))["FailedNodes"] or {}) == {"full"}
 
 
 async def try_to_bind(rig: Rig, pod: dict[str, Any]) -> None:
