@@ -72,11 +72,12 @@ async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
         immediate.bind("first", 0)
         await immediate.runs("first")
         await until(lambda: not immediate.annotation(keys.NODE_LOCK), 10)
-        # A pod whose name another one took meanwhile.
-        immediate.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=422, times=1))
+        # As when another pod took the name meanwhile: the daemon looks whose it is.
+        patch, pods = frozenset({"patch"}), frozenset({"pods"})
+        immediate.server.inject(Fault(verbs=patch, resources=pods, subresource="", name="second", status=422))
         immediate.lock("second")
         immediate.bind("second", 1)
-        await immediate.runs("second")
+        await until(lambda: immediate.said("default/second was served, but its annotations could not be updated"), 10)
         await until(lambda: bool(immediate.events("GPUUnhealthy")), 20)
     async with daemon(runtime_version="containerd://2.1.4") as slots:
         slots.bind("p", 0)
