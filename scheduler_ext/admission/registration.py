@@ -25,13 +25,21 @@ _IGNORED = {"matchExpressions": [{"key": keys.WEBHOOK, "operator": "NotIn", "val
 
 
 def webhook_configuration(
-    name: str, client: Json, settings: AdmissionSettings, excluded_namespaces: Sequence[str] = ()
+    name: str,
+    client: Json,
+    settings: AdmissionSettings,
+    excluded_namespaces: Sequence[str] = (),
+    exempt_namespaces: Sequence[str] = (),
 ) -> Json:
-    """`client` is the clientConfig: a service, or a url; its path is added to a service without one."""
+    """`client` is the clientConfig: a service, or a url; its path is added to a service without one.
+
+    Pods without GPUs in `exempt_namespaces` may see every GPU.
+    """
     if "service" in client:
         client = {**client, "service": {"path": PATH, **client["service"]}}
     gpus = mentions_gpus(settings.requests.names)
     selectors = {"namespaceSelector": _namespaces(excluded_namespaces), "objectSelector": _IGNORED}
+    others = selectors | {"namespaceSelector": _namespaces([*excluded_namespaces, *exempt_namespaces])}
     webhooks = [
         _webhook(GPU_WEBHOOK, client, "Fail", gpus, selectors),
         # Without selectors: a label on one's own pod is no way around it.
@@ -39,9 +47,9 @@ def webhook_configuration(
     ]
     if settings.deny_bypass is not BypassMode.OFF:
         answered = "Fail" if settings.deny_bypass is BypassMode.DENY else "Ignore"
-        webhooks.append(_webhook(BYPASS_WEBHOOK, client, answered, f"!({gpus}) && ({chooses_gpus()})", selectors))
+        webhooks.append(_webhook(BYPASS_WEBHOOK, client, answered, f"!({gpus}) && ({chooses_gpus()})", others))
     if settings.overwrite_env or settings.core_policy is not CorePolicy.DEFAULT:
-        webhooks.append(_webhook(REST_WEBHOOK, client, "Ignore", f"!({gpus})", selectors))
+        webhooks.append(_webhook(REST_WEBHOOK, client, "Ignore", f"!({gpus})", others))
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",

@@ -5,6 +5,8 @@ from typing import Any
 
 from proto.annotations import keys
 from scheduler_ext.admission import bypass
+from scheduler_ext.admission.containers import CORE_POLICY_ENV, VISIBLE_DEVICES_ENV
+from scheduler_ext.admission.settings import CorePolicy
 from tests.cluster.shipped import DAEMON, SCHEDULER, documents
 
 NODE_KEYS = {
@@ -49,7 +51,14 @@ def test_the_policies_know_every_key_that_the_programs_write() -> None:
 
 
 def test_the_policy_refuses_the_variables_that_the_webhook_refuses() -> None:
-    refused = {*bypass.LIMITS, *bypass.LIMIT_PREFIXES, *bypass.NO_DEVICES, "NVIDIA_VISIBLE_DEVICES"}
+    refused = {
+        *bypass.LIMITS,
+        *bypass.LIMIT_PREFIXES,
+        *bypass.NO_DEVICES,
+        VISIBLE_DEVICES_ENV,
+        CORE_POLICY_ENV,
+        CorePolicy.DEFAULT,
+    }
     resources = {value for name, value in vars(keys).items() if name.startswith("RESOURCE_")}
     assert texts(policy("bypass")) == refused | resources
 

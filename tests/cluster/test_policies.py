@@ -22,6 +22,7 @@ from tests.cluster.shipped import (
     apply,
     documents,
     identity,
+    object_path,
     remove,
     told,
 )
@@ -39,6 +40,7 @@ LIFTING = (
     "CUDA_DEVICE_MEMORY_SHARED_CACHE",
     "CUDA_REDIRECT",
     "LD_PRELOAD",
+    "GPU_CORE_UTILIZATION_POLICY",
 )
 NODE_KEYS = (
     keys.NODE_REGISTER,
@@ -153,7 +155,7 @@ async def _until(site: Site, *, refused: bool) -> None:
         )
         return {answer[0] == 422 for answer in answers} == {refused}
 
-    await eventually(told_alike, 30)
+    await eventually(told_alike)
 
 
 def container(name: str = "main", env: dict[str, str] | None = None, **amounts: str) -> dict[str, Any]:
@@ -291,6 +293,57 @@ async def test_the_scheduler_nudges_pods_and_changes_nothing_else_of_them(site: 
     assert told(await site.scheduler.send("PATCH", own, role, MERGE_PATCH)) == (200, "")
 
 
+async def test_a_pods_status_is_all_that_the_scheduler_writes_through_it(site: Site) -> None:
+    """Kubernetes' own role of a kube-scheduler lets it patch `pods/status`, which takes labels and annotations too."""
+    path = f"{await site.pod('p')}/status"
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    status = {"status": {"conditions": [waits], "nominatedNodeName": site.own}}
+    assert told(await site.scheduler.send("PATCH", path, status, MERGE_PATCH)) == (200, "")
+    for metadata, words in (
+        ({"labels": {"app": "another"}}, "the scheduler labels its own pods with their roles, nothing else"),
+        ({"annotations": {keys.DEVICES_ALLOCATED: FORGED}}, "after its Binding the scheduler writes the annotation"),
+        ({"finalizers": ["example.com/held"]}, "the scheduler changes no pod's spec"),
+    ):
+        answer = told(await site.scheduler.send("PATCH", path, {"metadata": metadata}, MERGE_PATCH))
+        assert refused_by("scheduler-pods", answer).startswith(words)
+
+
+async def test_of_the_webhooks_registration_the_scheduler_writes_the_ca_bundle_alone(site: Site) -> None:
+    [registration] = documents("MutatingWebhookConfiguration")
+    harmless = {"matchExpressions": [{"key": "nobody-has-this", "operator": "Exists"}]}
+    registration["webhooks"] = [{**each, "objectSelector": harmless} for each in registration["webhooks"]]
+    await apply(site.peer, [registration])
+    path, first = object_path(registration), "/webhooks/0"
+
+    async def change(key: str, value: object) -> tuple[int, str]:
+        patch = [{"op": "add", "path": f"{first}/{key}", "value": value}]
+        return told(await site.scheduler.send("PATCH", path, patch, "application/json-patch+json"))
+
+    assert await change("clientConfig/caBundle", "MTIz") == (200, "")
+    everything = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}
+    for key, value in {
+        "clientConfig": {"url": "https://example.com/"},
+        "clientConfig/service/name": "another",
+        "rules": [everything],
+        "matchConditions": [{"name": "always", "expression": "true"}],
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": 30,
+        "matchPolicy": "Exact",
+        "reinvocationPolicy": "Never",
+        "sideEffects": "NoneOnDryRun",
+        "admissionReviewVersions": ["v1beta1"],
+        "name": "another.topogpu.io",
+    }.items():
+        assert refused_by("scheduler-webhook", await change(key, value)) == (
+            "of the webhook's registration the scheduler writes the caBundle, nothing else"
+        )
+    answer = await site.scheduler.annotate(path, {"cert-manager.io/inject-ca-from": "another/one"})
+    assert refused_by("scheduler-webhook", answer)
+    await remove(site.peer, [registration])
+
+
 async def test_a_token_that_names_no_node_writes_nothing(site: Site) -> None:
     """Such as one that was asked for by hand, or the secret tokens of old."""
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{DAEMON}/token"
@@ -314,7 +367,7 @@ async def test_only_our_scheduler_binds_the_pods_that_ask_for_it(site: Site) -> 
         return status == 422 and alone in words
 
     await site.peer.create(site.pods, pod_json("probe", schedulerName="topogpu-scheduler"))
-    await eventually(seen, 10)
+    await eventually(seen)
     legacy = f"/api/v1/namespaces/{site.namespace}/bindings"
     for path in (f"{site.pods}/ours/binding", legacy):
         answer = told(await site.stranger.send("POST", path, binding("ours", site.own)))

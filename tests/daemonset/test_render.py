@@ -115,6 +115,16 @@ def test_an_image_by_digest() -> None:
     rendered = render.render("", "--set", f"image.repository=example.com/topogpu,image.tag=v1,image.digest={digest}")
     image = container(rendered, "topogpu-scheduler/extender").spec["image"]
     assert image == f"example.com/topogpu:v1@{digest}"
+    hook = render.render("hami-core", "--set", f"hamiCore.image.tag=,hamiCore.image.digest={digest}")
+    image = container(hook, "topogpu-device-plugin/hami-core").spec["image"]
+    assert image == f"docker.io/projecthami/hami@{digest}"
+
+
+@pytest.mark.usefixtures("chart")
+def test_names_of_an_identity_provider_are_texts_in_the_policies_whatever_is_in_them() -> None:
+    rendered = render.render("", "--set-json", json.dumps({"policies": {"trustedGroups": ["CORP\\ops", 'o\'b "x"']}}))
+    conditions = one(rendered, "ValidatingAdmissionPolicy", "topogpu-bindings")["spec"]["matchConditions"]
+    assert conditions[1]["expression"].endswith(r"""exists(g, g in ['CORP\\ops', 'o\'b "x"'])""")
 
 
 @pytest.mark.usefixtures("chart")
@@ -136,6 +146,8 @@ def test_an_image_by_digest() -> None:
         ("webhook.denyBypass=maybe", "/webhook/denyBypass"),
         ("monitoring.interval=often", "/monitoring/interval"),
         ("policies.validationActions={Refuse}", "/policies/validationActions"),
+        ("policies.validationActions={Deny,Warn}", "/policies/validationActions"),
+        ("hamiCore.image.tag=", "/hamiCore/image/tag"),
     ],
 )
 def test_a_mistake_in_the_values_is_told_with_its_place(setting: str, complaint: str) -> None:

@@ -128,6 +128,16 @@ def test_excluded_namespaces_and_the_ignore_label_are_no_way_around_stripping() 
     assert "namespaceSelector" not in owned
 
 
+def test_pods_without_gpus_may_see_every_gpu_where_monitoring_runs() -> None:
+    settings = AdmissionSettings(overwrite_env=True)
+    webhooks = webhook_configuration("w", SERVICE, settings, ["a"], ["gpu-operator"])["webhooks"]
+    gpus, _, *others = [webhook.get("namespaceSelector") for webhook in webhooks]
+    ignored = {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
+    by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn"}
+    assert gpus == {"matchExpressions": [ignored, {**by_name, "values": ["a"]}]}
+    assert others == [{"matchExpressions": [ignored, {**by_name, "values": ["a", "gpu-operator"]}]}] * 2
+
+
 def test_a_url_stands_as_it_is_and_a_service_gets_the_path() -> None:
     by_url = webhook_configuration("w", {"url": "https://127.0.0.1:1/webhook"}, AdmissionSettings())
     assert by_url["webhooks"][0]["clientConfig"] == {"url": "https://127.0.0.1:1/webhook"}

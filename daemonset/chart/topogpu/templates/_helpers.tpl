@@ -18,7 +18,7 @@ hami.io/webhook: ignore
 
 {{/* Image reference: include "topogpu.image" (dict "image" .Values.image "tag" .Chart.AppVersion) */}}
 {{- define "topogpu.image" -}}
-{{ .image.repository }}:{{ .image.tag | default .tag }}{{ with .image.digest }}@{{ . }}{{ end }}
+{{ .image.repository }}{{ with .image.tag | default .tag }}:{{ . }}{{ end }}{{ with .image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{/* The cluster's version as an image tag: what a distribution adds behind it names no image. */}}

@@ -15,14 +15,19 @@ system:serviceaccount:{{ .Release.Namespace }}:topogpu-scheduler
 {{/* matchConditions that leave out whom the cluster trusts: include "topogpu.strangers" (dict "context" . "users" (list ...)) */}}
 {{- define "topogpu.strangers" -}}
 - name: not-trusted-user
-  expression: "!(request.userInfo.username in {{ include "topogpu.cel" (concat .users .context.Values.policies.trustedUsers) }})"
+  expression: {{ printf "!(request.userInfo.username in %s)" (include "topogpu.cel" (concat .users .context.Values.policies.trustedUsers)) | quote }}
 - name: not-trusted-group
-  expression: "!has(request.userInfo.groups) || !request.userInfo.groups.exists(g, g in {{ include "topogpu.cel" .context.Values.policies.trustedGroups }})"
+  expression: {{ printf "!has(request.userInfo.groups) || !request.userInfo.groups.exists(g, g in %s)" (include "topogpu.cel" .context.Values.policies.trustedGroups) | quote }}
 {{- end }}
 
-{{/* A CEL list of texts. */}}
+{{/* A CEL list of texts. Names of users and groups are an identity provider's: a backslash or an apostrophe may be in them. */}}
 {{- define "topogpu.cel" -}}
-[{{ range $index, $text := . }}{{ if $index }}, {{ end }}'{{ $text }}'{{ end }}]
+[{{ range $index, $text := . }}{{ if $index }}, {{ end }}'{{ $text | replace `\` `\\` | replace `'` `\'` }}'{{ end }}]
+{{- end }}
+
+{{/* Namespaces whose pods without GPUs of their own may see every GPU: a JSON list. */}}
+{{- define "topogpu.exemptNamespaces" -}}
+{{ append (.Values.policies.bypass.exemptNamespaces | default list) .Release.Namespace | uniq | toJson }}
 {{- end }}
 
 {{/* The binding that puts a policy into force: include "topogpu.policyBinding" (dict "context" . "name" "topogpu-...") */}}
