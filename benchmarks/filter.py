@@ -12,9 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -92,7 +92,8 @@ class Measured:
 @click.option("--nodes", default="100,1000,5000", show_default=True, help="Sizes of the cluster.")
 @click.option("--pods", default="0,4,32", show_default=True, help="Running pods on each node.")
 @click.option("--clients", default="1,4", show_default=True, help="Requests under way at the same time.")
-@click.option("--requests", default=400, show_default=True, help="Requests of each series.")
+@click.option("--requests", type=click.IntRange(min=ROUNDS), default=400, show_default=True,
+              help="Requests of each series.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="100 and 1000 nodes, 4 pods a node, 150 requests.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the p50 of one client at 4 pods a node here.")
 def main(*, nodes: str, pods: str, clients: str, requests: int, quick: bool, svg: Path | None) -> None:
@@ -193,14 +194,9 @@ class _Series:
         batch, pause, before = list(islice(self._bodies, requests)), 0.0, _cpu(self._process)
         if self._clients == 1:
             pause = PAUSE_SECONDS
-        threads = [
-            threading.Thread(target=_client, args=(self._url, batch[n :: self._clients], pause, self._times))
-            for n in range(self._clients)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(self._clients) as clients:
+            shares = [batch[n :: self._clients] for n in range(self._clients)]
+            list(clients.map(lambda share: _client(self._url, share, pause, self._times), shares))
         self._cpu_seconds += _cpu(self._process) - before
 
     def row(self) -> Row:
@@ -250,14 +246,21 @@ def _client(url: str, asked: Sequence[bytes], pause_seconds: float, times: list[
 def _read_answer(connection: socket.socket) -> None:
     answer = b""
     while b"\r\n\r\n" not in answer:
-        answer += connection.recv(1 << 20)
+        answer += _received(connection)
     head, _, body = answer.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise click.ClickException(f"the extender answered {answer.decode(errors='replace')}")
     lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
     missing = int(lengths[0].partition(b":")[2]) - len(body)
     while missing > 0:
-        missing -= len(connection.recv(1 << 20))
+        missing -= len(_received(connection))
+
+
+def _received(connection: socket.socket) -> bytes:
+    found = connection.recv(1 << 20)
+    if not found:
+        raise click.ClickException("the extender closed the connection in the middle of an answer")
+    return found
 
 
 @contextmanager

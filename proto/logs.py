@@ -7,6 +7,7 @@ import sys
 import time
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _CREDENTIALS = re.compile(r"((?:bearer|basic)\s+)[^\s\"']+|(://[^/\s:@]+:)[^/\s@]+(?=@)", re.IGNORECASE)
 
 
@@ -31,6 +32,10 @@ def _without_credentials(text: str) -> str:
 class _TextLines(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """One line, whatever is quoted in it: a pod that is not created yet may be called anything."""
+        return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
         return _without_credentials(super().format(record))

@@ -66,11 +66,16 @@ class Answering:
         """Waits until decisions can be taken here; after a while one sentence why they cannot, else empty."""
         seconds = self._settings.sync_wait_seconds
         until = self._monotonic() + seconds
-        if not await self._leadership.wait(seconds):
-            return self._leadership.problem()
-        if not await self._watch.wait_until_synced(max(until - self._monotonic(), 0)):
-            return f"not ready: the API server has not listed {', '.join(self._watch.missing())} yet"
-        return ""
+        if await self._leadership.wait(seconds):
+            await self._watch.wait_until_synced(max(until - self._monotonic(), 0))
+        return self.problem()
+
+    def problem(self) -> str:
+        """One sentence why no decision can be taken here now; empty when one can."""
+        problem = self._leadership.problem()
+        if not problem and (missing := self._watch.missing()):
+            return f"not ready: the API server has not listed {', '.join(missing)} yet"
+        return problem
 
     async def filter(self, args: ExtenderArgs) -> Filtered:
         wanted = request_of(args.pod, self._requests)

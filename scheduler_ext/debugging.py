@@ -35,7 +35,7 @@ class Debugging:
         problem: Callable[[], str],
         now: Callable[[], datetime],
     ) -> None:
-        """`problem` says why this replica does not decide, if it does not."""
+        """`problem` says why nothing can be decided here now, if so."""
         self._api = api
         self._ledger = ledger
         self._journal = journal
@@ -61,7 +61,7 @@ class Debugging:
             account,
             pod,
             request,
-            unreadable or self._problem(),
+            unreadable if request is None else self._problem(),
             snapshot,
             self._journal.find(pod_key(pod)),
             now=self._now().timestamp(),

@@ -27,6 +27,9 @@ _NUMBERS = {
     "memoryFactor": "memory_factor",
 }
 _SWITCHES = {"overwriteEnv": "overwrite_env"}
+_KNOWN = _TEXTS | _NUMBERS | _SWITCHES
+KEYS = {parameter: key for key, parameter in _KNOWN.items()}
+"""Of the file, by the name of the flag's parameter."""
 _OF_THE_NODE = frozenset(
     {
         "deviceSplitCount",
@@ -66,11 +69,10 @@ def read_device_config(text: str, file: str) -> DeviceConfig:
     defaults: dict[str, str | int | bool] = {}
     warnings: list[str] = []
     for key, value in section.items():
-        known = _TEXTS | _NUMBERS | _SWITCHES
-        if key in known and value is not None:
-            defaults[known[key]] = _checked(key, value, f"{file}: nvidia.{key}")
-        elif key not in known and key not in _OF_THE_NODE:
-            close = get_close_matches(str(key), [*known, *_OF_THE_NODE], n=1)
+        if key in _KNOWN and value is not None:
+            defaults[_KNOWN[key]] = _checked(key, value, f"{file}: nvidia.{key}")
+        elif key not in _KNOWN and key not in _OF_THE_NODE:
+            close = get_close_matches(str(key), [*_KNOWN, *_OF_THE_NODE], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             warnings.append(f"{file}: nvidia.{key} is known neither to HAMi nor here{hint}")
     return DeviceConfig(defaults=_without_zeros(defaults), warnings=tuple(warnings))

@@ -57,7 +57,9 @@ class Extender:
         metrics: Metrics,
         settings: ServeSettings,
         monotonic: Callable[[], float],
+        certified: Callable[[], bool],
     ) -> None:
+        """`certified` says whether the webhook, if there is one, has a certificate to show."""
         self._answering = answering
         self._watch = watch
         self._leadership = leadership
@@ -67,9 +69,11 @@ class Extender:
         self._metrics = metrics
         self._settings = settings
         self._monotonic = monotonic
+        self._certified = certified
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[_bad_requests])
+        application.on_shutdown.append(self._finish_binds)
         application.add_routes(
             [
                 web.post("/filter", self._filter),
@@ -150,6 +154,10 @@ class Extender:
         self._trace("bind", began, pod, problem or f"bound to node {args.node}")
         return _json(encode_binding_result(BindingResult(problem)))
 
+    async def _finish_binds(self, _: web.Application) -> None:
+        """kube-scheduler is told how its binds ended before its connections are closed."""
+        await self._binder.finish()
+
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response()
 
@@ -161,6 +169,8 @@ class Extender:
         missing = self._watch.missing()
         if missing:
             return web.Response(status=503, text=f"waiting for the first list of {', '.join(missing)}\n")
+        if not self._certified():
+            return web.Response(status=503, text="the webhook has no certificate yet; the log says why\n")
         return web.Response()
 
     async def _snapshot(self, request: web.Request) -> web.Response:

@@ -4,7 +4,7 @@ Names and labels are those that HAMi's scheduler writes with its own flag `--leg
 of Project-HAMi/HAMi).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
@@ -42,13 +42,12 @@ _LEGACY: Mapping[str, tuple[str, Mapping[str, str]]] = {
 """Name, and the labels it keeps, by those of now."""
 
 
-def legacy(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Those of `families` that had another name."""
-    for family in families:
-        if family.name in _LEGACY:
-            name, labels = _LEGACY[family.name]
-            renamed = GaugeMetricFamily(name, family.documentation)
-            for sample in family.samples:
-                kept = {labels[label]: value for label, value in sample.labels.items() if label in labels}
-                renamed.add_sample(name, kept, sample.value)
-            yield renamed
+def legacy(family: Metric) -> Iterator[Metric]:
+    """It once more, if it had another name."""
+    if family.name in _LEGACY:
+        name, labels = _LEGACY[family.name]
+        renamed = GaugeMetricFamily(name, family.documentation)
+        for sample in family.samples:
+            kept = {labels[label]: value for label, value in sample.labels.items() if label in labels}
+            renamed.add_sample(name, kept, sample.value)
+        yield renamed

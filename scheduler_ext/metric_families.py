@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
@@ -52,11 +53,12 @@ class Seen:
 
 
 def families(seen: Seen) -> Iterator[Metric]:
-    hamis = (*_gpus(seen), _mig_instances(seen), *_quotas(seen), *_vgpus(seen))
+    """Each is made when it is asked for: those of a large cluster are not all in memory at once."""
     yield _build()
-    yield from hamis
-    if seen.legacy_names:
-        yield from legacy(hamis)
+    for family in chain(_gpus(seen), _mig_instances(seen), _quotas(seen), _vgpus(seen)):
+        yield family
+        if seen.legacy_names:
+            yield from legacy(family)
     yield from _state(seen)
 
 
@@ -70,8 +72,8 @@ def _build() -> Metric:
 def _gpus(seen: Seen) -> Iterator[Metric]:
     gpus = [(node, gpu) for node, usage in sorted(seen.snapshot.nodes.items()) for gpu in usage.gpus]
     plain = [(_labels(node, gpu), gpu) for node, gpu in gpus]
-    with_cores = [(_labels(node, gpu, str(gpu.cores)), gpu) for node, gpu in gpus]
-    overview = [(_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu) for node, gpu in gpus]
+    with_cores = ((_labels(node, gpu, str(gpu.cores)), gpu) for node, gpu in gpus)
+    overview = ((_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu) for node, gpu in gpus)
     yield _hami(
         "hami_gpu_memory_limit_bytes",
         "Memory of the GPU that can be given out.",
@@ -116,7 +118,7 @@ def _gpus(seen: Seen) -> Iterator[Metric]:
     )
 
 
-def _mig_instances(seen: Seen) -> Metric:
+def _mig_instances(seen: Seen) -> Iterator[Metric]:
     """Those that exist: a daemon that makes instances writes their names on the pod."""
     index = {
         (node, gpu.device.uuid): str(gpu.device.index)
@@ -128,7 +130,7 @@ def _mig_instances(seen: Seen) -> Metric:
         for holding in seen.holdings.values()
         for allocation in holding.instances
     )
-    return _hami("hami_node_gpu_mig_instance_info", "1 for each MIG instance that serves a pod.", _MIG, rows)
+    yield _hami("hami_node_gpu_mig_instance_info", "1 for each MIG instance that serves a pod.", _MIG, rows)
 
 
 def _instance(allocation: MigAllocation) -> tuple[str, ...]:

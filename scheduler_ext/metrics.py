@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter as Counted
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
@@ -105,7 +105,7 @@ class Metrics:
 
     def exposition(self, seen: Seen) -> bytes:
         """The page Prometheus scrapes. Takes its time on a large cluster, and may be called on another thread."""
-        return generate_latest(_Page(lambda: self._families(seen)))
+        return b"".join(generate_latest(_Page(family)) for family in self._families(seen))
 
     def _families(self, seen: Seen) -> Iterator[Metric]:
         yield from families(seen)
@@ -113,8 +113,10 @@ class Metrics:
 
 
 class _Page(Collector):
-    def __init__(self, collected: Callable[[], Iterator[Metric]]) -> None:
-        self._collected = collected
+    """Of one family: the texts of all of them as the library keeps them are several times the page."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        return self._collected()
+        yield self._family

@@ -16,6 +16,7 @@ class MetricsServer:
         self._metrics = metrics
         self._look = look
         self._probes = probes
+        self._writing: asyncio.Task[bytes] | None = None
 
     def application(self) -> web.Application:
         application = web.Application()
@@ -23,5 +24,12 @@ class MetricsServer:
         return application
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        page = await asyncio.to_thread(self._metrics.exposition, self._look())
+        """Who asks while a page is written gets that one: on a large cluster each takes seconds and tens of MiB."""
+        if self._writing is None:
+            self._writing = asyncio.create_task(asyncio.to_thread(self._metrics.exposition, self._look()))
+            self._writing.add_done_callback(self._written)
+        page = await asyncio.shield(self._writing)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
+    def _written(self, _: asyncio.Task[bytes]) -> None:
+        self._writing = None

@@ -14,6 +14,7 @@ from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.ranking import Shape
 from scheduler_ext.scheduling.waiting import WaitingPod, WaitingPods
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,11 @@ SETTLING_SECONDS = 0.2
 LOOK_SECONDS = 5.0
 """While pods wait, room is looked for this often even if nothing happened."""
 MOST_LOOKED_AT = 20
+"""At a time; pods that ask for the same are looked at once, as each look may go over all nodes."""
 MOST_NUDGED = 5
 """At a time; whoever of them does not take the room leaves it to the next."""
+BREATH = 100
+"""Between so many waiting pods others get their answers."""
 
 
 class Nudger:
@@ -52,6 +56,8 @@ class Nudger:
         self._now = now
         self._monotonic = monotonic
         self._freed = asyncio.Event()
+        self._in_vain: set[Shape] = set()
+        """What was looked at last time without finding room, if there was more to look at."""
 
     def freed(self) -> None:
         """There may be room now."""
@@ -62,6 +68,7 @@ class Nudger:
         while True:
             await self._sleep()
             self._freed.clear()
+            self._waiting.drop_forgotten(self._monotonic())
             if self._leads():
                 await self._nudge()
 
@@ -75,9 +82,22 @@ class Nudger:
 
     async def _nudge(self) -> None:
         self._ledger.expire(self._monotonic())
-        left = MOST_NUDGED
-        for pod in self._waiting.due(self._monotonic(), MOST_LOOKED_AT):
-            if self._candidates.has_room(pod.request):
+        in_vain, self._in_vain = self._in_vain, set()
+        looks, left = MOST_LOOKED_AT, MOST_NUDGED
+        for number, pod in enumerate(self._waiting.due(self._monotonic())):
+            if number % BREATH == 0:
+                await asyncio.sleep(0)
+            shape = self._candidates.shape(pod.request)
+            if shape in in_vain:
+                continue
+            if not looks:
+                # Pods that fit nowhere must not keep those behind them waiting: the next time begins here.
+                self._in_vain = in_vain
+                return
+            looks -= 1
+            if not self._candidates.has_room(shape):
+                in_vain.add(shape)
+            else:
                 await self._touch(pod)
                 left -= 1
             if not left:

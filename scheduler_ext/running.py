@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
 
 
+class PartFailed(Exception):
+    """A watch, or whatever else must go on, has failed; the message is one sentence."""
+
+
 class PortTaken(Exception):
     """The address cannot be listened on; the message is one sentence."""
 
@@ -52,13 +56,19 @@ class Applications:
     metrics: web.Application
     webhook: Callable[[AdmissionSettings], web.Application]
     """For the API server: it holds quotas by what pods are decided by now."""
+    failed: asyncio.Event
+    """Set when a watch, or whatever else must go on, has failed: what is answered from then on would grow old."""
 
 
 @asynccontextmanager
 async def running_extender(
-    api: ApiServer, settings: ServeSettings, requests: RequestSettings, lease: LeaseSettings | None = None
+    api: ApiServer,
+    settings: ServeSettings,
+    requests: RequestSettings,
+    lease: LeaseSettings | None = None,
+    certified: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Applications]:
-    """The extender at work; on the way out binds under way are finished."""
+    """The extender at work; on the way out binds under way are finished. `certified` is asked for `/readyz`."""
     ledger, view = Ledger(requests), View(requests.names)
     candidates = Candidates(ledger)
     waiting, journal, metrics = WaitingPods(), Journal(), Metrics()
@@ -116,7 +126,7 @@ async def running_extender(
         monotonic=time.monotonic,
     )
     debugging = Debugging(
-        api=api, ledger=ledger, journal=journal, requests=requests, problem=leadership.problem, now=now
+        api=api, ledger=ledger, journal=journal, requests=requests, problem=answering.problem, now=now
     )
     extender = Extender(
         answering=answering,
@@ -128,6 +138,7 @@ async def running_extender(
         metrics=metrics,
         settings=settings,
         monotonic=time.monotonic,
+        certified=certified,
     )
 
     def look() -> Seen:
@@ -148,14 +159,22 @@ async def running_extender(
         answers = Webhook(settings=admission, quota_of=ledger.quota, metrics=metrics, monotonic=time.monotonic)
         return answers.application()
 
+    failed = asyncio.Event()
+
+    def report_failure(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a part of the extender has failed", exc_info=task.exception())
+            failed.set()
+
     tasks = [asyncio.create_task(work) for work in (watch.run(), events.run(), leadership.run(), nudger.run())]
     for task in tasks:
-        task.add_done_callback(_report_end)
+        task.add_done_callback(report_failure)
     try:
         yield Applications(
             verbs=extender.application(),
             metrics=MetricsServer(metrics, look, extender.probes()).application(),
             webhook=webhook,
+            failed=failed,
         )
     finally:
         await binder.finish()
@@ -178,15 +197,10 @@ async def listening(
             # asyncio wraps the system's words in its own; a failed name look-up has no positive number.
             known = error.errno is not None and error.errno > 0
             reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
-            where = f"{address.host}:{address.port}"
+            where = f"{address.host or ''}:{address.port}"
             raise PortTaken(f"Cannot listen on {where}: {reason}; choose another {flag}.") from error
         scheme, host = "https" if tls is not None else "http", f"[{host}]" if ":" in host else host
         yield f"{scheme}://{host}:{number}"
-
-
-def _report_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a background task has ended; restart the extender", exc_info=task.exception())
 
 
 def now() -> datetime:

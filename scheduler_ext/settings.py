@@ -9,6 +9,7 @@ _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-
 _SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 _RESOURCE = re.compile(_SUBDOMAIN + r"/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_SECONDS = 366 * 24 * 3600.0
 
 DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
 
@@ -25,9 +26,10 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAddress:
-    """Where the extender's verbs are served. Port 0 lets the system choose."""
+    """Where something is served. Port 0 lets the system choose."""
 
-    host: str
+    host: str | None
+    """None is every address, of IPv4 and of IPv6."""
     port: int
 
 
@@ -73,7 +75,7 @@ def parse_listen_address(text: str) -> ListenAddress:
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise SettingsError(f"{text!r} is not an address to listen on; write host:port, for example 127.0.0.1:8080")
-    return ListenAddress(host=host.removeprefix("[").removesuffix("]") or "0.0.0.0", port=int(port))
+    return ListenAddress(host=host.removeprefix("[").removesuffix("]") or None, port=int(port))
 
 
 def checked_name(text: str, flag: str) -> str:
@@ -109,4 +111,6 @@ def parse_duration(text: str, *, may_be_zero: bool = False) -> float:
     seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
     if seconds <= 0 and not may_be_zero:
         raise SettingsError(f"{text!r} is not a duration above zero")
+    if seconds > _LONGEST_SECONDS:
+        raise SettingsError(f"{text!r} is longer than a year; write for example 5m, 90s or 1m30s")
     return seconds

@@ -96,7 +96,7 @@ def _row(family: Family) -> str:
 
 def _schedulers(name: str) -> str:
     """The name before 2.9 of HAMi's scheduler, empty if there was none."""
-    return next((family.name for family in legacy([GaugeMetricFamily(name, "")])), "")
+    return next((family.name for family in legacy(GaugeMetricFamily(name, ""))), "")
 
 
 if __name__ == "__main__":

@@ -125,7 +125,11 @@ class Node(Object):
 
 
 class ResourceQuotaSpec(Object):
+    """`scopes` and `scope_selector` limit the quota to some of the namespace's pods."""
+
     hard: dict[str, str | int | float] = {}
+    scopes: list[str] = []
+    scope_selector: dict[str, Any] | None = None
 
 
 class ResourceQuota(Object):

@@ -11,7 +11,7 @@ from scheduler_ext.requests import GpuRequest, RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.nodes import Preference
-from scheduler_ext.scheduling.preempt import Holder, victims
+from scheduler_ext.scheduling.preempt import Holder, by_importance, victims
 from scheduler_ext.scheduling.priorities import preferences, priorities
 
 
@@ -52,8 +52,7 @@ def preempt(
     # A node without victims would be an error to kube-scheduler (callExtenders of its preemption framework).
     if not chosen:
         return None
-    added = sorted(chosen - frozenset(proposed.uids))
-    return replace(proposed, uids=(*proposed.uids, *added))
+    return replace(proposed, uids=by_importance(proposed.uids, chosen, holders))
 
 
 def _simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> Decision:

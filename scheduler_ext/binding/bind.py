@@ -104,7 +104,13 @@ class Binder:
         """The node to which the pod may be bound by now though the watch has not shown it; empty for any other pod."""
         self._ledger.expire(self._monotonic())
         sent, reservation = self._sent.get(uid), self._ledger.reservation(uid)
-        return sent.node if sent and reservation is not None and reservation.node == sent.node else ""
+        if sent is None:
+            return ""
+        if reservation is not None and reservation.node == sent.node:
+            return sent.node
+        # What it sent is settled; the next reservation, though for the same node, is none of its business.
+        del self._sent[uid]
+        return ""
 
     async def drop_reservations(self) -> None:
         """Once the binds under way have finished, except those whose Binding the API server may carry out yet."""

@@ -15,6 +15,8 @@ from scheduler_ext.binding.view import NodeFacts, View, node_facts, owner_state,
 log = logging.getLogger(__name__)
 
 RELEASE_ATTEMPTS = 5
+GATHERING_SECONDS = 0.05
+"""From a change anywhere until a waiting bind looks again: many may wait, and most changes concern none of them."""
 
 
 class NodeUnknown(Exception):
@@ -134,5 +136,6 @@ class NodeLocks:
         try:
             async with asyncio.timeout(max((until - self._now()).total_seconds(), 0.01)):
                 await changed.wait()
+                await asyncio.sleep(GATHERING_SECONDS)
         except TimeoutError:
             pass

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from proto.annotations import keys
-from scheduler_ext.device_config import DeviceConfigError, read_device_config
+from scheduler_ext.device_config import KEYS, DeviceConfigError, read_device_config
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, ResourceNames
 from scheduler_ext.settings import SettingsError, checked_resource
@@ -85,7 +85,22 @@ def _read_device_config(context: click.Context, _: click.Parameter, file: str | 
         raise click.ClickException(f"{file}: cannot be read: {reason}") from error
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
+    for option in context.command.params:
+        if option.name in config.defaults:
+            _check_default(context, option, config.defaults[option.name], f"{file}: nvidia.{KEYS[option.name]}")
     context.default_map = {**(context.default_map or {}), **config.defaults}
+
+
+def _check_default(context: click.Context, option: click.Parameter, value: object, where: str) -> None:
+    """What would be blamed on a flag that nobody gave is said of the file."""
+    try:
+        option.type_cast_value(context, value)
+        if option.name is not None and option.name.startswith("resource_"):
+            checked_resource(str(value), where)
+    except click.BadParameter as error:
+        raise click.ClickException(f"{where}: {error.message}") from error
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _name_option(flag: str, default: str, counted: str) -> Callable[[Command], Command]:

@@ -5,13 +5,14 @@ import logging
 import os
 import signal
 import socket
+import sys
 from contextlib import AsyncExitStack
 
 import click
 
 from proto.kubernetes.client import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
-from scheduler_ext.certificates.tls import UnusableKeyPair
+from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair
 from scheduler_ext.cli.api_server import ApiSettings, api_options
 from scheduler_ext.cli.logs import log_options
 from scheduler_ext.cli.options import request_options, switch
@@ -19,7 +20,7 @@ from scheduler_ext.cli.webhook import WebhookSettings, serving_webhook, webhook_
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.policies import alias_warnings
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import PortTaken, listening, running_extender
+from scheduler_ext.running import PartFailed, PortTaken, listening, running_extender
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
     LONGEST_LOCK_WAIT_SECONDS,
@@ -37,6 +38,10 @@ from scheduler_ext.settings import (
 log = logging.getLogger(__name__)
 
 _METRICS_FLAG = "--metrics-bind-address"
+_SWITCH_SECONDS = 0.0005
+"""So soon the thread that writes metrics or an explanation lets kube-scheduler be answered; Python's own 5 ms are more
+than an answer takes.
+"""
 
 
 @click.command()
@@ -45,7 +50,11 @@ _METRICS_FLAG = "--metrics-bind-address"
 @click.option(_METRICS_FLAG, default=":9395", show_default=True,
               help="Where Prometheus finds /metrics, and kubelet /healthz and /readyz; empty serves none.")  # fmt: skip
 @api_options
-@click.option("--scheduler-name", default="", help="Source of our events; topogpu-scheduler when empty.")
+@click.option(
+    "--scheduler-name",
+    default="",
+    help="schedulerName of GPU pods, and source of our events; topogpu-scheduler when empty.",
+)
 @click.option("--filter-returns", type=click.Choice([each.value for each in FilterReturns]), default="one",
               show_default=True, help="The best node, its GPUs reserved; or every node that fits, for kube-scheduler "
               "to score with /prioritize, and the GPUs chosen at /bind.")  # fmt: skip
@@ -114,7 +123,7 @@ def serve(
             webhook=webhook,
         )
         asyncio.run(serving)
-    except (SettingsError, ApiServerUnconfigured, PortTaken, UnusableKeyPair) as error:
+    except (SettingsError, ApiServerUnconfigured, PortTaken, UnusableKeyPair, PartFailed) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -158,20 +167,31 @@ async def _serve(
     lease: LeaseSettings,
     webhook: WebhookSettings,
 ) -> None:
+    sys.setswitchinterval(_SWITCH_SECONDS)
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     client = await api.connect()
+    tls = ServingTls()
+
+    def certified() -> bool:
+        return webhook.certificate is None or tls.ready
+
     async with AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
-        applications = await stack.enter_async_context(running_extender(client, settings, requests, lease))
+        applications = await stack.enter_async_context(running_extender(client, settings, requests, lease, certified))
         if metrics is not None:
             url = await stack.enter_async_context(listening(applications.metrics, metrics, _METRICS_FLAG))
             log.info("metrics are served on %s/metrics", url)
-        url = await stack.enter_async_context(serving_webhook(client, webhook, applications))
+        url = await stack.enter_async_context(serving_webhook(client, webhook, applications, tls))
         if url:
             log.info("the webhook is served on %s%s", url, PATH)
         url = await stack.enter_async_context(listening(applications.verbs, verbs, "--http_bind"))
         click.echo(f"listening on {url}")
-        await stop.wait()
+        ends = [asyncio.create_task(event.wait()) for event in (stop, applications.failed)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
+        if applications.failed.is_set():
+            raise PartFailed(
+                "A part of the extender has failed, and nothing true can be answered without it: see above."
+            )

@@ -92,9 +92,10 @@ def webhook_options(command: Command) -> Command:
 
 
 @asynccontextmanager
-async def serving_webhook(api: ApiServer, settings: WebhookSettings, applications: Applications) -> AsyncIterator[str]:
+async def serving_webhook(
+    api: ApiServer, settings: WebhookSettings, applications: Applications, tls: ServingTls
+) -> AsyncIterator[str]:
     """The URL of the webhook while it is served; empty without a certificate. Raises UnusableKeyPair or PortTaken."""
-    tls = ServingTls()
     certificate = _kept_in(api, settings.certificate, tls)
     if certificate is None:
         yield ""

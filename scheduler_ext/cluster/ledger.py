@@ -272,16 +272,20 @@ class Ledger:
         self._touch(holding.node)
 
     def _subtract(self, uid: str, holding: Holding) -> None:
-        used = self._used[holding.node]
+        """Of a node or namespace of which nothing is held any more nothing stays: most names never come back."""
+        used, held = self._used[holding.node], self._held[holding.node]
         for device, footprint in holding.footprints.items():
             left = used[device] - footprint
             if left == NOTHING:
                 del used[device]
             else:
                 used[device] = left
-        del self._held[holding.node][uid]
-        left = self._namespace_used[holding.namespace] - total(holding.footprints.values())
-        self._namespace_used[holding.namespace] = left
+        del held[uid]
+        if not held:
+            del self._used[holding.node], self._held[holding.node]
+        left = self._namespace_used.pop(holding.namespace) - total(holding.footprints.values())
+        if left != NOTHING:
+            self._namespace_used[holding.namespace] = left
         self._touch(holding.node)
 
     def _touch(self, node: str) -> None:

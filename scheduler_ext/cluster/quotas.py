@@ -19,7 +19,11 @@ class Limits:
 
 
 def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
-    """An unreadable limit counts as 0 and is named in `problems`: nobody is let past it."""
+    """An unreadable limit counts as 0 and is named in `problems`: nobody is let past it.
+
+    Scopes are not read: memory, cores and `limits.` of GPUs hold for all pods of the namespace. `requests.` of GPUs the
+    API server holds itself, and knows for which pods; without scopes it is read for pods that were there before.
+    """
     problems: list[str] = []
 
     def limit(key: str) -> int | None:
@@ -33,7 +37,8 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
 
     memory, cores = limit(f"limits.{settings.names.memory}"), limit(f"limits.{settings.names.cores}")
     memory_mib = None if memory is None else memory * max(settings.memory_factor, 1)
-    gpus = _smallest(limit(f"{word}.{settings.names.count}") for word in ("limits", "requests"))
+    words = ("limits",) if quota.spec.scopes or quota.spec.scope_selector else ("limits", "requests")
+    gpus = _smallest(limit(f"{word}.{settings.names.count}") for word in words)
     return Limits(memory_mib=memory_mib, cores=cores, gpus=gpus, problems=tuple(problems))
 
 

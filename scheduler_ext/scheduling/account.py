@@ -31,19 +31,21 @@ class Account:
 def account(
     pod: Pod, request: GpuRequest | None, problem: str, snapshot: Snapshot, entry: Entry | None, *, now: float
 ) -> Account:
-    """`problem` is why nothing can be decided, if so; `entry` the last decision; `now` Unix time in seconds.
+    """`request` is None without GPUs, and when it cannot be read; `problem` is why nothing can be decided, if so;
+    `entry` the last decision; `now` Unix time in seconds.
 
     The nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's own business.
     """
     node, devices = pod.spec.node_name, pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     lines: tuple[NodeLine, ...] = ()
-    if request is None:
-        sentence = problem or "asks for no GPU: kube-scheduler places it alone"
-    else:
+    would_fit = None
+    if request is not None:
         unwell = [name for name, reason in snapshot.unregistered.items() if ": " in reason]
         decision = decide(request, snapshot, [*snapshot.nodes, *unwell])
-        lines = explain(request, decision)
-        sentence = problem or _sentence(node, devices, decision.node, len(snapshot.nodes))
+        lines, would_fit = explain(request, decision), decision.node
+    sentence = "asks for no GPU: kube-scheduler places it alone"
+    if request is not None or problem:
+        sentence = _sentence(pod, devices, problem, would_fit, len(snapshot.nodes))
     return Account(
         pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
         node=node,
@@ -56,9 +58,14 @@ def account(
     )
 
 
-def _sentence(node: str, devices: str, would_fit: str | None, nodes: int) -> str:
+def _sentence(pod: Pod, devices: str, problem: str, would_fit: str | None, nodes: int) -> str:
+    node, phase = pod.spec.node_name, pod.status.phase
+    if phase in ("Succeeded", "Failed"):
+        return f"has ended ({phase}): it holds no GPUs any more"
     if node:
         return f"is on node {node} with {devices}" if devices else f"is on node {node}, without GPUs of ours"
+    if problem:
+        return f"waits: {problem}"
     if would_fit is None:
         return f"waits: none of {nodes} nodes with GPUs fits it"
-    return f"waits for kube-scheduler to ask: node {would_fit} fits it now"
+    return f"waits for scheduler {pod.spec.scheduler_name or '(none)'} to ask: node {would_fit} fits it now"

@@ -18,7 +18,7 @@ from scheduler_ext.scheduling.score import node_score
 from scheduler_ext.scheduling.states import Kind, Kinds, state_of
 
 MOST_SHAPES = 32
-"""Rankings kept; each takes about 1 MB at 5 000 nodes."""
+"""Rankings kept; each takes about 1 MB at 5 000 nodes, up to 3 MB for pods of several containers."""
 MOST_NODES_NAMED = 20
 """A choice among more fitting nodes than these names the score of the chosen one only."""
 
@@ -77,7 +77,7 @@ class Candidates:
         """As `decide` does among `node_names`. What a reservation of the pod itself holds counts as taken."""
         if self._ledger.is_bound(request.uid):
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
-        ranking = self._ranking(request)
+        ranking = self._ranking(self.shape(request))
         node = ranking.best(node_names)
         if node is None:
             return self._nowhere(ranking, node_names)
@@ -103,12 +103,19 @@ class Candidates:
         """The offered nodes that fit, as `decide` finds them. Reservations count as in `choose`."""
         if self._ledger.is_bound(request.uid):
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
-        fits = self._ranking(request).fits
+        fits = self._ranking(self.shape(request)).fits
         return {name: fits[name] for name in node_names if name in fits}
 
-    def has_room(self, request: GpuRequest) -> bool:
-        """Whether the pod fits on any node. It holds nothing itself."""
-        return bool(self._ranking(request).fits)
+    def has_room(self, shape: Shape) -> bool:
+        """Whether such a pod fits on any node. It holds nothing itself."""
+        return bool(self._ranking(shape).fits)
+
+    def shape(self, request: GpuRequest) -> Shape:
+        """What the pod asks of every node, as its quota stands now."""
+        self._catch_up()
+        quota = self._ledger.quota(request.namespace)
+        covered = quota is None or quota.admits(*self._most.taken(request.needs))
+        return Shape(request=request, quota=None if covered else quota)
 
     def _nowhere(self, ranking: Ranking, node_names: Sequence[str]) -> Choice:
         if not node_names:
@@ -125,12 +132,9 @@ class Candidates:
             },
         )
 
-    def _ranking(self, request: GpuRequest) -> Ranking:
+    def _ranking(self, shape: Shape) -> Ranking:
         """Up to date."""
         self._catch_up()
-        quota = self._ledger.quota(request.namespace)
-        covered = quota is None or quota.admits(*self._most.taken(request.needs))
-        shape = Shape(request=request, quota=None if covered else quota)
         ranking = self._rankings.pop(shape, None) or Ranking(shape, self._standings)
         ranking.update(self._standings)
         self._rankings[shape] = ranking

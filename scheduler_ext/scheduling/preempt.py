@@ -4,8 +4,9 @@ The way of kube-scheduler's own preemption (pkg/scheduler/framework/plugins/defa
 take everybody away who may go, then bring back whoever fits, the most important first.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,11 @@ class Holder:
     uid: str
     priority: int
     created: str = ""
+
+    @property
+    def rank(self) -> tuple[float, str, str]:
+        """The most important first; of equally important pods the one that has run longest."""
+        return -self.priority, self.created, self.uid
 
 
 def victims(
@@ -32,9 +38,22 @@ def victims(
     gone = proposed.union(holder.uid for holder in may_go)
     if not fits(gone):
         return None
-    # Of equally important pods the one that has run longest is spared first.
-    for holder in sorted(may_go, key=lambda holder: (-holder.priority, holder.created, holder.uid)):
+    for holder in sorted(may_go, key=lambda holder: holder.rank):
         without = gone - {holder.uid}
         if fits(without):
             gone = without
     return gone
+
+
+def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[Holder]) -> tuple[str, ...]:
+    """The chosen pods, the most important first: by its first victim kube-scheduler compares a node with others.
+
+    `proposed` are in that order. One that holds no GPUs, whose priority is not known here, stays behind the one before.
+    """
+    holders = sorted(holders, key=lambda holder: holder.rank)
+    added = [holder.uid for holder in holders if holder.uid in chosen and holder.uid not in proposed]
+    priorities: dict[str, float] = {holder.uid: holder.priority for holder in holders}
+    least = inf
+    for uid in proposed:
+        priorities[uid] = least = min(least, priorities.get(uid, least))
+    return tuple(sorted((*proposed, *added), key=lambda uid: -priorities[uid]))

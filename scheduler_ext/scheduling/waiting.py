@@ -8,15 +8,22 @@ from scheduler_ext.requests import GpuRequest
 MOST_REMEMBERED = 10_000
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+FORGOTTEN_SECONDS = 900.0
+"""kube-scheduler tries a pod anew after five minutes at the latest (flushUnschedulablePodsLeftover of its queue): one
+that it asks nothing about for longer is gone, though nobody has told, or waits for something else.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingPod:
-    """`since` and `not_before` are monotonic seconds; nudged in vain, a pod is left alone for longer each time."""
+    """`since`, `asked` and `not_before` are monotonic seconds: of the first and the last refusal, and until when a pod
+    is left alone, for longer each time that it was nudged in vain.
+    """
 
     request: GpuRequest
     priority: int
     since: float
+    asked: float
     nudges: int = 0
     not_before: float = 0.0
 
@@ -34,18 +41,22 @@ class WaitingPods:
         """The pod fits nowhere now. Beyond `MOST_REMEMBERED` nobody is remembered: kube-scheduler retries by itself."""
         known = self._pods.get(request.uid)
         if known is not None:
-            self._pods[request.uid] = replace(known, request=request, priority=priority)
+            self._pods[request.uid] = replace(known, request=request, priority=priority, asked=now)
         elif len(self._pods) < MOST_REMEMBERED:
-            self._pods[request.uid] = WaitingPod(request=request, priority=priority, since=now)
+            self._pods[request.uid] = WaitingPod(request=request, priority=priority, since=now, asked=now)
 
     def settled(self, uid: str) -> None:
         """The pod got its GPUs, or is gone."""
         self._pods.pop(uid, None)
 
-    def due(self, now: float, most: int) -> Sequence[WaitingPod]:
+    def drop_forgotten(self, now: float) -> None:
+        """Those that were not refused for long."""
+        self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
+
+    def due(self, now: float) -> Sequence[WaitingPod]:
         """Whom to try, in kube-scheduler's order: higher priority first, then who waits longest."""
         ready = [pod for pod in self._pods.values() if pod.not_before <= now]
-        return sorted(ready, key=lambda pod: (-pod.priority, pod.since))[:most]
+        return sorted(ready, key=lambda pod: (-pod.priority, pod.since))
 
     def nudged(self, uid: str, now: float) -> None:
         pod = self._pods.get(uid)

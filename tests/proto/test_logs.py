@@ -69,3 +69,13 @@ def test_credentials_are_blanked(log_format: str, message: str, capsys: pytest.C
     logged = capsys.readouterr().err
     assert "s3cr3t" not in logged
     assert "***" in logged
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_is_quoted_begins_no_line_of_its_own(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(PROGRAM, log_format, "info")
+    OURS.info("pod %s is refused", "a\n2030-01-01 00:00:00,000 ERROR forged\r\x1b[2K\u2028b")
+    text = capsys.readouterr().err
+    assert len(text.splitlines() if log_format == "text" else text.split("\n")[:-1]) == 1
+    assert "\\n2030-01-01" in text
+    assert "\x1b" not in text

@@ -20,6 +20,8 @@ class Cluster:
         self.nodes: dict[str, Json] = {}
         self.news: deque[tuple[str, Json]] = deque()
         self.mood = "well"
+        self.sent: set[str] = set()
+        """UIDs of the pods for which a Binding came that was not refused outright."""
 
     def write(self, pod: Json) -> None:
         self.pods[pod["metadata"]["name"]] = pod
@@ -41,6 +43,7 @@ class Cluster:
         mood, pod = self.mood, self.pods.get(binding.metadata.name)
         if mood == "refuses":
             raise ApiError(403, "Forbidden", "not today")
+        self.sent.add(binding.metadata.uid)
         if mood == "silent":
             raise ApiUnreachable("no answer")
         if pod is None:

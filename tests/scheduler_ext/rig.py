@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from tempfile import NamedTemporaryFile
+from typing import Any, Literal
 
 import aiohttp
 
@@ -18,11 +18,13 @@ from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import listening, running_extender
 from scheduler_ext.settings import ListenAddress, ServeSettings
-from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver import EmbeddedApiServer, Fault
 
 ANY_PORT = ListenAddress(host="127.0.0.1", port=0)
-API_SECONDS = 1.0
-FAST = ServeSettings(sync_wait_seconds=0.3, bind_deadline_seconds=2.0)
+API_SECONDS = 30.0
+"""Nobody gives up on an answer that is on its way, however busy the machine is."""
+_LONGEST_SECONDS = 60.0
+FAST = ServeSettings(sync_wait_seconds=0.3)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,15 @@ class Rig:
         assert found is not None
         return found
 
+    async def bind_without_an_answer(self, pod: dict[str, Any], node: str, drop: Literal["before", "after"]) -> None:
+        """The bind fails after a Binding that the API server never saw, or, with "after", has carried out."""
+        for fault in (
+            Fault(subresource="binding", drop=drop, times=1),
+            Fault(subresource="binding", status=403, times=1),
+        ):
+            self.server.inject(fault)
+        assert "403 Forbidden" in await self.bind(pod, node)
+
     def lock(self, node: str) -> str | None:
         found = self.server.store.get("nodes", "", node)
         assert found is not None
@@ -87,14 +98,12 @@ async def running(
     *nodes: dict[str, Any],
     settings: ServeSettings = FAST,
     synced: bool = True,
-    api_seconds: float = API_SECONDS,
     **changes: Any,
 ) -> AsyncIterator[Rig]:
     async with EmbeddedApiServer() as server:
         for node in nodes:
             server.create(node)
-        with_changes = replace(settings, **changes)
-        async with extender_for(server, with_changes, synced=synced, api_seconds=api_seconds) as rig:
+        async with extender_for(server, replace(settings, **changes), synced=synced) as rig:
             yield rig
 
 
@@ -105,13 +114,11 @@ async def extender_for(
     *,
     synced: bool,
     lease: LeaseSettings | None = None,
-    api_seconds: float = API_SECONDS,
 ) -> AsyncIterator[Rig]:
-    """`api_seconds` is how long the extender waits for an answer of the API server."""
-    kubeconfig = Path("/tmp") / f"tg-kubeconfig-{server.url.rpartition(':')[2]}"
-    kubeconfig.write_text(server.kubeconfig())
-    api = await ApiServer.connect(str(kubeconfig), timeout_seconds=api_seconds)
-    kubeconfig.unlink()
+    with NamedTemporaryFile("w") as kubeconfig:
+        kubeconfig.write(server.kubeconfig())
+        kubeconfig.flush()
+        api = await ApiServer.connect(kubeconfig.name, timeout_seconds=API_SECONDS)
     try:
         async with (
             running_extender(api, settings, RequestSettings(), lease) as applications,
@@ -131,8 +138,9 @@ async def _ready(rig: Rig) -> bool:
     return (await rig.status("/readyz"))[0] == 200
 
 
-async def eventually(fact: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
+async def eventually(fact: Callable[[], Awaitable[bool]]) -> None:
+    """However busy the machine is."""
+    deadline = time.monotonic() + _LONGEST_SECONDS
     while not await fact():
         assert time.monotonic() < deadline, "it never came true"
         await asyncio.sleep(0.01)

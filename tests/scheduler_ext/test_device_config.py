@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from scheduler_ext.cli import main
 from scheduler_ext.device_config import DeviceConfig, DeviceConfigError, read_device_config
+from scheduler_ext.requests import RequestSettings
+from tests.scheduler_ext.cli.test_options import given
 
 FILE = "device-config.yaml"
 CHART = """
@@ -81,10 +81,6 @@ def test_a_file_that_cannot_be_used_is_one_sentence(text: str, problem: str) -> 
 
 def test_the_file_stands_in_for_flags_that_are_not_given(tmp_path: Path) -> None:
     file = tmp_path / FILE
-    file.write_text("nvidia: {resourceCountName: example.com/gpu, defaultCores: 101}")
-    line = b'{"devices": [], "containers": []}\n'
-    too_many = CliRunner().invoke(main, ["decide", "--device-config-file", str(file)], input=line)
-    assert too_many.exit_code == 2
-    assert "--default-cores" in too_many.output
-    given = ["decide", "--device-config-file", str(file), "--default-cores", "5"]
-    assert CliRunner().invoke(main, given, input=line).exit_code == 0
+    file.write_text("nvidia: {defaultMemory: 7, defaultCores: 20}")
+    found = given("--device-config-file", str(file), "--default-cores", "5")
+    assert found == RequestSettings(default_memory_mib=7, default_cores=5)

@@ -353,6 +353,11 @@ class Machine(RuleBasedStateMachine):
                 assert promised.get(uid) == pod["spec"]["nodeName"]
 
     @invariant()
+    def only_a_binding_that_may_be_carried_out_ties_a_pod_to_its_node(self) -> None:
+        tied = {uid for uid, _, _ in self.promises() if self.binder.sent_to(uid)}
+        assert tied <= self.cluster.sent
+
+    @invariant()
     def no_gpu_is_given_out_beyond_what_it_has(self) -> None:
         ours = [pod for pod in self.cluster.pods.values() if holds(pod) and pod["metadata"]["uid"] not in self.tampered]
         for gpu, amount in recount(ours).items():
@@ -367,6 +372,5 @@ TestLedger = Machine.TestCase
 TestLedger.settings = settings(
     max_examples=1_000 if NIGHTLY else 100,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -1,11 +1,16 @@
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.nudging import Nudger
+from scheduler_ext.nudging import MOST_LOOKED_AT, Nudger
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.waiting import WaitingPods
 from simulation.apiserver import EmbeddedApiServer
@@ -13,9 +18,40 @@ from tests.scheduler_ext.gpus import container, device, node, pod, request
 from tests.scheduler_ext.rig import eventually, now, pod_json
 
 
-async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> None:
-    ledger, waiting = Ledger(), WaitingPods()
+@asynccontextmanager
+async def nudging(
+    server: EmbeddedApiServer,
+    waiting: WaitingPods,
+    folder: Path,
+    *,
+    leads: Callable[[], bool],
+    nudged: Callable[[], None] = lambda: None,
+) -> AsyncIterator[Nudger]:
+    """At work before a node with one GPU."""
+    ledger = Ledger()
     ledger.replace_nodes([node("n", [device(0)])])
+    (folder / "config").write_text(server.kubeconfig())
+    api = await ApiServer.connect(str(folder / "config"))
+    nudger = Nudger(
+        api=api,
+        ledger=ledger,
+        candidates=Candidates(ledger),
+        waiting=waiting,
+        leads=leads,
+        nudged=nudged,
+        now=now,
+        monotonic=time.monotonic,
+    )
+    work = asyncio.create_task(nudger.run())
+    try:
+        yield nudger
+    finally:
+        work.cancel()
+        await api.close()
+
+
+async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> None:
+    waiting = WaitingPods()
     nudges: list[str] = []
     nudges_when_asked: list[int] = []
 
@@ -27,31 +63,40 @@ async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> Non
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("p"))["metadata"]["uid"]
         waiting.refused(replace(request(pod(container(gpu=1))), uid=uid), 0, time.monotonic())
-        (tmp_path / "config").write_text(server.kubeconfig())
-        api = await ApiServer.connect(str(tmp_path / "config"))
-        nudger = Nudger(
-            api=api,
-            ledger=ledger,
-            candidates=Candidates(ledger),
-            waiting=waiting,
-            leads=leads,
-            nudged=lambda: nudges.append("p"),
-            now=now,
-            monotonic=time.monotonic,
-        )
-        work = asyncio.create_task(nudger.run())
-        for times in (1, 2):
-            nudger.freed()
+        async with nudging(server, waiting, tmp_path, leads=leads, nudged=lambda: nudges.append("p")) as nudger:
+            for times in (1, 2):
+                nudger.freed()
 
-            async def asked(times: int = times) -> bool:
-                return len(nudges_when_asked) == times
+                async def asked(times: int = times) -> bool:
+                    return len(nudges_when_asked) == times
 
-            await eventually(asked)
+                await eventually(asked)
 
-        async def nudged() -> bool:
-            return nudges == ["p"]
+            async def nudged() -> bool:
+                return nudges == ["p"]
 
-        await eventually(nudged)
-        assert nudges_when_asked == [0, 0]
-        work.cancel()
-        await api.close()
+            await eventually(nudged)
+            assert nudges_when_asked[:2] == [0, 0]
+
+
+@pytest.mark.parametrize("different", [True, False])
+async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
+    tmp_path: Path, *, different: bool
+) -> None:
+    """Each asking for something else, or all for the same."""
+    waiting = WaitingPods()
+    for number in range(2 * MOST_LOOKED_AT):
+        asked = container(gpu=2, gpumem=1000 + number * different)
+        waiting.refused(request(pod(asked, name=f"large{number}")), 0, time.monotonic())
+    async with EmbeddedApiServer() as server:
+        uid = server.create(pod_json("small"))["metadata"]["uid"]
+        small = replace(request(pod(container(gpu=1), name="small")), uid=uid)
+        waiting.refused(small, 0, time.monotonic())
+        async with nudging(server, waiting, tmp_path, leads=lambda: True) as nudger:
+
+            async def nudged() -> bool:
+                nudger.freed()
+                found = server.store.get("pods", "default", "small")
+                return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
+
+            await eventually(nudged)

@@ -1,8 +1,9 @@
 """The webhook over HTTPS with a certificate of its own, as the API server calls it."""
 
 import ssl
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -126,6 +127,25 @@ async def test_a_fault_of_ours_is_an_answer_as_well() -> None:
         status = {"code": 500, "message": "the webhook has failed on this pod; its log says why"}
         body = envelope(pod(container(gpu="1")), namespace="broken")
         assert await client.post(body) == answer({"allowed": False, "status": status})
+
+
+@pytest.fixture
+def _recursion_as_python_has_it() -> Iterator[None]:
+    """hypothesis raises the limit of the whole process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("_recursion_as_python_has_it")
+async def test_a_pod_nested_beyond_reason_is_refused_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    deep = b"[" * 600 + b"]" * 600
+    body = b'{"request":{"uid":"u-1","operation":"CREATE","object":{"metadata":{"x":' + deep + b'},"spec":{}}}}'
+    async with serving() as client:
+        status = {"code": 400, "message": "the pod is nested too deeply to be read"}
+        assert await client.post(body) == answer({"allowed": False, "status": status})
+    assert "Traceback" not in caplog.text
 
 
 async def test_answers_are_counted_by_what_became_of_the_pod_and_why() -> None:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -56,3 +58,18 @@ def test_a_name_for_two_resources_is_refused(command: click.Command, argument: s
     result = CliRunner().invoke(command, [argument])
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ("defaultCores: 500", "nvidia.defaultCores: 500 is not in the range 0<=x<=100."),
+        ("gpuCorePolicy: x", "nvidia.gpuCorePolicy: 'x' is not one of 'default', 'force', 'disable'."),
+        ("resourceCoreName: a b", "nvidia.resourceCoreName 'a b' is no name of a resource, such as nvidia.com/gpu"),
+    ],
+)
+def test_a_bad_value_of_the_file_is_blamed_on_the_file(tmp_path: Path, section: str, sentence: str) -> None:
+    file = tmp_path / "device-config.yaml"
+    file.write_text(f"nvidia: {{{section}}}")
+    result = CliRunner().invoke(serve, ["--device-config-file", str(file), "--default-cores", "10"])
+    assert (result.exit_code, result.stderr) == (1, f"Error: {file}: {sentence}\n")

@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from scheduler_ext.cli.serve import serve
-from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.scheduler_ext.rig import eventually
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration-scheduler.md"
 UNREACHABLE = EmbeddedApiServer(port=1).kubeconfig()
@@ -38,6 +39,7 @@ def refusal(*args: str) -> str:
         (("--http_bind", "8080"), "'8080' is not an address to listen on"),
         (("--node-lock-timeout", "soon"), "'soon' is not a duration"),
         (("--node-lock-timeout", "0s"), "'0s' is not a duration above zero"),
+        (("--node-lock-timeout", "99999999999999h"), "'99999999999999h' is longer than a year"),
         (("--kubeconfig", "/nowhere/config"), "/nowhere/config"),
         (("--metrics-bind-address", "9395"), "'9395' is not an address to listen on"),
         (("--node-label-selector", "gpu"), "'gpu' selects no label"),
@@ -156,13 +158,13 @@ def test_hamis_words_for_more_log_lines_are_understood(flags: tuple[str, ...], l
 def told(*flags: str) -> list[str]:
     """What it prints before it ends for want of a kubeconfig."""
     command = [sys.executable, "-m", "scheduler_ext", "serve", "--kubeconfig", "/nowhere", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr.splitlines()
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr.splitlines()
 
 
 def test_topology_is_accepted_as_a_policy_with_a_warning() -> None:
     command = [sys.executable, "-m", "scheduler_ext", "serve", "--gpu-scheduler-policy", "topology"]
     result = subprocess.run(
-        [*command, "--kubeconfig", "/nowhere/config"], capture_output=True, text=True, timeout=30, check=False
+        [*command, "--kubeconfig", "/nowhere/config"], capture_output=True, text=True, timeout=120, check=False
     )
     assert "'topology' is read as 'topology-aware'; write that" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("Error: ")
@@ -179,7 +181,7 @@ def test_a_taken_port_is_one_sentence() -> None:
         command = [sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", address, "--log-level", "error"]
         command += ["--metrics-bind-address", "127.0.0.1:0"]
         result = subprocess.run(
-            [*command, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True, timeout=30, check=False
+            [*command, "--kubeconfig", str(kubeconfig)], capture_output=True, text=True, timeout=120, check=False
         )
         assert result.returncode == 1
         assert result.stdout == ""
@@ -203,14 +205,57 @@ async def test_it_says_where_it_listens_answers_and_stops_cleanly(stop: signal.S
             )
             try:
                 assert process.stdout is not None
-                line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+                line = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
                 assert re.fullmatch(r"listening on http://127\.0\.0\.1:\d+", line)
                 async with aiohttp.ClientSession() as http, http.get(f"{line.split()[-1]}/healthz") as response:
                     assert response.status == 200
                 process.send_signal(stop)
-                _, errors = await asyncio.wait_for(process.communicate(), 30)
+                _, errors = await asyncio.wait_for(process.communicate(), 120)
                 assert process.returncode == 0
                 assert b"Traceback" not in errors
             finally:
                 if process.returncode is None:
                     process.kill()
+
+
+async def test_a_webhook_that_gets_no_certificate_is_served_and_not_ready() -> None:
+    ours = ("--webhook-secret", "a/b", "--webhook-configuration", "w", "--webhook-service", "s.ns.svc")
+    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as folder:
+        kubeconfig = Path(folder) / "config"
+        async with EmbeddedApiServer() as server:
+            server.inject(Fault(resources=frozenset({"secrets"}), status=403))
+            kubeconfig.write_text(server.kubeconfig())
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
+                *("--kubeconfig", str(kubeconfig), "--metrics-bind-address", ""),
+                *("--webhook-bind-address", "127.0.0.1:0", *ours),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+            try:
+                assert process.stdout is not None
+                url = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().split()[-1]
+
+                async def waits_for_it() -> bool:
+                    async with aiohttp.ClientSession() as http, http.get(f"{url}/readyz") as response:
+                        return await response.text() == "the webhook has no certificate yet; the log says why\n"
+
+                await eventually(waits_for_it)
+            finally:
+                process.terminate()
+                await asyncio.wait_for(process.wait(), 120)
+
+
+def test_a_fault_in_what_must_go_on_ends_the_program() -> None:
+    faulty = "from proto.kubernetes.client import ApiServer; ApiServer.list_page = None; "
+    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as folder:
+        kubeconfig = Path(folder) / "config"
+        kubeconfig.write_text(UNREACHABLE)
+        command = [sys.executable, "-c", faulty + "from scheduler_ext.cli import main; main()", "serve"]
+        command += ["--http_bind", "127.0.0.1:0", "--metrics-bind-address", "", "--kubeconfig", str(kubeconfig)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        "Error: A part of the extender has failed, and nothing true can be answered without it: see above."
+    )

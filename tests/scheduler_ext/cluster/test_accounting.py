@@ -4,7 +4,7 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.devices import DeviceShare, DeviceUUID, PodShares
@@ -136,14 +136,12 @@ lives = st.tuples(
 ).map(lambda parts: Life(*map(tuple, zip(*parts[0], *parts[1], strict=True))))
 
 
-@settings(deadline=None)
 @given(lives)
 def test_a_pod_holds_the_most_that_any_moment_of_its_life_needs(life: Life) -> None:
     moments = life.reachable(life.begin(), new_sandbox=True)
     assert effective(life.kinds, life.shares) == life.peak(moments)
 
 
-@settings(deadline=None)
 @given(lives, st.sampled_from(["", "Always", "OnFailure", "Never"]), st.data())
 def test_at_no_moment_is_less_held_than_the_pod_may_come_to_need(
     life: Life, restart_policy: str, data: st.DataObject

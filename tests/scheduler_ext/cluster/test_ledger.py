@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -221,6 +222,22 @@ def test_resources_may_have_other_names() -> None:
     assert made.snapshot().quotas["default"] == Quota(memory_mib=3000, cores=50, gpus=7)
 
 
+@pytest.mark.parametrize(
+    "scope",
+    [
+        {"scopes": ["NotTerminating"]},
+        {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}},
+    ],
+)
+def test_gpus_of_a_quota_for_some_pods_only_are_left_to_the_api_server(scope: dict[str, Any]) -> None:
+    """Only that knows for which; memory and cores it does not count, so these hold for all."""
+    hard = {"requests.nvidia.com/gpu": "2", "limits.nvidia.com/gpumem": "5000"}
+    document = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard, **scope}}
+    made = ledger()
+    made.apply_quota(msgspec.convert(document, ResourceQuota))
+    assert made.quota("default") == Quota(memory_mib=5000)
+
+
 def finished_init(name: str, text: str) -> Pod:
     there = pod(
         container(gpu=1),
@@ -332,3 +349,15 @@ def test_a_lease_that_was_made_longer_ends_later_and_the_others_in_time() -> Non
     for now, held in ((8.0, 2), (9.0, 1), (19.0, 1), (20.0, 0)):
         made.expire(now)
         assert used(made)[0][0] == held
+
+
+def test_nothing_stays_of_nodes_pods_and_namespaces_that_are_gone() -> None:
+    """Most of their names never come back."""
+    made = ledger()
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.reserve("uid-b", pod(container(gpu=1), name="b"), "n", ((share("G1"),),), until=60.0)
+    made.expire(60.0)
+    made.remove_pod("uid-a")
+    made.remove_node("n")
+    made.take_changed()
+    assert vars(made) == vars(Ledger())

@@ -88,7 +88,7 @@ def pods(draw: st.DrawFn, name: str = "p", *, in_turn: bool = True) -> Pod:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_no_gpu_and_no_quota_is_ever_overbooked(data: st.DataObject) -> None:
     """Whatever is decided, reserved and forgotten, in whatever order.
@@ -121,7 +121,7 @@ def _assert_within_capacity(cluster: Snapshot, limit: int | None) -> None:
         assert cluster.quotas["default"].used.memory_mib <= limit
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_order_of_the_nodes_in_the_request_and_in_the_cluster_does_not_matter(data: st.DataObject) -> None:
     names = ["a", "b", "c"]
@@ -132,7 +132,7 @@ def test_the_order_of_the_nodes_in_the_request_and_in_the_cluster_does_not_matte
     assert decision == decide(wanted, snapshot(*cluster), data.draw(st.permutations([*names, "nowhere"])))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_decision_depends_on_what_is_held_and_not_on_how_it_came_about(data: st.DataObject) -> None:
     """Pods reserved in any order, with others that were forgotten meanwhile, lead to the same decision."""
@@ -160,7 +160,7 @@ def test_a_decision_depends_on_what_is_held_and_not_on_how_it_came_about(data: s
     assert decide(wanted, first.snapshot(), ["n"]) == decide(wanted, second.snapshot(), ["n"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_more_capacity_never_turns_a_fit_into_a_misfit(data: st.DataObject) -> None:
     """Of a pod with one container that asks for GPUs; under a quota, if it asks for an amount of memory.
@@ -187,7 +187,7 @@ def test_more_memory_may_draw_a_first_container_to_where_the_second_must_go() ->
     assert (fits(16000), fits(16500), fits(17000)) == (True, False, True)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_one_more_node_never_turns_a_fit_into_a_misfit(data: st.DataObject) -> None:
     old, new = data.draw(nodes("a")), data.draw(nodes("b"))

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.scheduling.preempt import Holder, victims
+from scheduler_ext.scheduling.preempt import Holder, by_importance, victims
 
 HELD = {"low": 1, "lower": 2, "peer": 4, "old": 1, "young": 1}
 HOLDERS = (
@@ -51,6 +51,20 @@ def test_what_kube_scheduler_proposed_stays_and_is_added_to() -> None:
 
 def test_a_proposal_against_the_priorities_is_refused() -> None:
     assert chosen(1, "peer") is None
+
+
+def test_the_most_important_victim_is_named_first() -> None:
+    """By its priority kube-scheduler compares this node's victims with those of others (pickOneNodeForPreemption)."""
+    chosen = frozenset({"low", "lower", "old", "young"})
+    assert by_importance(["old"], chosen, HOLDERS) == ("low", "lower", "old", "young")
+    assert by_importance(["young"], chosen, HOLDERS) == ("low", "lower", "young", "old")
+    assert by_importance(["low", "young"], chosen, HOLDERS) == ("low", "lower", "young", "old")
+
+
+def test_a_victim_without_gpus_stays_where_kube_scheduler_put_it() -> None:
+    chosen = frozenset({"cpu", "low", "old", "young"})
+    assert by_importance(["cpu"], chosen, HOLDERS) == ("cpu", "low", "old", "young")
+    assert by_importance(["low", "cpu", "young"], chosen, HOLDERS) == ("low", "cpu", "young", "old")
 
 
 @given(

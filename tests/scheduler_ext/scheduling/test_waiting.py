@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.waiting import LONGEST_PAUSE_SECONDS, WaitingPods
+from scheduler_ext.scheduling.waiting import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, WaitingPods
 from tests.scheduler_ext.gpus import container, pod, request
 
 
@@ -9,8 +9,8 @@ def asks(name: str) -> GpuRequest:
     return request(pod(container(gpu=1), name=name))
 
 
-def due(waiting: WaitingPods, now: float, most: int = 10) -> list[str]:
-    return [each.request.pod for each in waiting.due(now, most)]
+def due(waiting: WaitingPods, now: float) -> list[str]:
+    return [each.request.pod for each in waiting.due(now)]
 
 
 def test_the_more_important_pod_comes_first_then_the_one_that_waits_longest() -> None:
@@ -20,7 +20,6 @@ def test_the_more_important_pod_comes_first_then_the_one_that_waits_longest() ->
     waiting.refused(asks("first"), 7, 3.0)
     waiting.refused(asks("second"), 0, 4.0)
     assert due(waiting, 5.0) == ["first", "second", "third"]
-    assert due(waiting, 5.0, most=1) == ["first"]
 
 
 def test_a_pod_that_settled_is_not_tried() -> None:
@@ -38,7 +37,7 @@ def test_a_pod_nudged_in_vain_is_left_alone_for_longer_each_time() -> None:
     for _ in range(8):
         waiting.nudged("uid-p", now)
         waiting.refused(asks("p"), 0, now)
-        until = waiting.due(1e9, 1)[0].not_before
+        until = waiting.due(1e9)[0].not_before
         assert due(waiting, until - 0.1) == []
         assert due(waiting, until) == ["p"]
         pauses.append(until - now)
@@ -51,4 +50,14 @@ def test_a_changed_request_is_the_one_that_counts() -> None:
     waiting.refused(asks("p"), 0, 0.0)
     changed = replace(asks("p"), numa_bound=True)
     waiting.refused(changed, 0, 1.0)
-    assert waiting.due(1.0, 1)[0].request == changed
+    assert waiting.due(1.0)[0].request == changed
+
+
+def test_a_pod_that_nobody_asks_about_any_more_waits_no_longer() -> None:
+    """It was deleted while the watch was away, or while it was refused for the last time."""
+    waiting = WaitingPods()
+    waiting.refused(asks("gone"), 0, 0.0)
+    waiting.refused(asks("there"), 0, 0.0)
+    waiting.refused(asks("there"), 0, 1.0)
+    waiting.drop_forgotten(FORGOTTEN_SECONDS)
+    assert (due(waiting, FORGOTTEN_SECONDS), len(waiting)) == (["there"], 1)

@@ -1,0 +1,30 @@
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+
+from proto.annotations import keys
+from proto.annotations.node_lock import NodeLock, encode_lock
+from scheduler_ext.binding.lock import PodName
+from scheduler_ext.binding.node_locks import NodeLocks
+from scheduler_ext.binding.view import View
+from tests.scheduler_ext.gpus import container, device, node, pod
+from tests.scheduler_ext.rig import now
+
+
+async def test_who_waits_for_a_lock_does_not_look_again_at_each_change_of_others() -> None:
+    """Nothing is asked of the API server meanwhile: there is none."""
+    view, looks = View(), list[str]()
+    locked = node("n", [device(0)])
+    locked.metadata.annotations[keys.NODE_LOCK] = encode_lock(NodeLock(taken_at=now(), namespace="default", pod="h"))
+    view.apply_node(locked)
+    view.apply_pod(pod(container(gpu=1), name="h"))
+    locks = NodeLocks(api=None, view=view, now=now, ttl=timedelta(hours=1))  # type: ignore[arg-type]
+    waiter, give_up_at = PodName(namespace="default", name="w"), now() + timedelta(hours=1)
+    taking = asyncio.create_task(locks.take("n", waiter, "uid-w", looks.append, give_up_at=give_up_at))
+    for _ in range(1000):
+        view.apply_pod(pod(container(gpu=1), name="other"))
+        await asyncio.sleep(0)
+    assert 0 < len(looks) < 100
+    taking.cancel()
+    with suppress(asyncio.CancelledError):
+        await taking
