@@ -127,6 +127,7 @@ class Agent:
             pods=self._own.pods,
             pods_known=self._own.pods_known,
             registered=bool(self._plugins) and all(plugin.is_registered for plugin in self._plugins.values()),
+            gpus_known=self._gpus.known,
             gpu_problem=self._gpus.problem,
             api_problem=self._own.problem,
         )

@@ -10,7 +10,7 @@ from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid
 from proto.kubernetes.client import ApiError, ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, Object, ObjectReference, Pod, Resource
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, Resumed, reflect
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,11 @@ T = TypeVar("T", bound=Object)
 _RELEASE_ATTEMPTS = 5
 _NOT_FOUND = 404
 _CONFLICT = 409
-_INVALID = 422
+HOPELESS = frozenset({400, 422})
+"""Answers to a patch that will be no other the next time.
+
+Not 403: a kube-apiserver that has just started refuses everybody until it has read its roles.
+"""
 
 
 class OwnNode:
@@ -35,8 +39,13 @@ class OwnNode:
         self.pods: Mapping[str, Pod] = {}
         """By UID."""
         self.pods_known = False
-        self.problem = ""
-        """Why the state may be old; empty while the API server answers."""
+        self._problems: dict[str, str] = {}
+        """By the resource whose watch is interrupted."""
+
+    @property
+    def problem(self) -> str:
+        """Why the state may be old; empty while the API server answers for both node and pods."""
+        return next(iter(self._problems.values()), "")
 
     def lock(self) -> NodeLock | None:
         """The node lock as far as it can be read; an unreadable one proves nothing."""
@@ -71,8 +80,10 @@ class OwnNode:
                     self._answered(NODES)
                     self.node = None
                     log.warning("node %s was removed from the cluster", self.name)
+                case Resumed():
+                    self._answered(NODES)
                 case Interrupted(problem):
-                    self._interrupted(problem)
+                    self._interrupted(NODES, problem)
             self._news.tell()
 
     async def follow_pods(self) -> None:
@@ -88,8 +99,10 @@ class OwnNode:
                 case Removed(pod):
                     self._answered(PODS)
                     self.pods = {uid: known for uid, known in self.pods.items() if uid != pod.metadata.uid}
+                case Resumed():
+                    self._answered(PODS)
                 case Interrupted(problem):
-                    self._interrupted(problem)
+                    self._interrupted(PODS, problem)
             self._news.tell()
 
     async def read_pod(self, namespace: str, name: str) -> Pod:
@@ -102,20 +115,29 @@ class OwnNode:
         self._news.tell()
 
     async def settle(self, pod: Pod, body: Mapping[str, object], *, release: bool) -> None:
-        """Patch the pod; then, if asked to or if it is gone, release its lock. Raises ApiError or ApiUnreachable."""
+        """Patch the pod; then, if asked to or if it is gone, release its lock. Raises ApiError or ApiUnreachable.
+
+        Where the patch will never be taken the lock is released all the same: its pod has been answered.
+        """
         namespace, name = pod.metadata.namespace, pod.metadata.name
         lock_uids = {"", pod.metadata.uid}
+        refusal: ApiError | None = None
         try:
             await self._api.patch(PODS, name, body, namespace=namespace)
         except ApiError as error:
-            if error.status == _INVALID and (await self.read_pod(namespace, name)).metadata.uid != pod.metadata.uid:
-                # Another pod took the name: a lock without a UID may be that one's.
-                lock_uids = {pod.metadata.uid}
-            elif error.status != _NOT_FOUND:
+            if error.status not in (_NOT_FOUND, *HOPELESS):
                 raise
-            release = True
+            if error.status == _NOT_FOUND:
+                release = True
+            elif (await self.read_pod(namespace, name)).metadata.uid != pod.metadata.uid:
+                # Another pod took the name: a lock without a UID may be that one's.
+                lock_uids, release = {pod.metadata.uid}, True
+            else:
+                refusal = error
         if release:
             await self._release_lock(pod, lock_uids)
+        if refusal is not None:
+            raise refusal
 
     async def _release_lock(self, pod: Pod, uids: Collection[str]) -> None:
         """Remove the node lock if it has the pod's name and one of the UIDs. Raises ApiError or ApiUnreachable."""
@@ -140,14 +162,13 @@ class OwnNode:
 
     def _answered(self, resource: Resource[T]) -> None:
         self._heard(resource.plural)
-        if self.problem:
+        if self._problems.pop(resource.plural, "") and not self._problems:
             log.info("the API server answers again")
-        self.problem = ""
 
-    def _interrupted(self, problem: str) -> None:
-        if not self.problem:
+    def _interrupted(self, resource: Resource[T], problem: str) -> None:
+        if not self._problems:
             log.warning("%s; the last known state stands", problem)
-        self.problem = problem
+        self._problems[resource.plural] = problem
 
 
 def _holds(node: Node, pod: Pod, uids: Collection[str]) -> bool:

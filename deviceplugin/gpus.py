@@ -16,6 +16,8 @@ from proto.devices import Device, DeviceUUID, PairScores
 log = logging.getLogger(__name__)
 
 _VANISHED = "the driver no longer shows it"
+_SILENT_SECONDS = 60.0
+"""A driver without persistence mode needs half a minute to wake many GPUs; one that hangs never answers."""
 
 
 class GpusUnavailable(Exception):
@@ -60,8 +62,13 @@ class Gpus:
         *,
         found: Callable[[Inventory], None] = lambda _: None,
         took: Callable[[float], None] = lambda _: None,
+        silent_seconds: float = _SILENT_SECONDS,
     ) -> None:
-        """`found` is called after every reading, `took` with the seconds of each that succeeded."""
+        """`found` is called after every reading, `took` with the seconds of each that succeeded.
+
+        After `silent_seconds` of waiting for one people are told.
+        """
+        self._silent_seconds = silent_seconds
         self._read = read
         self._tell_found = found
         self._tell_took = took
@@ -75,6 +82,8 @@ class Gpus:
         self._again = asyncio.Event()
         self.inventory = Inventory()
         """The last reading with ailing GPUs unhealthy."""
+        self.known = False
+        """Whether the driver has answered yet, be it that it has none."""
         self.problem = ""
         """Why no GPU can be read; empty while they can."""
 
@@ -105,6 +114,7 @@ class Gpus:
     async def _look(self) -> float:
         """One reading; seconds until the next."""
         began, ailing = time.monotonic(), self._wanted
+        overdue = asyncio.get_running_loop().call_later(self._silent_seconds, self._tell_silence)
         try:
             found = await self._thread.call(self._read)
             self._tell_took(time.monotonic() - began)
@@ -116,6 +126,9 @@ class Gpus:
                 self.problem = str(error)
                 log.warning("%s Trying again every %g s.", self.problem, self._settings.retry_seconds)
             found = replace(self._found, devices=(), instances={})
+        finally:
+            overdue.cancel()
+        self.known = True
         self._found = _with_missing(self._found, found)
         for note in found.notes:
             if note not in self._noted:
@@ -125,6 +138,10 @@ class Gpus:
         self._judge()
         self._tell_found(self._found)
         return self._settings.retry_seconds if self.problem else self._settings.read_seconds
+
+    def _tell_silence(self) -> None:
+        what = "what it told last stands" if self.known else "nothing is served"
+        log.warning("the NVIDIA driver has not answered for %g s, %s; dmesg may say why", self._silent_seconds, what)
 
     def _judge(self) -> None:
         instances = {resource: self._judged(devices) for resource, devices in self._found.instances.items()}

@@ -1,7 +1,9 @@
 """Edge to kubelet: the device-plugin gRPC server, registration, and the sockets both live on.
 
 Kubelet empties its plugin folder when it starts and forgets every plugin. So both sockets are watched: a new
-kubelet socket asks for a registration, a vanished plugin socket for a new server.
+kubelet socket asks for a registration, a vanished plugin socket for a new server. Kubelet also gives up for good
+a plugin whose ListAndWatch broke off, and asks for it no more: so it is registered with again.
+Source: pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go of Kubernetes.
 """
 
 import asyncio
@@ -62,13 +64,22 @@ class DevicePlugin(rpc.DevicePluginServicer):
     def __init__(self, allocator: Allocator, *, numa_hints: bool = False) -> None:
         self._allocator = allocator
         self._numa_hints = numa_hints
+        self._listeners = 0
+        self.left_at: float | None = None
+        """Since when no ListAndWatch is open, by the loop's clock; None while one is, and before the first."""
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: object) -> pb.DevicePluginOptions:  # noqa: ARG002, N802
         return options(self._allocator)
 
     async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
-        async for devices in self._allocator.devices():
-            yield list_response(devices, numa_hints=self._numa_hints)
+        self._listeners, self.left_at = self._listeners + 1, None
+        try:
+            async for devices in self._allocator.devices():
+                yield list_response(devices, numa_hints=self._numa_hints)
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self.left_at = asyncio.get_running_loop().time()
 
     async def GetPreferredAllocation(  # noqa: N802
         self,
@@ -168,6 +179,7 @@ class PluginServer:
         self._restarted = restarted
         self._told = told
         self._met: SocketIdentity | None = None
+        self._plugin = DevicePlugin(allocator, numa_hints=settings.numa_hints)
         self._server: grpc.aio.Server | None = None
         self._own: SocketIdentity | None = None
         self._answered: SocketIdentity | None = None
@@ -206,10 +218,14 @@ class PluginServer:
         if self._own is None or identity(self._settings.plugin_socket) != self._own:
             await self._stop()
             await self._start()
+        if kubelet == self._answered and self._is_given_up():
+            log.warning("kubelet listens no more to %s; registering again", self._settings.resource_name)
+            self._answered = None
         if kubelet != self._answered:
             if kubelet != self._met:
                 self._met = kubelet
                 self._restarted()
+            self._plugin.left_at = None
             try:
                 await register(self._settings, options(self._allocator))
             except KubeletUnusable:
@@ -219,11 +235,14 @@ class PluginServer:
             log.info("registered %s with kubelet", self._settings.resource_name)
             self._told(True)
 
+    def _is_given_up(self) -> bool:
+        left_at = self._plugin.left_at
+        return left_at is not None and asyncio.get_running_loop().time() - left_at >= self._settings.unheard_seconds
+
     async def _start(self) -> None:
         path = self._settings.plugin_socket
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        plugin = DevicePlugin(self._allocator, numa_hints=self._settings.numa_hints)
-        rpc.add_DevicePluginServicer_to_server(plugin, server)
+        rpc.add_DevicePluginServicer_to_server(self._plugin, server)
         try:
             _remove(path)
             server.add_insecure_port(f"unix:{path}")
@@ -236,7 +255,8 @@ class PluginServer:
         server, self._server, self._own, self._answered = self._server, None, None, None
         if server is not None:
             await server.stop(_STOP_SECONDS)
-            _remove(self._settings.plugin_socket)
+            with suppress(OSError):  # the folder may be read-only or gone; kubelet empties it at its next start
+                _remove(self._settings.plugin_socket)
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
         """Up to `seconds`, less when kubelet's socket changes meanwhile."""

@@ -84,4 +84,6 @@ def _answer_due(node: Node, scheduler: HamiScheduler, answered_at: datetime | No
     asked = value is None or decode_handshake(value).state is not HandshakeState.REPORTED
     if not scheduler.asks or not asked:
         return None
-    return now if answered_at is None else max(now, answered_at + HANDSHAKE_EVERY)
+    if answered_at is None or answered_at > now:  # the clock was set back
+        return now
+    return max(now, answered_at + HANDSHAKE_EVERY)

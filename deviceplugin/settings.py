@@ -39,6 +39,8 @@ class KubeletSettings:
     """How often the sockets are looked at; kubelet must be answered within a second of its return."""
     register_seconds: float = 5.0
     """Deadline of one Register call."""
+    unheard_seconds: float = 5.0
+    """How long a kubelet that does not listen any more may be busy restarting, before it is registered with again."""
     numa_hints: bool = False
     """Tell kubelet each GPU's NUMA node."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.immediate import Proven, is_finished, overtaken_phase, settlement
-from deviceplugin.apiserver import OwnNode
+from deviceplugin.apiserver import HOPELESS, OwnNode
 from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.client import ApiError, ApiUnreachable
 from proto.kubernetes.objects import Pod
@@ -17,8 +17,6 @@ _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _ATTEMPTS = 15
 """With doubling delays about five minutes, as long as a node lock lives."""
-_HOPELESS = frozenset({400, 422})
-"""Not 403: a kube-apiserver that has just started refuses everybody until it has read its roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Books:
                 await self.own.settle(due.pod, body, release=due.phase is not None)
             except (ApiError, ApiUnreachable) as error:
                 problem = str(error)
-                if isinstance(error, ApiError) and error.status in _HOPELESS:
+                if isinstance(error, ApiError) and error.status in HOPELESS and self._due[uid] is due:
                     break
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)

@@ -24,7 +24,7 @@ def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
     if value is None:
         raise AnnotationError(key, "", "missing")
     containers = containers_of(pod)
-    counts = [_count(container, resource) for container in containers]
+    counts = [gpus_asked(container, resource) for container in containers]
     return aligned(decode_pod_devices(key, value, len(containers)), counts)
 
 
@@ -45,7 +45,7 @@ def unfit(held: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> str:
     return ""
 
 
-def _count(container: Container, resource: str) -> int:
+def gpus_asked(container: Container, resource: str) -> int:
     """How many GPUs the container asks for, 0 when that cannot be read."""
     asked = container.resources.limits.get(resource, container.resources.requests.get(resource, "0"))
     try:

@@ -2,7 +2,8 @@
 
 Kubelet does not say. It asks for one container at a time, init containers first, and only for containers that
 hold GPUs. So the container is the first one of its pod, among those not served yet, that has this many GPUs; and the
-pod is the one the node lock names, or the only one with such a container. Anything less certain is refused.
+pod is the one the node lock names, or the only one with such a container. Anything less certain is refused, also
+where a pod that no scheduler of ours has decided for may be the one that asks.
 
 Served are the containers that this process has answered since kubelet started, and those that kubelet's checkpoint
 names. An answer that a kubelet lost with its life is therefore given again. Where the checkpoint cannot be read, what
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.checkpoint import Witness
-from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name, unfit
+from deviceplugin.allocation.decided import containers_of, decided_devices, gpus_asked, pod_name, unfit
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, NODE_LOCK, POD_NODE
@@ -68,6 +69,16 @@ class NodeView:
 
 def prove(view: NodeView, ids: int) -> Proven | Refused:
     """The one container that asks for `ids` GPUs."""
+    answer = _decided(view, ids)
+    strangers = sorted(pod_name(pod) for pod in view.pods if _is_stranger(pod, ids, view))
+    if isinstance(answer, Proven) and strangers:
+        named = f"pod {pod_name(answer.pod)} waits for {ids} GPUs, {' and '.join(strangers)} without a decision as well"
+        return Refused(f"{named}, and either may be asking", may_change=True)
+    return answer
+
+
+def _decided(view: NodeView, ids: int) -> Proven | Refused:
+    """Of the pods that something was decided for."""
     waiting = [pod for pod in view.pods if _awaits_devices(pod, view)]
     holder = None if view.lock is None else _named(waiting, view.lock, view.lock_uid)
     if view.lock is not None and view.lock.pod and holder is None and not _is_done(view.lock, view):
@@ -121,12 +132,25 @@ def _awaits_devices(pod: Pod, view: NodeView) -> bool:
     annotations = pod.metadata.annotations
     phases = (BindPhase.ALLOCATING,) if view.recorded is None else (BindPhase.ALLOCATING, BindPhase.SUCCESS)
     return (
-        pod.spec.node_name == view.name
-        and pod.status.phase in ("", "Pending")
+        _is_starting(pod, view)
         and annotations.get(BIND_PHASE) in phases
         and annotations.get(POD_NODE, view.name) == view.name
         and DEVICES_TO_ALLOCATE in annotations
     )
+
+
+def _is_stranger(pod: Pod, ids: int, view: NodeView) -> bool:
+    """Kubelet may be asking for it, though it came past the scheduler or somebody took its annotations."""
+    if not _is_starting(pod, view) or _awaits_devices(pod, view):
+        return False
+    if pod.metadata.annotations.get(BIND_PHASE) in (BindPhase.SUCCESS, BindPhase.FAILED):
+        return False  # it was answered
+    served = (view.recorded or {}).get(pod.metadata.uid, frozenset())
+    return any(gpus_asked(each, view.resource) == ids for each in containers_of(pod) if each.name not in served)
+
+
+def _is_starting(pod: Pod, view: NodeView) -> bool:
+    return pod.spec.node_name == view.name and pod.status.phase in ("", "Pending")
 
 
 def _named(pods: Iterable[Pod], lock: NodeLock, uid: str) -> Pod | None:

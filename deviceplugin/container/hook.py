@@ -1,10 +1,10 @@
 """Edge to the node's files: is HAMi-core installed here, and the folders its containers write to."""
 
 import os
-import shutil
 from pathlib import Path
 
 from deviceplugin.container.edits import ContainerFacts, Hook, cache_directory
+from deviceplugin.container.folder_removal import remove_folder
 
 LOCK_DIRECTORY = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's own path
 _OPEN_TO_ALL = 0o777
@@ -39,7 +39,7 @@ def prepare(hook: Hook, container: ContainerFacts, *, lock_directory: str = LOCK
         raise HookUnusable(f"{region} is a symbolic link, which nobody but an intruder would put there; remove it")
     try:
         if os.path.lexists(region):
-            shutil.rmtree(region)
+            remove_folder(region)
         os.makedirs(region)
         _open_to_all(region)
     except OSError as error:

@@ -6,13 +6,13 @@ A region is `<hook>/vgpu/containers/<pod UID>_<container>/<any name>.cache`.
 import logging
 import os
 import re
-import shutil
 import stat
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
+from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.usage.shared_region import Region, RegionError, parse_region, stale_regions, unknown_since
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class RegionSweep:
             self._unknown = unknown_since(folders, known_uids, self._unknown, now)
             for folder in stale_regions(self._unknown, now):
                 try:
-                    shutil.rmtree(folder, dir_fd=root)
+                    remove_folder(folder, inside=root)
                     log.info("removed the region folder %s: its pod is gone", folder)
                 except OSError as error:
                     log.warning("the region folder %s cannot be removed: %s", folder, error)

@@ -17,6 +17,7 @@ class DaemonView:
     pods_known: bool = False
     registered: bool = False
     """With the kubelet that runs now."""
+    gpus_known: bool = False
     gpu_problem: str = ""
     """Why no GPU can be read; empty while they can."""
     api_problem: str = ""
@@ -33,6 +34,8 @@ def readiness(view: DaemonView) -> Readiness:
     """Ready to serve an Allocate. A node without GPUs is: there is nothing to serve."""
     if not view.pods_known:
         return Readiness(False, f"the pods of node {view.node_name} are not known yet")
+    if not view.gpus_known:
+        return Readiness(False, "the NVIDIA driver has not answered yet")
     if not view.devices:
         return Readiness(True, view.gpu_problem or "this node has no GPU to share")
     if not view.registered:

@@ -1,12 +1,12 @@
 """Edge to the node's files: what lies in the daemon's folders, and its removal."""
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 
+from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.diagnosis.kubelet import SocketState
 from deviceplugin.examination.node import examine_socket
 from deviceplugin.removal.plan import Folders, Found, Ours, is_plugin_socket
@@ -37,6 +37,6 @@ def _remove(path: str) -> None:
     """Never through a symbolic link: tenants write in some of these folders. What is gone already is fine."""
     with suppress(FileNotFoundError):
         if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
+            remove_folder(path)
         else:
             os.unlink(path)

@@ -21,8 +21,10 @@ _LARGEST_PERCENT = 10_000
 _LARGEST_SECONDS = 1 << 40
 _MAJOR, _MINORS = 1, (1, 2)
 
-KEPT_SECONDS = 300.0
-"""How long a region outlives its pod."""
+KEPT_SECONDS = 600.0
+"""How long a region outlives its pod: longer than a watch that brings nothing any more goes unnoticed, in which time a
+pod may start that it has not shown.
+"""
 
 ReadAt = Callable[[int, int], bytes]
 """`(offset, length)` → that many bytes, fewer where the file ends."""

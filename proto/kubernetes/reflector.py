@@ -48,7 +48,12 @@ class Interrupted:
     retry_in_seconds: float
 
 
-Change = Replaced[T] | Applied[T] | Removed[T] | Interrupted
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The API server watches again, and nothing has changed meanwhile; a change or a list says as much."""
+
+
+Change = Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed
 
 
 @dataclass(slots=True)
@@ -87,7 +92,7 @@ async def reflect(
     watch_timeout_seconds: int = 300,
     clock: Callable[[], float] = time.monotonic,
     trim: Callable[[T], None] = lambda _: None,
-) -> AsyncGenerator[Replaced[T] | Applied[T] | Removed[T] | Interrupted, None]:
+) -> AsyncGenerator[Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed, None]:
     """The objects, then every change to them, for ever. Never raises for trouble of the API server.
 
     `trim` may take out of a listed object what nobody will read: a list is held until its last page has come.
@@ -95,17 +100,21 @@ async def reflect(
     selection = {"namespace": namespace, "field_selector": field_selector, "label_selector": label_selector}
     position = _Position()
     backoff = Backoff(jitter)
+    is_away = False
     while True:
         began = clock()
         try:
             if position.resource_version is None:
                 yield await _list(api, resource, page_size, selection, position, trim=trim)
-                began = clock()
+                began, is_away = clock(), False
             async with aclosing(_watch(api, resource, position, selection, watch_timeout_seconds)) as changes:
                 async for change in changes:
                     backoff.reset()
                     if change is not None:
                         yield change
+                    elif is_away:
+                        yield Resumed()
+                    is_away = False
             problem: Exception | None = None
         except (ApiError, ApiUnreachable) as error:
             problem = error
@@ -116,7 +125,7 @@ async def reflect(
         if _may_go_on_at_once(problem, backoff):
             backoff.failures += 1
             continue
-        delay = backoff.next_delay(_wished_delay(problem))
+        delay, is_away = backoff.next_delay(_wished_delay(problem)), True
         yield Interrupted(str(problem or "the API server ended the watch at once"), delay)
         await sleep(delay)
 

@@ -55,6 +55,7 @@ def view(*pods: Pod) -> DaemonView:
         pods={each.metadata.uid: each for each in pods or (pod(),)},
         pods_known=True,
         registered=True,
+        gpus_known=True,
     )
 
 

@@ -1,5 +1,7 @@
 """What the daemon writes of pods, on the embedded API server."""
 
+import asyncio
+
 import pytest
 
 from deviceplugin.allocation.immediate import settlement
@@ -7,10 +9,11 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.news import News
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, NODE_LOCK
+from proto.kubernetes.client import ApiError
 from proto.kubernetes.objects import PODS
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.agent_rig import running
-from tests.deviceplugin.gpus import NODE, A, share
+from tests.deviceplugin.gpus import NODE, A, B, share
 from tests.deviceplugin.registration import until
 
 ONE = (share(A),)
@@ -40,5 +43,55 @@ async def test_a_pod_is_recorded_although_the_api_server_knows_no_rights_yet() -
         rig.lock("train")
         rig.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=403, times=2))
         await rig.allocate(f"{A}-0")
-        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE), 5)
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
         assert rig.annotations("pods", "train")[BIND_PHASE] == "success"
+
+
+async def test_pods_that_cannot_be_watched_may_be_old_although_the_node_can_be() -> None:
+    """Else the folders of containers that were started since would be swept away under them."""
+    async with running() as rig:
+        rig.server.inject(Fault(verbs=frozenset({"list", "watch"}), resources=frozenset({"pods"}), status=403))
+        own = OwnNode(rig.api, NODE, News())
+        async with asyncio.TaskGroup() as group:
+            following = [group.create_task(own.follow_pods())]
+            await until(lambda: own.problem != "")
+            following.append(group.create_task(own.follow_node()))
+            await until(lambda: own.node is not None)
+            assert "403" in own.problem
+            rig.server.faults.clear()
+            await until(lambda: own.problem == "")
+            for task in following:
+                task.cancel()
+
+
+async def test_the_lock_is_released_although_the_api_server_will_never_take_what_is_written_on_the_pod() -> None:
+    """As where a policy refuses it. The pod has its GPUs, and binds to the node would wait until the lock expires."""
+    async with running() as rig:
+        rig.bind("train", (ONE,))
+        rig.lock("train")
+        rig.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=422))
+        await rig.allocate(f"{A}-0")
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
+        assert rig.annotations("pods", "train")[BIND_PHASE] == "allocating"
+
+
+async def test_so_it_is_when_the_last_container_is_served_while_the_first_is_written() -> None:
+    async with running() as rig:
+        rig.bind("train", (ONE, ONE))
+        rig.lock("train")
+        patched = frozenset({"patch"})
+        rig.server.inject(Fault(verbs=patched, resources=frozenset({"pods"}), status=422, latency_seconds=0.3))
+        await rig.allocate(f"{A}-0")
+        await rig.allocate(f"{A}-1")
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
+
+
+async def test_the_lock_stays_while_containers_of_a_pod_that_cannot_be_written_are_waiting() -> None:
+    async with running() as rig:
+        rig.bind("train", (ONE, (share(B),)))
+        rig.lock("train")
+        pod = await rig.api.get(PODS, "train", "default")
+        rig.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=422))
+        with pytest.raises(ApiError):
+            await OwnNode(rig.api, NODE, News()).settle(pod, settlement(pod, frozenset({0}), None, "r"), release=False)
+        assert NODE_LOCK in rig.annotations("nodes", NODE)

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -92,3 +93,22 @@ async def test_what_only_a_new_process_can_heal_ends_this_one() -> None:
     gpus = Gpus(read, NvmlThread(), News(), AgentSettings(node_name="n"))
     with pytest.raises(GpusUnavailable, match="upgraded"):
         await gpus.run()
+
+
+async def test_a_driver_that_hangs_is_told_of_and_no_node_without_gpus(caplog: pytest.LogCaptureFixture) -> None:
+    answer = threading.Event()
+
+    def read() -> Inventory:
+        answer.wait()
+        return FOUND
+
+    gpus = Gpus(read, NvmlThread(), News(), AgentSettings(node_name="n"), silent_seconds=0.01)
+    task = asyncio.create_task(gpus.run())
+    await until(lambda: "the NVIDIA driver has not answered for 0.01 s, nothing is served" in caplog.text)
+    assert not gpus.known
+    answer.set()
+    await until(lambda: gpus.known)
+    assert gpus.inventory == FOUND
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -81,6 +81,8 @@ def test_an_old_scheduler_is_told_in_text_and_its_question_is_answered_every_30_
     later = T0 + timedelta(seconds=30)
     assert due(asked, scheduler, T0, T0 + timedelta(seconds=5)) == Report(look_again=later)
     assert list(annotations_of(due(asked, scheduler, T0, later))) == [NODE_HANDSHAKE]
+    set_back = T0 - timedelta(hours=9)
+    assert list(annotations_of(due(asked, scheduler, T0, set_back))) == [NODE_HANDSHAKE], "a clock may be set back"
     deleted = first | {NODE_HANDSHAKE: "Deleted_2030-01-01 00:01:05"}
     assert list(annotations_of(due(deleted, scheduler, None, T0))) == [NODE_HANDSHAKE]
 

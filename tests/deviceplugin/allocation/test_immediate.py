@@ -206,3 +206,36 @@ def test_an_entry_that_stands_too_far_left_belongs_to_the_container_that_asks_fo
 )
 def test_a_pod_that_got_past_admission_unrecorded_is_caught_up_with(phase: str, due: BindPhase | None) -> None:
     assert overtaken_phase(bound_pod("a", (ONE,), phase=phase)) == due
+
+
+def undecided(name: str, gpus: str = "1", phase: str = "Pending") -> Pod:
+    """Bound past our scheduler, or one whose annotations somebody took."""
+    pod = bound_pod(name, (ONE,), phase=phase)
+    pod.metadata.annotations.clear()
+    pod.spec.containers[0].resources.limits[GPU] = gpus
+    return pod
+
+
+@pytest.mark.parametrize("lock", ["", "a"])
+@pytest.mark.parametrize("recorded", [None, {}, {"uid-a": frozenset({"c9"})}])
+def test_a_pod_that_nothing_was_decided_for_may_be_the_one_that_asks(lock: str, recorded: Witness | None) -> None:
+    """Else it would be given the GPUs of the pod that waits, and that one none."""
+    pod = bound_pod("a", (ONE,))
+    answer = refusal(asked(1, pod, undecided("stranger"), lock=lock, recorded=recorded))
+    assert "default/stranger" in answer.sentence
+    assert (answer.may_change, answer.pod) == (True, None)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [undecided("stranger", "2"), undecided("stranger", phase="Failed"), undecided("stranger", phase="Running")],
+)
+def test_who_cannot_be_asking_is_in_nobodys_way(stranger: Pod) -> None:
+    pod = bound_pod("a", (ONE,))
+    assert asked(1, pod, stranger) == Proven(pod, 0, ONE)
+
+
+def test_a_stranger_that_kubelet_has_served_asks_no_more() -> None:
+    pod = bound_pod("a", (ONE,))
+    recorded = {"uid-stranger": frozenset({"c0"})}
+    assert asked(1, pod, undecided("stranger"), recorded=recorded) == Proven(pod, 0, ONE)

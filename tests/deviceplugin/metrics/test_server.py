@@ -69,6 +69,10 @@ async def test_probes_answer_with_a_sentence() -> None:
     ("seen", "answer"),
     [
         (replace(view(), pods_known=False), Readiness(False, "the pods of node node-1 are not known yet")),
+        (
+            replace(view(), devices=(), registered=False, gpus_known=False),
+            Readiness(False, "the NVIDIA driver has not answered yet"),
+        ),
         (replace(view(), devices=(), registered=False), Readiness(True, "this node has no GPU to share")),
         (replace(view(), devices=(), gpu_problem="no driver"), Readiness(True, "no driver")),
     ],

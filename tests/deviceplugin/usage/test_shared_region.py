@@ -121,7 +121,7 @@ def test_a_file_cut_short_while_it_is_read_is_refused() -> None:
 
 
 @given(data=st.data(), size=st.sampled_from([V0_BYTES, V0_BYTES - 1, V1_BYTES, V1_BYTES - 1]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_bytes_raise_anything_but_a_region_error(data: st.DataObject, size: int) -> None:
     """Every read may answer anything, and less than asked."""
 
@@ -138,7 +138,7 @@ def test_no_bytes_raise_anything_but_a_region_error(data: st.DataObject, size: i
 
 
 @given(at=st.integers(0, 1850), junk=st.binary(min_size=1, max_size=16))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_region_with_a_few_bytes_changed_is_read_or_refused(at: int, junk: bytes) -> None:
     content = v0([A, B], TWO_LIVE_ONE_FREE)
     content[at : at + len(junk)] = junk

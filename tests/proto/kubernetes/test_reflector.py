@@ -6,7 +6,7 @@ import pytest
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, ObjectMeta
-from proto.kubernetes.reflector import Applied, Backoff, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Applied, Backoff, Interrupted, Removed, Replaced, Resumed, reflect
 from tests.proto.kubernetes.scripted_server import (
     Scripted,
     answer,
@@ -22,7 +22,7 @@ from tests.proto.kubernetes.scripted_server import (
     write_kubeconfig,
 )
 
-Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted
+Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted | Resumed
 
 
 class Naps:
@@ -53,7 +53,7 @@ async def changes(
         watch_timeout_seconds=watch_timeout_seconds,
         page_size=page_size,
     )
-    async with asyncio.timeout(10), aclosing(nodes) as stream_of_changes:
+    async with asyncio.timeout(60), aclosing(nodes) as stream_of_changes:
         async for change in stream_of_changes:
             found.append(change)
             if len(found) == count:
@@ -78,6 +78,8 @@ def names(found: list[Change]) -> list[str]:
                 words.append("-" + one.metadata.name)
             case Interrupted():
                 words.append("!")
+            case Resumed():
+                words.append("ok")
     return words
 
 
@@ -109,7 +111,7 @@ async def test_selectors_go_with_every_request(server: Scripted, api: ApiServer)
     server.lists.append(page(7))
     server.watches.append(server.silence(event("ADDED", {"metadata": {"name": "p"}})))
     pods = reflect(api, PODS, field_selector="spec.nodeName=n", label_selector="a=b", namespace="ns")
-    async with asyncio.timeout(5), aclosing(pods) as found:
+    async with asyncio.timeout(60), aclosing(pods) as found:
         assert isinstance(await anext(found), Replaced)
         assert isinstance(await anext(found), Applied)
     assert [(seen.path, seen.query["fieldSelector"], seen.query["labelSelector"]) for seen in server.seen] == [
@@ -131,6 +133,17 @@ async def test_a_watch_that_ended_in_order_goes_on_at_once_where_it_was(server: 
     assert names(await changes(api, 4, sleep=naps)) == ["=", "+a", "+a", "-a"]
     assert server.queries("resourceVersion", watch=True) == ["7", "8", "20"]
     assert naps.seconds == []
+
+
+async def test_a_watch_that_stands_again_is_told_once_although_nothing_changes(
+    server: Scripted, api: ApiServer
+) -> None:
+    server.lists.append(page(7))
+    bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
+    server.watches.extend(
+        [stream(bookmark, then=drop), server.silence(bookmark, bookmark, event("ADDED", node("a", 21)))]
+    )
+    assert names(await changes(api, 4, sleep=Naps())) == ["=", "!", "ok", "+a"]
 
 
 async def test_a_dropped_watch_resumes_from_the_newest_version_without_a_list(server: Scripted, api: ApiServer) -> None:
@@ -227,8 +240,8 @@ async def test_one_unreadable_object_is_left_out_and_the_rest_goes_on(server: Sc
 async def test_a_watch_that_stalls_is_dropped_and_resumed(server: Scripted) -> None:
     server.lists.append(page(7))
     server.watches.extend([server.silence(event("ADDED", node("a", 8))), server.silence(event("ADDED", node("b", 9)))])
-    async with connected(server, timeout_seconds=0.2) as api:
-        found = await changes(api, 4, watch_timeout_seconds=1)
+    async with connected(server, timeout_seconds=1.0) as api:
+        found = await changes(api, 4, watch_timeout_seconds=0)
     assert names(found) == ["=", "+a", "!", "+b"]
     assert server.queries("resourceVersion", watch=True) == ["7", "8"]
 
@@ -254,7 +267,7 @@ async def test_cancelling_the_reader_ends_the_watch(server: Scripted, api: ApiSe
             listed.set()
 
     task = asyncio.create_task(read())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await listed.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

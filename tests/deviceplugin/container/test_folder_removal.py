@@ -1,0 +1,70 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.container.edits import ContainerFacts, Hook
+from deviceplugin.container.folder_removal import remove_folder
+from deviceplugin.container.hook import prepare
+from deviceplugin.metrics.region_files import RegionSweep
+from deviceplugin.removal.files import remove
+from deviceplugin.usage.shared_region import KEPT_SECONDS
+
+UID = "0d4f0000-0000-0000-0000-000000000000"
+DEEPER_THAN_THE_STACK = 3000
+
+
+def fill(folder: Path, *, depth: int = DEEPER_THAN_THE_STACK) -> None:
+    """As a container can: no path is that long, but a process can walk down."""
+    folder.mkdir(parents=True)
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("file", os.O_CREAT, dir_fd=here))
+    os.close(here)
+
+
+def test_links_files_and_folders_go_and_nothing_they_point_at(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    folder = tmp_path / "folder"
+    for name in ("a/b/c", "a/e", "d/b"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").touch()
+        (folder / name / "link").symlink_to(precious)
+    os.mkfifo(folder / "pipe")
+    remove_folder(str(folder))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "precious"]
+
+
+def test_what_is_no_folder_of_its_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "link").symlink_to("precious")
+    with pytest.raises(NotADirectoryError):
+        remove_folder(str(tmp_path / "link"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "precious"]
+
+
+def test_folders_nested_deeper_than_the_stack_stop_nobody(tmp_path: Path) -> None:
+    """A container may write in its own folder; the daemon, its restarts and the removal of a node outlast that."""
+    containers = tmp_path / "vgpu/containers"
+    container = containers / f"{UID}_main"
+    fill(container)
+    sweep = RegionSweep(str(containers))
+    sweep.sweep((), 0.0)
+    sweep.sweep((), KEPT_SECONDS)
+    assert list(containers.iterdir()) == []
+
+    fill(container)
+    hook = Hook(root=str(tmp_path), library="", preload="")
+    prepare(hook, ContainerFacts(pod_uid=UID, name="main"), lock_directory=str(tmp_path / "lock"))
+    assert list(container.iterdir()) == []
+
+    container.rmdir()
+    fill(container)
+    assert remove([str(containers)], str(tmp_path / "vgpu")) == {}
+    assert not containers.exists()
