@@ -68,7 +68,8 @@ docs-metrics: $(DEVELOPMENT) ## regenerate the list of metrics
 PROMTOOL := $(HOME)/.cache/topogpu/promtool
 promtool: ## Prometheus' tool, which tests the alert rules, from Debian's or Ubuntu's package
 	@rm -rf build/prometheus && mkdir -p build/prometheus $(PROMTOOL)
-	@cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb .
+	@cd build/prometheus && { apt-get download prometheus || { echo "reading apt's lists anew ..." && apt-get update --quiet --quiet && apt-get download prometheus; }; }
+	@cd build/prometheus && dpkg -x prometheus_*.deb .
 	@cp build/prometheus/usr/bin/promtool $(PROMTOOL)/ && $(PROMTOOL)/promtool --version
 
 STUBS_OUT ?= .

@@ -1,10 +1,15 @@
-"""What the machine at hand cannot run is skipped, and says why."""
+"""What the machine at hand cannot run is skipped, and says why; a slow machine fails nothing."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from simulation.nvml.build import BuildFailed, NoCompiler, build_library
 
 pytest_plugins = ["tests.cluster.fixtures"]
+
+# The same examples in every run: a change is refused for what it does, not by luck.
+settings.register_profile("topogpu", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("topogpu")
 
 
 def _missing_compiler() -> str:

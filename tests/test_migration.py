@@ -88,7 +88,7 @@ async def restarted(node: DaemonRig, *options: str) -> None:
     await node.kill()
     node.options = options
     await node.start()
-    await until(lambda: node.registrations() == before + 1, 20)
+    await until(lambda: node.registrations() == before + 1)
     await node.ready()
 
 

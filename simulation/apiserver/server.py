@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +54,8 @@ class EmbeddedApiServer:
         self._operations = Operations(self.store, now, new_uid, longest_grace_seconds)
         self._watching = Watching(self._operations, bookmark_seconds)
         self._seen_version = 0
+        self._held: socket.socket | None = None
+        """Bound, never listening: nobody else is given the port while the server is offline."""
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
         self._reaper: asyncio.Task[None] | None = None
@@ -64,6 +67,10 @@ class EmbeddedApiServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def open_watches(self) -> int:
+        return self._watching.count()
 
     async def __aenter__(self) -> "EmbeddedApiServer":
         handler = Handler(
@@ -85,6 +92,8 @@ class EmbeddedApiServer:
                 await self._reaper
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._held is not None:
+            self._held.close()
 
     async def go_offline(self) -> None:
         """Refuses connections and cuts the open ones until `go_online`; the objects stay."""
@@ -101,9 +110,11 @@ class EmbeddedApiServer:
         if self._runner is None:
             raise RuntimeError("the embedded API server is entered with `async with` before it can listen")
         if self._site is None:
+            if self._held is None:
+                self._held = _bound(self._port)
+                self._port = self._held.getsockname()[1]
             self._site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
             await self._site.start()
-            self._port = self._runner.addresses[0][1]
 
     def kubeconfig(self, *, user: str = "simulation") -> str:
         """A kubeconfig for this server (JSON, which is YAML)."""
@@ -170,3 +181,15 @@ class EmbeddedApiServer:
             await asyncio.sleep(0.25)
             self._operations.finish_deletions()
             self._wake_if_written()
+
+
+def _bound(port: int) -> socket.socket:
+    """Raises OSError where the port cannot be had."""
+    held = socket.socket()
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", port))
+    except OSError:
+        held.close()
+        raise
+    return held

@@ -32,6 +32,10 @@ class Watching:
         self._news.set()
         self._news = asyncio.Event()
 
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
     def drop_all(self) -> int:
         """Cuts the connection of every open watch; how many there were."""
         dropped = list(self._open)

@@ -21,7 +21,7 @@ NAMESPACE = "topogpu-system"
 NAME = "topogpu-scheduler"
 WEBHOOK = "topogpu-webhook"
 LEASE = "topogpu-scheduler"
-_START_SECONDS = 30.0
+_LONGEST_SECONDS = 60.0
 _FLAGS = (
     *("--http_bind", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--webhook-bind-address", "127.0.0.1:0"),
     *(
@@ -106,8 +106,8 @@ async def extender(server: EmbeddedApiServer, folder: Path, *flags: str) -> Asyn
         await process.stop()
 
 
-async def until_ready(found: Extender, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
+async def until_ready(found: Extender) -> None:
+    async with asyncio.timeout(_LONGEST_SECONDS):
         while True:
             async with found.http.get(f"{found.verbs}/readyz") as response:
                 if response.status == 200:
@@ -116,5 +116,5 @@ async def until_ready(found: Extender, seconds: float = 20.0) -> None:
 
 
 async def _url(process: ChildProcess, words: str) -> str:
-    found = await process.wait_for_line(rf"{words} (https?://[^/\s]+)", _START_SECONDS)
+    found = await process.wait_for_line(rf"{words} (https?://[^/\s]+)", _LONGEST_SECONDS)
     return found[1]

@@ -4,7 +4,8 @@ Both programs are run through their lives before an API server that writes down 
 """
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,17 @@ def covers(right: Right, request: RecordedRequest) -> bool:
     )
 
 
-def check(account: str, requests: set[RecordedRequest]) -> None:
+def unused(rights: Iterable[Right], requests: Iterable[RecordedRequest]) -> set[Right]:
+    return {right for right in rights if not any(covers(right, request) for request in requests)}
+
+
+async def check(account: str, requests: Callable[[], set[RecordedRequest]]) -> None:
+    """While the program runs: what it does in the background is waited for."""
     rights = granted(account)
-    assert {request for request in requests if not any(covers(right, request) for right in rights)} == set()
-    assert {right for right in rights if not any(covers(right, request) for request in requests)} == set()
+    with suppress(TimeoutError):
+        await until(lambda: not unused(rights, requests()))
+    assert unused(rights, requests()) == set()
+    assert {request for request in requests() if not any(covers(right, request) for right in rights)} == set()
 
 
 def test_doctor_asks_after_the_rights_that_are_shipped() -> None:
@@ -71,14 +79,14 @@ async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
         immediate.lock("first")
         immediate.bind("first", 0)
         await immediate.runs("first")
-        await until(lambda: not immediate.annotation(keys.NODE_LOCK), 10)
+        await until(lambda: not immediate.annotation(keys.NODE_LOCK))
         # As when another pod took the name meanwhile: the daemon looks whose it is.
         patch, pods = frozenset({"patch"}), frozenset({"pods"})
         immediate.server.inject(Fault(verbs=patch, resources=pods, subresource="", name="second", status=422))
         immediate.lock("second")
         immediate.bind("second", 1)
-        await until(lambda: immediate.said("default/second was served, but its annotations could not be updated"), 10)
-        await until(lambda: bool(immediate.events("GPUUnhealthy")), 20)
+        await until(lambda: immediate.said("default/second was served, but its annotations could not be updated"))
+        await until(lambda: bool(immediate.events("GPUUnhealthy")))
     async with daemon(runtime_version="containerd://2.1.4") as slots:
         slots.bind("p", 0)
         await slots.runs("p")
@@ -87,8 +95,8 @@ async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
         await slots.ready()
         slots.bind("q", 1)
         await slots.runs("q")
+        await check(DAEMON, lambda: used((*immediate.server.requests, *slots.server.requests), DAEMON))
     requests = used((*immediate.server.requests, *slots.server.requests), DAEMON)
-    check(DAEMON, requests)
     assert {request.name for request in requests if request.resource == "nodes"} == {NODE}
 
 
@@ -118,11 +126,10 @@ async def test_the_extender_has_the_rights_it_uses_and_no_others(tmp_path: Path)
             await found.post("/filter", {"Pod": refused, "Nodes": None, "NodeNames": ["immediate"]})
             assert (await found.post("/bind", _binding(refused, "immediate")))["Error"] != ""
             server.delete("pods", "p", namespace="default")
-            await until(lambda: keys.NUDGE in found.annotations("r"), 20)
-            await until(lambda: bool(_certificate(server)), 20)
-            await until(lambda: bool(found.events("BindingSucceed")), 20)
-        requests = used(server.requests, NAME)
-    check(SCHEDULER, requests)
+            await until(lambda: keys.NUDGE in found.annotations("r"))
+            await until(lambda: bool(_certificate(server)))
+            await until(lambda: bool(found.events("BindingSucceed")))
+            await check(SCHEDULER, lambda: used(server.requests, NAME))
 
 
 _LOCK = (keys.NODE_LOCK, keys.NODE_LOCK_UID)

@@ -21,7 +21,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from scheduler_ext import http_server, webhook_server
 from simulation.apiserver import EmbeddedApiServer
 from tests.attacks.extender import Extender, extender, prepare
-from tests.deviceplugin.daemon_rig import DaemonRig, daemon
+from tests.deviceplugin.daemon_rig import daemon
 from tests.scheduler_ext.rig import node_json, pod_json
 
 MIB = 1024 * 1024
@@ -200,7 +200,7 @@ async def test_slow_clients_hold_nobody_up(tmp_path: Path) -> None:
 @pytest.mark.needs_compiler
 async def test_the_daemons_port_for_metrics_outlasts_the_same() -> None:
     async with daemon() as node, AsyncExitStack() as stack:
-        url = await _metrics_url(node)
+        url = await node.url()
         for data in (*GARBAGE, *MALFORMED):
             await hold(stack, url, data, 1)
         for data in SLOW:
@@ -215,12 +215,6 @@ async def test_the_daemons_port_for_metrics_outlasts_the_same() -> None:
         assert node.problems() == []
 
 
-async def _metrics_url(node: DaemonRig) -> str:
-    await node.get("/healthz")
-    [port] = [line.rpartition(" ")[2] for line in node.log if "metrics are served on port" in line]
-    return f"http://127.0.0.1:{port}"
-
-
 @pytest.mark.needs_compiler
 async def test_the_device_plugins_socket_refuses_what_kubelet_would_not_say() -> None:
     """Only root reaches it; it is as strict with kubelet's mistakes."""
@@ -233,11 +227,11 @@ async def test_the_device_plugins_socket_refuses_what_kubelet_would_not_say() ->
             for ids in (["../../etc", "\x00", f"{node.uuid(0)}-0"], ["x" * MIB]):
                 request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await plugin.Allocate(request, timeout=20)
+                    await plugin.Allocate(request, timeout=60)
                 assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             large = pb.PreStartContainerRequest(devices_ids=["x" * MIB] * 5)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await plugin.PreStartContainer(large, timeout=20)
+                await plugin.PreStartContainer(large, timeout=60)
             assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         for each in (writer, *(one for _, one in idle)):
             each.transport.abort()

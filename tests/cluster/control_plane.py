@@ -5,7 +5,6 @@ stay until somebody deletes them for good.
 """
 
 import json
-import random
 import signal
 import socket
 import ssl
@@ -14,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,7 +38,10 @@ AUDIT = {
     "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:topogpu-system"]}, {"level": "None"}],
 }
 """Of every request of our own service accounts kube-apiserver writes down what was asked, and how it was answered."""
-START_SECONDS = 60.0
+START_SECONDS = 120.0
+_ONCE_WE_ARE_GONE = 'cat; kill -KILL "$0"'
+"""The kernel ends the input of this `cat` with the process that holds its other end."""
+_HELD: list[socket.socket] = []
 _SHOWN_LINES = 15
 
 
@@ -48,13 +50,16 @@ class ControlPlaneFailed(Exception):
 
 
 class Program:
-    """One program, its output in a file."""
+    """One program, its output in a file. It ends with us, however we end."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._log = log
         self._output: IO[bytes] = log.open("ab")
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self._survivor = subprocess.Popen(
+            ["sh", "-c", _ONCE_WE_ARE_GONE, str(self.pid)], stdin=subprocess.PIPE, start_new_session=True
         )
 
     @property
@@ -74,6 +79,8 @@ class Program:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._survivor.kill()
+        self._survivor.communicate()
         self._output.close()
 
     def last_lines(self) -> str:
@@ -160,7 +167,7 @@ class ControlPlane:
     def kubectl(self, *arguments: str) -> str:
         """What it prints. Raises ControlPlaneFailed with its words."""
         command = [self._binaries.path("kubectl"), "--kubeconfig", self.kubeconfig(), *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
         if done.returncode:
             raise ControlPlaneFailed(f"kubectl {' '.join(arguments)}: {done.stderr}")
         return done.stdout
@@ -168,7 +175,9 @@ class ControlPlane:
     def audited(self) -> list[dict[str, Any]]:
         """The audit events so far, oldest first."""
         path = self._folder / "audit.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        # The last line may not be written to its end.
+        whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
@@ -229,18 +238,20 @@ class ControlPlane:
 
     def _etcd_call(self, path: str, body: object) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self._etcd_port}/v3/{path}"
-        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10) as answer:
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 
 
 def free_port() -> int:
-    """Below those that the kernel gives to whoever asks for any: nobody gets it before it is listened on."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
+    """Ours until we end: bound here, so that the kernel gives it to nobody, but without listening, so that whoever is
+    told its number may listen on it, again and again.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _HELD.append(held)
+    return int(held.getsockname()[1])
 
 
 def _status(url: str, tls: ssl.SSLContext | None = None) -> int:

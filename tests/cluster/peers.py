@@ -79,7 +79,7 @@ async def embedded(folder: Path) -> AsyncIterator[Peer]:
             start=start,
             http=http,
             deny=lambda verb, resource: server.denied.add((verb, resource)),
-            bookmarked_watch_seconds=1,
+            bookmarked_watch_seconds=2,
         )
 
 

@@ -94,8 +94,8 @@ async def test_the_shipped_configuration_arguments_and_rights_are_enough_to_plac
         running("extender", extender_command(verbs, metrics, credentials), tmp_path) as extender,
         running("kube-scheduler", [kubernetes.path("kube-scheduler"), *arguments], tmp_path),
     ):
-        await extender.wait_for_line(r"listening on (http://\S+)", 20)
-        await eventually(bound, 60)
+        await extender.wait_for_line(r"listening on (http://\S+)", 120)
+        await eventually(bound)
         probes = [f"http://{metrics}/healthz", f"http://{metrics}/readyz", f"https://{secure}/healthz"]
         # Before 1.31 kube-scheduler does not say whether it is ready.
         probes += [f"https://{secure}/readyz"] if await peer.minor() >= 31 else []

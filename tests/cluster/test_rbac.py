@@ -43,6 +43,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.needs_compiler]
 
 MACHINE = machines.load("4x-a100-pcie-80g-bridged")
 FORGED = "GPU-another,NVIDIA,80000,100:;"
+LEASE_VERBS = {verb for rule in rules(SCHEDULER) if "lease" in rule["role"] for verb in rule["verbs"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,7 @@ async def scheduler(site: Site) -> AsyncIterator[None]:
     process = await ChildProcess.start("extender", command, environment, site.folder / "extender.log")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(process.stop)
-        verbs = (await process.wait_for_line(r"listening on (http://\S+)", 30))[1]
+        verbs = (await process.wait_for_line(r"listening on (http://\S+)", 120))[1]
         configuration = _scheduler_configuration(verbs, config)
         name = f"scheduler-{site.namespace}"
         program = await asyncio.to_thread(stack.enter_context, site.plane.scheduler(configuration, name))
@@ -165,7 +166,7 @@ async def daemon(site: Site) -> AsyncIterator[TinyKubelet]:
         environment = {**os.environ, "TOPOGPU_FAKE_NVML_MACHINE": f"{root}/machine"}
         process = await ChildProcess.start("daemon", command, environment, site.folder / "daemon.log")
         try:
-            await kubelet.registered(1, 30)
+            await kubelet.registered(1)
             yield kubelet
             process.check_running()
             assert "Traceback" not in process.log.read_text()
@@ -179,10 +180,10 @@ async def test_a_tenants_pod_is_admitted_placed_and_served_and_nobody_lacks_a_ri
         await _registered(site)
         async with scheduler(site):
             await _a_tenants_pods(site, kubelet)
+            await eventually(lambda: _used_its_lease(site))
         await _stopped_alone_are_pods_of_concern(site, f"/api/v1/namespaces/{site.namespace}/pods")
     assert site.forbidden() == []
-    leases = {event["verb"] for event in _by_kube_scheduler(site) if event["objectRef"].get("resource") == "leases"}
-    assert leases == {verb for rule in rules(SCHEDULER) if "lease" in rule["role"] for verb in rule["verbs"]}
+    assert _lease_verbs(site) == LEASE_VERBS
 
 
 async def _a_tenants_pods(site: Site, kubelet: TinyKubelet) -> None:
@@ -196,17 +197,17 @@ async def _a_tenants_pods(site: Site, kubelet: TinyKubelet) -> None:
         "topogpu-scheduler",
         None,
     )
-    await eventually(lambda: _is_bound(site, "p"), 60)
+    await eventually(lambda: _is_bound(site, "p"))
     decided = (await site.annotations("p"))[keys.DEVICES_ALLOCATED]
     assert decided.split(",")[2] == "8000"
     await _raised_memory_is_refused(site, decided)
     async with kubelet.plugin() as plugin:
         ids = [f"{decided.split(',')[0]}-0"]
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        answer = await plugin.Allocate(request, timeout=10)
+        answer = await plugin.Allocate(request, timeout=60)
     env = answer.container_responses[0].envs
     assert (env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (decided.split(",")[0], "8000m")
-    await eventually(lambda: _is_served(site, "p"), 20)
+    await eventually(lambda: _is_served(site, "p"))
     lifted = gpu_pod("lifted", 1)
     lifted["spec"]["containers"][0]["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
     status, words = told(await site.tenant.send("POST", pods, lifted))
@@ -227,6 +228,15 @@ async def _stopped_alone_are_pods_of_concern(site: Site, pods: str) -> None:
 def _by_kube_scheduler(site: Site) -> list[dict[str, Any]]:
     events = [event for event in site.plane.audited() if event["userAgent"].startswith("kube-scheduler/")]
     return [event for event in events if "objectRef" in event and event["objectRef"].get("namespace") == NAMESPACE]
+
+
+def _lease_verbs(site: Site) -> set[str]:
+    return {event["verb"] for event in _by_kube_scheduler(site) if event["objectRef"].get("resource") == "leases"}
+
+
+async def _used_its_lease(site: Site) -> bool:
+    """It renews it some seconds after it took it."""
+    return await asyncio.to_thread(_lease_verbs, site) >= LEASE_VERBS
 
 
 async def _raised_memory_is_refused(site: Site, decided: str) -> None:
@@ -254,7 +264,7 @@ async def _webhook_answers(site: Site) -> None:
         status, _ = await site.tenant.send("POST", path, gpu_pod("probe", 1))
         return status == 201
 
-    await eventually(admitted, 30)
+    await eventually(admitted)
 
 
 async def _registered(site: Site) -> None:
@@ -270,7 +280,7 @@ async def _registered(site: Site) -> None:
         _, node = await site.peer.send("GET", f"/api/v1/nodes/{site.node}")
         return keys.NODE_REGISTER in node["metadata"].get("annotations", {})
 
-    await eventually(reported, 30)
+    await eventually(reported)
 
 
 async def _is_bound(site: Site, name: str) -> bool:

@@ -62,6 +62,6 @@ async def test_the_cleaner_of_a_node_takes_away_what_is_ours_there(
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "deviceplugin", *command)
         return await process.wait() == 0
 
-    await eventually(cleaned, 10)  # the server takes a moment to know a new role
+    await eventually(cleaned)  # the server takes a moment to know a new role
     _, answer = await peer.send("GET", f"/api/v1/nodes/{node}")
     assert answer["metadata"]["annotations"] == ANOTHERS

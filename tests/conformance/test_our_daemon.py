@@ -47,7 +47,7 @@ async def test_what_is_reported_is_written_once_and_then_nothing_is_due(
 ) -> None:
     own = OwnNode(api, await a_node(peer, f"n-{namespace}"), News())
     following = asyncio.create_task(own.follow_node())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while own.node is None:  # noqa: ASYNC110 - polls, with a deadline
             await asyncio.sleep(0.01)
     scores = {A: {B: 100}, B: {A: 100}}

@@ -1,6 +1,5 @@
 """Both programs work with what their security contexts leave them: no capabilities, a read-only root."""
 
-import asyncio
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ import pytest
 from simulation.apiserver import EmbeddedApiServer
 from simulation.processes import ChildProcess
 from tests.deviceplugin.daemon_rig import daemon
+from tests.deviceplugin.registration import eventually
 
 CONFINE = """
 mount --bind "$0" "$0" && mount -o remount,bind,ro / &&
@@ -96,9 +96,9 @@ async def test_the_extender_is_ready_as_nobody_on_a_read_only_root(readable: Pat
         command = [*start, "-m", "scheduler_ext", "serve", *flags]
         process = await ChildProcess.start("extender", command, dict(os.environ), readable / "extender.log")
         try:
-            url = (await process.wait_for_line(r"listening on (http://\S+)", 20))[1]
+            url = (await process.wait_for_line(r"listening on (http://\S+)", 60))[1]
             async with aiohttp.ClientSession() as http:
-                assert await ready(http, url)
+                await eventually(lambda: ready(http, url))
         finally:
             await process.stop()
 
@@ -108,10 +108,5 @@ def runs(command: Sequence[str]) -> bool:
 
 
 async def ready(http: aiohttp.ClientSession, url: str) -> bool:
-    """Within 10 seconds."""
-    for _ in range(200):
-        async with http.get(f"{url}/readyz") as answer:
-            if answer.status == 200:
-                return True
-        await asyncio.sleep(0.05)
-    return False
+    async with http.get(f"{url}/readyz") as answer:
+        return answer.status == 200

@@ -26,7 +26,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod
-from tests.deviceplugin.registration import TinyKubelet, kubelet_root
+from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Rig:
     async def allocate(self, *ids: str) -> dict[str, str]:
         async with self.kubelet.plugin() as plugin:
             request = pb.ContainerAllocateRequest(devices_ids=ids)
-            answer = await plugin.Allocate(pb.AllocateRequest(container_requests=[request]), timeout=5)
+            answer = await plugin.Allocate(pb.AllocateRequest(container_requests=[request]), timeout=60)
             return dict(answer.container_responses[0].envs)
 
     async def refused(self, *ids: str) -> str:
@@ -91,7 +91,9 @@ async def running(
     hook_path: str = "/nonexistent",
     scheduler: HamiScheduler = HamiScheduler.NONE,
     now: Callable[[], datetime] = lambda: datetime(2030, 1, 1, tzinfo=UTC),
+    patience_seconds: float = 30.0,
 ) -> AsyncIterator[Rig]:
+    """`patience_seconds` is how long a call of kubelet waits for news of its pod."""
     async with kubelet_root() as root, EmbeddedApiServer() as server:
         server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         write(Path(root, "kubeconfig"), server.kubeconfig())
@@ -99,7 +101,13 @@ async def running(
         rig = Rig(server, TinyKubelet(root), api) if gpus is None else Rig(server, TinyKubelet(root), api, gpus)
         await rig.kubelet.start()
         settings = AgentSettings(
-            node_name=NODE, hook_path=hook_path, read_seconds=0.05, retry_seconds=0.05, hami_scheduler=scheduler
+            node_name=NODE,
+            hook_path=hook_path,
+            read_seconds=0.05,
+            retry_seconds=0.05,
+            prefer_seconds=patience_seconds,
+            allocate_seconds=patience_seconds,
+            hami_scheduler=scheduler,
         )
         news = News()
         agent = Agent(
@@ -116,6 +124,7 @@ async def running(
         try:
             if rig.gpus:
                 await rig.kubelet.registered(1)
+            await until(lambda: server.open_watches == 2)
             yield rig
         finally:
             task.cancel()

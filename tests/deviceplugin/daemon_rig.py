@@ -30,12 +30,14 @@ from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, Usage, write_machine_file, write_sysfs
 from tests.deviceplugin.gpus import NODE, bound_annotations, share
-from tests.deviceplugin.registration import kubelet_root, until
+from tests.deviceplugin.registration import eventually, kubelet_root, until
 
 RESOURCE = "nvidia.com/gpu"
 BRIDGED = machines.load("4x-a100-pcie-80g-bridged")
 _SERIES = re.compile(r"([^\s#][^\s{]*(?:\{.*\})?) (\S+)")
 _PORT = re.compile(r"metrics are served on port (\d+)")
+_WATCHES = 3
+"""Nodes and pods by the daemon, pods by kubelet."""
 _TROUBLE = ("Traceback", " ERROR ", " CRITICAL ", "Warning:", "never retrieved", "never awaited")
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -52,8 +54,11 @@ class DaemonRig:
     log: list[str] = field(default_factory=list)
     process: asyncio.subprocess.Process = field(init=False)
     _reading: asyncio.Task[None] = field(init=False)
+    _before: int = field(init=False)
+    """Lines of the log that are not of this process."""
 
     async def start(self) -> None:
+        self._before = len(self.log)
         self.process = await asyncio.create_subprocess_exec(
             *(*self.under, sys.executable, "-m", "deviceplugin", "run", *self.options),
             env={**os.environ, MACHINE_FILE_VARIABLE: str(self.kubelet.root / "machine")},
@@ -64,8 +69,13 @@ class DaemonRig:
     async def kill(self) -> None:
         if self.process.returncode is None:
             self.process.kill()
-        await self.process.wait()
+        await self.ended()
+
+    async def ended(self) -> int:
+        """The status with which the daemon ends; then `log` is whole."""
+        status = await self.process.wait()
         await self._reading
+        return status
 
     @property
     def cdi(self) -> Path:
@@ -124,7 +134,10 @@ class DaemonRig:
         return [line for line in self.log if any(mark in line for mark in _TROUBLE)]
 
     async def ready(self) -> None:
-        await until(lambda: bool(self.annotation()) and self.capacity()[1] > 0, 20)
+        """Reported, registered, and told whatever changes from now on."""
+        await until(lambda: bool(self.annotation()) and self.capacity()[1] > 0)
+        await eventually(self.is_ready)
+        await until(lambda: self.server.open_watches == _WATCHES)
 
     def lock(self, pod: str) -> None:
         lock = encode_lock(NodeLock(taken_at=T0, namespace="default", pod=pod))
@@ -160,7 +173,7 @@ class DaemonRig:
 
     async def runs(self, *names: str) -> None:
         for name in names:
-            await until(lambda name=name: self.status(name).get("phase") in ("Running", "Failed"), 15)  # type: ignore[misc]
+            await until(lambda name=name: self.status(name).get("phase") in ("Running", "Failed"))  # type: ignore[misc]
             assert self.status(name)["phase"] == "Running", self.status(name)
 
     def env(self, uid: str, position: int = 0) -> Mapping[str, str]:
@@ -195,12 +208,24 @@ class DaemonRig:
         assert all(len(word) == 1 for word in words.values()), words
         return {gpu for gpu in range(len(self.description.gpus)) if words.get(self.uuid(gpu)) == {"Unhealthy"}}
 
+    async def url(self) -> str:
+        """Of the daemon's own HTTP server, without a path."""
+        await until(lambda: any(map(_PORT.search, self.log[self._before :])))
+        port = next(found[1] for found in map(_PORT.search, self.log[self._before :]) if found)
+        return f"http://127.0.0.1:{port}"
+
     async def get(self, path: str) -> tuple[int, str]:
         """Status and text of the daemon's own HTTP server."""
-        await until(lambda: any(map(_PORT.search, self.log)), 10)
-        port = next(found[1] for found in map(_PORT.search, self.log) if found)
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        url = await self.url()
+        async with aiohttp.ClientSession() as session, session.get(url + path) as answer:
             return answer.status, await answer.text()
+
+    async def is_ready(self) -> bool:
+        return (await self.get("/readyz"))[0] == 200
+
+    async def counts(self, series: str) -> bool:
+        """Is it there, and more than 0?"""
+        return bool((await self.series()).get(series))
 
     async def series(self) -> dict[str, float]:
         """The metrics by name and labels."""
@@ -258,6 +283,7 @@ async def daemon(
             yield rig
         finally:
             await rig.kill()
+            print(*rig.log, sep="\n")  # shown when the test fails
 
 
 async def _read(process: asyncio.subprocess.Process, log: list[str]) -> None:

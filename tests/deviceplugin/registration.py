@@ -4,14 +4,15 @@ import asyncio
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import grpc
 
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
+
+_LONGEST_SECONDS = 60.0
 
 
 class TinyKubelet(rpc.RegistrationServicer):
@@ -38,11 +39,9 @@ class TinyKubelet(rpc.RegistrationServicer):
         if self._server is not None:
             await self._server.stop(None)
 
-    async def registered(self, times: int, seconds: float = 5.0) -> float:
-        """How long it took until there were that many registrations."""
-        began = time.monotonic()
-        await until(lambda: len(self.registrations) >= times, seconds)
-        return time.monotonic() - began
+    async def registered(self, times: int) -> None:
+        """Until there were that many registrations."""
+        await until(lambda: len(self.registrations) >= times)
 
     @asynccontextmanager
     async def plugin(self) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
@@ -61,8 +60,15 @@ async def kubelet_root() -> AsyncIterator[str]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def until(fact: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Raises TimeoutError when the fact does not come true."""
-    async with asyncio.timeout(seconds):
+async def until(fact: Callable[[], object]) -> None:
+    """Raises TimeoutError when the fact does not come true, however busy the machine."""
+    async with asyncio.timeout(_LONGEST_SECONDS):
         while not fact():  # noqa: ASYNC110 - the fact is elsewhere: a file, a peer's memory
+            await asyncio.sleep(0.01)
+
+
+async def eventually(fact: Callable[[], Awaitable[object]]) -> None:
+    """As `until`, for a fact that somebody has to be asked for."""
+    async with asyncio.timeout(_LONGEST_SECONDS):
+        while not await fact():  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)

@@ -75,11 +75,11 @@ async def test_an_allocate_that_is_ahead_of_the_watch_waits_for_the_pod() -> Non
         assert (await early)["NVIDIA_VISIBLE_DEVICES"] == A
 
 
-async def test_an_allocate_for_nobody_is_refused_after_two_seconds() -> None:
-    async with running() as rig:
+async def test_an_allocate_for_nobody_is_refused_after_a_while() -> None:
+    async with running(patience_seconds=0.5) as rig:
         began = time.monotonic()
         assert await rig.refused(f"{A}-0") == f"no pod bound to node {NODE} is known to wait for 1 GPUs"
-        assert 1.9 < time.monotonic() - began < 3.0
+        assert time.monotonic() - began >= 0.5
 
 
 async def test_a_pod_whose_decision_was_changed_is_refused_and_marked_and_the_lock_is_released() -> None:

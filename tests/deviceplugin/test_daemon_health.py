@@ -4,25 +4,22 @@ import pytest
 
 from simulation.nvml.machine_file import Event, Fault, RowsRemapped, UncorrectedErrors, lost_gpu
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
-from tests.deviceplugin.registration import until
+from tests.deviceplugin.registration import eventually, until
 
 pytestmark = pytest.mark.needs_compiler
 
 REPLICAS = 40
 """Of four GPUs."""
-BEFORE_THE_NEXT_POLL = 4.0
-"""Seconds; every signal of a GPU is asked for every five."""
 
 
-async def shows(node: DaemonRig, *ill: int, seconds: float = BEFORE_THE_NEXT_POLL) -> None:
+async def shows(node: DaemonRig, *ill: int) -> None:
     """Kubelet and the Node's annotation say that these GPUs are ill and the others well."""
-    await until(lambda: node.capacity() == (REPLICAS, REPLICAS - 10 * len(ill)) and node.ill() == set(ill), seconds)
+    await until(lambda: node.capacity() == (REPLICAS, REPLICAS - 10 * len(ill)) and node.ill() == set(ill))
     assert await node.unhealthy() == set(ill)
 
 
 async def registered_for_events(node: DaemonRig) -> None:
-    while not (await node.series()).get('topogpu_health_events_total{kind="registration"}'):
-        pass
+    await eventually(lambda: node.counts('topogpu_health_events_total{kind="registration"}'))
 
 
 async def test_a_gpu_with_a_fatal_xid_leaves_alone_and_returns_by_itself() -> None:
@@ -35,7 +32,7 @@ async def test_a_gpu_with_a_fatal_xid_leaves_alone_and_returns_by_itself() -> No
         node.machine(programs_fault, Event(gpu=1, data=79))
         await shows(node, 1)
         assert node.writes() == writes + 1
-        await shows(node, seconds=10)
+        await shows(node)
         await until(lambda: len(node.events("GPUHealthy")) == 1)
         name = f"GPU 1 ({node.uuid(1)})"
         assert node.events("GPUUnhealthy") == [

@@ -7,7 +7,7 @@ import pytest
 from simulation.nvml.machine_file import Load, Process
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
+from tests.deviceplugin.registration import eventually, until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -93,12 +93,10 @@ async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_a
         await until(lambda: node.capacity()[1] == 0)
         assert await node.get("/readyz") == (503, "kubelet has not taken the registration yet\n")
         await node.server.go_offline()
-        while (found := await node.series())["topogpu_api_server_stale"] == 0:
-            pass
-        assert found["topogpu_kubelet_registered"] == 0
+        await eventually(lambda: node.counts("topogpu_api_server_stale"))
+        assert (await node.series())["topogpu_kubelet_registered"] == 0
         await node.server.go_online()
         await node.kubelet.devices.start()
         await until(lambda: node.registrations() == 2)
-        while (await node.get("/readyz"))[0] != 200:
-            pass
+        await eventually(node.is_ready)
         assert node.problems() == []

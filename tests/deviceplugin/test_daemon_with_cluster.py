@@ -10,12 +10,13 @@ from proto.annotations.keys import NODE_REGISTER
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE, bound_annotations, share
-from tests.deviceplugin.registration import until
+from tests.deviceplugin.registration import eventually, until
 
 pytestmark = pytest.mark.needs_compiler
 
-ALLOCATE_DEADLINE = 3.0
-"""Seconds: the two that one Allocate may wait for news of its pod, and what the machine takes."""
+API_SERVER_HANGS = 60.0
+ALLOCATE_DEADLINE = 30.0
+"""Seconds. One Allocate may wait two for news of its pod, and the machine takes what it takes."""
 
 
 async def refusal(answer: Awaitable[object]) -> grpc.aio.AioRpcError:
@@ -26,7 +27,7 @@ async def refusal(answer: Awaitable[object]) -> grpc.aio.AioRpcError:
 
 async def test_while_nothing_changes_nothing_is_written_or_asked_however_often_the_gpus_are_read() -> None:
     async with daemon("--read-seconds", "0.02") as node:
-        await until(lambda: node.writes() == 1)
+        assert node.writes() == 1
         before = len(node.server.requests)
         await asyncio.sleep(1)  # about fifty readings
         daemons = [request for request in node.server.requests[before:] if request.subresource != "status"]
@@ -41,25 +42,25 @@ async def test_a_storm_of_foreign_changes_costs_a_patch_each_half_second_and_oth
             await asyncio.sleep(0)
         clock = asyncio.get_running_loop().time
         began = clock()
-        while clock() - began < 1.2:
+        while node.writes() < at_first + 3:
             node.server.patch("nodes", NODE, {"metadata": {"annotations": {NODE_REGISTER: "[]"}}})
             await asyncio.sleep(0.005)
         await until(lambda: node.annotation() == first)
-        assert 2 <= node.writes() - at_first <= (clock() - began) / 0.5 + 1
+        assert node.writes() - at_first <= (clock() - began) / 0.5 + 1
         assert node.problems() == []
 
 
 async def test_an_api_server_that_hangs_holds_up_no_allocate() -> None:
     """A pod that is known is served at once and recorded later; for one that is not the answer is a sentence."""
     async with daemon() as node:
-        node.server.inject(Fault(subresource="status", latency_seconds=60))  # kubelet's: the pod stays Pending
+        # Kubelet's: the pod stays Pending.
+        node.server.inject(Fault(subresource="status", latency_seconds=API_SERVER_HANGS))
         uuid = node.uuid(3)
         annotations = bound_annotations(((share(uuid),),))
         spec = {"nodeName": NODE, "containers": [{"name": "c0", "image": "i"}]}
         node.server.create({"kind": "Pod", "metadata": {"name": "known", "annotations": annotations}, "spec": spec})
-        while (await node.series())["topogpu_pods"] == 0:
-            pass
-        node.server.inject(Fault(latency_seconds=60))
+        await eventually(lambda: node.counts("topogpu_pods"))
+        node.server.inject(Fault(latency_seconds=API_SERVER_HANGS))
         assert (await node.allocate(f"{uuid}-0", seconds=ALLOCATE_DEADLINE))["NVIDIA_VISIBLE_DEVICES"] == uuid
         error = await refusal(node.allocate(f"{uuid}-1", f"{uuid}-2", seconds=ALLOCATE_DEADLINE))
         assert (error.code(), error.details()) == (

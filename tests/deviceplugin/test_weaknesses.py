@@ -120,7 +120,7 @@ from simulation.apiserver.faults import Fault
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import INVENTORY, NODE, PAIR, A, a100, share
-from tests.deviceplugin.registration import until
+from tests.deviceplugin.registration import eventually, until
 
 TESTS = Path(__file__).parents[1]
 ONE = (share(A),)
@@ -159,7 +159,7 @@ async def test_the_lock_is_released_although_the_api_server_refuses_at_first() -
         for fault in (refusing("patch", "pods", 1), refusing("get", "nodes", 1), refusing("patch", "nodes", 1)):
             rig.server.inject(fault)
         await rig.allocate(f"{A}-0")
-        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE), 10)
+        await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
         assert rig.annotations("pods", "train")[BIND_PHASE] == "success"
 
 
@@ -246,6 +246,14 @@ async def test_a_score_that_nobody_can_read_is_replaced() -> None:
 @pytest.mark.needs_compiler
 async def test_kubelets_books_name_the_gpus_that_were_decided() -> None:
     async with daemon() as node:
+        admit = node.kubelet.devices.admit
+
+        async def admit_known(pod: Pod) -> None:
+            """A hint that comes too late is none."""
+            await eventually(lambda: node.counts("topogpu_pods"))
+            await admit(pod)
+
+        node.kubelet.devices.admit = admit_known  # type: ignore[method-assign]
         uid = node.bind("train", 3, 1)
         await node.runs("train")
         (held,) = node.kubelet.devices.held(uid)
@@ -256,7 +264,7 @@ async def test_kubelets_books_name_the_gpus_that_were_decided() -> None:
 async def test_a_failed_allocation_is_an_event_of_the_pod_and_counted() -> None:
     async with daemon() as node:
         node.bind("forged", lent=((share(A),),))
-        await until(lambda: node.status("forged")["phase"] == "Failed", 10)
+        await until(lambda: node.status("forged")["phase"] == "Failed")
         problem = f"pod default/forged, container c0: {A} is not a GPU of this node"
         await until(lambda: any(problem in message for message in node.events("UnexpectedAdmissionError")))
         counted = 'topogpu_allocations_total{call="Allocate",outcome="refused",strategy="immediate"}'

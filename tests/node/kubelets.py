@@ -26,7 +26,6 @@ from tests.simulation.kubelet.plugin import RESOURCE
 JsonObject = dict[str, Any]
 Container = tuple[str, int]
 """Its name, and how many devices it asks for."""
-_SECONDS = 30.0
 
 
 class Runner(Protocol):
@@ -89,7 +88,7 @@ class Kubelet:
             containers = status.get("containerStatuses") or [{}]
             return status["phase"] == "Running" and all("running" in one.get("state", {}) for one in containers)
 
-        await eventually(runs, _SECONDS)
+        await eventually(runs)
         status: JsonObject = (await self.pod(name))["status"]
         return status
 
@@ -99,7 +98,7 @@ class Kubelet:
         async def failed() -> bool:
             return str((await self.pod(name))["status"]["phase"]) == "Failed"
 
-        await eventually(failed, _SECONDS)
+        await eventually(failed)
         status = (await self.pod(name))["status"]
         return status["reason"], status["message"]
 
@@ -114,7 +113,7 @@ class Kubelet:
         async def waits() -> bool:
             return (await found()).get("reason", "") not in {"", "ContainerCreating", "PodInitializing"}
 
-        await eventually(waits, _SECONDS)
+        await eventually(waits)
         return await found()
 
     async def remove(self, name: str) -> None:
@@ -124,7 +123,7 @@ class Kubelet:
         async def gone() -> bool:
             return bool((await self.pod(name))["kind"] == "Status")
 
-        await eventually(gone, _SECONDS)
+        await eventually(gone)
 
     async def clear(self) -> None:
         _, found = await self.peer.send("GET", self._pods)
@@ -145,7 +144,7 @@ class Kubelet:
             held = [int(node["status"][part].get(RESOURCE, -1)) for part in ("capacity", "allocatable")]
             return held == [capacity, allocatable]
 
-        await eventually(so_many, 30.0)
+        await eventually(so_many)
 
     async def listed(self, name: str) -> dict[str, list[tuple[int, list[str]]]]:
         """By container: each entry's NUMA node (-1 without) and ids, as pod-resources lists them."""

@@ -20,7 +20,7 @@ _PARENT = "/var/tmp"
 """A short path, because sockets lie below it."""
 _KEPT = ("kubelet", "containerd", "log", "upper", "work")
 _CLEARED = ("run",)
-_SECONDS = 20.0
+_SECONDS = 60.0
 _SHOWN_LINES = 15
 
 
@@ -146,7 +146,7 @@ class Machine:
         """What it prints. Raises MachineFailed."""
         full = {**os.environ, **(environment or {})}
         done = subprocess.run(
-            self._entering(command), check=False, capture_output=True, text=True, timeout=60, env=full
+            self._entering(command), check=False, capture_output=True, text=True, timeout=180, env=full
         )
         if done.returncode:
             raise MachineFailed(f"{' '.join(command)}: {done.stdout}{done.stderr}")

@@ -20,7 +20,6 @@ COUNTS_INIT_CONTAINERS = 31
 """The first minor release whose kubelet leaves resources that its node lacks to others in init containers too."""
 REPLICAS = 80
 """Ten of each GPU."""
-_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,13 @@ class Pods:
         await self.logged("registered nvidia.com/gpu with kubelet")
         await self.offered(replicas)
 
-    async def logged(self, text: str, times: int = 1, seconds: float = 30.0) -> None:
+    async def logged(self, text: str, times: int = 1) -> None:
         """The daemon says so."""
 
         async def said() -> bool:
             return self.node.daemon is not None and self.node.daemon.text().count(text) >= times
 
-        await eventually(said, seconds)
+        await eventually(said)
 
     async def add(self, *pods: JsonObject) -> None:
         for pod in pods:
@@ -79,12 +78,12 @@ class Pods:
         async def gone() -> bool:
             return not (await self.all()).keys() & set(names)
 
-        await eventually(gone, _START_SECONDS)
+        await eventually(gone)
 
     async def clear(self) -> None:
         await self.remove(*(await self.all()))
 
-    async def started(self, *names: str, seconds: float = _START_SECONDS) -> dict[str, JsonObject]:
+    async def started(self, *names: str) -> dict[str, JsonObject]:
         """The pods, once all their containers run or have ended well."""
 
         async def all_run() -> bool:
@@ -92,7 +91,7 @@ class Pods:
             return all(pods[name]["status"]["phase"] in ("Running", "Succeeded") for name in names)
 
         try:
-            await eventually(all_run, seconds)
+            await eventually(all_run)
         except AssertionError as error:
             raise AssertionError(f"{error}: {await self._report(names)}") from None
         return {name: pod for name, pod in (await self.all()).items() if name in names}
@@ -102,24 +101,24 @@ class Pods:
         waiting = [name for name, pod in (await self.all()).items() if pod["status"]["phase"] != "Running"]
         return "\n".join([f"{name}: {await self.messages(name)}" for name in waiting if name in names])
 
-    async def failed(self, name: str, seconds: float = _START_SECONDS) -> JsonObject:
+    async def failed(self, name: str) -> JsonObject:
         """The status of a pod that kubelet has refused."""
 
         async def refused() -> bool:
             return bool((await self.get(name))["status"]["phase"] == "Failed")
 
-        await eventually(refused, seconds)
+        await eventually(refused)
         status: JsonObject = (await self.get(name))["status"]
         return status
 
-    async def starts(self, name: str, container: str = "main", number: int = 0, seconds: float = 60.0) -> list[Start]:
+    async def starts(self, name: str, container: str = "main", number: int = 0) -> list[Start]:
         """The container's last starts, once it has told of one with this number or a later one."""
 
         async def told() -> bool:
             starts = self.node.starts(await self.get(name), container)
             return bool(starts) and starts[-1].number >= number
 
-        await eventually(told, seconds)
+        await eventually(told)
         return self.node.starts(await self.get(name), container)
 
     async def check(self, name: str, *containers: str, number: int = 0) -> None:
@@ -132,13 +131,13 @@ class Pods:
         _, node = await self.peer.send("GET", f"/api/v1/nodes/{NODE}")
         return int(node["status"].get("allocatable", {}).get(resource, 0))
 
-    async def offered(self, replicas: int, seconds: float = 30.0) -> None:
+    async def offered(self, replicas: int) -> None:
         """Kubelet counts so many."""
 
         async def so_many() -> bool:
             return await self.allocatable() == replicas
 
-        await eventually(so_many, seconds)
+        await eventually(so_many)
 
     async def messages(self, name: str) -> list[str]:
         """Of the pod's events."""
@@ -155,7 +154,7 @@ async def node_is_ready(peer: Peer) -> None:
         conditions = node["status"].get("conditions", ()) if node["kind"] == "Node" else ()
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
-    await eventually(ready, 30.0)
+    await eventually(ready)
 
 
 def pod(

@@ -12,7 +12,7 @@ from proto.annotations.node_register import decode_register
 from tests.node.pods import COUNTS_INIT_CONTAINERS, REPLICAS, Pods, container, decided, pod
 from tests.node.real_node import NODE, RealNode
 
-pytestmark = [pytest.mark.node, pytest.mark.needs_compiler, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
 
 
@@ -88,7 +88,7 @@ async def test_of_forty_pods_at_once_each_gets_exactly_its_own(scheduled: Pods, 
     await scheduled.serve("--allocation", allocation)
     names = [f"pod-{number}" for number in range(40)]
     await scheduled.add(*(pod(name, container(gpumem=1000 + at)) for at, name in enumerate(names)))
-    started = await scheduled.started(*names, seconds=120)
+    started = await scheduled.started(*names)
     for at, name in enumerate(names):
         await scheduled.check(name, "main")
         assert [share.memory_mib for share in decided(started[name], "main")] == [1000 + at]

@@ -10,7 +10,7 @@ from tests.cluster.scheduling import eventually
 from tests.node.pods import Pods, container, decided, pod
 from tests.node.real_node import NODE
 
-pytestmark = [pytest.mark.node, pytest.mark.needs_compiler, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 QUICK = ("--health-recovery-seconds", "1", "--read-seconds", "1")
 
 
@@ -24,7 +24,7 @@ async def told(pods: Pods, name: str, text: str) -> None:
     async def found() -> bool:
         return any(text in message for message in await pods.messages(name))
 
-    await eventually(found, 60.0)
+    await eventually(found)
 
 
 async def waiting(pods: Pods, name: str) -> tuple[str, str]:
@@ -38,7 +38,7 @@ async def waiting(pods: Pods, name: str) -> tuple[str, str]:
     async def said() -> bool:
         return bool((await state())[1])
 
-    await eventually(said, 60.0)
+    await eventually(said)
     return await state()
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.node.pods import Pods, container, decided, pod
 from tests.node.real_node import RealNode
 
-pytestmark = [pytest.mark.node, pytest.mark.needs_compiler, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
 HOW = pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 

@@ -36,7 +36,7 @@ async def told(streams: Streams) -> bytes:
     """The first line of the answer, empty if the connection ends instead."""
     reader, _ = streams
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.readline()
     except ConnectionError:
         return b""

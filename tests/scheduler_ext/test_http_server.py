@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -182,9 +183,9 @@ async def test_a_reservation_lapses_when_no_bind_follows() -> None:
 async def test_a_caller_that_does_not_wait_for_its_answer_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async with EmbeddedApiServer() as server:
         await server.go_offline()
-        async with extender_for(server, FAST, synced=False) as rig:
+        async with extender_for(server, replace(FAST, sync_wait_seconds=1.0), synced=False) as rig:
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(FAST.sync_wait_seconds / 2):
+                async with asyncio.timeout(0.5):
                     await rig.filter(pod_json("p"), "a")
 
             async def counted() -> bool:

@@ -264,8 +264,7 @@ def bindings_sent(rig: Rig) -> Counter[str]:
 @pytest.mark.timeout(20 * PATIENT_SECONDS)
 async def test_a_crowd_is_never_given_more_than_there_is_and_leaves_nothing_behind() -> None:
     """However busy the machine is, nothing is sent twice: nobody gives up on an answer."""
-    patient = {"api_seconds": PATIENT_SECONDS, "bind_deadline_seconds": PATIENT_SECONDS}
-    async with crowded(1, reservation_lease_seconds=0.5, **patient) as crowd:
+    async with crowded(1, reservation_lease_seconds=0.5, bind_deadline_seconds=PATIENT_SECONDS) as crowd:
         witness = Witness(rig=crowd.rig, version=crowd.rig.server.store.version)
         while crowd.requests < REQUESTS:
             await crowd.batch(BATCH)
@@ -277,7 +276,7 @@ async def test_a_crowd_is_never_given_more_than_there_is_and_leaves_nothing_behi
         assert all(sent[name] <= times for name, times in crowd.binds.items())
         for pod in crowd.rig.server.store.objects("pods"):
             crowd.remove(pod)
-        await eventually(lambda: everything_is_free(crowd.rig), PATIENT_SECONDS)
+        await eventually(lambda: everything_is_free(crowd.rig))
 
 
 async def test_nothing_is_given_out_twice_while_answers_and_watches_are_lost() -> None:

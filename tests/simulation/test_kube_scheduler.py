@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ from aiohttp import web
 
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kube_scheduler import KubeSchedulerStandIn
+from tests.deviceplugin.registration import until
 from tests.simulation.apiserver.objects import node, pod
 
 
@@ -49,12 +49,6 @@ async def extender(api: EmbeddedApiServer) -> AsyncIterator[Extender]:
     served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield served
     await runner.cleanup()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - polls the store, with a deadline
-            await asyncio.sleep(0.01)
 
 
 def stored(api: EmbeddedApiServer, name: str) -> dict[str, Any]:
@@ -117,6 +111,7 @@ async def test_it_goes_on_after_dropped_watches_and_an_absent_api_server(
     api.create(pod("a", gpus=1))
     async with KubeSchedulerStandIn(api.url, extender.url):
         await until(lambda: stored(api, "a")["spec"].get("nodeName"))
+        await until(lambda: api.open_watches == 2)
         assert api.drop_watches() == 2
         api.create(pod("b", gpus=1))
         await until(lambda: stored(api, "b")["spec"].get("nodeName"))

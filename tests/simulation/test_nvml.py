@@ -236,7 +236,7 @@ gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
 events = pynvml.nvmlEventSetCreate()
 pynvml.nvmlDeviceRegisterEvents(gpu, 8, events)
 write_machine_file(machine, path, "n", [Event(gpu=1, data=79)])
-event = pynvml.nvmlEventSetWait_v2(events, 2000)
+event = pynvml.nvmlEventSetWait_v2(events, 30_000)
 print(event.eventType, event.eventData, pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(gpu))
 try:
     pynvml.nvmlEventSetWait_v2(events, 20)

@@ -9,6 +9,8 @@ import pytest
 
 from simulation.processes import ChildProcess, ProcessFailed
 
+LONGEST_SECONDS = 60.0
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -29,7 +31,7 @@ async def speaker(folder: Path) -> AsyncIterator[ChildProcess]:
 
 
 async def test_a_line_is_awaited_and_the_program_stopped(speaker: ChildProcess) -> None:
-    assert (await speaker.wait_for_line(r"listening on (\d+)", 10))[1] == "42"
+    assert (await speaker.wait_for_line(r"listening on (\d+)", LONGEST_SECONDS))[1] == "42"
     speaker.check_running()
     await speaker.stop()
     assert speaker.exit_status is not None
@@ -39,7 +41,7 @@ async def test_a_line_is_awaited_and_the_program_stopped(speaker: ChildProcess) 
 async def test_a_program_that_ends_is_told_with_its_last_lines(folder: Path) -> None:
     process = await start(folder, "print('no such file'); raise SystemExit(3)")
     with pytest.raises(ProcessFailed, match="child ended with status 3: no such file"):
-        await process.wait_for_line("never", 10)
+        await process.wait_for_line("never", LONGEST_SECONDS)
 
 
 async def test_a_program_that_stays_silent_is_told(speaker: ChildProcess) -> None:
@@ -51,7 +53,7 @@ async def test_a_program_that_ignores_sigterm_is_killed(folder: Path) -> None:
     process = await start(
         folder, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
     )
-    await process.wait_for_line("up", 10)
+    await process.wait_for_line("up", LONGEST_SECONDS)
     await process.stop(grace_seconds=0.1)
     assert process.exit_status == -9
 

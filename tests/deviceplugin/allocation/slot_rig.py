@@ -35,10 +35,12 @@ class Kubelet(PodResources):
 
     def __init__(self) -> None:
         super().__init__("/nonexistent", GPU)
+        self.asked = 0
         self.listed_now: list[Listed] | None = []
         self.recorded: list[Holding] | None = []
 
     async def listed(self) -> tuple[Listed, ...]:
+        self.asked += 1
         if self.listed_now is None:
             raise PodResourcesUnavailable("connection refused")
         return tuple(self.listed_now)
@@ -96,7 +98,7 @@ class SlotRig:
 @asynccontextmanager
 async def slots(
     *,
-    pre_start_seconds: float = 0.3,
+    pre_start_seconds: float = 30.0,
     hook_path: str = "/nonexistent",
     allocation: AllocationSettings | None = None,
     hardware: Hardware | None = None,

@@ -10,6 +10,7 @@ from proto.annotations.keys import NODE_ALLOCATION
 from proto.kubernetes.objects import Node, NodeInfo, NodeStatus, ObjectMeta
 from tests.deviceplugin.allocation.slot_rig import SlotRig, slots
 from tests.deviceplugin.gpus import NODE
+from tests.deviceplugin.registration import until
 
 SETTINGS = AgentSettings(node_name=NODE)
 
@@ -48,7 +49,7 @@ async def test_a_kubelet_that_answers_a_moment_later_is_waited_for() -> None:
     async with choosing() as (rig, chosen):
         rig.kubelet.listed_now = None
         show(rig, node())
-        await asyncio.sleep(0.015)
+        await until(lambda: rig.kubelet.asked >= 2)
         rig.kubelet.listed_now = []
         assert (await chosen)[0] is AllocationMode.SLOTS
 

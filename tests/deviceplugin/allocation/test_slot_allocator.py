@@ -79,7 +79,7 @@ async def test_the_next_pod_with_the_same_ids_gets_its_own_spec() -> None:
 
 
 async def test_a_proof_that_comes_late_is_waited_for() -> None:
-    async with slots(pre_start_seconds=5.0) as rig:
+    async with slots() as rig:
         pod = bound_pod("p", (ONE,))
         starting = asyncio.create_task(rig.allocator.pre_start([X]))
         await asyncio.sleep(0.02)
@@ -114,7 +114,7 @@ async def test_a_pod_that_the_watch_lacks_is_read_once() -> None:
 
 
 async def test_a_pod_that_the_api_server_does_not_have_either_is_asked_for_once_and_refused() -> None:
-    async with slots(pre_start_seconds=0.2) as rig:
+    async with slots(pre_start_seconds=1.0) as rig:
         rig.kubelet.hold(bound_pod("p", (ONE,)), "c0", X)
         sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
         assert "pod-resources names pod default/p, container c0" in sentence
@@ -180,7 +180,7 @@ def refuse_write(number: int, source: Path, destination: Path) -> None:
 
 
 async def test_a_pod_deleted_midway_gets_nothing() -> None:
-    async with slots(pre_start_seconds=0.2) as rig:
+    async with slots() as rig:
         pod, dying = bound_pod("p", (ONE,)), bound_pod("p", (ONE,))
         dying.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
         rig.kubelet.hold(pod, "c0", X)
@@ -315,7 +315,7 @@ async def test_kubelet_is_pointed_to_the_decided_gpus_only_when_a_single_pod_can
 
 
 async def test_a_writer_that_hangs_cannot_replace_what_the_next_holder_was_given() -> None:
-    async with slots(pre_start_seconds=5.0) as rig:
+    async with slots() as rig:
         first, second = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
         rig.bring(first)
         rig.kubelet.hold(first, "c0", X)

@@ -26,14 +26,14 @@ class Load:
         self.live: dict[str, tuple[str, PodShares, int]] = {}
         self.serial = 0
         self.served = 0
-        self.asked = 0
 
     def allocations(self) -> int:
         return sum(call.startswith("Allocate") for call in self.node.kubelet.devices.calls)
 
     async def admitted(self) -> None:
         """Whoever is not when the plugin goes away is refused for good."""
-        await until(lambda: self.allocations() == self.asked, 10)
+        held = self.node.kubelet.devices.held
+        await until(lambda: all(len(held(uid)) == len(shares) for uid, shares, _ in self.live.values()))
 
     async def go(self, allocations: int) -> None:
         while self.allocations() < allocations:
@@ -55,7 +55,6 @@ class Load:
         )
         name = f"p{self.serial % 17}"
         if name not in self.live:
-            self.asked += len(shares)
             self.live[name] = (self.node.bind_shares(name, shares, init=init), shares, init)
 
     async def app_container(self, name: str) -> str:
@@ -96,12 +95,12 @@ async def test_hundreds_of_containers_get_their_own_over_restarts_of_daemon_and_
         await load.admitted()
         await node.kill()
         await node.start()
-        await until(lambda: node.registrations() == 2, 10)
+        await until(lambda: node.registrations() == 2)
         await node.ready()
         await load.go(2 * ALLOCATIONS // 3)
         await load.admitted()
         await node.kubelet.restart()
-        await until(lambda: node.registrations() == 3, 10)
+        await until(lambda: node.registrations() == 3)
         await node.ready()
         await load.go(ALLOCATIONS)
         for name in list(load.live):

@@ -47,11 +47,11 @@ async def test_a_folder_that_cannot_be_written_and_a_killed_daemon_only_delay_th
     node.cdi.rename(node.cdi.with_name("aside")) if node.cdi.exists() else None
     node.cdi.write_text("in the way")
     uid = node.bind("p", 2)
-    await until(lambda: "cannot be written" in node.waiting("p"), 10)
+    await until(lambda: "cannot be written" in node.waiting("p"))
     assert node.waiting("p").startswith("device plugin PreStartContainer rpc failed with err: ")
     await node.kill()
     await node.start()
-    await until(lambda: node.registrations() == 2, 10)
+    await until(lambda: node.registrations() == 2)
     assert node.is_by_slots()
     node.cdi.unlink()
     await node.runs("p")
@@ -71,14 +71,14 @@ async def test_a_restarted_container_is_proven_again_also_after_a_reboot(node: D
     with pytest.raises(PreStartRefused):
         await node.kubelet.restart_container(uid, "c0")
     await node.start()
-    await until(lambda: any(path.suffix == ".json" for path in node.cdi.iterdir()), 10)
+    await until(lambda: any(path.suffix == ".json" for path in node.cdi.iterdir()))
 
 
 async def test_a_restarted_kubelet_is_served_on(node: DaemonRig) -> None:
     first = node.bind("first", 0)
     await node.runs("first")
     await node.kubelet.restart()
-    await until(lambda: node.registrations() == 2, 5)
+    await until(lambda: node.registrations() == 2)
     await node.ready()
     second = node.bind("second", 3)
     await node.runs("second")

@@ -64,7 +64,7 @@ class FakeNode:
 
     async def start_daemon(self) -> None:
         self.daemon = await self._process("run")
-        await until(self._serves, 20)
+        await until(self._serves)
 
     async def examine(self, *more: str) -> Report:
         process = await self._process("doctor", "--output", "json", *more)

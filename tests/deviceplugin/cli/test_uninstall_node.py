@@ -44,7 +44,7 @@ class Life:
 
     async def stop(self) -> None:
         self.node.process.terminate()
-        assert await self.node.process.wait() == 0
+        assert await self.node.ended() == 0
 
     def now(self) -> dict[str, str]:
         return state(self.node.server, self.node.kubelet.root)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.health.step import (
@@ -226,7 +226,6 @@ def _is_bad(event: HealthEvent) -> bool:
     return False
 
 
-@settings(deadline=None)
 @given(SCRIPTS_OF_A)
 def test_no_gpu_becomes_healthy_within_the_hold_time_of_a_bad_sign(script: Script) -> None:
     state, last_bad = HealthState(), -HOLD
@@ -237,14 +236,12 @@ def test_no_gpu_becomes_healthy_within_the_hold_time_of_a_bad_sign(script: Scrip
             assert now - last_bad >= HOLD
 
 
-@settings(deadline=None)
 @given(SCRIPTS)
 def test_what_happens_to_one_gpu_changes_no_other(script: Script) -> None:
     of_a = [(now, event) for now, event in script if isinstance(event, Monitored) or event.gpu == A]
     assert after(script).gpus.get(A) == after(of_a).gpus.get(A)
 
 
-@settings(deadline=None)
 @given(SCRIPTS, st.integers(0, 100), st.integers(0, 5))
 def test_a_gpu_that_was_lost_and_answers_well_again_returns(script: Script, away: int, pause: int) -> None:
     lost = (script[-1][0] if script else 0.0) + away
@@ -257,14 +254,12 @@ def test_a_gpu_that_was_lost_and_answers_well_again_returns(script: Script, away
     assert A not in problems(state)
 
 
-@settings(deadline=None)
 @given(SCRIPTS, st.sampled_from(sorted(APPLICATION_XIDS)), st.sampled_from([A, B, None]))
 def test_an_ignored_xid_changes_nothing(script: Script, xid: int, gpu: DeviceUUID | None) -> None:
     state = after(script)
     assert step(state, XidSeen(gpu=gpu, xid=xid), 1e6, SETTINGS) == state
 
 
-@settings(deadline=None)
 @given(SCRIPTS)
 def test_with_everything_off_nothing_is_unhealthy(script: Script) -> None:
     settings = read_health_switches("all")

@@ -92,7 +92,7 @@ async def test_a_registration_crosses_a_unix_socket() -> None:
             async with grpc.aio.insecure_channel(address) as channel:
                 request = dp.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name="nvidia.com/gpu")
                 stub = dp_grpc.RegistrationStub(channel)
-                await stub.Register(request, timeout=5)
+                await stub.Register(request, timeout=30)
         finally:
             await server.stop(None)
     assert kubelet.requests == [request]

@@ -142,7 +142,7 @@ def write_kubeconfig(path: Path, url: str, token: str = "secret") -> None:
 
 
 @asynccontextmanager
-async def connected(scripted: Scripted, timeout_seconds: float = 2.0) -> AsyncIterator[ApiServer]:
+async def connected(scripted: Scripted, timeout_seconds: float = 30.0) -> AsyncIterator[ApiServer]:
     api = await ApiServer.connect(str(scripted.kubeconfig), timeout_seconds=timeout_seconds)
     try:
         yield api

@@ -1,7 +1,7 @@
 """Our own reflector against an API server that is slow, drops answers, stays silent or forgets."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, Node
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.deviceplugin.registration import until
 from tests.simulation.apiserver.objects import node
 
 Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted
@@ -32,14 +33,8 @@ class Cluster:
         await until(lambda: self.requests("watch") >= times)
 
 
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not fact():  # noqa: ASYNC110 - the server's memory has no event
-            await asyncio.sleep(0.01)
-
-
 async def following(changes: Changes) -> Change:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await anext(changes)
 
 

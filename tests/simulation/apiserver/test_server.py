@@ -1,4 +1,6 @@
+import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -84,8 +86,11 @@ async def test_a_watch_resumes_and_sees_objects_enter_and_leave_its_selector(cli
     client.server.patch("pods", "a", {"metadata": {"labels": {"app": "x"}}}, namespace="default")
     client.server.patch("pods", "a", {"metadata": {"labels": {"app": "y"}}}, namespace="default")
     query = f"watch=1&timeoutSeconds=1&resourceVersion={version}"
-    assert [kind for kind, _ in await client.watched(f"/api/v1/pods?{query}")] == ["ADDED", "MODIFIED", "MODIFIED"]
-    chosen = await client.watched(f"/api/v1/pods?{query}&labelSelector=app%3Dx&allowWatchBookmarks=true")
+    everything, chosen = await asyncio.gather(
+        client.watched(f"/api/v1/pods?{query}"),
+        client.watched(f"/api/v1/pods?{query}&labelSelector=app%3Dx&allowWatchBookmarks=true"),
+    )
+    assert [kind for kind, _ in everything] == ["ADDED", "MODIFIED", "MODIFIED"]
     assert [kind for kind, _ in chosen] == ["ADDED", "DELETED", "BOOKMARK"]
     assert chosen[-1][1]["metadata"]["resourceVersion"] == str(client.server.store.version)
 
@@ -176,6 +181,8 @@ async def test_it_goes_away_and_comes_back_with_its_objects(client: Client) -> N
     await client.server.go_offline()
     with pytest.raises(aiohttp.ClientConnectionError):
         await client("GET", "/api/v1/nodes/n")
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", int(client.server.url.rpartition(":")[2])))
     await client.server.go_online()
     assert (await client("GET", "/api/v1/nodes/n"))[0] == 200
 

@@ -33,7 +33,9 @@ class SmallPlugin(DevicePluginServicer):
         self.pre_start = pre_start
         self.pre_start_failures = 0
         self.refuse_with = ""
-        self.delay_seconds = 0.0
+        self.answers = asyncio.Event()
+        """Cleared: whoever asks for devices waits."""
+        self.answers.set()
         self.cdi_devices: tuple[str, ...] = ()
         self.files = True
         """Whether its answers name files, which only the stand-in can do without."""
@@ -96,7 +98,7 @@ class SmallPlugin(DevicePluginServicer):
     async def Allocate(self, request: wire.AllocateRequest, context: Any) -> wire.AllocateResponse:  # noqa: N802
         ids = tuple(request.container_requests[0].devices_ids)
         self.calls.append(("Allocate", ids))
-        await asyncio.sleep(self.delay_seconds)
+        await self.answers.wait()
         if self.refuse_with:
             await context.abort(StatusCode.FAILED_PRECONDITION, self.refuse_with)
         answer = wire.ContainerAllocateResponse(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.pod_resources import PodResources
+from tests.deviceplugin.registration import until
 from tests.simulation.kubelet.plugin import RESOURCE, SmallPlugin
 
 
@@ -27,12 +28,6 @@ def container(name: str, count: int, restart_policy: str = "") -> Container:
 def pod(uid: str, *containers: Container, init: tuple[Container, ...] = ()) -> Pod:
     spec = PodSpec(containers=list(containers), init_containers=list(init))
     return Pod(metadata=ObjectMeta(name=uid, namespace="default", uid=uid), spec=spec)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - the peer has no event
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -151,10 +146,9 @@ async def test_a_restart_forgets_plugins_but_not_what_pods_hold(manager: DeviceM
 
 async def test_a_restart_during_an_allocation_refuses_that_pod_and_no_later_one(manager: DeviceManager) -> None:
     plugin = await registered(manager)
-    plugin.delay_seconds = 60.0
+    plugin.answers.clear()
     admitting = asyncio.create_task(manager.admit(pod("p", container("c", 1))))
-    await until(lambda: "Allocate c" in manager.calls)
-    await asyncio.sleep(0.05)
+    await until(lambda: bool(plugin.calls))
     await manager.stop()
     with pytest.raises(AdmissionRefused, match="code = Canceled desc = grpc: the client connection is closing"):
         await admitting

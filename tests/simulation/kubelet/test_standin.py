@@ -1,10 +1,9 @@
 """The kubelet stand-in against the embedded API server and a small real plugin."""
 
-import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,16 +17,11 @@ from simulation.apiserver import EmbeddedApiServer
 from simulation.kubelet.container import DeviceNode
 from simulation.kubelet.device_manager import PreStartRefused
 from simulation.kubelet.standin import KubeletStandIn
+from tests.deviceplugin.registration import until
 from tests.simulation.kubelet.plugin import IDS, RESOURCE, SmallPlugin
 
 NODE = "n1"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - the facts are in other parts' memory
-            await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -149,11 +143,13 @@ async def test_a_failing_allocate_is_final_with_the_plugins_words(cluster: Clust
 
 async def test_a_pod_deleted_while_it_waits_for_admission_holds_nothing(cluster: Cluster) -> None:
     plugin = await cluster.plugin()
-    plugin.delay_seconds = 0.3
+    plugin.answers.clear()
     first, second = cluster.bind("first", 1), cluster.bind("second", 1)
     await until(lambda: bool(plugin.calls))
     cluster.server.delete("pods", "first", namespace="default")
     cluster.server.delete("pods", "second", namespace="default")
+    await until(lambda: not {first, second} & cluster.kubelet._seen)
+    plugin.answers.set()
     third = cluster.bind("third", 4)
     await cluster.running("third")
     assert (cluster.held(first), cluster.held(second), len(cluster.held(third))) == ((), (), 4)
