@@ -9,7 +9,7 @@ from simulation.nvml.build import BuildFailed, NoCompiler, build_library
 
 pytest_plugins = ["tests.cluster.fixtures"]
 
-# The same examples in every run, for a change is refused for what it does, not by luck. TOPOGPU_NIGHTLY=1 tries new ones.
+# The same examples in every run: a change is refused for what it does, not by luck. TOPOGPU_NIGHTLY=1 tries new ones.
 settings.register_profile(
     "topogpu",
     deadline=None,
