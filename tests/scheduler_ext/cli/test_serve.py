@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -190,61 +192,54 @@ def test_a_taken_port_is_one_sentence() -> None:
         )
 
 
+@asynccontextmanager
+async def serving(server: EmbeddedApiServer, *flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """The program and the first line that it printed."""
+    with tempfile.NamedTemporaryFile("w") as kubeconfig:
+        kubeconfig.write(server.kubeconfig())
+        kubeconfig.flush()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
+            *("--kubeconfig", kubeconfig.name, "--metrics-bind-address", "", *flags),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            assert process.stdout is not None
+            yield process, (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+
+async def answer(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as http, http.get(url) as response:
+        return response.status, await response.text()
+
+
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 async def test_it_says_where_it_listens_answers_and_stops_cleanly(stop: signal.Signals) -> None:
-    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as folder:
-        kubeconfig = Path(folder) / "config"
-        async with EmbeddedApiServer() as server:
-            kubeconfig.write_text(server.kubeconfig())
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
-                *("--kubeconfig", str(kubeconfig), "--metrics-bind-address", "127.0.0.1:0"),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-            try:
-                assert process.stdout is not None
-                line = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
-                assert re.fullmatch(r"listening on http://127\.0\.0\.1:\d+", line)
-                async with aiohttp.ClientSession() as http, http.get(f"{line.split()[-1]}/healthz") as response:
-                    assert response.status == 200
-                process.send_signal(stop)
-                _, errors = await asyncio.wait_for(process.communicate(), 120)
-                assert process.returncode == 0
-                assert b"Traceback" not in errors
-            finally:
-                if process.returncode is None:
-                    process.kill()
+    async with EmbeddedApiServer() as server, serving(server) as (process, line):
+        assert re.fullmatch(r"listening on http://127\.0\.0\.1:\d+", line)
+        assert await answer(f"{line.split()[-1]}/healthz") == (200, "")
+        process.send_signal(stop)
+        _, errors = await asyncio.wait_for(process.communicate(), 120)
+        assert (process.returncode, b"Traceback" in errors) == (0, False)
 
 
 async def test_a_webhook_that_gets_no_certificate_is_served_and_not_ready() -> None:
     ours = ("--webhook-secret", "a/b", "--webhook-configuration", "w", "--webhook-service", "s.ns.svc")
-    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as folder:
-        kubeconfig = Path(folder) / "config"
-        async with EmbeddedApiServer() as server:
-            server.inject(Fault(resources=frozenset({"secrets"}), status=403))
-            kubeconfig.write_text(server.kubeconfig())
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
-                *("--kubeconfig", str(kubeconfig), "--metrics-bind-address", ""),
-                *("--webhook-bind-address", "127.0.0.1:0", *ours),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-            try:
-                assert process.stdout is not None
-                url = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().split()[-1]
+    async with EmbeddedApiServer() as server:
+        server.inject(Fault(resources=frozenset({"secrets"}), status=403))
+        async with serving(server, "--webhook-bind-address", "127.0.0.1:0", *ours) as (_, line):
 
-                async def waits_for_it() -> bool:
-                    async with aiohttp.ClientSession() as http, http.get(f"{url}/readyz") as response:
-                        return await response.text() == "the webhook has no certificate yet; the log says why\n"
+            async def waits_for_it() -> bool:
+                told = await answer(f"{line.split()[-1]}/readyz")
+                return told == (503, "the webhook has no certificate yet; the log says why\n")
 
-                await eventually(waits_for_it)
-            finally:
-                process.terminate()
-                await asyncio.wait_for(process.wait(), 120)
+            await eventually(waits_for_it)
 
 
 def test_a_fault_in_what_must_go_on_ends_the_program() -> None:
