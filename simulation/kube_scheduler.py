@@ -9,17 +9,18 @@ import json
 import logging
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 
+from scheduler_ext.requests import ResourceNames
 from simulation import scheduling_queue as queue
 
 JsonObject = dict[str, Any]
-MANAGED_RESOURCES = frozenset(
-    f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpucores", "gpumem-percentage", "priority")
-)
+MANAGED_RESOURCES = frozenset(astuple(ResourceNames()))
+"""What kube-scheduler leaves to the extender, as shipped: `ignoredByScheduler`."""
 _STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ class KubeSchedulerStandIn:
         self._timeout = aiohttp.ClientTimeout(total=extender_timeout_seconds)
         self._pods: dict[str, JsonObject] = {}
         self._nodes: dict[str, JsonObject] = {}
-        self._assumed: set[str] = set()
+        self._assumed: dict[str, str] = {}
+        """The node of each pod that is bound or about to be, by its uid."""
         self._synced: set[str] = set()
         self._backoff = queue.Backoff()
         self._news = asyncio.Event()
@@ -116,7 +118,7 @@ class KubeSchedulerStandIn:
         if kind == "DELETED":
             held.pop(uid, None)
             self._backoff.forget(uid)
-            self._assumed.discard(uid)
+            self._assumed.pop(uid, None)
         else:
             before, held[uid] = held.get(uid), item
             # What this scheduler itself writes about a waiting pod is no change of the cluster.
@@ -152,7 +154,7 @@ class KubeSchedulerStandIn:
 
     async def _cycle(self, pod: JsonObject) -> None:
         """One attempt: filter, take the first node, bind in the background; or say why not."""
-        problems = {node["metadata"]["name"]: queue.node_problem(pod, node) for node in self._nodes.values()}
+        problems = {node["metadata"]["name"]: self._problem(pod, node) for node in self._nodes.values()}
         passed = sorted(name for name, problem in problems.items() if not problem)
         extended = queue.mentions_managed_resource(pod, self._managed)
         uid = pod["metadata"]["uid"]
@@ -169,8 +171,18 @@ class KubeSchedulerStandIn:
             message = queue.unschedulable_message(len(problems), reasons)
             await self._failed(pod, message, "Unschedulable", park=True)
             return
-        self._assumed.add(uid)
+        self._assumed[uid] = passed[0]
         self._start(self._bind(pod, passed[0], extended=extended))
+
+    def _problem(self, pod: JsonObject, node: JsonObject) -> str:
+        """What the node filters before the extender say; empty if the extender is to be asked about the node."""
+        name = node["metadata"]["name"]
+        beside = (
+            other
+            for uid, other in self._pods.items()
+            if name in (other["spec"].get("nodeName"), self._assumed.get(uid)) and other is not pod
+        )
+        return queue.node_problem(pod, node) or queue.insufficient_resource(pod, node, beside, self._managed)
 
     async def _bind(self, pod: JsonObject, node: str, *, extended: bool) -> None:
         metadata = pod["metadata"]
@@ -188,7 +200,7 @@ class KubeSchedulerStandIn:
             else:
                 await self._post_binding(metadata, node)
         except ExtenderCallError as e:
-            self._assumed.discard(metadata["uid"])
+            self._assumed.pop(metadata["uid"], None)
             await self._failed(pod, f"binding rejected: {e}", "SchedulerError", park=False)
             self._news.set()
             return

@@ -5,6 +5,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from proto.kubernetes.objects import Node, Pod
+from proto.kubernetes.requests import requested, requested_resources
+from proto.quantity import integer_quantity
+
 JsonObject = dict[str, Any]
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 10.0
@@ -49,6 +55,32 @@ def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
     same_key = toleration.get("key", "") == taint.get("key") or (exists and not toleration.get("key"))
     same_effect = toleration.get("effect") in {None, "", taint.get("effect")}
     return same_key and same_effect and (exists or toleration.get("value", "") == taint.get("value", ""))
+
+
+def insufficient_resource(
+    pod: JsonObject, node: JsonObject, beside: Iterable[JsonObject], ignored: Collection[str]
+) -> str:
+    """NodeResourcesFit's words for an extended resource of which the node has too little; empty if there is none.
+
+    `beside` are the pods on the node. What the extender's configuration says to ignore is left to the extender.
+    """
+    asking = msgspec.convert(pod, Pod)
+    names = sorted(name for name in requested_resources(asking) if _is_extended(name) and name not in ignored)
+    if not names:
+        return ""
+    allocatable = msgspec.convert(node, Node).status.allocatable
+    others = [msgspec.convert(other, Pod) for other in beside]
+    for name in names:
+        left = integer_quantity(allocatable.get(name, 0)) - sum(requested(other, name) for other in others)
+        if requested(asking, name) > max(left, 0):
+            return f"Insufficient {name}"
+    return ""
+
+
+def _is_extended(name: str) -> bool:
+    """A name with a domain that is not Kubernetes' own."""
+    domain, _, rest = name.partition("/")
+    return bool(rest) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
 def mentions_managed_resource(pod: JsonObject, managed: Collection[str]) -> bool:

@@ -1,6 +1,7 @@
 """The manifests speak to the programs as they are: flags, variables, settings, ports and paths."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,9 @@ def test_kube_scheduler_calls_the_extender_where_it_listens(manifests: list[Mani
     configuration = scheduler_configuration(manifests)
     [extender] = configuration["extenders"]
     assert extender["urlPrefix"] == f"http://{given['http_bind']}"
-    names = (given["resource_name"], given["resource_mem"], given["resource_mem_percentage"], given["resource_cores"])
-    assert [each["name"] for each in extender["managedResources"]] == list(names)
+    options = ("name", "mem", "mem_percentage", "cores", "priority")
+    assert [each["name"] for each in extender["managedResources"]] == [given[f"resource_{name}"] for name in options]
+    assert len(options) == len(fields(ResourceNames))
     assert all(each["ignoredByScheduler"] for each in extender["managedResources"])
     assert [each["schedulerName"] for each in configuration["profiles"]] == [given["scheduler_name"]]
 

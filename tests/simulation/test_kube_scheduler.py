@@ -6,7 +6,8 @@ import pytest
 from aiohttp import web
 
 from simulation.apiserver import EmbeddedApiServer
-from simulation.kube_scheduler import KubeSchedulerStandIn
+from simulation.kube_scheduler import MANAGED_RESOURCES, KubeSchedulerStandIn
+from tests.daemonset import shipped
 from tests.deviceplugin.registration import until
 from tests.simulation.apiserver.objects import node, pod
 
@@ -101,6 +102,50 @@ async def test_a_pod_without_gpus_is_bound_without_the_extender(api: EmbeddedApi
     api.create(pod("a"))
     async with KubeSchedulerStandIn(api.url, extender.url):
         await until(lambda: stored(api, "a")["spec"].get("nodeName") == "n1")
+    assert extender.filtered == []
+
+
+def asking(name: str, **amounts: int) -> dict[str, Any]:
+    made = pod(name)
+    made["spec"]["containers"][0]["resources"] = {"limits": {f"nvidia.com/{key}": n for key, n in amounts.items()}}
+    return made
+
+
+SHIPPED = shipped.scheduler_configuration(shipped.base())["extenders"][0]["managedResources"]
+
+
+def test_the_stand_in_ignores_what_the_shipped_configuration_says() -> None:
+    assert {one["name"] for one in SHIPPED if one["ignoredByScheduler"]} == MANAGED_RESOURCES
+
+
+@pytest.mark.parametrize("missing", sorted(MANAGED_RESOURCES))
+async def test_a_resource_that_the_shipped_configuration_lacked_would_keep_its_pods_waiting(
+    api: EmbeddedApiServer, extender: Extender, missing: str
+) -> None:
+    api.create(node("n1"))
+    api.create(asking("a", gpu=1, gpumem=1000, gpucores=10, priority=1, **{"gpumem-percentage": 10}))
+    async with KubeSchedulerStandIn(api.url, extender.url, managed_resources=MANAGED_RESOURCES - {missing}):
+        await until(lambda: stored(api, "a")["status"].get("conditions"))
+    [condition] = stored(api, "a")["status"]["conditions"]
+    assert condition["message"] == f"0/1 nodes are available: 1 Insufficient {missing}."
+    assert extender.filtered == []
+
+
+async def test_of_a_resource_that_it_is_not_to_ignore_it_hands_out_what_the_node_has(
+    api: EmbeddedApiServer, extender: Extender
+) -> None:
+    instance = "mig-1g.10gb"
+    served = node("n1")
+    served["status"]["allocatable"] = {f"nvidia.com/{instance}": "2"}
+    api.create(served)
+    for name in ("a", "b", "c"):
+        api.create(asking(name, **{instance: 1}))
+    async with KubeSchedulerStandIn(api.url, extender.url):
+        await until(lambda: stored(api, "c")["status"].get("conditions"))
+        assert "nodeName" not in stored(api, "c")["spec"]
+        await until(lambda: stored(api, "b")["spec"].get("nodeName"))
+        api.delete("pods", "a", namespace="default")
+        await until(lambda: stored(api, "c")["spec"].get("nodeName"))
     assert extender.filtered == []
 
 

@@ -1,0 +1,49 @@
+"""How much of a resource a pod asks for in all, as kube-scheduler and kubelet count it.
+
+Source: k8s.io/component-helpers/resource, PodRequests.
+"""
+
+from collections.abc import Iterator
+
+from proto.kubernetes.objects import Container, Pod
+from proto.quantity import QuantityError, integer_quantity
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+def requested(pod: Pod, resource: str) -> int:
+    """The most that it asks for at one time: a sidecar counts beside all that starts after it. 0 once the pod ended.
+
+    An amount that cannot be read counts as 0; the API server accepts none for an extended resource.
+    """
+    if pod.status.phase in _ENDED:
+        return 0
+    running = most = 0
+    for container in pod.spec.init_containers:
+        amount = _amount(container, resource)
+        if container.restart_policy == "Always":
+            running += amount
+            amount = 0
+        most = max(most, running + amount)
+    return max(most, running + sum(_amount(container, resource) for container in pod.spec.containers))
+
+
+def requested_resources(pod: Pod) -> frozenset[str]:
+    """The names of all that it asks for."""
+    return frozenset(name for container in _containers(pod) for name in _asked(container))
+
+
+def _containers(pod: Pod) -> Iterator[Container]:
+    yield from pod.spec.init_containers
+    yield from pod.spec.containers
+
+
+def _asked(container: Container) -> dict[str, str | int | float]:
+    return {**container.resources.limits, **container.resources.requests}
+
+
+def _amount(container: Container, resource: str) -> int:
+    try:
+        return integer_quantity(_asked(container).get(resource, 0))
+    except QuantityError:
+        return 0
