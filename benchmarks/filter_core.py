@@ -19,9 +19,9 @@ from benchmarks.filter import ASKS, Ask, bodies
 from proto.extender import decode_extender_args, encode_filter_result
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.apiserver import trim_pod
-from scheduler_ext.binding.filtering import Filtered, request_of, reserve
+from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.requests import GpuRequest, RequestSettings
+from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 
 SETTINGS = RequestSettings()
@@ -75,8 +75,8 @@ def _asked(
 
 def _answer(ledger: Ledger, candidates: Candidates, body: bytes) -> Filtered:
     args = decode_extender_args(body)
-    wanted = request_of(args.pod, SETTINGS)
-    assert isinstance(wanted, GpuRequest)
+    wanted = read_request(args.pod, SETTINGS)
+    assert wanted is not None
     return reserve(candidates, ledger, args.pod, wanted, args.node_names or (), now=0.0, lease_seconds=60.0)
 
 

@@ -12,18 +12,18 @@ from scheduler_ext.binding.advising import preempt, rank, rank_simulated
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import (
     Filtered,
+    hopeless,
     kept,
     offer,
     passed_through,
     refused,
-    request_of,
     reserve,
     simulate,
 )
 from scheduler_ext.binding.view import View, pod_name
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.leadership.lease import Leadership
-from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
+from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.journal import Entry, Journal
 from scheduler_ext.scheduling.waiting import WaitingPods
@@ -78,9 +78,10 @@ class Answering:
         return problem
 
     async def filter(self, args: ExtenderArgs) -> Filtered:
-        wanted = request_of(args.pod, self._requests)
-        if isinstance(wanted, Filtered):
-            return wanted
+        try:
+            wanted = read_request(args.pod, self._requests)
+        except RequestError as error:
+            return hopeless(str(error), args)
         if args.nodes is None and args.node_names is None:
             return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))
         if wanted is None:
@@ -91,19 +92,25 @@ class Answering:
 
     async def prioritize(self, args: ExtenderArgs) -> Sequence[HostPriority]:
         """Nothing to prefer is no error: kube-scheduler goes by its own scores then."""
-        wanted = request_of(args.pod, self._requests)
         names = args.node_names or [node.metadata.name for node in args.nodes or ()]
-        if not isinstance(wanted, GpuRequest) or (args.nodes is None and await self.not_ready()):
+        try:
+            wanted = read_request(args.pod, self._requests)
+        except RequestError:
+            wanted = None
+        if wanted is None or (args.nodes is None and await self.not_ready()):
             return [HostPriority(name, 0) for name in names]
         if args.nodes is not None:
             return rank_simulated(wanted, args.nodes, self._requests)
         return rank(self._candidates, self._ledger, wanted, names)
 
     async def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
-        wanted = request_of(args.pod, self._requests)
+        try:
+            wanted = read_request(args.pod, self._requests)
+        except RequestError:
+            return {}
         if wanted is None:
             return args.victims
-        if isinstance(wanted, Filtered) or await self.not_ready():
+        if await self.not_ready():
             return {}
         self._ledger.expire(self._monotonic())
         running, priority = self._view.running(), args.pod.spec.priority or 0

@@ -30,6 +30,7 @@ from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch, pod_reference
 from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.filtering import Filtered
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.view import pod_name
 from scheduler_ext.debugging import Debugging, NoSuchPod
@@ -101,7 +102,7 @@ class Extender:
             await response.prepare(request)
             await response.write_eof()
         # kube-scheduler has its answer and need not wait for the rest.
-        self._count_filter(answer.result, self._monotonic() - began)
+        self._count_filter(answer, self._monotonic() - began)
         notices = self._answering.afterwards(args.pod, answer)
         for notice in notices:
             self._events.record(pod_reference(args.pod), notice)
@@ -113,13 +114,14 @@ class Extender:
     def _trace(self, verb: str, began: float, pod: PodName, said: str) -> None:
         log.debug("/%s of pod %s took %.1f ms: %s", verb, pod, (self._monotonic() - began) * 1000, said)
 
-    def _count_filter(self, result: FilterResult, seconds: float) -> None:
+    def _count_filter(self, answer: Filtered, seconds: float) -> None:
+        result = answer.result
         if result.error:
             self._metrics.answered("filter", Outcome.FAILED, seconds)
             return
         fits = bool(result.node_names or result.nodes)
         self._metrics.answered("filter", Outcome.OK if fits else Outcome.REFUSED, seconds)
-        if not fits:
+        if not fits and answer.choice is not None:
             self._metrics.misfits((result.failed_nodes or {}).values())
             self._metrics.misfits((result.failed_and_unresolvable_nodes or {}).values())
 

@@ -1,5 +1,6 @@
 """What a pod asks for: GPUs, memory and cores of each container, filters and policies."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -10,6 +11,17 @@ from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 
 _INT32_MAX = 2**31 - 1
+MOST_GPU_CONTAINERS = 16
+MOST_GPUS = 256
+MOST_CONTAINERS = 256
+"""Of a pod that asks for GPUs, with those that ask for none: each is looked at for every kind of node."""
+LONGEST_LIST = 16_384
+"""Characters of a comma list of GPU types or UUIDs: about 400 UUIDs."""
+LONGEST_WORDS = 512
+"""Characters of every other annotation that is read."""
+_LISTS = (keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.USE_GPU_UUID, keys.NO_USE_GPU_UUID)
+_WORDS = (keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS, keys.VGPU_MODE, keys.NUMA_BIND)
+_LONGEST_SHOWN = 64
 _TRUE_WORDS = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
@@ -17,10 +29,15 @@ class RequestError(ValueError):
     """A pod asks for something that cannot be read. `container` is empty when the pod's annotations are at fault."""
 
     def __init__(self, container: str, key: str, problem: str) -> None:
+        container = shortened(container)
         super().__init__(f"container {container}: {key}: {problem}" if container else f"{key}: {problem}")
         self.container = container
         self.key = key
         self.problem = problem
+
+
+class TooMany(RequestError):
+    """It asks for more containers or GPUs, or says more, than one pod may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +72,10 @@ class RequestSettings:
     gpu_policy: GpuPolicy = field(default_factory=lambda: parse_gpu_policy("spread"))
     node_topology: bool = True
     """Whether a topology-aware pod of several GPUs goes to the node that connects them best; HAMi does not look."""
+    most_gpu_containers: int = MOST_GPU_CONTAINERS
+    """Containers of one pod that may ask for GPUs, init containers and sidecars included."""
+    most_gpus: int = MOST_GPUS
+    """Of one container: 32 GPUs in one machine, each in seven MIG instances, are fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +96,28 @@ class ContainerNeed:
     """Whose need it is."""
 
     @property
+    def is_relative(self) -> bool:
+        """Whether it takes a percentage of a GPU's memory: an absolute amount wins over that."""
+        return not self.memory_mib and self.memory_percent is not None
+
+    @property
     def reserved_cores(self) -> int:
         """What is taken: at most one GPU."""
         return min(self.cores, 100)
 
     def reserved_mib(self, total_mib: int) -> int:
-        """What is taken of a GPU with `total_mib`: the absolute amount wins over the percentage."""
+        """What is taken of a GPU with `total_mib`."""
         if self.beside:
             return max(need.reserved_mib(total_mib) for need in self.beside)
-        if self.memory_mib or self.memory_percent is None:
-            return self.memory_mib
-        return total_mib * self.memory_percent // 100
+        return total_mib * (self.memory_percent or 0) // 100 if self.is_relative else self.memory_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFilter:
     """Which GPUs the pod's author allows; None does not restrict. Types are lower case and match anywhere."""
+
+    # Each list is gone through once for each type of GPU there is, not for each GPU.
+    _allowed: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     types: tuple[str, ...] | None = None
     refused_types: tuple[str, ...] = ()
@@ -99,10 +126,23 @@ class DeviceFilter:
     modes: str | None = None
     """A GPU's mode must occur in this text."""
 
+    def allows_type(self, model: str) -> bool:
+        """Whether a GPU of this type may serve the pod."""
+        allowed = self._allowed.get(model)
+        if allowed is None:
+            lower = model.lower()
+            named = self.types is None or any(word in lower for word in self.types)
+            allowed = self._allowed[model] = named and not any(word in lower for word in self.refused_types)
+        return allowed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
     """`needs` and `kinds` have one entry per container, init containers first; None asks for no GPU."""
+
+    def __hash__(self) -> int:
+        """Of the pod alone: to hash all that it says takes longer than to compare it once."""
+        return hash(self.uid)
 
     pod: str
     namespace: str
@@ -116,11 +156,15 @@ class GpuRequest:
 
 
 def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
-    """None when no container asks for a GPU. Raises RequestError naming container, key and problem."""
-    needs = tuple(_need(container, settings) for container in containers(pod))
+    """None when no container asks for a GPU. Raises RequestError naming container, key and problem.
+
+    What is read is bounded, whatever the pod says, so that what is done for it later is.
+    """
+    needs = read_needs(containers(pod), settings)
     if not any(needs):
         return None
     annotations = pod.metadata.annotations
+    check_lengths(annotations)
     try:
         policies = read_policies(annotations, settings.node_policy, settings.gpu_policy)
     except PolicyError as error:
@@ -136,6 +180,30 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         numa_bound=annotations.get(keys.NUMA_BIND, "") in _TRUE_WORDS,
         node_topology=settings.node_topology,
     )
+
+
+def read_needs(asking: Sequence[Container], settings: RequestSettings) -> tuple[ContainerNeed | None, ...]:
+    """What each container asks for. Raises RequestError, also where a pod asks for more than one may."""
+    needs: list[ContainerNeed | None] = []
+    left, key = settings.most_gpu_containers, settings.names.count
+    for container in asking:
+        need = _need(container, settings)
+        needs.append(need)
+        if need is None:
+            continue
+        if not left:
+            problem = f"more than {settings.most_gpu_containers} containers of the pod ask for GPUs; split the pod"
+            raise TooMany(container.name, key, problem)
+        left -= 1
+        if need.count > settings.most_gpus:
+            problem = (
+                f"{shortened(str(need.count))} GPUs are more than any node has; "
+                f"memory is asked for as {settings.names.memory}, in MiB"
+            )
+            raise TooMany(container.name, key, problem)
+    if left < settings.most_gpu_containers and len(needs) > MOST_CONTAINERS:
+        raise TooMany("", "spec", f"{len(needs)} containers; a pod that asks for GPUs has at most {MOST_CONTAINERS}")
+    return tuple(needs)
 
 
 def containers(pod: Pod) -> tuple[Container, ...]:
@@ -191,7 +259,8 @@ def _memory_mib(container: Container, key: str, factor: int) -> int:
         raise RequestError(
             container.name,
             key,
-            f"{amount} MiB is more than any GPU has; the number counts MiB already, so 8 GiB is written 8192",
+            f"{shortened(str(amount))} MiB is more than any GPU has; "
+            "the number counts MiB already, so 8 GiB is written 8192",
         )
     return amount
 
@@ -215,6 +284,20 @@ def _amount(container: Container, key: str) -> int | None:
     if amount < 0:
         raise RequestError(container.name, key, f"must not be negative, found {value}")
     return amount
+
+
+def check_lengths(annotations: Mapping[str, str]) -> None:
+    """Raises TooMany for an annotation that would take long to read."""
+    for names, longest in ((_LISTS, LONGEST_LIST), (_WORDS, LONGEST_WORDS)):
+        for key in names:
+            length = len(annotations.get(key, ""))
+            if length > longest:
+                raise TooMany("", key, f"has {length} characters; write at most {longest}")
+
+
+def shortened(text: str) -> str:
+    """As much of a name or number as a sentence needs."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 def _device_filter(annotations: dict[str, str]) -> DeviceFilter:

@@ -75,8 +75,6 @@ class Webhook:
         except AdmissionError as error:
             log.warning("a question to the webhook cannot be answered: %s", error)
             return error.identity, failed(str(error), error.code, reason="UnreadableReview")
-        except RecursionError:
-            return identity, failed("the pod is nested too deeply to be read", 400, reason="UnreadableReview")
         except Exception:
             # An answer, so that the API server does not wait for one until its time is up.
             log.exception("the webhook has failed on a pod")

@@ -4,40 +4,34 @@ Source: pkg/scheduler/webhook.go of Project-HAMi/HAMi v2.10. Beyond it, what onl
 every pod, variables that are there already are not added again, and unreadable amounts are refused.
 """
 
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
 
-import msgspec
-
 from proto.admission import Json, PodReview, Verdict, denied, failed
 from proto.annotations import keys
-from proto.devices import DeviceShare, DeviceUUID
-from proto.kubernetes.objects import ObjectMeta, Pod
-from proto.kubernetes.wire import decode_object
+from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.admission.bypass import bypasses
-from scheduler_ext.admission.containers import BadPercentage, complete
+from scheduler_ext.admission.containers import BadPercentage, complete, gets_gpus
 from scheduler_ext.admission.json_patch import difference
 from scheduler_ext.admission.owned import strip
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
+from scheduler_ext.cluster.accounting import Footprint, least
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.policies import PolicyError, read_policies
 from scheduler_ext.requests import (
     ContainerNeed,
-    GpuRequest,
     RequestError,
-    ResourceNames,
+    TooMany,
+    check_lengths,
+    container_kinds,
     containers,
-    read_request,
+    read_needs,
+    shortened,
 )
 
 DEFAULT_SCHEDULER = "default-scheduler"
-MOST_GPUS = 256
-"""Of one container: 32 GPUs in one machine, each in seven MIG instances, are fewer."""
-
-_ANY = DeviceUUID("")
 
 
 class Why(StrEnum):
@@ -53,7 +47,7 @@ class Why(StrEnum):
     BYPASS = "Bypass"
     PRIVILEGED = "Privileged"
     NODE_ASSIGNED = "NodeAssigned"
-    TOO_MANY_GPUS = "TooManyGpus"
+    TOO_MUCH = "TooMuch"
     QUOTA = "QuotaExceeded"
     UNREADABLE = "UnreadableRequest"
 
@@ -62,7 +56,7 @@ def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = 
     """`quota` is that of the pod's namespace. A second call on the patched pod patches nothing."""
     if review.operation != "CREATE":
         return Verdict(allowed=True, reason=Why.NOT_CREATED)
-    edited = deepcopy(review.object)
+    edited = _editable(review.object)
     strip(edited)
     ignored = review.pod.metadata.labels.get(keys.WEBHOOK) == keys.WEBHOOK_IGNORE
     verdict = Verdict(allowed=True, reason=Why.IGNORED) if ignored else _judged(review.pod, edited, settings, quota)
@@ -90,14 +84,18 @@ def _completed(
 ) -> Verdict:
     """Of a pod that is ours to place; `found` are its bypasses."""
     try:
-        has_gpus = _complete_containers(edited, pod, settings)
-        request = _request(edited, settings)
+        completed = _complete_containers(edited, pod, settings)
+        needs = read_needs(completed, settings.requests)
+        if any(needs):
+            check_lengths(pod.metadata.annotations)
+    except TooMany as error:
+        return denied(str(error), reason=Why.TOO_MUCH)
     except (BadPercentage, RequestError) as error:
         return failed(str(error), reason=Why.UNREADABLE)
-    if not has_gpus:
+    if not any(gets_gpus(container, settings) for container in completed):
         return Verdict(allowed=True, warnings=found, reason=Why.NO_GPUS)
     _place(edited["spec"], settings)
-    verdict = _refusal(pod, request, settings, quota) or Verdict(allowed=True, reason=Why.GPUS)
+    verdict = _refusal(pod, needs, settings, quota) or Verdict(allowed=True, reason=Why.GPUS)
     return replace(verdict, warnings=(*found, *_policy_warnings(pod, settings)))
 
 
@@ -107,12 +105,21 @@ def _is_anothers(pod: Pod, settings: AdmissionSettings) -> bool:
     return not unnamed and name != settings.scheduler_name
 
 
-def _complete_containers(edited: Json, pod: Pod, settings: AdmissionSettings) -> bool:
-    """Whether any of them gets GPUs."""
+def _editable(pod: Json) -> Json:
+    """The same; what may be changed of it is copied, as whole as necessary."""
+    edited = {**pod, **{field: dict(pod[field]) for field in ("metadata", "spec") if pod.get(field)}}
+    spec = edited.get("spec") or {}
+    for field in ("initContainers", "containers"):
+        if spec.get(field):
+            spec[field] = [dict(container) for container in spec[field]]
+    return edited
+
+
+def _complete_containers(edited: Json, pod: Pod, settings: AdmissionSettings) -> list[Container]:
+    """As they read then."""
     spec = edited["spec"]
     written = chain(spec.get("initContainers") or (), spec["containers"])
-    pairs = zip(written, containers(pod), strict=True)
-    return any([complete(container, read, settings) for container, read in pairs])  # noqa: C419 - completes all
+    return [complete(container, read, settings) for container, read in zip(written, containers(pod), strict=True)]
 
 
 def _place(spec: Json, settings: AdmissionSettings) -> None:
@@ -123,47 +130,19 @@ def _place(spec: Json, settings: AdmissionSettings) -> None:
         spec["schedulerName"] = settings.scheduler_name
 
 
-def _request(edited: Json, settings: AdmissionSettings) -> GpuRequest | None:
-    """What the completed containers ask for. Raises RequestError; the annotations are not looked at."""
-    pod = decode_object(Pod, msgspec.json.encode(edited))
-    return read_request(Pod(metadata=ObjectMeta(name=pod.metadata.name), spec=pod.spec), settings.requests)
-
-
-def _refusal(pod: Pod, request: GpuRequest | None, settings: AdmissionSettings, quota: Quota | None) -> Verdict | None:
+def _refusal(
+    pod: Pod, needs: Sequence[ContainerNeed | None], settings: AdmissionSettings, quota: Quota | None
+) -> Verdict | None:
     """Of a pod that gets GPUs and may not be created."""
     for container in containers(pod):
         if (container.security_context or {}).get("privileged"):
-            return denied(f"container {container.name} is privileged", reason=Why.PRIVILEGED)
+            return denied(f"container {shortened(container.name)} is privileged", reason=Why.PRIVILEGED)
     if settings.scheduler_name and pod.spec.node_name:
         return denied("pod has node assigned", reason=Why.NODE_ASSIGNED)
-    if request is None:
-        return None
-    for need in request.needs:
-        if need is not None and need.count > MOST_GPUS:
-            return denied(_too_many(need, settings.requests.names), reason=Why.TOO_MANY_GPUS)
-    asked = _least(request)
+    asked = least(container_kinds(pod), needs)
     if quota is None or quota.admits(asked.memory_mib, asked.cores, asked.slots):
         return None
     return denied(f"exceeding resource quota: {'; '.join(_numbers(asked, quota))}", reason=Why.QUOTA)
-
-
-def _too_many(need: ContainerNeed, names: ResourceNames) -> str:
-    return (
-        f"container {need.container}: {names.count}: {need.count} GPUs are more than any node has; "
-        f"memory is asked for as {names.memory}, in MiB"
-    )
-
-
-def _least(request: GpuRequest) -> Footprint:
-    """What the pod holds at least at its peak; a percentage of memory is known once there is a GPU, and counts 0."""
-    # As if all its GPUs were one.
-    shares = tuple(
-        ()
-        if need is None
-        else (DeviceShare(uuid=_ANY, memory_mib=need.memory_mib, cores=need.reserved_cores),) * need.count
-        for need in request.needs
-    )
-    return effective(request.kinds, shares).get(_ANY, NOTHING)
 
 
 def _numbers(asked: Footprint, quota: Quota) -> list[str]:

@@ -4,27 +4,30 @@ Source: the variables that HAMi-core's library and NVIDIA's container toolkit re
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 from proto.kubernetes.objects import EnvVar, Pod
 from scheduler_ext.admission.containers import CORE_POLICY_ENV, VISIBLE_DEVICES_ENV, gets_gpus
 from scheduler_ext.admission.settings import AdmissionSettings
-from scheduler_ext.requests import containers
+from scheduler_ext.requests import containers, shortened
 
 LIMITS = ("CUDA_DISABLE_CONTROL", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_REDIRECT", "LD_PRELOAD")
 LIMIT_PREFIXES = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
 NO_DEVICES = ("", "none", "void")
 """Values of NVIDIA_VISIBLE_DEVICES that show no GPU."""
+MOST_NAMED = 10
 
 
 def bypasses(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:
-    """One sentence for each such variable."""
+    """One sentence for each such variable, of as many as somebody would read."""
     on_gpus = any(gets_gpus(container, settings) for container in containers(pod))
-    return tuple(
-        f"container {container.name}: env {variable.name}: {problem}"
+    found = (
+        f"container {shortened(container.name)}: env {shortened(variable.name)}: {problem}"
         for container in containers(pod)
         for variable in container.env
         for problem in _problems(variable, settings, on_gpus=on_gpus)
     )
+    return tuple(islice(found, MOST_NAMED))
 
 
 def _problems(variable: EnvVar, settings: AdmissionSettings, *, on_gpus: bool) -> Iterator[str]:

@@ -3,6 +3,8 @@
 Source: pkg/device/nvidia/device.go of Project-HAMi/HAMi v2.10, MutateAdmission.
 """
 
+import msgspec
+
 from proto.admission import Json
 from proto.kubernetes.objects import Container
 from proto.quantity import QuantityError, integer_quantity
@@ -22,8 +24,8 @@ class BadPercentage(ValueError):
     """A memory percentage that is none; the message is one sentence."""
 
 
-def complete(container: Json, read: Container, settings: AdmissionSettings) -> bool:
-    """Completes `container` in place, which reads as `read`; whether it gets GPUs.
+def complete(container: Json, read: Container, settings: AdmissionSettings) -> Container:
+    """Completes `container` in place, which reads as `read`; as it reads then.
 
     Raises BadPercentage, or RequestError for a priority that is no number.
     """
@@ -36,12 +38,12 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> b
     added = _defaults(read, settings)
     if added:
         resources = container["resources"]
-        resources["limits"] = {**(resources.get("limits") or {}), **added}
-    if gets_gpus(read, settings):
-        return True
-    if settings.overwrite_env:
+        container["resources"] = {**resources, "limits": {**(resources.get("limits") or {}), **added}}
+        limits = {**read.resources.limits, **added}
+        read = msgspec.structs.replace(read, resources=msgspec.structs.replace(read.resources, limits=limits))
+    if settings.overwrite_env and not gets_gpus(read, settings):
         _set_env(container, VISIBLE_DEVICES_ENV, "none")
-    return False
+    return read
 
 
 def gets_gpus(container: Container, settings: AdmissionSettings) -> bool:

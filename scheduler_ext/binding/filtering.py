@@ -9,10 +9,13 @@ from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
 from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.hopeless import told_apart
+
+LONGEST_PROBLEM = 256
+"""Characters of a sentence that is said of every node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +58,15 @@ def kept(node: str, node_names: Sequence[str]) -> Filtered:
     return Filtered(result=FilterResult(node_names=[node]))
 
 
-def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Filtered | None:
-    """The pod's request, None without GPUs, or the refusal of a pod that cannot be read."""
-    try:
-        return read_request(pod, settings)
-    except RequestError as error:
-        return refused(str(error))
+def hopeless(problem: str, args: ExtenderArgs) -> Filtered:
+    """No node will ever do for the pod as it is written: it waits until it is changed.
+
+    An error would make kube-scheduler try it again and again; a pod that each node refuses it leaves alone until
+    something changes (determineSchedulingHintForInFlightPod of its queue).
+    """
+    names = args.node_names or [node.metadata.name for node in args.nodes or ()]
+    result = FilterResult(failed_and_unresolvable_nodes=dict.fromkeys(names, problem[:LONGEST_PROBLEM]))
+    return Filtered(result=result, told=(_failure(problem),))
 
 
 def reserve(

@@ -9,7 +9,7 @@ import click
 from proto.annotations import keys
 from scheduler_ext.device_config import KEYS, DeviceConfigError, read_device_config
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
-from scheduler_ext.requests import RequestSettings, ResourceNames
+from scheduler_ext.requests import MOST_GPU_CONTAINERS, MOST_GPUS, RequestSettings, ResourceNames
 from scheduler_ext.settings import SettingsError, checked_resource
 
 Command = Callable[..., None]
@@ -27,6 +27,8 @@ def request_options(command: Command) -> Command:
         default_cores: int,
         memory_factor: int,
         node_topology: str,
+        max_gpu_containers: int,
+        max_gpus_per_container: int,
         resource_name: str,
         resource_mem: str,
         resource_mem_percentage: str,
@@ -56,6 +58,8 @@ def request_options(command: Command) -> Command:
                 node_policy=parse_node_policy(node_scheduler_policy),
                 gpu_policy=parse_gpu_policy(gpu_scheduler_policy),
                 node_topology=node_topology == "on",
+                most_gpu_containers=max_gpu_containers,
+                most_gpus=max_gpus_per_container,
             )
         except (PolicyError, SettingsError) as error:
             raise click.ClickException(str(error)) from error
@@ -153,6 +157,20 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         default=1,
         show_default=True,
         help="MiB that one unit of requested GPU memory, and of a quota for it, stands for.",
+    ),
+    click.option(
+        "--max-gpu-containers",
+        type=click.IntRange(min=1),
+        default=MOST_GPU_CONTAINERS,
+        show_default=True,
+        help="Containers of one pod that may ask for GPUs, init containers included; a pod with more is refused.",
+    ),
+    click.option(
+        "--max-gpus-per-container",
+        type=click.IntRange(min=1),
+        default=MOST_GPUS,
+        show_default=True,
+        help="GPUs that one container may ask for; a pod that asks for more is refused.",
     ),
     _name_option("--resource-name", keys.RESOURCE_COUNT, "GPUs"),
     _name_option("--resource-mem", keys.RESOURCE_MEMORY, "memory of each GPU"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Container, ContainerStatus, Pod
-from scheduler_ext.requests import ContainerKind
+from scheduler_ext.requests import ContainerKind, ContainerNeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,23 @@ def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
             uuid, held = share.uuid, Footprint(1, share.memory_mib, share.cores)
             beside[uuid] = held = beside[uuid] + held if uuid in beside else held
             peak[uuid] = peak[uuid] | held if uuid in peak else held
+    return peak
+
+
+def least(kinds: Sequence[ContainerKind], needs: Sequence[ContainerNeed | None]) -> Footprint:
+    """What a pod holds of all its GPUs together at its peak, at the least: a percentage of memory counts 0.
+
+    A percentage is known once there is a GPU. `kinds` and `needs` have one entry per container.
+    """
+    running = peak = NOTHING
+    for kind, need in zip(kinds, needs, strict=True):
+        if need is None:
+            continue
+        count = need.count
+        beside = running + Footprint(count, count * need.memory_mib, count * need.reserved_cores)
+        peak |= beside
+        if kind is not ContainerKind.INIT:
+            running = beside
     return peak
 
 

@@ -151,17 +151,11 @@ def _refused_by_pod_or_node(gpu: GpuUsage, rules: Rules) -> Reason | None:
         return Reason.NOT_HEALTHY
     if device.uuid in rules.node.cordoned:
         return Reason.CORDONED
-    if (wanted.types is not None or wanted.refused_types) and not _type_allowed(device.type.lower(), wanted):
+    if (wanted.types is not None or wanted.refused_types) and not wanted.allows_type(device.type):
         return Reason.TYPE
     if wanted.modes is not None and device.mode not in wanted.modes:
         return Reason.TYPE
     return None
-
-
-def _type_allowed(model: str, wanted: DeviceFilter) -> bool:
-    if wanted.types is not None and not any(word in model for word in wanted.types):
-        return False
-    return not any(word in model for word in wanted.refused_types)
 
 
 def _refused(

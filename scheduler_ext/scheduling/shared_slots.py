@@ -5,52 +5,62 @@ Kubelet takes an ordinary init container's ids for later containers of its pod b
 containers are placed together, each with the larger of what they ask.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 Sharing = Mapping[int, int]
-"""By position of an ordinary init container: the container whose GPUs it has."""
+"""By position of an ordinary init container: the container whose GPUs it has, which has its own."""
 
 
 @lru_cache(maxsize=1024)
 def with_shared_slots(request: GpuRequest) -> tuple[GpuRequest, Sharing]:
-    """The request with equal needs for what shares a slot."""
-    sharing = {position: heir for position in _inits(request) if (heir := _heir(request, position)) is not None}
+    """The request with equal needs for what shares a slot. Looks at each container a fixed number of times."""
+    sharing = heirs(request.needs, request.kinds)
+    groups: dict[int, list[int]] = {}
+    for position, heir in sharing.items():
+        groups.setdefault(heir, [heir]).append(position)
     needs = list(request.needs)
-    # An init container may itself share with an earlier one: from the last to the first, then back, all are equal.
-    for position in (*reversed(sharing), *sharing):
-        needs[position] = needs[sharing[position]] = _larger(needs[position], needs[sharing[position]])
+    for group in groups.values():
+        members = [need for position in group if (need := needs[position]) is not None]
+        for position, need in zip(group, _largest(members), strict=True):
+            needs[position] = need
     return replace(request, needs=tuple(needs)), sharing
 
 
-def _inits(request: GpuRequest) -> list[int]:
-    kinds = enumerate(request.kinds)
-    return [position for position, kind in kinds if kind is ContainerKind.INIT and request.needs[position] is not None]
+def heirs(needs: Sequence[ContainerNeed | None], kinds: Sequence[ContainerKind]) -> Sharing:
+    """The first container after it that lasts and asks for as many GPUs; without one the first init container that
+    asks for as many and has none either: a container that lasts keeps the ids that it took over.
+    """
+    found: dict[int, int] = {}
+    lasting: dict[int, int] = {}
+    alone: dict[int, int] = {}
+    for position, need in reversed(list(enumerate(needs))):
+        if need is None:
+            continue
+        if kinds[position] is not ContainerKind.INIT:
+            lasting[need.count] = position
+        elif need.count in lasting:
+            found[position] = lasting[need.count]
+        else:
+            alone[need.count] = position
+    for position, need in enumerate(needs):
+        if need is not None and kinds[position] is ContainerKind.INIT and position not in found:
+            first = alone[need.count]
+            if first != position:
+                found[position] = first
+    return found
 
 
-def _heir(request: GpuRequest, position: int) -> int | None:
-    """The first container after it that lasts and asks for as many; without one the first init container that does."""
-    inits = _inits(request)
-    later = (n for n in range(position + 1, len(request.needs)) if n not in inits)
-    earlier = (n for n in inits if n < position and not _is_taken(request, n, position))
-    return next((n for n in (*later, *earlier) if _count(request, n) == _count(request, position)), None)
-
-
-def _is_taken(request: GpuRequest, init: int, position: int) -> bool:
-    """Whether a sidecar between the two keeps the init container's ids."""
-    heir = _heir(request, init)
-    return heir is not None and init < heir < position and heir not in _inits(request)
-
-
-def _count(request: GpuRequest, position: int) -> int:
-    need = request.needs[position]
-    return 0 if need is None else need.count
-
-
-def _larger(one: ContainerNeed | None, other: ContainerNeed | None) -> ContainerNeed | None:
-    if one is None or other is None or one == other:
-        return one
-    return replace(one, cores=max(one.cores, other.cores), beside=(one, other))
+def _largest(needs: Sequence[ContainerNeed]) -> Sequence[ContainerNeed]:
+    """Each with the most that any of them takes of a GPU; as they are when they all ask for the same."""
+    if all(need == needs[0] for need in needs):
+        return needs
+    # Of amounts the largest counts whatever the GPU's size, of percentages too: two needs stand for all.
+    amounts = max((need for need in needs if not need.is_relative), key=lambda need: need.memory_mib, default=None)
+    parts = max((need for need in needs if need.is_relative), key=lambda need: need.memory_percent or 0, default=None)
+    beside = tuple(need for need in (amounts, parts) if need is not None)
+    cores = max(need.cores for need in needs)
+    return [replace(need, cores=cores, beside=beside) for need in needs]

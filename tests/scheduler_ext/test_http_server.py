@@ -136,15 +136,18 @@ async def test_neither_nodes_nor_names_is_an_error_in_the_answer() -> None:
         assert answer["Error"] == "neither Nodes nor NodeNames are given"
 
 
-async def test_an_unreadable_quantity_is_an_error_and_an_event() -> None:
-    async with running(node_json("a")) as rig:
+async def test_a_pod_that_no_node_can_serve_as_it_is_written_is_refused_by_each_and_not_as_an_error() -> None:
+    """kube-scheduler tries a pod again and again after an error; one that every node refuses waits until it changes."""
+    async with running(node_json("a"), node_json("b")) as rig:
         pod = rig.add_pod("p")
         pod["spec"]["containers"][0]["resources"]["limits"][keys.RESOURCE_MEMORY] = "many"
-        answer = await rig.filter(pod, "a")
-        assert answer["Error"].startswith("container main: nvidia.com/gpumem: ")
+        answer = await rig.filter(pod, "a", "b")
+        problem = "container main: nvidia.com/gpumem: expected a quantity such as 1, 500m, 4k or 1Gi, found 'many'"
+        assert answer["FailedAndUnresolvableNodes"] == {"a": problem, "b": problem}
+        assert (answer["Error"], answer["NodeNames"], answer["FailedNodes"]) == ("", None, None)
 
         async def told() -> bool:
-            return [e["message"] for e in rig.server.store.objects("events")] == [answer["Error"]]
+            return [e["message"] for e in rig.server.store.objects("events")] == [problem]
 
         await eventually(told)
 

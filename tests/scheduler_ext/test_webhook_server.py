@@ -141,9 +141,9 @@ def _recursion_as_python_has_it() -> Iterator[None]:
 @pytest.mark.usefixtures("_recursion_as_python_has_it")
 async def test_a_pod_nested_beyond_reason_is_refused_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     deep = b"[" * 600 + b"]" * 600
-    body = b'{"request":{"uid":"u-1","operation":"CREATE","object":{"metadata":{"x":' + deep + b'},"spec":{}}}}'
+    body = b'{"request":{"uid":"u-1","operation":"CREATE","object":{"metadata":{"x":' + deep + b',"name":null}}}}'
     async with serving() as client:
-        status = {"code": 400, "message": "the pod is nested too deeply to be read"}
+        status = {"code": 400, "message": "request.object is no pod: maximum recursion depth exceeded"}
         assert await client.post(body) == answer({"allowed": False, "status": status})
     assert "Traceback" not in caplog.text
 

@@ -245,7 +245,7 @@ def test_every_answer_has_a_word_for_the_metrics() -> None:
         Why.BYPASS: judged(pod(all_gpus), deny_bypass=BypassMode.DENY),
         Why.PRIVILEGED: judged(pod(container(gpu="1", privileged=True))),
         Why.NODE_ASSIGNED: judged(pod(container(gpu="1"), nodeName="n")),
-        Why.TOO_MANY_GPUS: judged(pod(container(gpu="257"))),
+        Why.TOO_MUCH: judged(pod(container(gpu="257"))),
         Why.QUOTA: judged(pod(container(gpu="1", gpumem="9")), Quota(memory_mib=1)),
         Why.UNREADABLE: judged(pod(container(gpu="many"))),
     }

@@ -1,0 +1,263 @@
+"""What one pod costs is bounded, whatever its author writes: steps are counted, which no busy machine changes."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from types import FrameType
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from proto.admission import Json, decode_review
+from proto.annotations import keys
+from proto.kubernetes.objects import Container, Pod
+from proto.kubernetes.wire import decode_object
+from scheduler_ext.admission.admit import Why, admit
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
+from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
+from scheduler_ext.requests import (
+    LONGEST_LIST,
+    MOST_CONTAINERS,
+    ContainerKind,
+    ContainerNeed,
+    GpuRequest,
+    RequestError,
+    RequestSettings,
+    TooMany,
+    read_request,
+)
+from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.scheduling.explain import explain
+from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
+from tests.scheduler_ext.admission.pods import envelope
+from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+
+T = TypeVar("T")
+
+MOST_STEPS_READING = 40_000
+"""Of a pod that the webhook admits; a usual one takes 150."""
+MOST_STEPS_PLACING = 60_000
+"""Of such a pod on two nodes of eight GPUs; a usual one takes 500."""
+LONGEST_SENTENCE = 800
+STEPS_PER_CONTAINER = 120
+"""Of a pod with any number of containers, at the webhook."""
+
+
+def steps(work: Callable[[], T]) -> tuple[int, T]:
+    """Lines of Python that ran, those of comprehensions once for each item; and what came of it."""
+    count = 0
+
+    def line(_: FrameType, event: str, __: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(line)
+    try:
+        result = work()
+    finally:
+        sys.settrace(before)
+    return count, result
+
+
+def node(name: str, *, slots: bool) -> NodeUsage:
+    plain = usage(name, [GpuUsage(device(number, numa=number // 4, slots=300)) for number in range(8)])
+    return replace(plain, node=replace(plain.node, slots=slots))
+
+
+CLUSTER = snapshot(node("plain", slots=False), node("slots", slots=True))
+
+
+def read_or_refused(asked: Pod) -> GpuRequest | str | None:
+    try:
+        return read_request(asked, RequestSettings())
+    except RequestError as refusal:
+        return str(refusal)
+
+
+HUGE = st.sampled_from(["0", "1", "2", "7", "255", "256", "257", "1e999", "9" * 64, "1Ei", "-1", "1n", "x", ""])
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["gpu", "gpumem", "gpumem-percentage", "gpucores", "priority"]).map("nvidia.com/{}".format), HUGE
+)
+SMALL = st.fixed_dictionaries(
+    {"nvidia.com/gpu": st.sampled_from(["1", "2", "3", "8", "256"])},
+    optional={
+        "nvidia.com/gpumem": st.sampled_from(["1", "2", "1000"]),
+        "nvidia.com/gpumem-percentage": st.sampled_from(["1", "3", "50"]),
+        "nvidia.com/gpucores": st.sampled_from(["0", "1", "100"]),
+    },
+)
+
+
+def hostile_containers(most: int) -> st.SearchStrategy[list[Json]]:
+    """A few kinds, each of them many times: what hurts is how many there are."""
+    some = st.fixed_dictionaries(
+        {
+            "name": st.text("ab", min_size=1, max_size=3),
+            "resources": st.fixed_dictionaries({"limits": SMALL | AMOUNTS}),
+        },
+        optional={"restartPolicy": st.just("Always")},
+    )
+    repeated = st.tuples(some, st.integers(1, most)).map(lambda pair: [pair[0]] * pair[1])
+    return st.lists(repeated, max_size=4).map(lambda lists: list(chain.from_iterable(lists)))
+
+
+def words(most: int) -> st.SearchStrategy[str]:
+    return st.integers(0, most).map(lambda count: ",".join(f"{number:x}" for number in range(count)))
+
+
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.USE_GPU_UUID, keys.NO_USE_GPU_UUID]),
+    words(20_000),
+) | st.dictionaries(
+    st.sampled_from([keys.GPU_POLICY, keys.NODE_POLICY, keys.SCORING_WEIGHTS, keys.VGPU_MODE, keys.NUMA_BIND]),
+    words(2_000) | st.sampled_from(["topology-aware", "true", "binpack", f"slot={'9' * 5000},core=1,memory=1"]),
+)
+
+
+@st.composite
+def hostile_pods(draw: st.DrawFn, most: int = 300) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": draw(ANNOTATIONS)},
+        "spec": {
+            "containers": draw(hostile_containers(most)) or [{"name": "a"}],
+            "initContainers": draw(hostile_containers(most)),
+        },
+    }
+
+
+def init_bomb(count: int) -> Json:
+    asking = {"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}}
+    spec = {"initContainers": [asking] * count, "containers": [{"name": "main"}]}
+    return {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}
+
+
+@settings(max_examples=60, deadline=None)
+@given(hostile_pods())
+@example(init_bomb(300))
+@example(init_bomb(16))
+def test_a_pod_is_read_and_placed_in_a_bounded_number_of_steps_or_refused(hostile: Json) -> None:
+    """Also one that comes past the webhook."""
+    read = decode_object(Pod, json.dumps(hostile).encode())
+    taken, wanted = steps(lambda: read_or_refused(read))
+    assert taken < MOST_STEPS_READING
+    if isinstance(wanted, str):
+        assert len(wanted) < LONGEST_SENTENCE
+        return
+    if wanted is None:
+        return
+    taken, decision = steps(lambda: decide(wanted, CLUSTER, list(CLUSTER.nodes)))
+    assert taken < MOST_STEPS_PLACING
+    taken, _ = steps(lambda: explain(wanted, decision))
+    assert taken < MOST_STEPS_PLACING
+
+
+@settings(max_examples=60, deadline=None)
+@given(hostile_pods())
+@example(init_bomb(300))
+def test_what_the_webhook_admits_can_be_placed_and_what_is_too_much_is_denied(hostile: Json) -> None:
+    review = decode_review(envelope(hostile))
+    number = len(hostile["spec"]["containers"]) + len(hostile["spec"].get("initContainers", ()))
+    taken, verdict = steps(lambda: admit(review, AdmissionSettings(), Quota(gpus=10**9, memory_mib=10**15)))
+    assert taken < MOST_STEPS_READING + STEPS_PER_CONTAINER * number
+    assert len(verdict.message) < LONGEST_SENTENCE
+    if verdict.allowed and verdict.reason == Why.GPUS:
+        read_request(review.pod, RequestSettings())
+
+
+@given(st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(0, 2)), max_size=7))
+def test_who_shares_a_slot_is_found_as_kubelet_hands_ids_on(asking: list[tuple[ContainerKind, int]]) -> None:
+    """Kubelet itself, told short: ids wait in a pool; a container takes what it needs from there before free ones."""
+    asking.sort(key=lambda each: each[0] is ContainerKind.APP)
+    kinds = [kind for kind, _ in asking]
+    found = heirs([_need(count) for _, count in asking], kinds)
+    for position, heir in found.items():
+        assert kinds[position] is ContainerKind.INIT
+        assert asking[position][1] == asking[heir][1] > 0
+        assert heir not in found
+        between = range(position + 1, heir) if heir > position else range(heir + 1, position)
+        assert not any(kinds[n] is not ContainerKind.INIT and asking[n][1] == asking[heir][1] for n in between)
+
+
+def _need(count: int) -> ContainerNeed | None:
+    return ContainerNeed(count=count, memory_mib=1, memory_percent=None, cores=0) if count else None
+
+
+@pytest.mark.parametrize("count", [30, 300, 3000])
+def test_sharing_slots_takes_as_many_steps_as_there_are_containers(count: int) -> None:
+    """All different, so that nothing is found out early."""
+    wanted = GpuRequest(
+        pod="p",
+        namespace="ns",
+        uid=f"u{count}",
+        needs=tuple(
+            ContainerNeed(count=1 + n % 3, memory_mib=n % 2 * n, memory_percent=n % 100, cores=n) for n in range(count)
+        ),
+        kinds=(ContainerKind.INIT,) * count,
+        policies=Policies(node=NodePolicy.BINPACK, gpu=parse_gpu_policy("spread")),
+    )
+    taken, (shared, sharing) = steps(lambda: with_shared_slots(wanted))
+    assert taken < 100 * count
+    assert len(sharing) == count - 3
+    for first in range(3):
+        members = [need for need in shared.needs[first::3] if need is not None]
+        for total_mib in (0, 1, 999, 100_000):
+            own = [need.reserved_mib(total_mib) for need in wanted.needs[first::3] if need is not None]
+            assert {need.reserved_mib(total_mib) for need in members} == {max(own)}
+        assert len({need.cores for need in members}) == 1
+
+
+def too_many(asked: Pod, how: RequestSettings | None = None) -> str:
+    with pytest.raises(TooMany) as refused:
+        read_request(asked, how or RequestSettings())
+    return str(refused.value)
+
+
+def test_more_containers_or_gpus_than_one_pod_may_ask_for_are_refused_by_name() -> None:
+    apps = [container(f"a{n}", gpu=1) for n in range(9)]
+    inits = [container(f"i{n}", gpu=1) for n in range(8)]
+    assert too_many(pod(*apps, inits=inits)) == (
+        "container a8: nvidia.com/gpu: more than 16 containers of the pod ask for GPUs; split the pod"
+    )
+    assert len(request(pod(*apps[1:], inits=inits)).needs) == 16
+    assert too_many(pod(*apps[:2]), RequestSettings(most_gpu_containers=1)).startswith("container a1: ")
+    assert too_many(pod(container("c", gpu="1e30"))).startswith(
+        "container c: nvidia.com/gpu: 1000000000000000000000000000000 GPUs are more than any node has; "
+    )
+    assert too_many(pod(container("c", gpu=9)), RequestSettings(most_gpus=8)).startswith(
+        "container c: nvidia.com/gpu: 9 GPUs "
+    )
+
+
+def test_containers_without_gpus_count_only_beside_some_that_have_them() -> None:
+    helpers = [container("h") for _ in range(MOST_CONTAINERS)]
+    assert read_request(pod(*helpers), RequestSettings()) is None
+    assert too_many(pod(container("c", gpu=1), *helpers)) == (
+        "spec: 257 containers; a pod that asks for GPUs has at most 256"
+    )
+
+
+@pytest.mark.parametrize("key", [keys.USE_GPU_TYPE, keys.NO_USE_GPU_UUID, keys.GPU_POLICY, keys.VGPU_MODE])
+def test_an_annotation_too_long_to_be_read_is_refused_by_name(key: str) -> None:
+    longest = LONGEST_LIST if "gpu" in key.rpartition("use-")[2] and "use" in key else 512
+    asking: Container = container("c", gpu=1)
+    assert too_many(pod(asking, annotations={key: "x" * (longest + 1)})) == (
+        f"{key}: has {longest + 1} characters; write at most {longest}"
+    )
+    assert request(pod(asking, annotations={key: "x" * longest}))
+
+
+def test_a_list_of_types_is_gone_through_once_for_each_type_of_gpu() -> None:
+    listed = ",".join(f"z{number:x}" for number in range(3000))
+    wanted = request(pod(container(gpu=1), annotations={keys.NO_USE_GPU_TYPE: listed}))
+    first, _ = steps(lambda: decide(wanted, CLUSTER, list(CLUSTER.nodes)))
+    second, _ = steps(lambda: decide(wanted, CLUSTER, list(CLUSTER.nodes)))
+    assert first > 3000 > second
