@@ -26,11 +26,12 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 import psutil
-from aiohttp import web
 
 from benchmarks.cluster import node_name
 from benchmarks.filter_chart import chart
 from proto.annotations import keys
+from scheduler_ext import loopback
+from scheduler_ext.exchange import Answer, Asked, Verbs
 
 KUBECONFIG = """
 apiVersion: v1
@@ -318,17 +319,16 @@ def _floor() -> Iterator[tuple[psutil.Process, str]]:
 
 
 async def _serve_constant(ports: "multiprocessing.Queue[int]") -> None:
-    async def answer(request: web.Request) -> web.Response:
-        await request.read()
-        return web.Response(body=ANSWER, content_type="application/json")
+    async def answer(_: Asked) -> Answer:
+        return Answer(ANSWER)
 
-    application = web.Application(client_max_size=64 * MIB)
-    application.add_routes([web.post("/filter", answer)])
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    ports.put(runner.addresses[0][1])
-    await asyncio.Event().wait()
+    async def finish() -> None:
+        pass
+
+    verbs = Verbs(private={"/filter": {"POST": answer}}, public={}, finish=finish)
+    async with loopback.serving(verbs, "127.0.0.1", 0, shutdown_seconds=0.0) as (_, port):
+        ports.put(port)
+        await asyncio.Event().wait()
 
 
 def _cpu(process: psutil.Process) -> float:

@@ -48,7 +48,7 @@ async def serving(
     patience: Patience | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
     """Host and port where requests are served. Raises OSError; `host` None is every address."""
-    _allow_many_files()
+    allow_many_files()
     patience = patience or Patience()
     door = _Door(patience)
     application.middlewares.append(door.note_request)
@@ -146,7 +146,7 @@ def _abort(transport: asyncio.Transport | None) -> None:
         transport.abort()
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """As many open files as this process may have, within reason: the usual first limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)

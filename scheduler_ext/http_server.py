@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
-from ipaddress import ip_address
 
 import msgspec
 from aiohttp import web
@@ -13,7 +11,6 @@ from aiohttp.typedefs import Handler
 from proto.extender import (
     BindingArgs,
     BindingResult,
-    ExtenderError,
     FilterResult,
     decode_binding_args,
     decode_extender_args,
@@ -34,13 +31,25 @@ from scheduler_ext.binding.filtering import Filtered
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.view import pod_name
 from scheduler_ext.debugging import Debugging, NoSuchPod
+from scheduler_ext.exchange import (
+    LARGEST_BODY_BYTES,
+    Answer,
+    Asked,
+    Routes,
+    Verb,
+    Verbs,
+    answered,
+    is_local,
+    told,
+    too_large,
+)
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.metrics import Metrics, Outcome
 from scheduler_ext.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
-LARGEST_BODY_BYTES = 64 * 1024 * 1024
+_FOR_THIS_HOST = "only answered to callers on the same host: kube-scheduler in the same pod, or kubectl port-forward"
 
 
 class Extender:
@@ -72,44 +81,37 @@ class Extender:
         self._monotonic = monotonic
         self._certified = certified
 
-    def application(self) -> web.Application:
-        application = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[_bad_requests])
-        application.on_shutdown.append(self._finish_binds)
-        application.add_routes(
-            [
-                web.post("/filter", self._filter),
-                web.post("/prioritize", self._prioritize),
-                web.post("/preempt", self._preempt),
-                web.post("/bind", self._bind),
-                *self.probes(),
-                web.get("/debug/snapshot", self._snapshot),
-                web.get("/debug/explain", self._explain),
-            ]
-        )
-        return application
+    def verbs(self) -> Verbs:
+        """kube-scheduler is told how its binds ended before its connections are closed."""
+        private: Routes = {
+            "/filter": {"POST": self._filter},
+            "/prioritize": {"POST": self._prioritize},
+            "/preempt": {"POST": self._preempt},
+            "/bind": {"POST": self._bind},
+            "/debug/snapshot": {"GET": self._snapshot},
+            "/debug/explain": {"GET": self._explain},
+        }
+        return Verbs(private=private, public=self.probes(), finish=self._binder.finish)
 
-    def probes(self) -> list[web.RouteDef]:
-        """`/healthz` and `/readyz`; also for a listener that kubelet can reach, as these verbs' need not be."""
-        return [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
+    def probes(self) -> Routes:
+        """Also for a listener that kubelet can reach, as these verbs' need not be."""
+        return {"/healthz": {"GET": self._healthz}, "/readyz": {"GET": self._readyz}}
 
-    async def _filter(self, request: web.Request) -> web.Response:
+    async def _filter(self, asked: Asked) -> Answer:
         began = self._monotonic()
-        args = decode_extender_args(await request.read())
+        args = decode_extender_args(asked.body)
         answer = await self._answering.filter(args)
-        response = _json(encode_filter_result(args.as_written(answer.result)))
-        # A caller that has gone away is no error of ours.
-        with suppress(ConnectionError):
-            await response.prepare(request)
-            await response.write_eof()
-        # kube-scheduler has its answer and need not wait for the rest.
-        self._count_filter(answer, self._monotonic() - began)
-        notices = self._answering.afterwards(args.pod, answer)
-        for notice in notices:
-            self._events.record(pod_reference(args.pod), notice)
-        if log.isEnabledFor(logging.DEBUG):
-            said = "; ".join(notice.message for notice in notices) or _offered(answer.result)
-            self._trace("filter", began, pod_name(args.pod), said)
-        return response
+
+        def afterwards() -> None:
+            self._count_filter(answer, self._monotonic() - began)
+            notices = self._answering.afterwards(args.pod, answer)
+            for notice in notices:
+                self._events.record(pod_reference(args.pod), notice)
+            if log.isEnabledFor(logging.DEBUG):
+                said = "; ".join(notice.message for notice in notices) or _offered(answer.result)
+                self._trace("filter", began, pod_name(args.pod), said)
+
+        return Answer(encode_filter_result(args.as_written(answer.result)), afterwards=afterwards)
 
     def _trace(self, verb: str, began: float, pod: PodName, said: str) -> None:
         log.debug("/%s of pod %s took %.1f ms: %s", verb, pod, (self._monotonic() - began) * 1000, said)
@@ -125,26 +127,26 @@ class Extender:
             self._metrics.misfits((result.failed_nodes or {}).values())
             self._metrics.misfits((result.failed_and_unresolvable_nodes or {}).values())
 
-    async def _prioritize(self, request: web.Request) -> web.Response:
+    async def _prioritize(self, asked: Asked) -> Answer:
         began = self._monotonic()
-        args = decode_extender_args(await request.read())
+        args = decode_extender_args(asked.body)
         scores = await self._answering.prioritize(args)
         self._metrics.answered("prioritize", Outcome.OK, self._monotonic() - began)
         self._trace("prioritize", began, pod_name(args.pod), f"{len(scores)} nodes scored")
-        return _json(encode_host_priorities(scores))
+        return Answer(encode_host_priorities(scores))
 
-    async def _preempt(self, request: web.Request) -> web.Response:
+    async def _preempt(self, asked: Asked) -> Answer:
         began = self._monotonic()
-        args = decode_preemption_args(await request.read())
+        args = decode_preemption_args(asked.body)
         victims = await self._answering.preempt(args)
         outcome = Outcome.OK if victims else Outcome.REFUSED
         self._metrics.answered("preempt", outcome, self._monotonic() - began)
         self._trace("preempt", began, pod_name(args.pod), f"it helps on {len(victims)} of {len(args.victims)} nodes")
-        return _json(encode_preemption_result(victims))
+        return Answer(encode_preemption_result(victims))
 
-    async def _bind(self, request: web.Request) -> web.Response:
+    async def _bind(self, asked: Asked) -> Answer:
         began = self._monotonic()
-        args = decode_binding_args(await request.read())
+        args = decode_binding_args(asked.body)
         problem = await self._answering.not_ready()
         if not problem:
             problem = await self._binder.bind(args)
@@ -154,75 +156,75 @@ class Extender:
         self._metrics.answered("bind", Outcome.FAILED if problem else Outcome.OK, self._monotonic() - began)
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         self._trace("bind", began, pod, problem or f"bound to node {args.node}")
-        return _json(encode_binding_result(BindingResult(problem)))
+        return Answer(encode_binding_result(BindingResult(problem)))
 
-    async def _finish_binds(self, _: web.Application) -> None:
-        """kube-scheduler is told how its binds ended before its connections are closed."""
-        await self._binder.finish()
+    async def _healthz(self, _: Asked) -> Answer:
+        return told("")
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response()
-
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self, _: Asked) -> Answer:
         """A follower is ready by default: one that is not would hold up every roll-out."""
         problem = self._leadership.problem() if self._settings.readyz_requires_leader else ""
         if problem:
-            return web.Response(status=503, text=f"{problem}\n")
+            return told(problem, 503)
         missing = self._watch.missing()
         if missing:
-            return web.Response(status=503, text=f"waiting for the first list of {', '.join(missing)}\n")
+            return told(f"waiting for the first list of {', '.join(missing)}", 503)
         if not self._certified():
-            return web.Response(status=503, text="the webhook has no certificate yet; the log says why\n")
-        return web.Response()
+            return told("the webhook has no certificate yet; the log says why", 503)
+        return told("")
 
-    async def _snapshot(self, request: web.Request) -> web.Response:
-        _refuse_strangers(request)
-        return _json(await self._debugging.snapshot(request.query.get("excluding", "")))
+    async def _snapshot(self, asked: Asked) -> Answer:
+        return Answer(await self._debugging.snapshot(asked.query.get("excluding", "")))
 
-    async def _explain(self, request: web.Request) -> web.Response:
-        _refuse_strangers(request)
-        name, namespace = request.query.get("pod", ""), request.query.get("namespace", "default")
+    async def _explain(self, asked: Asked) -> Answer:
+        name, namespace = asked.query.get("pod", ""), asked.query.get("namespace", "default")
         if not name:
-            return web.Response(status=400, text="which pod? ask /debug/explain?pod=NAME&namespace=NAMESPACE\n")
+            return told("which pod? ask /debug/explain?pod=NAME&namespace=NAMESPACE", 400)
         try:
-            return _json(msgspec.json.encode(await self._debugging.explain(namespace, name)))
+            return Answer(msgspec.json.encode(await self._debugging.explain(namespace, name)))
         except NoSuchPod as error:
-            return web.Response(status=404, text=f"{error}\n")
+            return told(str(error), 404)
         except (ApiError, ApiUnreachable) as error:
-            return web.Response(status=502, text=f"{error}\n")
+            return told(str(error), 502)
 
 
-@web.middleware
-async def _bad_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """400 with the path of the field at fault; 403 for a verb that comes from elsewhere."""
-    if request.method == "POST":
-        _refuse_strangers(request)
-    try:
-        return await handler(request)
-    except ExtenderError as error:
-        return web.Response(status=400, text=f"{error}\n")
-    except web.HTTPRequestEntityTooLarge:
-        return web.Response(status=400, text=f"$: the body is larger than {LARGEST_BODY_BYTES} bytes\n")
+def application(verbs: Verbs) -> web.Application:
+    """For an address that others reach as well: of what is private they are told nothing."""
+
+    async def finish(_: web.Application) -> None:
+        await verbs.finish()
+
+    served = web.Application(client_max_size=LARGEST_BODY_BYTES)
+    served.on_shutdown.append(finish)
+    served.add_routes([*web_routes(verbs.public), *web_routes(verbs.private, private=True)])
+    return served
 
 
-def _refuse_strangers(request: web.Request) -> None:
-    """What all pods hold, and get, is nobody's business outside this host, whatever address is listened on."""
-    if not is_local(request.remote):
-        text = "only answered to callers on the same host: kube-scheduler in the same pod, or kubectl port-forward\n"
-        raise web.HTTPForbidden(text=text)
+def web_routes(routes: Routes, *, private: bool = False) -> list[web.RouteDef]:
+    adders = {"GET": web.get, "POST": web.post}
+    by_path = ((path, method, verb) for path, methods in routes.items() for method, verb in methods.items())
+    return [adders[method](path, _handler(verb, private=private)) for path, method, verb in by_path]
 
 
-@lru_cache(maxsize=256)
-def is_local(remote: str | None) -> bool:
-    """Whether a caller's address is of this host's loopback, also as a listener on IPv6 sees IPv4."""
-    if not remote:
-        return False
-    address = ip_address(remote)
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+def _handler(verb: Verb, *, private: bool) -> Handler:
+    async def answer(request: web.Request) -> web.Response:
+        if private and not is_local(request.remote):
+            given = told(_FOR_THIS_HOST, 403)
+        else:
+            try:
+                given = await answered(verb, Asked(await request.read(), request.query))
+            except web.HTTPRequestEntityTooLarge:
+                given = too_large()
+        headers = {"Content-Type": given.media_type}
+        response = web.Response(body=given.body, status=given.status, headers=headers)
+        # A caller that has gone away is no error of ours.
+        with suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write_eof()
+        given.afterwards()
+        return response
 
-
-def _json(body: bytes) -> web.Response:
-    return web.Response(body=body, content_type="application/json")
+    return answer
 
 
 def _offered(result: FilterResult) -> str:

@@ -6,7 +6,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,6 +15,7 @@ from aiohttp import web
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
 from proto.listening import serving
+from scheduler_ext import loopback
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch
@@ -22,7 +23,8 @@ from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.debugging import Debugging
-from scheduler_ext.http_server import Extender
+from scheduler_ext.exchange import Verbs, is_local
+from scheduler_ext.http_server import Extender, application, web_routes
 from scheduler_ext.leadership.lease import Leadership, LeaseSettings
 from scheduler_ext.metric_families import Seen
 from scheduler_ext.metrics import Metrics
@@ -38,6 +40,8 @@ from scheduler_ext.webhook_server import Webhook
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 2.0
+SHUTDOWN_SECONDS = 5.0
+"""So long a listener that closes waits for answers under way."""
 
 
 class PartFailed(Exception):
@@ -52,7 +56,7 @@ class PortTaken(Exception):
 class Applications:
     """What is served: to kube-scheduler, to Prometheus, and to the API server."""
 
-    verbs: web.Application
+    verbs: Verbs
     metrics: web.Application
     webhook: Callable[[AdmissionSettings], web.Application]
     """For the API server: it holds quotas by what pods are decided by now."""
@@ -171,8 +175,8 @@ async def running_extender(
         task.add_done_callback(report_failure)
     try:
         yield Applications(
-            verbs=extender.application(),
-            metrics=MetricsServer(metrics, look, extender.probes()).application(),
+            verbs=extender.verbs(),
+            metrics=MetricsServer(metrics, look, web_routes(extender.probes())).application(),
             webhook=webhook,
             failed=failed,
         )
@@ -185,12 +189,32 @@ async def running_extender(
 
 
 @asynccontextmanager
+async def listening_to_kube_scheduler(verbs: Verbs, address: ListenAddress, flag: str) -> AsyncIterator[str]:
+    """As `listening`; on loopback in less time, on any other address with what strangers make necessary."""
+    if address.host == "localhost" or is_local(address.host):
+        port = loopback.serving(verbs, address.host, address.port, shutdown_seconds=SHUTDOWN_SECONDS)
+    else:
+        port = serving(application(verbs), address.host, address.port, shutdown_seconds=SHUTDOWN_SECONDS)
+    async with _opened(port, address, flag) as where:
+        yield f"http://{where}"
+
+
+@asynccontextmanager
 async def listening(
-    application: web.Application, address: ListenAddress, flag: str, tls: ssl.SSLContext | None = None
+    served: web.Application, address: ListenAddress, flag: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
     """The URL under which requests are served; `flag` is what sets the address. Raises PortTaken."""
+    port = serving(served, address.host, address.port, tls, shutdown_seconds=SHUTDOWN_SECONDS)
+    async with _opened(port, address, flag) as where:
+        yield f"{'https' if tls is not None else 'http'}://{where}"
+
+
+@asynccontextmanager
+async def _opened(
+    port: AbstractAsyncContextManager[tuple[str, int]], address: ListenAddress, flag: str
+) -> AsyncIterator[str]:
+    """Host and port, as a URL has them."""
     async with AsyncExitStack() as stack:
-        port = serving(application, address.host, address.port, tls, shutdown_seconds=5.0)
         try:
             host, number = await stack.enter_async_context(port)
         except OSError as error:
@@ -199,8 +223,7 @@ async def listening(
             reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
             where = f"{address.host or ''}:{address.port}"
             raise PortTaken(f"Cannot listen on {where}: {reason}; choose another {flag}.") from error
-        scheme, host = "https" if tls is not None else "http", f"[{host}]" if ":" in host else host
-        yield f"{scheme}://{host}:{number}"
+        yield f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 
 def now() -> datetime:

@@ -20,7 +20,13 @@ from scheduler_ext.cli.webhook import WebhookSettings, serving_webhook, webhook_
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.policies import alias_warnings
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import PartFailed, PortTaken, listening, running_extender
+from scheduler_ext.running import (
+    PartFailed,
+    PortTaken,
+    listening,
+    listening_to_kube_scheduler,
+    running_extender,
+)
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
     LONGEST_LOCK_WAIT_SECONDS,
@@ -186,7 +192,7 @@ async def _serve(
         url = await stack.enter_async_context(serving_webhook(client, webhook, applications, tls))
         if url:
             log.info("the webhook is served on %s%s", url, PATH)
-        url = await stack.enter_async_context(listening(applications.verbs, verbs, "--http_bind"))
+        url = await stack.enter_async_context(listening_to_kube_scheduler(applications.verbs, verbs, "--http_bind"))
         click.echo(f"listening on {url}")
         ends = [asyncio.create_task(event.wait()) for event in (stop, applications.failed)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

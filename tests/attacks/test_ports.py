@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
-from scheduler_ext import http_server, webhook_server
+from scheduler_ext import exchange, webhook_server
 from simulation.apiserver import EmbeddedApiServer
 from tests.attacks.extender import Extender, extender, prepare
 from tests.deviceplugin.daemon_rig import daemon
@@ -154,7 +154,7 @@ async def test_a_malformed_question_is_answered_by_the_webhook_with_a_refusal(tm
 
 async def test_an_oversized_body_is_refused_before_it_is_held_in_memory(tmp_path: Path) -> None:
     async with a_scheduler(tmp_path) as found:
-        limits = {f"{found.verbs}/filter": http_server.LARGEST_BODY_BYTES}
+        limits = {f"{found.verbs}/filter": exchange.LARGEST_BODY_BYTES}
         limits |= {f"{found.webhook}/webhook": webhook_server.LARGEST_BODY_BYTES}
         for url, limit in limits.items():
             assert f"larger than {limit} bytes" in await _told_to_endless(found.http, url, limit)

@@ -16,7 +16,7 @@ from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import listening, running_extender
+from scheduler_ext.running import listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.settings import ListenAddress, ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 
@@ -122,7 +122,7 @@ async def extender_for(
     try:
         async with (
             running_extender(api, settings, RequestSettings(), lease) as applications,
-            listening(applications.verbs, ANY_PORT, "--http_bind") as url,
+            listening_to_kube_scheduler(applications.verbs, ANY_PORT, "--http_bind") as url,
             listening(applications.metrics, ANY_PORT, "--metrics-bind-address") as metrics_url,
             aiohttp.ClientSession() as http,
         ):

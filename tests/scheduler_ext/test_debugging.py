@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from proto.annotations import keys
 from scheduler_ext.cli import main
-from scheduler_ext.http_server import is_local
+from scheduler_ext.exchange import is_local
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, pod_json, running

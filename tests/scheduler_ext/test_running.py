@@ -12,9 +12,8 @@ import pytest
 from aiohttp import web
 
 from proto.kubernetes.client import ApiServer
-from proto.listening import serving
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import Applications, listening, running_extender
+from scheduler_ext.running import Applications, listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.settings import ListenAddress, ServeSettings, parse_listen_address
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.cluster.control_plane import free_port
@@ -53,7 +52,8 @@ async def test_an_extender_in_good_health_has_not_failed_when_it_stops(tmp_path:
         assert not applications.failed.is_set()
 
 
-async def test_a_bind_under_way_is_answered_before_its_connection_is_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", None])
+async def test_a_bind_under_way_is_answered_before_its_connection_is_closed(tmp_path: Path, host: str | None) -> None:
     async with EmbeddedApiServer() as server:
         server.create(node_json("n"))
         uid = server.create(pod_json("p"))["metadata"]["uid"]
@@ -64,8 +64,9 @@ async def test_a_bind_under_way_is_answered_before_its_connection_is_closed(tmp_
             return any(request.subresource == "binding" for request in server.requests)
 
         async with aiohttp.ClientSession() as http, extender(server, tmp_path) as (_, applications):
-            async with serving(applications.verbs, "127.0.0.1", 0, shutdown_seconds=0.05) as (host, port):
-                answer = asyncio.create_task(http.post(f"http://{host}:{port}/bind", data=args))
+            address = ListenAddress(host=host, port=free_port())
+            async with listening_to_kube_scheduler(applications.verbs, address, "--flag"):
+                answer = asyncio.create_task(http.post(f"http://127.0.0.1:{address.port}/bind", data=args))
                 await eventually(sent)
             assert await (await answer).text() == '{"Error":""}'
 

@@ -1,0 +1,88 @@
+"""What is asked over HTTP and what is answered, whatever server reads the one and writes the other."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_address
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from proto.extender import ExtenderError
+
+LARGEST_BODY_BYTES = 64 * 1024 * 1024
+_MOST_PARAMETERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A whole request."""
+
+    body: bytes = b""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Of a name that is given twice the first value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    body: bytes = b""
+    status: int = 200
+    media_type: str = "application/json"
+    afterwards: Callable[[], None] = lambda: None
+    """Done once the answer is on its way: who asked need not wait for it."""
+
+
+Verb = Callable[[Asked], Awaitable[Answer]]
+Routes = Mapping[str, Mapping[str, Verb]]
+"""By path and method."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verbs:
+    """What is served to kube-scheduler. `finish` is awaited before connections are closed."""
+
+    private: Routes
+    """For callers on this host: what all pods hold, and get, is nobody else's business."""
+    public: Routes
+    finish: Callable[[], Awaitable[None]]
+
+
+def told(text: str, status: int = 200) -> Answer:
+    return Answer(f"{text}\n".encode() if text else b"", status, "text/plain; charset=utf-8")
+
+
+def too_large() -> Answer:
+    return told(f"$: the body is larger than {LARGEST_BODY_BYTES} bytes", 400)
+
+
+async def answered(verb: Verb, asked: Asked) -> Answer:
+    """400 with the path of the field at fault for a body that is not what it should be."""
+    try:
+        return await verb(asked)
+    except ExtenderError as error:
+        return told(str(error), 400)
+
+
+def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, str]] | Answer:
+    """The verb and the query of a request's target, or the refusal. Who may GET may ask for the HEAD as well."""
+    method = "GET" if method == "HEAD" else method
+    verb = routes.get(target, {}).get(method)
+    if verb is not None:
+        return verb, {}
+    try:
+        parts = urlsplit(target)
+        query = dict(reversed(parse_qsl(parts.query, max_num_fields=_MOST_PARAMETERS)))
+    except ValueError as error:
+        return told(f"the request's target cannot be read: {error}", 400)
+    methods = routes.get(unquote(parts.path))
+    if methods is None:
+        return told("404: Not Found", 404)
+    return (methods[method], query) if method in methods else told("405: Method Not Allowed", 405)
+
+
+@lru_cache(maxsize=256)
+def is_local(remote: str | None) -> bool:
+    """Whether an address is of this host's loopback, also as a listener on IPv6 sees IPv4."""
+    try:
+        address = ip_address(remote or "")
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

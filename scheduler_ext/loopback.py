@@ -1,0 +1,236 @@
+"""HTTP/1.1 towards kube-scheduler on the same host, for less than half of what aiohttp takes (edge).
+
+For loopback alone: what others reach is served by aiohttp behind `proto.listening`. On each connection one request
+after the other is read whole and answered. What kube-scheduler does not do is not served either: whoever sends more
+before its answer is there gets that answer, and the connection ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from proto.listening import allow_many_files
+from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Verbs, answered, found, is_local, told, too_large
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one port."""
+
+    most_connections: int = 4096
+    head_bytes: int = 65_536
+    """And one read more, of at most 256 KiB."""
+    silent_seconds: float = 10.0
+    """From the connection to the first byte of its first request."""
+    request_seconds: float = 30.0
+    """From a request's first byte to its last; also for an answer to be taken, and until a connection has ended."""
+
+
+@asynccontextmanager
+async def serving(
+    verbs: Verbs, host: str | None, port: int, *, shutdown_seconds: float, limits: Limits | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """Host and port where requests are served. Raises OSError."""
+    allow_many_files()
+    door, loop = _Door(verbs, limits or Limits()), asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: _Connection(door), host, port, backlog=_BACKLOG)
+    try:
+        found_host, found_port = listener.sockets[0].getsockname()[:2]
+        yield str(found_host), int(found_port)
+    finally:
+        listener.close()
+        await verbs.finish()
+        await door.close(shutdown_seconds)
+
+
+class _Door:
+    """All connections: those that are asking, and the others, whoever does nothing for longest first."""
+
+    def __init__(self, verbs: Verbs, limits: Limits) -> None:
+        self.limits = limits
+        self._routes = {**verbs.public, **verbs.private}
+        self.asking: dict[_Connection, asyncio.Task[None]] = {}
+        self.idle: dict[_Connection, None] = {}
+
+    def admits(self, connection: "_Connection") -> bool:
+        """Not when there are too many already, and all of them are asking."""
+        if len(self.asking) + len(self.idle) >= self.limits.most_connections:
+            oldest = next(iter(self.idle), None)
+            if oldest is None:
+                return False
+            oldest.abort()
+        self.idle[connection] = None
+        return True
+
+    async def answer(self, method: str, target: bytes, body: bytes) -> Answer:
+        match found(self._routes, method, target.decode("latin-1")):
+            case Answer() as refusal:
+                return refusal
+            case verb, query:
+                try:
+                    return await answered(verb, Asked(body, query))
+                except Exception:
+                    log.exception("%s %r failed", method, target)
+                    return told("the extender could not answer; its log says why", 500)
+
+    async def close(self, seconds: float) -> None:
+        if self.asking:
+            await asyncio.wait(self.asking.values(), timeout=seconds)
+        for connection in (*self.asking, *self.idle):
+            connection.abort()
+
+
+class _Unread(Exception):
+    """Raised to the parser, which is to read no further."""
+
+
+class _Connection(asyncio.Protocol):
+    """`on_…` is called by the parser while it is fed."""
+
+    def __init__(self, door: _Door) -> None:
+        self._door = door
+        self._parser = HttpRequestParser(self)
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_reading = self._is_asking = False
+        """Whether a request has begun, and whether it is whole and its answer awaited."""
+        self._is_last = self._is_over = self._heard_all = False
+        """Whether the next answer is the last, whether that was given, and whether the caller says nothing more."""
+        self._head_bytes, self._has_head, self._expects = 0, False, False
+        self._target, self._body, self._body_bytes = b"", list[bytes](), 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's
+        self._transport, peer = transport, transport.get_extra_info("peername")
+        # A kernel can be told to route loopback's addresses from elsewhere.
+        if peer and is_local(peer[0]) and self._door.admits(self):
+            self._allow(self._door.limits.silent_seconds)
+        else:
+            self.abort()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._is_over = True
+        self._allow(None)
+        self._door.idle.pop(self, None)
+
+    def abort(self) -> None:
+        self._is_over = True
+        self._door.idle.pop(self, None)
+        self._transport.abort()
+
+    def eof_received(self) -> bool:
+        """Who says nothing more may still listen."""
+        self._is_last = self._heard_all = True
+        return self._is_asking
+
+    def pause_writing(self) -> None:
+        self._transport.pause_reading()
+        self._allow(self._door.limits.request_seconds)
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+        self._allow(self._door.limits.request_seconds if self._is_over else None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        if self._is_asking:
+            self._is_last = True
+            return
+        refusal = told("400: Bad Request", 400)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            self._is_last = True
+            if self._body_bytes > LARGEST_BODY_BYTES:
+                refusal = too_large()
+        if not self._has_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._door.limits.head_bytes:
+                self._is_last, refusal = True, told("431: the head is too large", 431)
+        if self._is_asking:
+            return
+        if self._is_last:
+            self._send(refusal)
+        elif not self._is_reading:
+            self._is_reading = True
+            self._allow(self._door.limits.request_seconds)
+
+    def on_message_begin(self) -> None:
+        if self._is_asking:
+            raise _Unread
+        self._head_bytes, self._has_head, self._expects = 0, False, False
+        self._target, self._body, self._body_bytes = b"", [], 0
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"expect" and value.lower() == b"100-continue":
+            self._expects = True
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        is_new = self._parser.get_http_version() == "1.1"
+        self._is_last = not (is_new and self._parser.should_keep_alive())
+        if self._expects and is_new:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, part: bytes) -> None:
+        self._body_bytes += len(part)
+        if self._body_bytes > LARGEST_BODY_BYTES:
+            raise _Unread
+        self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        self._is_asking = True
+        self._allow(None)
+        self._door.idle.pop(self, None)
+        self._door.asking[self] = asyncio.get_running_loop().create_task(
+            self._answer(self._parser.get_method().decode(), self._target, b"".join(self._body))
+        )
+        self._body = []
+
+    async def _answer(self, method: str, target: bytes, body: bytes) -> None:
+        answer = await self._door.answer(method, target, body)
+        self._is_reading = self._is_asking = False
+        del self._door.asking[self]
+        if not self._transport.is_closing():
+            self._door.idle[self] = None
+            self._send(answer, with_body=method != "HEAD")
+        answer.afterwards()
+
+    def _send(self, answer: Answer, *, with_body: bool = True) -> None:
+        head = _head(answer.status, answer.media_type, self._is_last)
+        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(answer.body), answer.body if with_body else b""))
+        if not self._is_last:
+            return
+        self._is_over = True
+        if self._heard_all:
+            self._transport.close()
+        else:
+            # Closed with something unread, the kernel would take the answer back.
+            self._transport.write_eof()
+            self._allow(self._door.limits.request_seconds)
+
+    def _allow(self, seconds: float | None) -> None:
+        """Until the next call, which is awaited for that long."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.abort)
+
+
+@lru_cache(maxsize=64)
+def _head(status: int, media_type: str, is_last: bool) -> bytes:
+    """As far as the length of the body."""
+    connection = "Connection: close\r\n" if is_last else ""
+    reason = HTTPStatus(status).phrase
+    return f"HTTP/1.1 {status} {reason}\r\nContent-Type: {media_type}\r\n{connection}Content-Length: ".encode()
