@@ -39,7 +39,7 @@ from simulation.processes import ChildProcess
 NODE = "node-1"
 RESOURCE = "nvidia.com/gpu"
 SCHEDULER = "topogpu-scheduler"
-RUNTIME = "containerd://2.1.4"
+RUNTIME = "containerd://2.4.2"
 MACHINE = "hgxh100-8x-h100-80g"
 POLL_SECONDS = 0.005
 READS = ("get", "list", "watch")

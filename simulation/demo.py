@@ -57,7 +57,7 @@ _LONGEST_PARENT = 40
 """Characters: the sockets below must stay under the 108 a unix socket's path may have."""
 
 
-_RUNTIME = "containerd://2.1.4"
+_RUNTIME = "containerd://2.4.2"
 _OLD_RUNTIME = "containerd://1.6.36"
 """Knows no CDI, so that the daemon there cannot hand out slots and the extender takes the node lock."""
 

@@ -95,7 +95,7 @@ async def restarted(node: DaemonRig, *options: str) -> None:
 @pytest.mark.needs_compiler
 async def test_a_pod_served_before_our_daemon_came_goes_on_and_may_restart() -> None:
     """Before: a plugin that answers Allocate at once, as HAMi's does. After: our daemon with slots."""
-    async with daemon(runtime_version="containerd://2.1.4") as node:
+    async with daemon(runtime_version="containerd://2.4.2") as node:
         with_slots = node.options
         await restarted(node, *with_slots, "--allocation", "immediate")
         old = node.bind("old", 1)

@@ -7,6 +7,7 @@ from deviceplugin.allocation.mode import NodeAbilities, choose
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.news import News
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import AgentSettings
@@ -27,7 +28,7 @@ async def choose_allocation(
     pause_seconds: float = _PAUSE_SECONDS,
 ) -> tuple[AllocationMode, str]:
     """The mode, and one sentence that says why, once the Node is known. Raises SlotsUnsupported."""
-    abilities = await _told(own, news)
+    abilities = replace(await _told(own, news), enable_cdi=await ask_enable_cdi(settings.cri_socket))
     mode, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
     if mode is AllocationMode.IMMEDIATE:
         return mode, sentence

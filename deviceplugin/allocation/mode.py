@@ -1,21 +1,10 @@
-"""Slots or immediate? Slots need a kubelet and a runtime that know CDI, pod-resources, and a folder for the specs.
+"""Slots or immediate? Slots need kubelet and a runtime that apply CDI devices, pod-resources, and a folder."""
 
-Kubelet hands CDI names of device plugins to the runtime since 1.29 (feature gate DevicePluginCDIDevices, beta).
-containerd resolves them since 1.7 where `enable_cdi` is set and by default since 2.0, CRI-O since 1.28.
-"""
-
-import re
 from dataclasses import dataclass
 
 from deviceplugin.reporting import AllocationMode
+from deviceplugin.runtimes import Runtime, doubt, why_no_cdi
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
-
-Version = tuple[int, int]
-_KUBELET: Version = (1, 29)
-_CONTAINERD: Version = (2, 0)
-_CONTAINERD_WITH_SWITCH: Version = (1, 7)
-_CRIO: Version = (1, 28)
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 class SlotsUnsupported(Exception):
@@ -28,7 +17,9 @@ class NodeAbilities:
 
     kubelet_version: str
     runtime_version: str
-    """`containerd://2.1.4`, `cri-o://1.31.0`."""
+    """`containerd://2.4.2`, `cri-o://1.31.0`."""
+    enable_cdi: bool | None = None
+    """As the runtime answers; None where it has no such switch, or was not asked."""
     cdi_problem: str = ""
     """Why no spec can be written."""
     pod_resources_problem: str = ""
@@ -43,7 +34,8 @@ def choose(
     """The mode, and one sentence that says why. Raises SlotsUnsupported.
 
     A problem that may pass does not end slots that are in use: their containers could not be started again, while
-    kubelet tries again until it has passed.
+    kubelet tries again until it has passed. Neither does a doubt about a switch that is on unless somebody turned it
+    off: a container without its slot sees no GPU.
     """
     if requested is RequestedAllocation.IMMEDIATE:
         return AllocationMode.IMMEDIATE, "Allocation is immediate, as configured."
@@ -58,39 +50,17 @@ def choose(
         return AllocationMode.IMMEDIATE, f"Allocation is immediate: {problem}."
     if forced:
         return AllocationMode.SLOTS, "Allocation is by slots, as configured."
-    versions = f"kubelet {node.kubelet_version} and {node.runtime_version} know CDI"
+    versions = f"kubelet {node.kubelet_version} and {node.runtime_version} apply CDI devices"
     return AllocationMode.SLOTS, f"Allocation is by slots: {versions}, and pod-resources answers."
 
 
 def _lasting_problem(node: NodeAbilities, scheduler: HamiScheduler, *, forced: bool) -> str:
+    """Whoever demands slots vouches for what only the runtime could tell."""
     if scheduler is not HamiScheduler.NONE:
         return "HAMi's scheduler locks the node for every pod and waits until the pod is told that it was served"
-    return _kubelet_problem(node.kubelet_version) or _runtime_problem(node.runtime_version, forced=forced)
-
-
-def _kubelet_problem(text: str) -> str:
-    version = _version(text)
-    if version is None:
-        return "the Node does not tell its kubelet's version"
-    return "" if version >= _KUBELET else f"kubelet is {text}, CDI devices need 1.29"
-
-
-def _runtime_problem(text: str, *, forced: bool) -> str:
-    """Whoever demands slots vouches for a switch that nobody can see from here."""
-    name, _, number = text.partition("://")
-    version = _version(number)
-    if version is None:
-        return "the Node does not tell its container runtime's version"
-    if name == "containerd":
-        if version >= (_CONTAINERD_WITH_SWITCH if forced else _CONTAINERD):
-            return ""
-        needed = "containerd 2.0, or 1.7 with enable_cdi and slots configured"
-        return f"the container runtime is {text}, CDI devices need {needed}"
-    if name == "cri-o":
-        return "" if version >= _CRIO else f"the container runtime is {text}, CDI devices need CRI-O 1.28"
-    return "" if forced else f"the container runtime {text} is not known to resolve CDI devices"
-
-
-def _version(text: str) -> Version | None:
-    found = _VERSION.match(text)
-    return None if found is None else (int(found[1]), int(found[2]))
+    known = Runtime(kubelet=node.kubelet_version, runtime=node.runtime_version, enable_cdi=node.enable_cdi)
+    problem = why_no_cdi(known)
+    open_question = None if problem or forced else doubt(known)
+    if open_question is None or (open_question.likely and node.by_slots):
+        return problem
+    return open_question.clause

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.checkpoint import Holding, witness
@@ -16,7 +17,7 @@ from deviceplugin.allocation.identity import Evidence, Listed, ProvenSlot, Unpro
 from deviceplugin.allocation.immediate import NodeView, Proven, prove
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_files import SlotFiles
-from deviceplugin.allocation.slots import qualified, slot_name, sweep
+from deviceplugin.allocation.slots import applied, named, slot_name, sweep
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
@@ -72,7 +73,8 @@ class SlotAllocator:
         self._files = files
         self._pod_resources = pod_resources
         self._settings = settings
-        self._allocation = allocation
+        # The device files too: a systemd or CPU manager that writes the cgroup again knows only those of the spec.
+        self._allocation = replace(allocation, pass_device_specs=True)
         self._resource = resource
         self._read_checkpoint = read_checkpoint
         self._monotonic = monotonic
@@ -105,7 +107,7 @@ class SlotAllocator:
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """The name of the slot, at once."""
-        return ContainerEdits(env={}, cdi_devices=(qualified(slot_name(ids)),))
+        return named(slot_name(ids))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """The slot's spec is that of the container which holds these ids. Raises CannotAllocate."""
@@ -252,7 +254,7 @@ class SlotAllocator:
         inventory = self._gpus.inventory
         known = {device.uuid: device for device in inventory.devices}
         edits = container_edits(proven.shares, known, facts, self._allocation, hook, hardware=inventory.hardware)
-        self._files.write(slot, edits)
+        self._files.write(slot, applied(edits))
 
     def _remove(self, slot: str) -> None:
         try:

@@ -5,14 +5,19 @@ Allocate answers with the slot's name and so commits to nothing; its spec is wri
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deviceplugin.container.cdi import spec_file_name
+from deviceplugin.container.edits import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
 from proto.devices import ContainerShares, DeviceShare
 
 SLOT_KIND = "topogpu.io/slot"
 TRIAL_FILE = ".topogpu-trial"
 """Written and removed again, to see whether the folder takes specs."""
+NOT_APPLIED = "topogpu-slot-not-applied"
+"""What NVIDIA_VISIBLE_DEVICES says until the slot's spec replaces it. NVIDIA's runtime knows no such device and refuses
+the container, in its legacy mode as in its CDI mode; other runtimes show no GPU for it.
+"""
 _HASH_LENGTH = 32
 _BEFORE, _AFTER = spec_file_name(SLOT_KIND, "/").split("/")
 
@@ -33,6 +38,16 @@ def slot_name(ids: Collection[str]) -> str:
 def qualified(slot: str) -> str:
     """The slot as runtimes name it."""
     return f"{SLOT_KIND}={slot}"
+
+
+def named(slot: str) -> ContainerEdits:
+    """What Allocate answers: by itself it shows no GPU, whatever environment the image has."""
+    return ContainerEdits(env={VISIBLE_DEVICES: NOT_APPLIED}, cdi_devices=(qualified(slot),))
+
+
+def applied(edits: ContainerEdits) -> ContainerEdits:
+    """What the slot's spec does: these edits, and in any case another value than Allocate answered."""
+    return replace(edits, env={VISIBLE_DEVICES: NO_DEVICES, **edits.env})
 
 
 def slot_file(slot: str) -> str:

@@ -98,6 +98,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         read_seconds=configuration.read_seconds,
         allocation=RequestedAllocation(configuration.allocation),
         cdi_directory=configuration.cdi_directory,
+        cri_socket=configuration.cri_socket,
         hami_scheduler=HamiScheduler(configuration.hami_handshake),
     )
 

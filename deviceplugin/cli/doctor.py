@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import click
@@ -15,6 +16,7 @@ from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration.effective import Effective
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import cdi_names
+from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
 from deviceplugin.diagnosis.diagnose import NodeFacts, diagnose
 from deviceplugin.diagnosis.driver import DriverFacts
@@ -23,7 +25,6 @@ from deviceplugin.diagnosis.kubelet import PortState
 from deviceplugin.examination.cluster import examine_cluster
 from deviceplugin.examination.node import (
     examine_cdi,
-    examine_containerd,
     examine_driver,
     examine_hook,
     examine_metrics_port,
@@ -101,11 +102,13 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
 
 
 async def _examine_node(configuration: Configuration) -> NodeFacts:
-    (driver, machine), metrics = await asyncio.gather(
+    (driver, machine), metrics, enable_cdi = await asyncio.gather(
         examine_driver(build_nvml(configuration), configuration.proc_root, _DRIVER_SECONDS),
         examine_metrics_port(configuration.metrics_bind_address),
+        ask_enable_cdi(configuration.cri_socket),
     )
-    return await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
+    seen = await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
+    return replace(seen, enable_cdi=enable_cdi)
 
 
 def _look_around(
@@ -122,7 +125,7 @@ def _look_around(
         plugin=examine_socket(settings.plugin_socket),
         other_sockets=examine_other_sockets(f"{settings.root}/device-plugins"),
         hook=examine_hook(configuration.hook_path),
-        enable_cdi=examine_containerd(),
+        enable_cdi=None,
         cdi=examine_cdi(_cdi_names(configuration, machine)),
         slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",
         metrics=metrics,

@@ -116,8 +116,9 @@ class Configuration:
         "auto",
         Words(words=("auto", "slots", "immediate")),
         "How Allocate learns its pod. slots: proven by kubelet when a container starts, without a node lock; needs "
-        "kubelet 1.29 and containerd 2.0 (or 1.7 with enable_cdi) or CRI-O 1.28. immediate: the pod of the node lock, "
-        "or the only one waiting. auto: slots where the node is known to support them.",
+        "kubelet 1.29, and containerd 2.3 (or 1.7 with enable_cdi) or CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34. "
+        "immediate: the pod of the node lock, or the only one waiting. auto: slots where the node is known to support "
+        "them.",
     )
     priority_resource: str = _setting(
         "nvidia.com/priority",
@@ -208,6 +209,12 @@ class Configuration:
         "/var/run/cdi",
         path(absolute=True),
         "Where the CDI specifications of slots are written; the container runtime must read this folder.",
+    )
+    cri_socket: str = _setting(
+        "/run/containerd/containerd.sock",
+        path(absolute=True),
+        "The socket of containerd, asked once at the start whether it applies CDI devices. Only containerd 1.7 to 2.2 "
+        "need to be asked. Nothing need be there.",
     )
     hook_path: str = _setting(
         "/usr/local", path(absolute=True), "HAMi-core is injected when it lies in the folder vgpu below this one."

@@ -76,9 +76,11 @@ def missing_sentence(missing: Sequence[str], directories: Sequence[str], reason:
     )
 
 
-def _device_node(node: DeviceNode) -> Mapping[str, str]:
+def _device_node(node: DeviceNode) -> Mapping[str, object]:
+    """With its number, the runtime need not find the file on the host: the driver may lie in a container."""
     host = {"hostPath": node.host_path} if node.host_path else {}
-    return {"path": node.path, **host, "permissions": "rw"}
+    number = {"type": "c", "major": node.number[0], "minor": node.number[1]} if node.number else {}
+    return {"path": node.path, **host, **number, "permissions": "rw"}
 
 
 def _mount(mount: Mount) -> Mapping[str, object]:

@@ -1,6 +1,8 @@
 """Edge to the node's device files: which ones a container needs for its GPUs, and where the host has them."""
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -45,7 +47,7 @@ class DeviceFiles:
     def _node(self, name: str) -> DeviceNode:
         path = f"/dev/{name}"
         host_path = str(self._dev_root / "dev" / name)
-        return DeviceNode(path=path, host_path="" if host_path == path else host_path)
+        return DeviceNode(path=path, host_path="" if host_path == path else host_path, number=_number(host_path))
 
 
 def read_hardware(gpus: Sequence[GpuReading], files: DeviceFiles, imex_channels: Iterable[int] = ()) -> Hardware:
@@ -58,6 +60,14 @@ def read_hardware(gpus: Sequence[GpuReading], files: DeviceFiles, imex_channels:
             nodes[gpu.uuid] = files.gpu_nodes(gpu.minor)
             nodes |= {device.uuid: files.mig_nodes(gpu.minor, device.gi, device.ci) for device in gpu.mig_devices}
     return Hardware(pci_addresses=addresses, control_nodes=files.control_nodes(imex_channels), gpu_nodes=nodes)
+
+
+def _number(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (os.major(found.st_rdev), os.minor(found.st_rdev)) if stat.S_ISCHR(found.st_mode) else None
 
 
 def _minor(path: Path) -> int | None:

@@ -14,6 +14,9 @@ from proto.quantity import QuantityError, integer_quantity
 
 DEFAULT_HOOK_PATH = "/usr/local"
 DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+NO_DEVICES = "void"
+"""NVIDIA's runtime then leaves the container alone."""
 CONTROL_SWITCH = "CUDA_DISABLE_CONTROL"
 _GO_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _MIG_PREFIX = "MIG-"
@@ -57,6 +60,8 @@ class DeviceNode:
     path: str
     host_path: str = ""
     """Empty when the host has it at the same path."""
+    number: tuple[int, int] | None = None
+    """Major and minor of the character device; None where it could not be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,9 +282,9 @@ def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Ma
     chosen = settings.strategies
     env: dict[str, str] = {}
     if DeviceListStrategy.VOLUME_MOUNTS in chosen:
-        env["NVIDIA_VISIBLE_DEVICES"] = _VOLUME_ROOT
+        env[VISIBLE_DEVICES] = _VOLUME_ROOT
     if DeviceListStrategy.ENVVAR in chosen:
-        env["NVIDIA_VISIBLE_DEVICES"] = ",".join(uuids)
+        env[VISIBLE_DEVICES] = ",".join(uuids)
         if settings.imex_channels:
             env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, settings.imex_channels))
     if env:

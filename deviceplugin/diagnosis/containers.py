@@ -1,10 +1,5 @@
-"""What containers need besides the GPUs: HAMi-core and CDI.
+"""What containers need besides the GPUs: HAMi-core and CDI."""
 
-CDI in device plugins: on by default in kubelet since 1.29 (feature gate DevicePluginCDIDevices); containerd resolves
-CDI names since 1.7 with enable_cdi, since 2.0 by default (containerd, docs/cri/config.md); CRI-O since 1.23.
-"""
-
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,14 +7,13 @@ from deviceplugin.container.cdi import missing_sentence
 from deviceplugin.container.edits import DeviceListStrategy
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
 from deviceplugin.reporting import AllocationMode
+from deviceplugin.runtimes import Runtime, doubt, why_no_cdi
 
 HOOK = "HAMi-core"
 CDI = "CDI"
 CDI_SPECS = "CDI specifications"
 
 CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
-_KUBELET_WITH_CDI = (1, 29)
-_ENABLE_CDI = re.compile(r"^\s*enable_cdi\s*=\s*(true|false)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,32 +48,17 @@ def judge_hook(facts: HookFacts, containers_per_gpu: int) -> Finding:
     return problem(HOOK, f"{missing}, although up to {containers_per_gpu} share a GPU.", install)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeFacts:
-    """Versions as the Node tells them; empty if unknown."""
-
-    kubelet: str = ""
-    runtime: str = ""
-    """`containerd://2.1.0`."""
-    enable_cdi: bool | None = None
-    """As containerd's own file says; None where it says nothing or cannot be read."""
-
-
-def enable_cdi(config: str) -> bool | None:
-    """What a containerd config.toml says of CDI."""
-    found = _ENABLE_CDI.search(config)
-    return None if found is None else found[1] == "true"
-
-
-def judge_cdi(facts: RuntimeFacts, strategies: Sequence[DeviceListStrategy], mode: AllocationMode) -> Finding:
+def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: AllocationMode) -> Finding:
     by_strategy = not CDI_STRATEGIES.isdisjoint(strategies)
-    if not facts.runtime and facts.enable_cdi is None:
+    if not node.runtime:
         return skipped(CDI, "The versions of kubelet and the container runtime are not known without the Node.")
-    off, doubt = _why_off(facts), _doubt(facts)
-    if not off and doubt:
-        return warning(CDI, doubt, "Use containerd 2 or CRI-O, or set enable_cdi = true for containerd 1.7.")
+    off, open_question = why_no_cdi(node), doubt(node)
+    if not off and open_question is not None:
+        remedy = "Let the daemon ask it, or use containerd 2.3 or CRI-O 1.34."
+        return warning(CDI, f"{_sentence(open_question.clause)}.", remedy)
     if not off:
-        return ok(CDI, f"Kubelet {facts.kubelet or '?'} and {facts.runtime or 'the runtime'} resolve CDI devices.")
+        return ok(CDI, f"Kubelet {node.kubelet} and {node.runtime} apply CDI devices.")
+    off = _sentence(off)
     if by_strategy or mode is AllocationMode.SLOTS:
         user = f"--device-list-strategy is {', '.join(strategies)}" if by_strategy else "allocation is by slots"
         return problem(
@@ -91,7 +70,7 @@ def judge_cdi(facts: RuntimeFacts, strategies: Sequence[DeviceListStrategy], mod
         CDI,
         f"{off}. Allocation is immediate and needs the node lock; GPUs are handed over by --device-list-strategy "
         f"{', '.join(strategies)}.",
-        "To serve without the node lock, turn CDI on: kubelet 1.29 and containerd 2.0, or 1.7 with enable_cdi = true.",
+        "To serve without the node lock, use kubelet 1.29, and containerd 2.3 or CRI-O 1.34.",
     )
 
 
@@ -122,29 +101,5 @@ def judge_cdi_specs(facts: CdiFolderFacts, strategies: Sequence[DeviceListStrate
     return ok(CDI_SPECS, f"Every GPU is defined in {' or '.join(facts.directories)}.")
 
 
-def _why_off(facts: RuntimeFacts) -> str:
-    """The beginning of a sentence; empty when nothing speaks against CDI."""
-    kubelet = _version(facts.kubelet)
-    name, _, version = facts.runtime.partition("://")
-    if kubelet and kubelet < _KUBELET_WITH_CDI:
-        return f"CDI is off in kubelet {facts.kubelet}, which has it by default since 1.29"
-    if facts.enable_cdi is False:
-        return "CDI is switched off in containerd's configuration (enable_cdi = false)"
-    if name == "containerd" and (1, 0) < _version(version) < (1, 7):
-        return f"containerd {version} knows no CDI"
-    return "Kubelet's Docker runtime knows no CDI" if name == "docker" else ""
-
-
-def _doubt(facts: RuntimeFacts) -> str:
-    """One sentence; empty where nothing is left open."""
-    name, _, version = facts.runtime.partition("://")
-    if name == "containerd" and _version(version) < (2, 0) and facts.enable_cdi is None:
-        return f"containerd {version} has CDI off unless its configuration turns it on, which cannot be seen from here."
-    if name not in ("containerd", "cri-o", ""):
-        return f"The container runtime {facts.runtime} is not known to resolve CDI devices."
-    return ""
-
-
-def _version(text: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else ()
+def _sentence(clause: str) -> str:
+    return clause[:1].upper() + clause[1:]

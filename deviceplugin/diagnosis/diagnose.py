@@ -20,7 +20,6 @@ from deviceplugin.diagnosis.cluster import ClusterFacts, judge_api, judge_node, 
 from deviceplugin.diagnosis.containers import (
     CdiFolderFacts,
     HookFacts,
-    RuntimeFacts,
     judge_cdi,
     judge_cdi_specs,
     judge_hook,
@@ -43,9 +42,10 @@ from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.reporting import AllocationMode
+from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
-from proto.kubernetes.objects import Node
+from proto.kubernetes.objects import Node, NodeInfo
 
 _NO_NODE = "The Node could not be read."
 _NO_GPUS = "The GPUs could not be read."
@@ -66,7 +66,7 @@ class NodeFacts:
     """Sockets of other device plugins for GPUs beside it."""
     hook: HookFacts
     enable_cdi: bool | None
-    """As containerd's configuration says, if it can be read."""
+    """As the container runtime answers, if it can be asked."""
     cdi: CdiFolderFacts
     slots_problem: str
     """Why specifications of slots cannot be written, the end of a sentence; empty when they can."""
@@ -112,13 +112,8 @@ def _kubelet(
 
 def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Iterator[Finding]:
     strategies = configuration.device_list_strategy
-    versions = RuntimeFacts(enable_cdi=seen.enable_cdi)
-    if node is not None:
-        versions = RuntimeFacts(
-            kubelet=node.status.node_info.kubelet_version,
-            runtime=node.status.node_info.container_runtime_version,
-            enable_cdi=seen.enable_cdi,
-        )
+    told = node.status.node_info if node is not None else NodeInfo()
+    versions = Runtime(kubelet=told.kubelet_version, runtime=told.container_runtime_version, enable_cdi=seen.enable_cdi)
     yield judge_hook(seen.hook, configuration.device_split_count)
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
@@ -132,15 +127,17 @@ def _mode(node: Node | None) -> AllocationMode:
 def _allocation(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Finding:
     if node is None:
         return skipped(ALLOCATION, _NO_NODE)
+    published = published_mode(node) if NODE_ALLOCATION in node.metadata.annotations else None
     abilities = NodeAbilities(
         kubelet_version=node.status.node_info.kubelet_version,
         runtime_version=node.status.node_info.container_runtime_version,
+        enable_cdi=seen.enable_cdi,
         cdi_problem=seen.slots_problem,
         pod_resources_problem=""
         if seen.pod_resources.state is SocketState.CONNECTS
         else f"{seen.pod_resources.path} {seen.pod_resources.state.value}",
+        by_slots=published is AllocationMode.SLOTS,
     )
-    published = published_mode(node) if NODE_ALLOCATION in node.metadata.annotations else None
     return judge_allocation(
         RequestedAllocation(configuration.allocation), abilities, HamiScheduler(configuration.hami_handshake), published
     )

@@ -12,7 +12,7 @@ import aiohttp
 
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, missing_devices
 from deviceplugin.container.hook import find_hook
-from deviceplugin.diagnosis.containers import CdiFolderFacts, HookFacts, enable_cdi
+from deviceplugin.diagnosis.containers import CdiFolderFacts, HookFacts
 from deviceplugin.diagnosis.driver import DriverFacts, library_version, module_version
 from deviceplugin.diagnosis.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.machine.readings import MachineReading
@@ -21,7 +21,6 @@ from deviceplugin.nvml.calls import CallFailed
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 
-CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 _CONNECT_SECONDS = 2.0
 _SCRAPE_SECONDS = 5.0
 """The daemon answers a scrape within three."""
@@ -94,11 +93,6 @@ def is_writable(folder: str) -> bool:
     """Whether files can be made in it, or it can be made."""
     nearest = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-
-
-def examine_containerd(path: str = CONTAINERD_CONFIG) -> bool | None:
-    """What its configuration says of CDI; None where there is none to see."""
-    return enable_cdi(_text(Path(path)))
 
 
 async def examine_metrics_port(address: str) -> PortState:

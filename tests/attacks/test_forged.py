@@ -90,7 +90,7 @@ async def test_a_forged_decision_gets_no_gpu_where_allocation_is_immediate(node:
 
 @pytest.mark.needs_compiler
 async def test_a_forged_decision_starts_no_container_where_slots_are_used() -> None:
-    async with daemon(runtime_version="containerd://2.1.4") as slots:
+    async with daemon(runtime_version="containerd://2.4.2") as slots:
         for what, words in (
             (decided("GPU-elsewhere"), "is not a GPU of this node"),
             (decided(slots.gpus()[0].uuid, 10**6), "MiB were decided of"),

@@ -79,7 +79,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
     schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
     own = {
         *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "proc_root"),
-        *("resource_name", "priority_resource"),
+        *("resource_name", "priority_resource", "cri_socket"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == SETTINGS.keys() - own

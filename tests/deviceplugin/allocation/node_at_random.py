@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from deviceplugin.allocation.slots import SLOT_KIND, slot_file
+from deviceplugin.allocation.slots import SLOT_KIND, applied, slot_file
 from deviceplugin.container.cdi import cdi_spec
 from deviceplugin.container.edits import AllocationSettings, ContainerFacts, container_edits
 from proto.devices import ContainerShares, DeviceShare, DeviceUUID
@@ -143,7 +143,7 @@ def _decided_spec(bound: Bound, container: str, entry: Entry, held: tuple[Entry,
     )
     facts = ContainerFacts(pod_uid=pod.metadata.uid, name=container)
     edits = container_edits(shares, BY_UUID, facts, AllocationSettings(), None)
-    return cdi_spec(SLOT_KIND, entry.slot, edits)
+    return cdi_spec(SLOT_KIND, entry.slot, applied(edits))
 
 
 def _given(spec: Mapping[str, Any]) -> ContainerShares:

@@ -16,7 +16,7 @@ SETTINGS = AgentSettings(node_name=NODE)
 
 
 def node(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
-    info = NodeInfo(kubelet_version=kubelet, container_runtime_version="containerd://2.1.4")
+    info = NodeInfo(kubelet_version=kubelet, container_runtime_version="containerd://2.4.2")
     annotations = {NODE_ALLOCATION: annotated} if annotated else {}
     return Node(metadata=ObjectMeta(name=NODE, annotations=annotations), status=NodeStatus(node_info=info))
 

@@ -7,12 +7,12 @@ from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
 
 AUTO, SLOTS, IMMEDIATE = RequestedAllocation
-MODERN = NodeAbilities(kubelet_version="v1.36.0", runtime_version="containerd://2.1.4")
+MODERN = NodeAbilities(kubelet_version="v1.36.0", runtime_version="containerd://2.4.2")
 
 
 def node(
     kubelet: str = "v1.29.0",
-    runtime: str = "containerd://2.0.0",
+    runtime: str = "containerd://2.3.0",
     *,
     cdi_problem: str = "",
     pod_resources_problem: str = "",
@@ -29,16 +29,16 @@ def node(
     "able",
     [
         node(),
-        node("v1.31.4+k3s1", "containerd://2.0.0-rc.1"),
-        node("v1.30.2-eks-1552ad0", "cri-o://1.28.0"),
         node("v1.36.0", "cri-o://1.36.1"),
+        replace(node(runtime="containerd://1.7.29"), enable_cdi=True),
+        replace(node(runtime="containerd://2.1.4"), by_slots=True),
     ],
 )
-def test_auto_takes_slots_where_kubelet_and_runtime_know_cdi(able: NodeAbilities) -> None:
+def test_auto_takes_slots_where_kubelet_and_runtime_apply_cdi_devices(able: NodeAbilities) -> None:
     mode, sentence = choose(AUTO, able)
     assert mode is AllocationMode.SLOTS
     assert sentence == (
-        f"Allocation is by slots: kubelet {able.kubelet_version} and {able.runtime_version} know CDI, "
+        f"Allocation is by slots: kubelet {able.kubelet_version} and {able.runtime_version} apply CDI devices, "
         "and pod-resources answers."
     )
 
@@ -46,18 +46,14 @@ def test_auto_takes_slots_where_kubelet_and_runtime_know_cdi(able: NodeAbilities
 @pytest.mark.parametrize(
     ("unable", "why"),
     [
-        (node(kubelet=""), "the Node does not tell its kubelet's version"),
         (node(kubelet="v1.28.15"), "kubelet is v1.28.15, CDI devices need 1.29"),
-        (node(runtime=""), "the Node does not tell its container runtime's version"),
         (
-            node(runtime="containerd://1.7.27-k3s1"),
-            "the container runtime is containerd://1.7.27-k3s1, CDI devices need containerd 2.0, or 1.7 with "
-            "enable_cdi and slots configured",
+            replace(node(runtime="containerd://2.1.4"), enable_cdi=False, by_slots=True),
+            "the container runtime is containerd://2.1.4 with enable_cdi = false in its configuration",
         ),
-        (node(runtime="cri-o://1.27.4"), "the container runtime is cri-o://1.27.4, CDI devices need CRI-O 1.28"),
         (
             node(runtime="docker://24.0.7"),
-            "the container runtime docker://24.0.7 is not known to resolve CDI devices",
+            "the container runtime docker://24.0.7 is not known to apply CDI devices",
         ),
         (
             node(cdi_problem="the CDI folder /x cannot be written: Read-only"),
@@ -68,6 +64,16 @@ def test_auto_takes_slots_where_kubelet_and_runtime_know_cdi(able: NodeAbilities
 )
 def test_auto_is_immediate_elsewhere_and_says_why(unable: NodeAbilities, why: str) -> None:
     assert choose(AUTO, unable) == (AllocationMode.IMMEDIATE, f"Allocation is immediate: {why}.")
+
+
+@pytest.mark.parametrize(
+    "able", [node(runtime="containerd://2.2.9"), replace(node(runtime="containerd://1.7.29"), by_slots=True)]
+)
+def test_auto_is_immediate_where_containers_might_start_without_their_slot(able: NodeAbilities) -> None:
+    mode, sentence = choose(AUTO, able)
+    assert mode is AllocationMode.IMMEDIATE
+    assert f"{able.runtime_version} starts containers without their CDI devices" in sentence
+    assert "mount its socket and name it as cri_socket, or use containerd 2.3" in sentence
 
 
 def test_immediate_is_obeyed() -> None:
@@ -84,6 +90,8 @@ def test_slots_are_obeyed_where_nothing_speaks_against_them(able: NodeAbilities)
     [
         node("v1.28.0"),
         node(runtime="containerd://1.6.20"),
+        node(runtime="cri-o://1.33.2"),
+        replace(node(runtime="containerd://1.7.29"), enable_cdi=False),
         node(cdi_problem="no folder"),
         node(pod_resources_problem="pod-resources is deaf"),
     ],

@@ -30,7 +30,9 @@ async def refused(started: "asyncio.Future[None] | asyncio.Task[None]") -> str:
 async def test_allocate_answers_with_the_slots_name_and_knows_nobody() -> None:
     async with slots() as rig:
         answer = await rig.allocator.allocate([Y, X])
-        assert answer == ContainerEdits(env={}, cdi_devices=(qualified(slot_name([X, Y])),))
+        assert answer == ContainerEdits(
+            env={"NVIDIA_VISIBLE_DEVICES": "topogpu-slot-not-applied"}, cdi_devices=(qualified(slot_name([X, Y])),)
+        )
         assert rig.specs() == []
         assert rig.server.requests == []
         assert rig.allocator.pre_start_required

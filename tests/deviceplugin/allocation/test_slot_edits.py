@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocation.identity import ProvenSlot
 from deviceplugin.allocation.slot_allocator import slot_facts
-from deviceplugin.allocation.slots import SLOT_KIND, qualified, slot_file, slot_name
+from deviceplugin.allocation.slots import SLOT_KIND, applied, named, slot_file, slot_name
 from deviceplugin.container.cdi import cdi_spec
 from deviceplugin.container.edits import (
     AllocationSettings,
-    ContainerEdits,
     DeviceListStrategy,
     DeviceNode,
     Hardware,
@@ -52,7 +51,12 @@ async def test_the_edits_of_nvidias_own_specs_are_in_the_slots_spec() -> None:
         made = json.loads((rig.directory / slot_file(slot_name([X]))).read_bytes())
         assert made["cdiVersion"] == "0.7.0"
         assert made["devices"][0]["containerEdits"] == {
-            "env": ["CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_DEVICE_SM_LIMIT=30", "CUDA_DEVICE_SM_LIMIT_0=30"],
+            "env": [
+                "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
+                "CUDA_DEVICE_SM_LIMIT=30",
+                "CUDA_DEVICE_SM_LIMIT_0=30",
+                "NVIDIA_VISIBLE_DEVICES=void",
+            ],
             "hooks": [hook],
             "deviceNodes": [{"path": "/dev/nvidiactl"}, node],
             "additionalGids": [44],
@@ -92,8 +96,7 @@ def test_a_container_gets_by_its_slot_what_it_would_have_got_at_once(
     container = Container(name="c0")
     facts = container_facts("uid-p", container, settings.priority_resource)
     edits = container_edits(shares, INVENTORY, facts, settings, None, hardware=hardware)  # type: ignore[arg-type]
-    spec = decode_cdi_spec(msgspec.json.encode(cdi_spec(SLOT_KIND, "s", edits)))
-    named = ContainerEdits(env={}, cdi_devices=(qualified("s"),))
-    by_slot = create_container(container, "app", [X], [allocate_response(named)], [spec])
+    spec = decode_cdi_spec(msgspec.json.encode(cdi_spec(SLOT_KIND, "s", applied(edits))))
+    by_slot = create_container(container, "app", [X], [allocate_response(named("s"))], [spec])
     at_once = create_container(container, "app", [X], [allocate_response(edits)], [])
     assert (by_slot.env, by_slot.mounts, by_slot.devices) == (at_once.env, at_once.mounts, at_once.devices)

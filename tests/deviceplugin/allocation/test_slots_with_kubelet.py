@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs_compiler
 
 @pytest.fixture
 async def node() -> AsyncIterator[DaemonRig]:
-    async with daemon(runtime_version="containerd://2.1.4") as node:
+    async with daemon(runtime_version="containerd://2.4.2") as node:
         yield node
 
 

@@ -25,7 +25,7 @@ async def listing(node: DaemonRig, *more: str) -> tuple[int, str]:
 
 @pytest.mark.needs_compiler
 async def test_slots_agree_until_a_spec_or_an_annotation_is_tampered_with() -> None:
-    async with daemon(runtime_version="containerd://2.1.4") as node:
+    async with daemon(runtime_version="containerd://2.4.2") as node:
         gpu, other = (device.uuid for device in node.gpus()[:2])
         node.bind_shares("p", ((share(gpu, 9000, 10),), (share(gpu, 3000, 30),), (share(other, 500, 5),)), init=1)
         node.bind("q", 2)

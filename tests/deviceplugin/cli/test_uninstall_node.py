@@ -85,7 +85,7 @@ async def life() -> AsyncIterator[Life]:
         (host_tmp / "vgpulock").mkdir()
         (root / "lib").mkdir()
 
-    async with daemon(runtime_version="containerd://2.1.4", before=before) as node:
+    async with daemon(runtime_version="containerd://2.4.2", before=before) as node:
         root = node.kubelet.root
         (root / "lib/libvgpu.so").write_bytes(LIBRARY.read_bytes())
         install_hook(root / "lib", root / "hook", machine=os.uname().machine)

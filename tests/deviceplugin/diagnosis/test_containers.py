@@ -6,14 +6,13 @@ from deviceplugin.diagnosis.allocation import judge_allocation
 from deviceplugin.diagnosis.containers import (
     CdiFolderFacts,
     HookFacts,
-    RuntimeFacts,
-    enable_cdi,
     judge_cdi,
     judge_cdi_specs,
     judge_hook,
 )
 from deviceplugin.diagnosis.finding import Finding
 from deviceplugin.reporting import AllocationMode
+from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
 
 ENVVAR, CDI_CRI = (DeviceListStrategy.ENVVAR,), (DeviceListStrategy.CDI_CRI,)
@@ -48,14 +47,15 @@ def test_hami_core_is_there_whole_or_not_at_all(
 @pytest.mark.parametrize(
     ("kubelet", "runtime", "switch", "without", "wanted"),
     [
-        ("v1.36.0", "containerd://2.1.0", None, "ok", "ok"),
+        ("v1.36.0", "containerd://2.1.0", None, "warning", "warning"),
+        ("v1.36.0", "containerd://2.3.0", None, "ok", "ok"),
         ("v1.36.0", "containerd://2.1.0", False, "warning", "problem"),
         ("v1.36.0", "containerd://1.7.20", None, "warning", "warning"),
         ("v1.36.0", "containerd://1.7.20", True, "ok", "ok"),
         ("v1.36.0", "containerd://1.6.9", None, "warning", "problem"),
         ("v1.28.4", "containerd://2.0.0", None, "warning", "problem"),
-        ("v1.31.1", "cri-o://1.31.0", None, "ok", "ok"),
-        ("v1.31.1", "docker://27.0.1", None, "warning", "problem"),
+        ("v1.31.1", "cri-o://1.31.0", None, "warning", "problem"),
+        ("v1.31.1", "docker://27.0.1", None, "warning", "warning"),
         ("v1.31.1", "other://1.0", None, "warning", "warning"),
         ("", "", None, "skipped", "skipped"),
     ],
@@ -63,16 +63,11 @@ def test_hami_core_is_there_whole_or_not_at_all(
 def test_cdi_that_is_off_is_a_problem_only_where_it_is_asked_for(
     kubelet: str, runtime: str, switch: bool | None, without: str, wanted: str
 ) -> None:
-    facts = RuntimeFacts(kubelet=kubelet, runtime=runtime, enable_cdi=switch)
+    facts = Runtime(kubelet=kubelet, runtime=runtime, enable_cdi=switch)
     immediate, slots = AllocationMode.IMMEDIATE, AllocationMode.SLOTS
     by_strategy, by_slots = judge_cdi(facts, CDI_CRI, immediate), judge_cdi(facts, ENVVAR, slots)
     assert judge_cdi(facts, ENVVAR, immediate).state == without
     assert (by_strategy.state, by_slots.state) == (wanted, wanted)
-
-
-def test_containerds_file_says_whether_cdi_is_on() -> None:
-    told = [enable_cdi(text) for text in ("  enable_cdi = true\n", "enable_cdi=false", "# enable_cdi = true", "")]
-    assert told == [True, False, None, None]
 
 
 def test_missing_cdi_specifications_matter_where_cdi_is_asked_for() -> None:
@@ -85,8 +80,8 @@ def test_missing_cdi_specifications_matter_where_cdi_is_asked_for() -> None:
 
 
 def test_the_allocation_mode_comes_with_its_reason() -> None:
-    able = NodeAbilities(kubelet_version="v1.36.0", runtime_version="containerd://2.1.0")
-    old = NodeAbilities(kubelet_version="v1.27.0", runtime_version="containerd://2.1.0")
+    able = NodeAbilities(kubelet_version="v1.36.0", runtime_version="containerd://2.4.2")
+    old = NodeAbilities(kubelet_version="v1.27.0", runtime_version="containerd://2.4.2")
     none, auto, slots = HamiScheduler.NONE, RequestedAllocation.AUTO, RequestedAllocation.SLOTS
     assert judge_allocation(auto, able, none, AllocationMode.SLOTS).state == "ok"
     assert judge_allocation(auto, able, none, None).state == "ok"

@@ -11,7 +11,6 @@ from deviceplugin.diagnosis.containers import HookFacts
 from deviceplugin.diagnosis.kubelet import PortState, SocketState
 from deviceplugin.examination.node import (
     examine_cdi,
-    examine_containerd,
     examine_driver,
     examine_hook,
     examine_metrics_port,
@@ -66,7 +65,6 @@ def test_cdi_folders_are_read_and_need_not_be_there(tmp_path: Path) -> None:
     assert (len(facts.missing), facts.writable, (tmp_path / "run").exists()) == (2, True, False)
     (tmp_path / "s.json").write_text('{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "a"}]}')
     assert examine_cdi(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path),)).missing == ("nvidia.com/gpu=b",)
-    assert examine_containerd(str(tmp_path / "none.toml")) is None
 
 
 @pytest.mark.parametrize(("page", "state"), [("topogpu_gpu_healthy 1", PortState.OURS), ("other", PortState.TAKEN)])

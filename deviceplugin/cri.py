@@ -1,0 +1,32 @@
+"""Edge to the container runtime's own socket, which is asked one thing: whether it applies CDI devices."""
+
+import logging
+from pathlib import Path
+
+import grpc
+
+from deviceplugin.runtimes import enabled_cdi
+from proto.cri import runtime_v1_pb2 as pb
+from proto.cri import runtime_v1_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+
+async def ask_enable_cdi(socket: str, *, deadline_seconds: float = 3.0) -> bool | None:
+    """The runtime's switch for CDI; None where there is no socket, no such switch, or no answer."""
+    if not _is_there(socket):
+        return None
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
+        try:
+            answer = await rpc.RuntimeServiceStub(channel).Status(
+                pb.StatusRequest(verbose=True), timeout=deadline_seconds
+            )
+        except grpc.aio.AioRpcError as error:
+            log.warning("the container runtime on %s does not tell its status: %s", socket, error.details())
+            return None
+    return enabled_cdi(answer.info)
+
+
+def _is_there(path: str) -> bool:
+    return Path(path).exists()
