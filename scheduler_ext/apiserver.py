@@ -110,12 +110,18 @@ class ClusterWatch:
         self._nodes = _Complaints("UnreadableRegistration", tell)
         self._pods = _Complaints("UnreadableAllocation", tell)
         self._missing = [NODES.plural, PODS.plural, RESOURCE_QUOTAS.plural]
+        self._interrupted: dict[str, str] = {}
+        """What went wrong, by the resource whose watch it is."""
         self._synced = asyncio.Event()
         self._pods_again = asyncio.Event()
 
     def missing(self) -> Sequence[str]:
         """What has not been listed yet."""
         return tuple(self._missing)
+
+    def interrupted(self) -> str:
+        """Why what is known may be old; empty while the API server answers for nodes, pods and quotas."""
+        return next(iter(self._interrupted.values()), "")
 
     async def wait_until_synced(self, seconds: float) -> bool:
         """False when it takes longer than that."""
@@ -160,6 +166,8 @@ class ClusterWatch:
         async for change in reflect(
             self._api, follower.resource, label_selector=follower.label_selector, trim=follower.trim
         ):
+            if not isinstance(change, Interrupted):
+                self._interrupted.pop(plural, None)
             match change:
                 case Replaced(objects):
                     follower.replace(objects)
@@ -169,6 +177,7 @@ class ClusterWatch:
                 case Removed(removed):
                     follower.remove(removed)
                 case Interrupted(problem, seconds):
+                    self._interrupted[plural] = f"the watch of {plural} is interrupted: {problem}"
                     log.warning("the watch of %s is interrupted, next try in %.1f s: %s", plural, seconds, problem)
 
     def _listed(self, plural: str) -> None:

@@ -169,6 +169,9 @@ class Extender:
         missing = self._watch.missing()
         if missing:
             return told(f"waiting for the first list of {', '.join(missing)}", 503)
+        interrupted = self._watch.interrupted() or self._leadership.interrupted()
+        if interrupted:
+            return told(interrupted, 503)
         if not self._certified():
             return told("the webhook has no certificate yet; the log says why", 503)
         return told("")

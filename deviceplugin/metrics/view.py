@@ -32,6 +32,8 @@ class Readiness:
 
 def readiness(view: DaemonView) -> Readiness:
     """Ready to serve an Allocate. A node without GPUs is: there is nothing to serve."""
+    if view.api_problem:
+        return Readiness(False, view.api_problem)
     if not view.pods_known:
         return Readiness(False, f"the pods of node {view.node_name} are not known yet")
     if not view.gpus_known:

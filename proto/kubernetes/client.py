@@ -8,14 +8,16 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
 
+from proto.kubernetes.connections import Connections, Pool
 from proto.kubernetes.kubeconfig import ApiServerUnconfigured, Configure, load_configuration
-from proto.kubernetes.objects import PODS, Binding, Object, ObjectList, Resource, Status
+from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource, Status
 from proto.kubernetes.official import ApiClient, ConfigException
 from proto.kubernetes.pace import Pace
 from proto.kubernetes.wire import (
@@ -24,6 +26,7 @@ from proto.kubernetes.wire import (
     Deleted,
     Modified,
     NotJson,
+    Opened,
     UnreadableObject,
     WatchEvent,
     WatchFailed,
@@ -41,6 +44,7 @@ __all__ = [
     "Bookmark",
     "Deleted",
     "Modified",
+    "Opened",
     "WatchEvent",
 ]
 
@@ -53,6 +57,13 @@ LONGEST_LINE_BYTES = 16 * 1024 * 1024
 
 LIST_SECONDS = 60.0
 """For a whole page of a list; a silence within it ends at the client's own timeout."""
+
+SILENT_SECONDS = 65.0
+"""A watch without any event for so long may be half-open. kube-apiserver sends a bookmark each minute, but none on a
+kind that does not change until etcd tells of its progress: every ten minutes, if it is not set to do so sooner.
+"""
+OPENING_SECONDS = 10.0
+"""At most, until the API server has taken a watch: with the silence before it, below 80 s."""
 
 _MERGE_PATCH = "application/merge-patch+json"
 
@@ -76,12 +87,20 @@ class ApiServer:
     """One API server, safe for any number of concurrent calls on one event loop."""
 
     def __init__(
-        self, client: Any, configure: Configure, *, timeout_seconds: float, writes: Pace | None = None
+        self,
+        client: Any,
+        configure: Configure,
+        *,
+        timeout_seconds: float,
+        silent_seconds: float = SILENT_SECONDS,
+        writes: Pace | None = None,
     ) -> None:
-        """`writes` is how often is written; without it as often as asked for."""
+        """`silent_seconds` is for watches; `writes` is how often is written, without it as often as asked for."""
         self._client = client
+        self._connections = Connections(client)
         self._configure = configure
         self._timeout_seconds = timeout_seconds
+        self._silent_seconds = silent_seconds
         self._writes = writes
         self.url: str = client.configuration.host
 
@@ -91,6 +110,7 @@ class ApiServer:
         kubeconfig: str | None = None,
         *,
         timeout_seconds: float = 10.0,
+        silent_seconds: float = SILENT_SECONDS,
         user_agent: str = "topogpu",
         writes: Pace | None = None,
     ) -> "ApiServer":
@@ -104,9 +124,10 @@ class ApiServer:
         except (ssl.SSLError, OSError, ValueError) as error:
             raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
         client.user_agent = user_agent
-        return cls(client, configure, timeout_seconds=timeout_seconds, writes=writes)
+        return cls(client, configure, timeout_seconds=timeout_seconds, silent_seconds=silent_seconds, writes=writes)
 
     async def close(self) -> None:
+        await self._connections.close()
         await self._client.close()
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
@@ -136,7 +157,9 @@ class ApiServer:
             resourceVersion=resource_version,
             **{"continue": continue_},
         )
-        body = await self._call("GET", _path(resource, namespace) + query, total_seconds=LIST_SECONDS)
+        body = await self._call(
+            "GET", _path(resource, namespace) + query, total_seconds=LIST_SECONDS, pool=Pool.FOLLOWING
+        )
         try:
             return decode_list(resource.type, body, log.warning)
         except (NotJson, UnreadableObject) as error:
@@ -151,11 +174,15 @@ class ApiServer:
         field_selector: str = "",
         label_selector: str = "",
         timeout_seconds: int = 300,
+        silent_seconds: float = SILENT_SECONDS,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Changes after `resource_version`, until the API server ends the watch after `timeout_seconds`.
+        """Opened, then changes after `resource_version`, until the API server ends the watch after `timeout_seconds`.
 
-        Raises ApiError (410 when the position has expired), and ApiUnreachable when the connection drops, carries
-        anything but events, or is still open one client timeout after it should have ended.
+        It ends as well one client timeout after that, and once there was no whole event for `silent_seconds` (the
+        client's where that is less): the next watch goes on where this one was, or shows that the API server is away.
+
+        Raises ApiError (410 when the position has expired), and ApiUnreachable when the connection drops or carries
+        anything but events.
         """
         query = _query(
             watch="true",
@@ -165,11 +192,14 @@ class ApiServer:
             fieldSelector=field_selector,
             labelSelector=label_selector,
         )
-        limit_seconds = timeout_seconds + self._timeout_seconds
-        silence = aiohttp.ClientTimeout(total=limit_seconds, sock_connect=self._timeout_seconds)
         path = _path(resource, namespace) + query
-        async with self._answer("GET", path, timeout=silence, headers_seconds=self._timeout_seconds) as response:
-            async for line in _lines(response.content):
+        opening = min(self._timeout_seconds, OPENING_SECONDS)
+        end = asyncio.get_running_loop().time() + timeout_seconds + self._timeout_seconds
+        async with self._answer(
+            "GET", path, pool=Pool.FOLLOWING, timeout=aiohttp.ClientTimeout(), headers_seconds=opening
+        ) as response:
+            yield Opened()
+            async for line in _lines(response.content, min(silent_seconds, self._silent_seconds), end):
                 event = decode_watch_line(resource.type, line, log.warning)
                 if isinstance(event, WatchFailed):
                     raise _refusal(event.status.code or 500, event.status)
@@ -193,14 +223,16 @@ class ApiServer:
     async def create(self, resource: Resource[T], body: Object, *, namespace: str = "") -> T:
         """`apiVersion` and `kind` are filled in. Raises ApiError (409 if the name is taken) or ApiUnreachable."""
         document = {"apiVersion": resource.group_version, "kind": type(body).__name__, **msgspec.to_builtins(body)}
-        return self._read(resource, await self._call("POST", _path(resource, namespace), body=document))
+        pool = Pool.EVENTS if resource is EVENTS else Pool.OTHER
+        return self._read(resource, await self._call("POST", _path(resource, namespace), body=document, pool=pool))
 
     async def bind(self, binding: Binding) -> None:
         """Gives a pod its node and the Binding's annotations in one write. Raises ApiError or ApiUnreachable."""
         metadata = binding.metadata
         document = {"apiVersion": "v1", "kind": "Binding", **msgspec.to_builtins(binding)}
         document["target"] = {"apiVersion": "v1", "kind": "Node", **document["target"]}
-        await self._call("POST", _path(PODS, metadata.namespace, metadata.name, "binding"), body=document)
+        path = _path(PODS, metadata.namespace, metadata.name, "binding")
+        await self._call("POST", path, body=document, pool=Pool.BINDINGS)
 
     def _read(self, resource: Resource[T], body: bytes) -> T:
         try:
@@ -216,6 +248,7 @@ class ApiServer:
         body: Mapping[str, object] | None = None,
         content_type: str = "application/json",
         total_seconds: float | None = None,
+        pool: Pool = Pool.OTHER,
     ) -> bytes:
         timeout = aiohttp.ClientTimeout(sock_connect=self._timeout_seconds, sock_read=self._timeout_seconds)
         if method != "GET" and self._writes is not None:
@@ -225,7 +258,9 @@ class ApiServer:
             # TimerContext is entered twice, and on the way out takes two cancellations for its own.
             async with (
                 asyncio.timeout(max(self._timeout_seconds, total_seconds or 0)),
-                self._answer(method, path, body=body, content_type=content_type, timeout=timeout) as response,
+                self._answer(
+                    method, path, body=body, content_type=content_type, timeout=timeout, pool=pool
+                ) as response,
             ):
                 return await response.read()
         except TimeoutError as error:
@@ -237,6 +272,7 @@ class ApiServer:
         method: str,
         path: str,
         *,
+        pool: Pool,
         timeout: aiohttp.ClientTimeout,
         body: Mapping[str, object] | None = None,
         content_type: str = "application/json",
@@ -246,15 +282,18 @@ class ApiServer:
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(headers_seconds):
-                response = await self._send(method, path, body, content_type, timeout)
+                send = partial(
+                    self._send, method, path, pool=pool, timeout=timeout, body=body, content_type=content_type
+                )
+                response = await send()
                 if response.status == 401:
                     response.release()
                     await self._configure()
-                    response = await self._send(method, path, body, content_type, timeout)
-            # Neither body: among what is read and written are keys.
-            log.debug("%s %s: %d", method, path, response.status)
-            if not 200 <= response.status < 300:
-                raise await _error_of(response)
+                    response = await send()
+                # Neither body: among what is read and written are keys.
+                log.debug("%s %s: %d", method, path, response.status)
+                if not 200 <= response.status < 300:
+                    raise await _error_of(response)
             yield response
         except NotJson as error:
             raise self._unusable(error) from error
@@ -268,17 +307,17 @@ class ApiServer:
         self,
         method: str,
         path: str,
+        *,
+        pool: Pool,
+        timeout: aiohttp.ClientTimeout,
         body: Mapping[str, object] | None,
         content_type: str,
-        timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._client.user_agent}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        answer = await self._client.rest_client.request(
-            method, self.url + path, headers=headers, body=body, _request_timeout=timeout
+        return await self._connections.request(
+            pool, method, self.url + path, headers=headers, body=body, timeout=timeout
         )
-        response: aiohttp.ClientResponse = answer.response
-        return response
 
     def _unreachable(self, error: Exception) -> ApiUnreachable:
         return ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}")
@@ -299,10 +338,23 @@ def _query(**parameters: str | int) -> str:
     return "?" + urlencode({key: value for key, value in parameters.items() if value})
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines without their ends. Raises NotJson for an endless one, ClientPayloadError for one cut off."""
+async def _lines(content: aiohttp.StreamReader, silent_seconds: float, end: float) -> AsyncIterator[bytes]:
+    """Whole lines without their ends, until `end` on the loop's clock, or until there was none for `silent_seconds`.
+    Pieces of a line do not count.
+
+    Raises NotJson for an endless one, ClientPayloadError for one cut off.
+    """
     pending = bytearray()
-    async for chunk in content.iter_any():
+    now = asyncio.get_running_loop().time
+    silent_at = now() + silent_seconds
+    while True:
+        try:
+            async with asyncio.timeout_at(min(silent_at, end)):
+                chunk = await content.readany()
+        except TimeoutError:
+            return
+        if not chunk:
+            break
         pending += chunk
         if b"\n" in chunk:
             *complete, rest = pending.split(b"\n")
@@ -310,6 +362,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             for line in complete:
                 if line.strip():
                     yield bytes(line)
+                    silent_at = now() + silent_seconds
         if len(pending) > LONGEST_LINE_BYTES:
             raise NotJson(f"a watch event is longer than {LONGEST_LINE_BYTES} bytes")
     if pending.strip():

@@ -59,8 +59,6 @@ async def load_configuration(explicit: str | None) -> tuple[Any, Configure]:
     await configure()
     if not str(configuration.host).startswith(("http://", "https://")):
         raise ApiServerUnconfigured(f"The kubeconfig {path} names no server with an http:// or https:// address.")
-    # Left to itself aiohttp looks for proxies and passwords on disk, in two threads, before every request.
-    configuration.client_session_kwargs = {"trust_env": False}
     configuration.proxy = configuration.proxy or _environment_proxy(configuration.host)
     return configuration, configure
 

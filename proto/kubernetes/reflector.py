@@ -8,9 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import SILENT_SECONDS, ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import ListMeta, Object, ObjectMeta, Resource
-from proto.kubernetes.wire import Added, Bookmark, Deleted, Modified, WatchEvent
+from proto.kubernetes.wire import Added, Bookmark, Deleted, Modified, Opened
 
 T = TypeVar("T", bound=Object)
 
@@ -50,7 +50,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The API server watches again, and nothing has changed meanwhile; a change or a list says as much."""
+    """The API server has taken a watch again; a list says as much."""
 
 
 Change = Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed
@@ -90,11 +90,13 @@ async def reflect(
     jitter: Callable[[], float] = random.random,
     namespace: str = "",
     watch_timeout_seconds: int = 300,
+    silent_seconds: float = SILENT_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     trim: Callable[[T], None] = lambda _: None,
 ) -> AsyncGenerator[Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed, None]:
     """The objects, then every change to them, for ever. Never raises for trouble of the API server.
 
+    A watch that is silent for `silent_seconds` is opened again where it was: its connection may be dead.
     `trim` may take out of a listed object what nobody will read: a list is held until its last page has come.
     """
     selection = {"namespace": namespace, "field_selector": field_selector, "label_selector": label_selector}
@@ -107,14 +109,25 @@ async def reflect(
             if position.resource_version is None:
                 yield await _list(api, resource, page_size, selection, position, trim=trim)
                 began, is_away = clock(), False
-            async with aclosing(_watch(api, resource, position, selection, watch_timeout_seconds)) as changes:
-                async for change in changes:
+            events = api.watch(
+                resource,
+                resource_version=position.resource_version or "",
+                timeout_seconds=watch_timeout_seconds,
+                silent_seconds=silent_seconds,
+                **selection,
+            )
+            async with aclosing(events) as open_events:
+                async for event in open_events:
+                    if isinstance(event, Opened):
+                        if is_away:
+                            yield Resumed()
+                        is_away = False
+                        continue
                     backoff.reset()
+                    version, change = _change(event)
+                    position.resource_version = version or position.resource_version
                     if change is not None:
                         yield change
-                    elif is_away:
-                        yield Resumed()
-                    is_away = False
             problem: Exception | None = None
         except (ApiError, ApiUnreachable) as error:
             problem = error
@@ -163,24 +176,7 @@ async def _list(
             return Replaced(tuple(objects))
 
 
-async def _watch(
-    api: ApiServer, resource: Resource[T], position: _Position, selection: dict[str, str], timeout_seconds: int
-) -> AsyncGenerator[Applied[T] | Removed[T] | None, None]:
-    """Changes after the position, which moves along; None for a bookmark."""
-    events = api.watch(
-        resource,
-        resource_version=position.resource_version or "",
-        timeout_seconds=timeout_seconds,
-        **selection,
-    )
-    async with aclosing(events) as open_events:
-        async for event in open_events:
-            version, change = _change(event)
-            position.resource_version = version or position.resource_version
-            yield change
-
-
-def _change(event: WatchEvent[T]) -> tuple[str, Applied[T] | Removed[T] | None]:
+def _change(event: Added[T] | Modified[T] | Deleted[T] | Bookmark) -> tuple[str, Applied[T] | Removed[T] | None]:
     match event:
         case Bookmark(version):
             return version, None

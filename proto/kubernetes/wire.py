@@ -49,13 +49,18 @@ class Bookmark:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """The API server has taken the watch, before its first event."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatchFailed:
     """The API server's last word on a watch, instead of a further event."""
 
     status: Status
 
 
-WatchEvent = Added[T] | Modified[T] | Deleted[T] | Bookmark
+WatchEvent = Added[T] | Modified[T] | Deleted[T] | Bookmark | Opened
 
 
 class _Envelope(msgspec.Struct):

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 _KINSHIP = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
 """Labels that the replicas of one deployment share."""
 _LABEL_RETRY_SECONDS = 5.0
+_SILENT_SECONDS = 5.0
+"""kube-scheduler renews every 2 s, and who holds the Lease is known for 15 s: a dead connection must not hide that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class Leadership:
         self._catch_up = catch_up
         self._monotonic = monotonic
         self._standing = Standing()
+        self._interrupted = ""
         self._changed = asyncio.Event()
 
     def leads(self) -> bool:
@@ -64,6 +67,10 @@ class Leadership:
         if not standing.holder:
             return f"this replica does not lead: nobody holds {lease}"
         return f"this replica does not lead: {lease} was last renewed by {standing.holder}"
+
+    def interrupted(self) -> str:
+        """Why it is not known who holds the Lease now; empty while the API server answers for it."""
+        return self._interrupted
 
     async def wait(self, seconds: float) -> bool:
         """False when this replica does not lead within that time."""
@@ -88,7 +95,11 @@ class Leadership:
 
     async def _follow(self) -> None:
         selection = f"metadata.name={self._settings.name}"
-        async for change in reflect(self._api, LEASES, namespace=self._settings.namespace, field_selector=selection):
+        namespace = self._settings.namespace
+        async for change in reflect(
+            self._api, LEASES, namespace=namespace, field_selector=selection, silent_seconds=_SILENT_SECONDS
+        ):
+            self._interrupted = ""
             match change:
                 case Replaced(leases):
                     self._saw(next(iter(leases), None))
@@ -97,6 +108,7 @@ class Leadership:
                 case Removed():
                     self._saw(None)
                 case Interrupted(problem, seconds):
+                    self._interrupted = f"the watch of the lease is interrupted: {problem}"
                     log.warning("the watch of the lease is interrupted, next try in %.1f s: %s", seconds, problem)
 
     def _saw(self, lease: Lease | None) -> None:

@@ -32,6 +32,7 @@ def utc_now() -> datetime:
 class EmbeddedApiServer:
     """`async with EmbeddedApiServer() as server:` serves the API on 127.0.0.1 at `server.url`.
 
+    Watches are sent a bookmark every `bookmark_seconds`, by default as seldom as kube-apiserver does.
     `store` and `requests` are open to inspection; `create`, `patch` and `delete` write directly, past faults and log.
     """
 
@@ -41,7 +42,7 @@ class EmbeddedApiServer:
         port: int = 0,
         now: Callable[[], datetime] = utc_now,
         new_uid: Callable[[], str] = lambda: str(uuid.uuid4()),
-        bookmark_seconds: float = 10.0,
+        bookmark_seconds: float = 60.0,
         longest_grace_seconds: int = 30,
         history: int = 20_000,
     ) -> None:

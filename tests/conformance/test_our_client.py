@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from proto.kubernetes.client import ApiError, ApiServer, Bookmark
+from proto.kubernetes.client import ApiError, ApiServer, Bookmark, Opened
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import (
@@ -147,7 +147,7 @@ async def test_a_watch_is_told_that_nothing_happened_only_if_something_happened_
         told = [int(each.resource_version) for each in await watching if isinstance(each, Bookmark)]
         assert told[-1] >= int(written[0].metadata.resource_version)
     else:
-        assert await watching == []
+        assert await watching == [Opened()]
 
 
 async def test_a_position_from_before_a_restart_and_a_compaction_is_listed_again(
@@ -159,10 +159,10 @@ async def test_a_position_from_before_a_restart_and_a_compaction_is_listed_again
     await peer.stop()
     await peer.compact()
     await peer.start()
-    with pytest.raises(ApiError) as refusal:
-        async with aclosing(
-            api.watch(PODS, namespace=namespace, resource_version=before.metadata.resource_version)
-        ) as events:
+    watch = api.watch(PODS, namespace=namespace, resource_version=before.metadata.resource_version)
+    async with aclosing(watch) as events:
+        assert await soon(events) == Opened()
+        with pytest.raises(ApiError) as refusal:
             await soon(events)
     assert (refusal.value.status, refusal.value.reason) == (410, "Expired")
 

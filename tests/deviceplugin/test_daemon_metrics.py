@@ -94,6 +94,9 @@ async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_a
         assert await node.get("/readyz") == (503, "kubelet has not taken the registration yet\n")
         await node.server.go_offline()
         await eventually(lambda: node.counts("topogpu_api_server_stale"))
+        status, why = await node.get("/readyz")
+        assert status == 503
+        assert "cannot be reached" in why
         assert (await node.series())["topogpu_kubelet_registered"] == 0
         await node.server.go_online()
         await node.kubelet.devices.start()

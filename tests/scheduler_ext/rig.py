@@ -13,7 +13,7 @@ from typing import Any, Literal
 import aiohttp
 
 from proto.annotations import keys
-from proto.kubernetes.client import ApiServer
+from proto.kubernetes.client import SILENT_SECONDS, ApiServer
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import listening, listening_to_kube_scheduler, running_extender
@@ -114,11 +114,15 @@ async def extender_for(
     *,
     synced: bool,
     lease: LeaseSettings | None = None,
+    api_url: str = "",
+    api_seconds: float = API_SECONDS,
+    silent_seconds: float = SILENT_SECONDS,
 ) -> AsyncIterator[Rig]:
+    """`api_url` is where the extender finds the server, if not at the server's own."""
     with NamedTemporaryFile("w") as kubeconfig:
-        kubeconfig.write(server.kubeconfig())
+        kubeconfig.write(server.kubeconfig().replace(server.url, api_url or server.url))
         kubeconfig.flush()
-        api = await ApiServer.connect(kubeconfig.name, timeout_seconds=API_SECONDS)
+        api = await ApiServer.connect(kubeconfig.name, timeout_seconds=api_seconds, silent_seconds=silent_seconds)
     try:
         async with (
             running_extender(api, settings, RequestSettings(), lease) as applications,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from proto.kubernetes.client import ApiServer
+from proto.kubernetes.client import SILENT_SECONDS, ApiServer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,6 +35,7 @@ class Scripted:
     seen: list[web.Request] = field(default_factory=list)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     kubeconfig: Path = Path()
+    port: int = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request)
@@ -47,6 +48,20 @@ class Scripted:
     def queries(self, key: str, *, watch: bool) -> list[str | None]:
         """The values of one query parameter in the watches, or in the other reads."""
         return [seen.query.get(key) for seen in self.seen if ("watch" in seen.query) is watch]
+
+    def trickle(self, piece: str, *lines: str, status: int = 200) -> Handler:
+        """Sends the lines, then the piece again and again, and never ends."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(status=status)
+            await response.prepare(request)
+            await response.write("".join(lines).encode())
+            while not self.closing.is_set():
+                await response.write(piece.encode())
+                await asyncio.sleep(0.02)
+            return response
+
+        return handle
 
     def silence(self, *lines: str) -> Handler:
         """Sends the lines, then nothing more, without closing."""
@@ -126,10 +141,10 @@ async def scripted_server() -> AsyncIterator[Scripted]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    port = runner.addresses[0][1]
+    scripted.port = runner.addresses[0][1]
     with tempfile.TemporaryDirectory(prefix="tg") as folder:
         scripted.kubeconfig = Path(folder, "kubeconfig")
-        write_kubeconfig(scripted.kubeconfig, f"http://127.0.0.1:{port}")
+        write_kubeconfig(scripted.kubeconfig, f"http://127.0.0.1:{scripted.port}")
         try:
             yield scripted
         finally:
@@ -142,8 +157,11 @@ def write_kubeconfig(path: Path, url: str, token: str = "secret") -> None:
 
 
 @asynccontextmanager
-async def connected(scripted: Scripted, timeout_seconds: float = 30.0) -> AsyncIterator[ApiServer]:
-    api = await ApiServer.connect(str(scripted.kubeconfig), timeout_seconds=timeout_seconds)
+async def connected(
+    scripted: Scripted, timeout_seconds: float = 30.0, silent_seconds: float = SILENT_SECONDS
+) -> AsyncIterator[ApiServer]:
+    kubeconfig = str(scripted.kubeconfig)
+    api = await ApiServer.connect(kubeconfig, timeout_seconds=timeout_seconds, silent_seconds=silent_seconds)
     try:
         yield api
     finally:

@@ -3,6 +3,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
+from aiohttp import web
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, ObjectMeta
@@ -135,13 +136,13 @@ async def test_a_watch_that_ended_in_order_goes_on_at_once_where_it_was(server: 
     assert naps.seconds == []
 
 
-async def test_a_watch_that_stands_again_is_told_once_although_nothing_changes(
+async def test_a_watch_that_is_taken_again_is_told_once_although_nothing_changes(
     server: Scripted, api: ApiServer
 ) -> None:
     server.lists.append(page(7))
     bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
     server.watches.extend(
-        [stream(bookmark, then=drop), server.silence(bookmark, bookmark, event("ADDED", node("a", 21)))]
+        [stream(bookmark, then=drop), stream(bookmark, bookmark), server.silence(event("ADDED", node("a", 21)))]
     )
     assert names(await changes(api, 4, sleep=Naps())) == ["=", "!", "ok", "+a"]
 
@@ -152,8 +153,8 @@ async def test_a_dropped_watch_resumes_from_the_newest_version_without_a_list(se
         [stream(event("ADDED", node("a", 8)), then=drop), server.silence(event("DELETED", node("a", 9)))]
     )
     naps = Naps()
-    found = await changes(api, 4, sleep=naps)
-    assert names(found) == ["=", "+a", "!", "-a"]
+    found = await changes(api, 5, sleep=naps)
+    assert names(found) == ["=", "+a", "!", "ok", "-a"]
     assert server.queries("resourceVersion", watch=True) == ["7", "8"]
     assert naps.seconds == [0.2]
     interrupted = found[2]
@@ -195,7 +196,7 @@ async def test_delays_double_to_thirty_seconds_and_start_afresh_after_progress(
         [stream(event("ADDED", node("a", 8)), then=drop), server.silence(event("ADDED", node("b", 9)))]
     )
     naps = Naps()
-    assert names(await changes(api, 13, sleep=naps)) == ["!"] * 9 + ["=", "+a", "!", "+b"]
+    assert names(await changes(api, 14, sleep=naps)) == ["!"] * 9 + ["=", "+a", "!", "ok", "+b"]
     assert naps.seconds == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 0.2]
 
 
@@ -210,8 +211,8 @@ async def test_refusals_garbage_and_wrong_pages_are_interruptions(server: Script
     forbidden = answer(403, {"reason": "Forbidden", "message": "nodes is forbidden"})
     server.lists.extend([forbidden, text("<html>"), answer(200, {"items": 3}), page(7)])
     server.watches.extend([text("garbage\n"), stream("{}\n"), forbidden, server.silence(event("ADDED", node("a", 8)))])
-    found = await changes(api, 8)
-    assert names(found) == ["!", "!", "!", "=", "!", "!", "!", "+a"]
+    found = await changes(api, 10)
+    assert names(found) == ["!", "!", "!", "=", "!", "ok", "!", "!", "ok", "+a"]
     assert server.queries("resourceVersion", watch=True) == ["7"] * 4
     assert isinstance(found[0], Interrupted)
     assert found[0].problem == "the API server answered 403 Forbidden: nodes is forbidden"
@@ -221,7 +222,7 @@ async def test_watches_that_end_at_once_and_empty_do_not_become_a_storm(server: 
     server.lists.append(page(7))
     server.watches.extend([stream(), stream(), stream(), server.silence(event("ADDED", node("a", 8)))])
     naps = Naps()
-    assert names(await changes(api, 4, sleep=naps)) == ["=", "!", "!", "+a"]
+    assert names(await changes(api, 6, sleep=naps)) == ["=", "!", "ok", "!", "ok", "+a"]
     assert naps.seconds == [0.4, 0.8]
 
 
@@ -237,13 +238,36 @@ async def test_one_unreadable_object_is_left_out_and_the_rest_goes_on(server: Sc
     assert names(await changes(api, 3)) == ["=a", "+b", "!"]
 
 
-async def test_a_watch_that_stalls_is_dropped_and_resumed(server: Scripted) -> None:
+@pytest.mark.parametrize("trickle", ["", "\n", '{"type":'], ids=["nothing", "empty lines", "no whole event"])
+async def test_a_watch_without_a_whole_event_is_opened_again_where_it_was(server: Scripted, trickle: str) -> None:
     server.lists.append(page(7))
-    server.watches.extend([server.silence(event("ADDED", node("a", 8))), server.silence(event("ADDED", node("b", 9)))])
-    async with connected(server, timeout_seconds=1.0) as api:
-        found = await changes(api, 4, watch_timeout_seconds=0)
-    assert names(found) == ["=", "+a", "!", "+b"]
+    server.watches.extend(
+        [server.trickle(trickle, event("ADDED", node("a", 8))), server.silence(event("ADDED", node("b", 9)))]
+    )
+    async with connected(server, silent_seconds=0.5) as api:
+        found = await changes(api, 3)
+    assert names(found) == ["=", "+a", "+b"]
     assert server.queries("resourceVersion", watch=True) == ["7", "8"]
+
+
+async def test_events_keep_a_watch_open(server: Scripted) -> None:
+    """As long as there is one in time, be it a bookmark."""
+    bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
+
+    async def lively(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(20):
+            await response.write(bookmark.encode())
+            await asyncio.sleep(0.1)
+        await response.write(event("ADDED", node("a", 21)).encode())
+        return response
+
+    server.lists.append(page(7))
+    server.watches.append(lively)
+    async with connected(server, silent_seconds=1.0) as api:
+        assert names(await changes(api, 2)) == ["=", "+a"]
+    assert server.queries("resourceVersion", watch=True) == ["7"]
 
 
 async def test_an_api_server_that_comes_back_elsewhere_in_time_is_found_again(server: Scripted) -> None:

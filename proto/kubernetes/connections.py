@@ -1,0 +1,94 @@
+"""Connections to one API server, in pools: what waits in one pool holds up no other (edge).
+
+A peer may vanish without closing a connection: a host loses its power, a load balancer forgets a flow. The kernel asks
+on every connection whether the peer is still there.
+"""
+
+import asyncio
+import socket
+from enum import Enum, auto
+from typing import Any
+
+import aiohttp
+import msgspec
+
+KEEPALIVE_SECONDS = 15
+"""A connection without traffic is asked about after this long,"""
+KEEPALIVE_PROBE_SECONDS = 5
+"""again at this interval,"""
+DEAD_SECONDS = 30
+"""and is closed when nothing was acknowledged for this long, be it a probe or what was sent."""
+
+_SOCKET_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_PROBE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, (DEAD_SECONDS - KEEPALIVE_SECONDS) // KEEPALIVE_PROBE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_SECONDS * 1000),
+)
+_READ_BUFFER_BYTES = 2**21
+"""Of a connection: an event of a watch may be longer than aiohttp expects of a line."""
+
+
+class Pool(Enum):
+    """What a request is for."""
+
+    FOLLOWING = auto()
+    """Lists and watches: few, and nothing is known without them."""
+    BINDINGS = auto()
+    """kube-scheduler binds as many pods at once as it likes, and each waits for the API server."""
+    EVENTS = auto()
+    OTHER = auto()
+
+
+MOST = {Pool.FOLLOWING: 0, Pool.BINDINGS: 1000, Pool.EVENTS: 4, Pool.OTHER: 100}
+"""Connections at once; 0 is no limit."""
+_IDLE_SECONDS = {Pool.FOLLOWING: 3.0}
+"""A watch that goes on after a silence must not get a connection that fell silent with it."""
+
+
+class Connections:
+    """All pools of one client; made and closed on its event loop."""
+
+    def __init__(self, client: Any) -> None:
+        """`client` is an ApiClient: it knows the certificates, the name to expect in them, and the proxy."""
+        rest = client.rest_client
+        self._settings: dict[str, Any] = {"proxy": rest.proxy, "proxy_headers": rest.proxy_headers}
+        if client.configuration.tls_server_name:
+            self._settings["server_hostname"] = client.configuration.tls_server_name
+        self._sessions = {pool: _session(pool, rest.ssl_context) for pool in Pool}
+
+    async def request(
+        self,
+        pool: Pool,
+        method: str,
+        url: str,
+        *,
+        headers: dict[str, str],
+        body: object,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """`body` None sends none. Raises what aiohttp raises."""
+        data = None if body is None else msgspec.json.encode(body)
+        return await self._sessions[pool].request(
+            method, url, headers=headers, data=data, timeout=timeout, **self._settings
+        )
+
+    async def close(self) -> None:
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+
+
+def _session(pool: Pool, tls: Any) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=MOST[pool], keepalive_timeout=_IDLE_SECONDS.get(pool, 15.0), ssl=tls, socket_factory=_socket
+    )
+    # Left to itself aiohttp looks for proxies and passwords on disk, in two threads, before every request.
+    return aiohttp.ClientSession(connector=connector, trust_env=False, read_bufsize=_READ_BUFFER_BYTES)
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    for level, option, value in _SOCKET_OPTIONS:
+        made.setsockopt(level, option, value)
+    return made

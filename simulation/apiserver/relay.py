@@ -1,0 +1,82 @@
+"""What stands between a client and a server: a load balancer, a firewall, a cable. It can fall silent (edge)."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+_CHUNK_BYTES = 65536
+
+
+@dataclass(eq=False, slots=True)
+class _Flow:
+    silent: bool
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+
+class Relay:
+    """`async with Relay(port) as relay:` hands connections to `relay.port` of 127.0.0.1 on to `port`, byte by byte.
+
+    A connection that fell silent is half-open: each side finds it open, what it sends is taken, and nothing comes.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._silent = False
+        self._flows: set[_Flow] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> "Relay":
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        for flow in self._flows:
+            for writer in flow.writers:
+                writer.transport.abort()
+
+    def silence_open(self) -> int:
+        """Connections that are open now carry nothing from now on; how many there are."""
+        for flow in self._flows:
+            flow.silent = True
+        return len(self._flows)
+
+    def silence(self) -> None:
+        """Nothing is carried: connections that are open stay so, and new ones are taken."""
+        self._silent = True
+        self.silence_open()
+
+    def restore(self) -> None:
+        """New connections work again; those that fell silent stay half-open."""
+        self._silent = False
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        flow = _Flow(self._silent, [writer])
+        self._flows.add(flow)
+        try:
+            with suppress(OSError):
+                theirs, onwards = await asyncio.open_connection("127.0.0.1", self._target)
+                flow.writers.append(onwards)
+                await asyncio.gather(_carry(flow, reader, onwards), _carry(flow, theirs, writer))
+        finally:
+            self._flows.discard(flow)
+            for each in flow.writers:
+                each.transport.abort()
+
+
+async def _carry(flow: _Flow, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Until either side ends, which a silent flow tells to nobody."""
+    with suppress(ConnectionError):
+        while data := await source.read(_CHUNK_BYTES):
+            if not flow.silent:
+                target.write(data)
+                await target.drain()
+    if not flow.silent:
+        target.transport.abort()
