@@ -14,7 +14,6 @@ from scheduler_ext.binding.filtering import (
     Filtered,
     hopeless,
     kept,
-    offer,
     passed_through,
     refused,
     reserve,
@@ -28,6 +27,11 @@ from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.journal import Entry, Journal
 from scheduler_ext.scheduling.waiting import WaitingPods
 from scheduler_ext.settings import FilterReturns, ServeSettings
+
+MOST_OFFERED = 32
+"""Nodes among which kube-scheduler may choose: on each of them the pod's GPUs are held until it has chosen."""
+OFFER_SECONDS = 5.0
+"""For which they are; a bind that comes later decides again for its node."""
 
 
 class Answering:
@@ -138,11 +142,18 @@ class Answering:
         return answer
 
     def _decided(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
-        now = self._monotonic()
-        if self._settings.filter_returns is FilterReturns.ALL:
-            return offer(self._candidates, self._ledger, pod, wanted, node_names, now=now)
+        offers = self._settings.filter_returns is FilterReturns.ALL
         lease_seconds = self._settings.reservation_lease_seconds
-        return reserve(self._candidates, self._ledger, pod, wanted, node_names, now=now, lease_seconds=lease_seconds)
+        return reserve(
+            self._candidates,
+            self._ledger,
+            pod,
+            wanted,
+            node_names,
+            now=self._monotonic(),
+            lease_seconds=min(lease_seconds, OFFER_SECONDS) if offers else lease_seconds,
+            most=MOST_OFFERED if offers else 1,
+        )
 
     def _remember(self, pod: Pod, wanted: GpuRequest, answer: Filtered) -> None:
         if answer.result.node_names:

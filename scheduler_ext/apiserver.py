@@ -273,7 +273,11 @@ def trim_pod(pod: Pod) -> None:
         container.command, container.args, container.env = [], [], []
     spec.init_containers = _one(list[Container], spec.init_containers)
     spec.containers = _one(list[Container], spec.containers)
-    pod.status.conditions, pod.status.container_statuses = [], []
+    # What kube-scheduler says of a pod that it did not place is read while the pod waits.
+    pod.status.conditions = (
+        [] if spec.node_name else [one for one in pod.status.conditions if one.type == "PodScheduled"]
+    )
+    pod.status.container_statuses = []
     pod.status = _one(PodStatus, pod.status)
 
 

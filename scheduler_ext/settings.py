@@ -37,7 +37,7 @@ class FilterReturns(StrEnum):
     ONE = "one"
     """The best node, its GPUs reserved."""
     ALL = "all"
-    """Every node that fits; kube-scheduler scores them, and the GPUs are chosen when it binds."""
+    """The best nodes, on each its GPUs reserved until kube-scheduler has chosen one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,7 @@ class ServeSettings:
     """How long `/filter` waits for the first lists before it says that it cannot answer yet."""
     bind_deadline_seconds: float = SHORTEST_BIND_DEADLINE_SECONDS
     reservation_lease_seconds: float = 60.0
+    """The longest time between `/filter` and `/bind` for which GPUs are held."""
     bound_lease_seconds: float = 600.0
     """How long a written Binding counts from memory if the watch does not show it."""
     settle_seconds: float = 65.0

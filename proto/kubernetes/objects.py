@@ -58,11 +58,16 @@ class Container(Object):
     security_context: dict[str, Any] | None = None
 
 
+class SchedulingGroup(Object):
+    pod_group_name: str = ""
+
+
 class PodSpec(Object):
     node_name: str = ""
     scheduler_name: str = ""
     runtime_class_name: str | None = None
     priority: int | None = None
+    scheduling_group: SchedulingGroup | None = None
     restart_policy: str = ""
     init_containers: list[Container] = []
     containers: list[Container] = []
@@ -96,6 +101,8 @@ class PodStatus(Object):
     phase: str = ""
     reason: str = ""
     message: str = ""
+    nominated_node_name: str = ""
+    """Where kube-scheduler has evicted pods for it, or is about to bind it."""
     conditions: list[Condition] = []
     init_container_statuses: list[ContainerStatus] = []
     container_statuses: list[ContainerStatus] = []

@@ -223,8 +223,7 @@ class Binder:
     def _reserved(self, attempt: _Attempt) -> PodShares | None:
         """What `/filter` decided for this node."""
         self._ledger.expire(self._monotonic())
-        reservation = self._ledger.reservation(attempt.uid)
-        return reservation.shares if reservation is not None and reservation.node == attempt.node else None
+        return self._ledger.choose(attempt.uid, attempt.node)
 
     def _decide_again(self, attempt: _Attempt, pod: Pod) -> PodShares | None:
         """Reserves on this one node; None for a pod without GPUs. Raises BindRefused when it does not fit any more."""
@@ -239,7 +238,8 @@ class Binder:
             raise BindRefused(f"its Binding to node {sent_to} may have been written already")
         decision = decide(request, self._ledger.snapshot(attempt.uid), [attempt.node])
         if decision.node is None:
-            raise BindRefused(decision.error or decision.failed.get(attempt.node, "the pod does not fit"))
+            why = decision.error or decision.failed.get(attempt.node, "the pod does not fit")
+            raise BindRefused(f"its reservation has ended and it does not fit: {why}")
         until = self._until(self._settings.reservation_lease_seconds)
         self._ledger.reserve(attempt.uid, pod, attempt.node, decision.shares, until)
         return decision.shares

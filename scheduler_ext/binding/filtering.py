@@ -1,4 +1,4 @@
-"""What `/filter` answers: one node, with its GPUs reserved before anybody else can ask."""
+"""What `/filter` answers: the best node or a few of them, with the GPUs reserved before anybody else can ask."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -78,35 +78,26 @@ def reserve(
     *,
     now: float,
     lease_seconds: float,
+    most: int = 1,
 ) -> Filtered:
     """Decides afresh among `node_names`, in place of what the pod had reserved before.
 
+    Of the nodes that fit, the best `most` are offered, the pod's GPUs reserved on each until its bind says which it is.
     Nothing is awaited between the decision and the reservation, so two pods never get the same share. `candidates` are
-    the ledger's; `now` is monotonic seconds.
+    the ledger's; `now` is monotonic seconds, `lease_seconds` the longest lease.
     """
-    uid = pod_key(pod)
     ledger.expire(now)
-    ledger.forget(uid)
+    ledger.ask(pod)
     choice = candidates.choose(request, node_names)
     if choice.node is None:
+        ledger.refuse(pod, now)
         return _nowhere(request, choice, len(node_names))
-    ledger.reserve(uid, pod, choice.node, choice.shares, now + lease_seconds)
-    result = FilterResult(node_names=[choice.node])
-    return Filtered(result=result, choice=choice, asked=len(node_names), told=_warnings(request))
-
-
-def offer(
-    candidates: Candidates, ledger: Ledger, pod: Pod, request: GpuRequest, node_names: Sequence[str], *, now: float
-) -> Filtered:
-    """Every node that fits now, nothing reserved; `/bind` decides for the one that kube-scheduler takes."""
-    uid = pod_key(pod)
-    ledger.expire(now)
-    ledger.forget(uid)
-    choice = candidates.choose(request, node_names)
-    if choice.node is None:
-        return _nowhere(request, choice, len(node_names))
-    result = FilterResult(node_names=list(candidates.fitting(request, node_names)))
-    return Filtered(result=result, choice=choice, asked=len(node_names), offers=True, told=_warnings(request))
+    others = candidates.others(request, node_names, choice.node, most - 1)
+    until = now + ledger.lease_seconds(pod, lease_seconds)
+    ledger.reserve(pod_key(pod), pod, choice.node, choice.shares, until, others=others)
+    offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
+    result = FilterResult(node_names=offered)
+    return Filtered(result=result, choice=choice, asked=len(node_names), offers=most > 1, told=_warnings(request))
 
 
 def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:

@@ -62,8 +62,8 @@ than an answer takes.
     help="schedulerName of GPU pods, and source of our events; topogpu-scheduler when empty.",
 )
 @click.option("--filter-returns", type=click.Choice([each.value for each in FilterReturns]), default="one",
-              show_default=True, help="The best node, its GPUs reserved; or every node that fits, for kube-scheduler "
-              "to score with /prioritize, and the GPUs chosen at /bind.")  # fmt: skip
+              show_default=True, help="The best node; or up to 32 of the best, for kube-scheduler to choose among "
+              "with /prioritize. The GPUs are reserved on each.")  # fmt: skip
 @request_options
 @webhook_options
 @click.option("--node-label-selector", default="",
@@ -72,6 +72,8 @@ than an answer takes.
               help="After this long another pod may take over a node's lock.")  # fmt: skip
 @click.option("--node-lock-retry-timeout", default="18s", show_default=True,
               help="How long a bind waits for a lock that another pod holds; 0 refuses it at once.")  # fmt: skip
+@click.option("--reservation-lease", default="60s", show_default=True,
+              help="How long GPUs are held for a pod between /filter and /bind, at most.")  # fmt: skip
 @switch("--leader-elect", show_default=True, help="Decide only while the kube-scheduler on this host holds the lease.")
 @click.option("--leader-elect-resource-name", default="", help="Name of kube-scheduler's lease.")
 @click.option("--leader-elect-resource-namespace", default="", help="Namespace of kube-scheduler's lease.")
@@ -91,6 +93,7 @@ def serve(
     node_label_selector: str,
     node_lock_timeout: str,
     node_lock_retry_timeout: str,
+    reservation_lease: str,
     leader_elect: bool,
     leader_elect_resource_name: str,
     leader_elect_resource_namespace: str,
@@ -114,6 +117,7 @@ def serve(
             node_lock_ttl_seconds=parse_duration(node_lock_timeout),
             lock_wait_seconds=lock_wait_seconds,
             bind_deadline_seconds=bind_deadline_seconds(lock_wait_seconds),
+            reservation_lease_seconds=parse_duration(reservation_lease),
             legacy_metrics=legacy_metrics,
         )
         lease = _lease(leader_elect_resource_name, leader_elect_resource_namespace, leader_elect=leader_elect)

@@ -1,8 +1,7 @@
 """Who holds which part of which GPU: the one place that knows, kept up to date event by event."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
@@ -10,17 +9,9 @@ from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
 from scheduler_ext.cluster.holdings import Holding, counted_as_full, read_holding, reserved_holding
 from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
+from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.requests import RequestSettings, pod_key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """A decision that is not bound yet. `until` is a monotonic time in seconds."""
-
-    node: str
-    shares: PodShares
-    until: float
 
 
 class Ledger:
@@ -36,10 +27,9 @@ class Ledger:
         self._unregistered: dict[str, str] = {}
         self._malformed: set[str] = set()
         self._bound: dict[str, Holding] = {}
-        self._reserved: dict[str, Holding] = {}
-        self._reservations: dict[str, Reservation] = {}
-        self._first_expiry = inf
-        """No reservation ends before."""
+        self._reserved: dict[str, tuple[Holding, ...]] = {}
+        """What reservations hold, on the chosen node first."""
+        self._reservations = Reservations()
         self._held: dict[str, dict[str, Holding]] = {}
         """Bound and reserved, by node and pod."""
         self._used: dict[str, dict[DeviceUUID, Footprint]] = {}
@@ -90,19 +80,28 @@ class Ledger:
         current = {pod_key(pod): pod for pod in pods}
         for uid in self._bound.keys() - current.keys():
             self._unbind(uid)
+        self._reservations.keep_only(current.keys())
         for pod in current.values():
             self.apply_pod(pod)
 
     def apply_pod(self, pod: Pod) -> None:
-        """A pod seen bound takes over from its reservation; one that ended holds nothing."""
+        """A pod seen bound takes over from its reservation; one that ended holds nothing.
+
+        One that kube-scheduler no longer means to bind loses its reservation, and its group theirs.
+        """
         uid = pod_key(pod)
         holding = read_holding(pod, self._settings.names)
         if holding is None:
             self._unbind(uid)
             if pod.status.phase in ("Succeeded", "Failed"):
                 self.forget(uid)
+                self._reservations.settled(uid)
+            elif not pod.spec.node_name:
+                for void in self._reservations.told(uid, pod):
+                    self.forget(void)
             return
         self.forget(uid)
+        self._reservations.settled(uid)
         if self._bound.get(uid) != holding:
             self._unbind(uid)
             self._bound[uid] = holding
@@ -111,6 +110,7 @@ class Ledger:
     def remove_pod(self, uid: str) -> None:
         self._unbind(uid)
         self.forget(uid)
+        self._reservations.settled(uid)
 
     def replace_quotas(self, quotas: Iterable[ResourceQuota]) -> None:
         """These quotas and no others."""
@@ -134,38 +134,74 @@ class Ledger:
             self._limits.pop(namespace, None)
             self._strictest.pop(namespace, None)
 
-    def reserve(self, uid: str, pod: Pod, node: str, shares: PodShares, until: float) -> None:
-        """Holds `shares` for the pod until it is seen bound, forgotten, or `until` passes; replaces an earlier one."""
+    def ask(self, pod: Pod) -> None:
+        """kube-scheduler asks about the pod: what this shows it to have given up is free."""
+        for void in self._reservations.asked_about(pod_key(pod), group_of(pod)):
+            self.forget(void)
+
+    def refuse(self, pod: Pod, now: float) -> None:
+        """The pod fits nowhere: soon its group holds nothing either, unless others of it are bound."""
+        self._reservations.refused(group_of(pod), now)
+
+    def lease_seconds(self, pod: Pod, longest: float) -> float:
+        """For which the pod's next reservation may last."""
+        return self._reservations.lease_seconds(pod_key(pod), group_of(pod), longest)
+
+    def reserve(
+        self,
+        uid: str,
+        pod: Pod,
+        node: str,
+        shares: PodShares,
+        until: float,
+        *,
+        others: Mapping[str, PodShares] = NO_OTHERS,
+    ) -> None:
+        """Holds `shares` for the pod until it is seen bound, forgotten, or `until` passes; replaces an earlier one.
+
+        `others` is held on further nodes until the bind says which one it is; the namespace is charged once.
+        """
         self.forget(uid)
         if uid in self._bound:
             return
-        holding = reserved_holding(pod, node, shares)
-        self._reserved[uid] = holding
-        self._reservations[uid] = Reservation(node=node, shares=shares, until=until)
-        self._first_expiry = min(self._first_expiry, until)
-        self._add(uid, holding)
+        reservation = Reservation(
+            node=node, shares=shares, until=until, others=others, group=group_of(pod), seen=verdict_of(pod)
+        )
+        self._reservations.put(uid, reservation)
+        beside = (replace(reserved_holding(pod, name, held), namespace="") for name, held in others.items())
+        self._reserved[uid] = (reserved_holding(pod, node, shares), *beside)
+        for holding in self._reserved[uid]:
+            self._add(uid, holding)
+
+    def choose(self, uid: str, node: str) -> PodShares | None:
+        """What the pod has reserved on this node, and from now on nowhere else; None if it has nothing there."""
+        reservation = self._reservations.get(uid)
+        shares = None if reservation is None else reservation.on(node)
+        if shares is not None and reservation is not None and reservation.others:
+            holdings = self._reserved[uid]
+            chosen = next(holding for holding in holdings if holding.node == node)
+            for holding in holdings:
+                self._subtract(uid, holding)
+            chosen = replace(chosen, namespace=holdings[0].namespace)
+            self._reserved[uid] = (chosen,)
+            self._add(uid, chosen)
+            self._reservations.change(uid, node=node, shares=shares, others=NO_OTHERS)
+        return shares
 
     def extend(self, uid: str, until: float) -> None:
-        """Holds the pod's reservation until then instead; nothing if it has none."""
-        reservation = self._reservations.get(uid)
-        if reservation is not None:
-            self._reservations[uid] = replace(reservation, until=until)
-            self._first_expiry = min(self._first_expiry, until)
+        """Holds the pod's reservation until then instead, for the bind that has begun; nothing if it has none."""
+        self._reservations.bind_begins(uid, until)
 
     def forget(self, uid: str) -> None:
         """Drops the pod's reservation, if it has one."""
-        holding = self._reserved.pop(uid, None)
-        self._reservations.pop(uid, None)
-        if holding is not None:
+        self._reservations.pop(uid)
+        for holding in self._reserved.pop(uid, ()):
             self._subtract(uid, holding)
 
     def expire(self, now: float) -> None:
         """Drops every reservation whose time has come."""
-        if now < self._first_expiry:
-            return
-        for uid in [uid for uid, reservation in self._reservations.items() if reservation.until <= now]:
+        for uid in self._reservations.expired(now):
             self.forget(uid)
-        self._first_expiry = min((reservation.until for reservation in self._reservations.values()), default=inf)
 
     def reservation(self, uid: str) -> Reservation | None:
         return self._reservations.get(uid)
@@ -174,9 +210,11 @@ class Ledger:
         """The cluster as it is now; what the pod `excluding_uid` holds itself does not count."""
         self._rebuild()
         nodes = dict(self._usages)
-        own = self._bound.get(excluding_uid) or self._reserved.get(excluding_uid)
-        if own is not None and own.node in nodes:
-            nodes[own.node] = self._usage_without(excluding_uid, own)
+        bound = self._bound.get(excluding_uid)
+        own = self._reserved.get(excluding_uid, ()) if bound is None else (bound,)
+        for holding in own:
+            if holding.node in nodes:
+                nodes[holding.node] = self._usage_without(excluding_uid, holding)
         quotas = {namespace: self._quota(namespace, limits, own) for namespace, limits in self._strictest.items()}
         return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=quotas)
 
@@ -203,7 +241,7 @@ class Ledger:
 
     def holdings(self) -> Mapping[str, Holding]:
         """Of bound pods and of reservations, by pod UID."""
-        return {**self._bound, **self._reserved}
+        return {**self._bound, **{uid: holdings[0] for uid, holdings in self._reserved.items()}}
 
     def reservations(self) -> int:
         """How many there are."""
@@ -320,10 +358,11 @@ class Ledger:
         others = (holding for key, holding in self._held.get(own.node, {}).items() if key != uid)
         return self._usage(own.node, used, others)
 
-    def _quota(self, namespace: str, limits: Limits, own: Holding | None = None) -> Quota:
+    def _quota(self, namespace: str, limits: Limits, own: Iterable[Holding] = ()) -> Quota:
         used = self._namespace_used.get(namespace, NOTHING)
-        if own is not None and own.namespace == namespace:
-            used = used - total(own.footprints.values())
+        for holding in own:
+            if holding.namespace == namespace:
+                used = used - total(holding.footprints.values())
         return Quota(memory_mib=limits.memory_mib, cores=limits.cores, gpus=limits.gpus, used=used)
 
 

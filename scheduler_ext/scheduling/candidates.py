@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import chain
 
 from proto.devices import PodShares
@@ -105,6 +106,15 @@ class Candidates:
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
         fits = self._ranking(self.shape(request)).fits
         return {name: fits[name] for name in node_names if name in fits}
+
+    def others(self, request: GpuRequest, node_names: Sequence[str], best: str, most: int) -> Mapping[str, PodShares]:
+        """What the pod would get on the nodes that come next after the best one; no more than `most` of them."""
+        if most < 1:
+            return {}
+        fits = self.fitting(request, node_names)
+        ranking = self._ranking(self.shape(request))
+        first = nsmallest(most, (preference for name, preference in fits.items() if name != best))
+        return {name: ranking.shares(self._standings[name].usage) for _, _, name in first}
 
     def has_room(self, shape: Shape) -> bool:
         """Whether such a pod fits on any node. It holds nothing itself."""

@@ -37,17 +37,17 @@ def proposal(pod: dict[str, Any], victims: dict[str, list[str]]) -> dict[str, An
     return {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": rows}
 
 
-async def test_filter_can_return_every_fitting_node_and_the_gpus_are_chosen_at_bind() -> None:
+async def test_filter_can_offer_several_nodes_and_reserves_on_each_until_kube_scheduler_has_chosen() -> None:
     async with running(node_json("a", slots=1), node_json("b"), filter_returns=FilterReturns.ALL) as rig:
         pod, late = rig.add_pod("p"), rig.add_pod("late")
         assert (await rig.filter(pod, "b", "a", "nowhere"))["NodeNames"] == ["b", "a"]
-        assert (await rig.filter(late, "a"))["NodeNames"] == ["a"]
-        assert await rig.bind(pod, "a") == ""
-        assert rig.pod("p")["metadata"]["annotations"][keys.DEVICES_ALLOCATED] == "GPU-a-0,NVIDIA,1000,0:;"
-        assert await rig.bind(late, "a") == "pod default/late cannot be bound to node a: 1/1 CardTimeSlicingExhausted"
         answer = await rig.filter(late, "a", "nowhere")
         assert answer["FailedNodes"] == {"a": "1/1 CardTimeSlicingExhausted"}
         assert answer["FailedAndUnresolvableNodes"] == {"nowhere": "node unregistered"}
+        assert await rig.bind(pod, "b") == ""
+        assert rig.pod("p")["metadata"]["annotations"][keys.DEVICES_ALLOCATED] == "GPU-b-0,NVIDIA,1000,0:;"
+        assert (await rig.filter(late, "a"))["NodeNames"] == ["a"]
+        assert await rig.bind(late, "a") == ""
 
 
 async def test_what_was_offered_is_remembered_of_a_pod_with_a_warning_too() -> None:

@@ -20,7 +20,8 @@ from proto.kubernetes.objects import (
     ResourceQuotaSpec,
 )
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, held_by, total
-from scheduler_ext.cluster.ledger import Ledger, Reservation
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.reservations import Reservation
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.requests import ContainerKind, RequestSettings, ResourceNames
 from scheduler_ext.scheduling.decide import decide
@@ -187,7 +188,7 @@ def test_an_extended_reservation_lasts_until_the_later_time() -> None:
     made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", ((share("G0"),),), until=60.0)
     made.extend("uid-a", until=90.0)
     made.expire(60.0)
-    assert made.reservation("uid-a") == Reservation(node="n", shares=((share("G0"),),), until=90.0)
+    assert made.reservation("uid-a") == Reservation(node="n", shares=((share("G0"),),), until=90.0, binding=True)
     made.expire(90.0)
     assert made.reservation("uid-a") is None
 
@@ -358,6 +359,7 @@ def test_nothing_stays_of_nodes_pods_and_namespaces_that_are_gone() -> None:
     made.reserve("uid-b", pod(container(gpu=1), name="b"), "n", ((share("G1"),),), until=60.0)
     made.expire(60.0)
     made.remove_pod("uid-a")
+    made.remove_pod("uid-b")
     made.remove_node("n")
     made.take_changed()
     assert vars(made) == vars(Ledger())

@@ -1,0 +1,214 @@
+"""What was promised and is not bound yet: for how long, to which group, and what tells that kube-scheduler let it go.
+
+No verb of an extender says that kube-scheduler took a decision back. It shows in four ways. The pod is asked about
+again. A member of its group is refused, and the next question is about another pod: kube-scheduler looks at one pod or
+one group at a time. The pod's status says that it is not scheduled after all. Or time passes, and less of it each time.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from proto.devices import PodShares
+from proto.kubernetes.objects import Pod
+
+SHORTEST_LEASE_SECONDS = 2.0
+"""Of a pod that made nothing of its promises again and again."""
+REFUSED_SECONDS = 1.0
+"""For which the rest of a group is kept after a member was refused, as a group may do without some of its members.
+
+It is kept no longer than until kube-scheduler asks about another pod.
+"""
+_GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+"""Of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a pod's status says of kube-scheduler's last attempt. `version` is the object's resourceVersion."""
+
+    version: int = 0
+    refusal: str = ""
+    """Empty unless the condition PodScheduled is False."""
+    nominated: str = ""
+
+
+NO_OTHERS: Mapping[str, PodShares] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A decision that is not bound yet. `until` is a monotonic time in seconds."""
+
+    node: str
+    shares: PodShares
+    until: float
+    others: Mapping[str, PodShares] = field(default_factory=lambda: NO_OTHERS)
+    """What is held on further nodes until kube-scheduler has chosen among them."""
+    group: str = ""
+    """Namespace and name of the pod's group; empty for a pod on its own."""
+    seen: Verdict = field(default_factory=Verdict)
+    """Of the pod as kube-scheduler asked about it, or later."""
+    binding: bool = False
+    """Whether a bind has begun: from then on only the bind gives it back."""
+
+    def on(self, node: str) -> PodShares | None:
+        return self.shares if node == self.node else self.others.get(node)
+
+
+def group_of(pod: Pod) -> str:
+    """Namespace and name of the group that kube-scheduler schedules as a whole; empty for a pod on its own."""
+    named = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else ""
+    labels = (pod.metadata.labels.get(label, "") for label in _GROUP_LABELS)
+    name = named or next(filter(None, labels), "")
+    return f"{pod.metadata.namespace or 'default'}/{name}" if name else ""
+
+
+def verdict_of(pod: Pod) -> Verdict:
+    version = pod.metadata.resource_version
+    conditions = (each for each in pod.status.conditions if each.type == "PodScheduled" and each.status == "False")
+    return Verdict(
+        version=int(version) if version.isascii() and version.isdigit() else 0,
+        refusal=next((f"{each.reason}: {each.message}" for each in conditions), ""),
+        nominated=pod.status.nominated_node_name,
+    )
+
+
+def lets_go(before: Verdict, after: Verdict) -> bool:
+    """Whether kube-scheduler took its decision back in between: it says why not, or nominates no node any more."""
+    refused = bool(after.refusal) and after.refusal != before.refusal
+    return after.version > before.version and (refused or (bool(before.nominated) and not after.nominated))
+
+
+@dataclass(slots=True)
+class _Round:
+    """One attempt of kube-scheduler at a group."""
+
+    asked: set[str] = field(default_factory=set)
+    promised: set[str] = field(default_factory=set)
+    refused: bool = False
+    """Whether a member was refused, and none bound since."""
+
+
+@dataclass(slots=True)
+class Reservations:
+    """By pod UID. What has to go is named here, and goes with `pop`."""
+
+    _promised: dict[str, Reservation] = field(default_factory=dict)
+    _rounds: dict[str, _Round] = field(default_factory=dict)
+    """By group: those that are promised something, and the one that was asked about last."""
+    _unused: dict[str, int] = field(default_factory=dict)
+    """How many promises each pod had since a bind of it began, without those that were void for its group's sake."""
+    _first_expiry: float = inf
+    """No reservation ends before."""
+
+    def __len__(self) -> int:
+        return len(self._promised)
+
+    def get(self, uid: str) -> Reservation | None:
+        return self._promised.get(uid)
+
+    def asked_about(self, uid: str, group: str) -> set[str]:
+        """Whose promises are void because kube-scheduler asks about this pod now.
+
+        Its own; its group's if it was asked about before, for the group is tried once more; those of groups that were
+        refused, for kube-scheduler has gone on.
+        """
+        void = {uid} & self._promised.keys()
+        for name, other in list(self._rounds.items()):
+            if name == group:
+                continue
+            if other.refused:
+                void |= self._held_back(other)
+                other.refused = False
+            if not other.promised:
+                del self._rounds[name]
+        if group:
+            ours = self._rounds.setdefault(group, _Round())
+            if uid in ours.asked:
+                void |= self._held_back(ours)
+                ours.asked, ours.refused = set(), False
+            ours.asked.add(uid)
+        return void
+
+    def refused(self, group: str, now: float) -> None:
+        """A member fits nowhere. The others are bound without it at once or not at all; they are not to blame."""
+        if not group:
+            return
+        this = self._rounds.setdefault(group, _Round())
+        this.refused = True
+        for uid in self._held_back(this):
+            self._unused.pop(uid, None)
+            self.change(uid, until=min(self._promised[uid].until, now + REFUSED_SECONDS))
+
+    def lease_seconds(self, uid: str, group: str, longest: float) -> float:
+        """Half of the time before, for each promise that the pod made nothing of."""
+        this = self._rounds.get(group)
+        if this is not None and this.refused:
+            return min(longest, REFUSED_SECONDS)
+        halved = longest / 2.0 ** min(self._unused.get(uid, 0), 30)
+        return min(longest, max(halved, SHORTEST_LEASE_SECONDS))
+
+    def put(self, uid: str, reservation: Reservation) -> None:
+        """For a pod that has none."""
+        self._promised[uid] = reservation
+        self._unused[uid] = self._unused.get(uid, 0) + 1
+        self._first_expiry = min(self._first_expiry, reservation.until)
+        if reservation.group:
+            self._rounds.setdefault(reservation.group, _Round()).promised.add(uid)
+
+    def pop(self, uid: str) -> None:
+        reservation = self._promised.pop(uid, None)
+        if reservation is not None and reservation.group in self._rounds:
+            self._rounds[reservation.group].promised.discard(uid)
+
+    def change(self, uid: str, **changes: Any) -> None:
+        """Other fields of a reservation; nothing if the pod has none."""
+        reservation = self._promised.get(uid)
+        if reservation is not None:
+            self._promised[uid] = changed = replace(reservation, **changes)
+            self._first_expiry = min(self._first_expiry, changed.until)
+
+    def bind_begins(self, uid: str, until: float) -> None:
+        """kube-scheduler has decided for the pod, and so for its group."""
+        reservation = self._promised.get(uid)
+        if reservation is not None:
+            self._unused.pop(uid, None)
+            if reservation.group in self._rounds:
+                self._rounds[reservation.group].refused = False
+            self.change(uid, until=until, binding=True)
+
+    def told(self, uid: str, pod: Pod) -> set[str]:
+        """Whose promises are void because of what the status of this unbound pod says."""
+        reservation = self._promised.get(uid)
+        if reservation is None or reservation.binding:
+            return set()
+        after = verdict_of(pod)
+        if lets_go(reservation.seen, after):
+            this = self._rounds.get(reservation.group)
+            return {uid} if this is None else self._held_back(this)
+        if after.version > reservation.seen.version:
+            self.change(uid, seen=after)
+        return set()
+
+    def settled(self, uid: str) -> None:
+        """The pod is bound, has ended or is gone."""
+        self._unused.pop(uid, None)
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """Of what is remembered, that of these pods and of those that are promised something."""
+        self._unused = {uid: n for uid, n in self._unused.items() if uid in uids or uid in self._promised}
+
+    def expired(self, now: float) -> set[str]:
+        """Whose time has come."""
+        if now < self._first_expiry:
+            return set()
+        ended = {uid for uid, reservation in self._promised.items() if reservation.until <= now}
+        left = (reservation.until for uid, reservation in self._promised.items() if uid not in ended)
+        self._first_expiry = min(left, default=inf)
+        return ended
+
+    def _held_back(self, this: _Round) -> set[str]:
+        """The members that are promised something for which no bind has begun."""
+        return {uid for uid in this.promised if not self._promised[uid].binding}

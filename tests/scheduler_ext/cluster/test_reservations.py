@@ -1,0 +1,227 @@
+"""What kube-scheduler gave up is free, though no verb says so."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
+from scheduler_ext.binding.filtering import reserve
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.reservations import (
+    REFUSED_SECONDS,
+    SHORTEST_LEASE_SECONDS,
+    Reservations,
+    Verdict,
+    group_of,
+    lets_go,
+    verdict_of,
+)
+from scheduler_ext.scheduling.candidates import Candidates
+from tests.scheduler_ext.gpus import container, device, node, pod, request
+
+LEASE_SECONDS = 60.0
+
+
+def member(name: str, group: str = "g", gpus: int = 1, version: int = 1) -> Pod:
+    found = pod(container(gpu=gpus), name=name)
+    found.metadata.resource_version = str(version)
+    if group:
+        found.spec.scheduling_group = SchedulingGroup(pod_group_name=group)
+    return found
+
+
+def refused(waiting: Pod, message: str, version: int) -> Pod:
+    condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=message)
+    waiting.status.conditions = [condition]
+    waiting.metadata.resource_version = str(version)
+    return waiting
+
+
+class Asked:
+    """A ledger of nodes with one GPU of one slot each, and what kube-scheduler asks of it."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        self.names = [f"n{number}" for number in range(nodes)]
+        self.ledger, self.now = Ledger(), 0.0
+        self.ledger.replace_nodes([node(name, [device(0, slots=1)]) for name in self.names])
+        self.candidates = Candidates(self.ledger)
+
+    def filter(self, waiting: Pod, most: int = 1) -> Sequence[str]:
+        answer = reserve(
+            *(self.candidates, self.ledger, waiting, request(waiting), self.names),
+            now=self.now,
+            lease_seconds=LEASE_SECONDS,
+            most=most,
+        )
+        return answer.result.node_names or []
+
+    def held(self) -> int:
+        self.ledger.expire(self.now)
+        return sum(gpu.slots for usage in self.ledger.snapshot().nodes.values() for gpu in usage.gpus)
+
+
+def test_a_group_is_named_by_the_pods_spec_or_by_coscheduling_s_label() -> None:
+    assert group_of(member("p", "g")) == "default/g"
+    for label in ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io"):
+        labelled = member("p", "")
+        labelled.metadata.labels = {label: "old"}
+        assert group_of(labelled) == "default/old"
+    assert group_of(member("p", "")) == ""
+
+
+def test_a_group_that_does_not_fit_holds_nothing_once_kube_scheduler_asks_about_another_pod() -> None:
+    asked = Asked(nodes=2)
+    for attempt in range(5):
+        assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
+        other = member(f"other{attempt}", "")
+        assert len(asked.filter(other)) == 1
+        asked.ledger.forget(other.metadata.uid)
+        assert asked.held() == 0
+
+
+def test_a_group_that_does_not_fit_holds_nothing_a_moment_later_if_nobody_asks() -> None:
+    asked = Asked(nodes=2)
+    assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
+    assert asked.held() == 2
+    asked.now += REFUSED_SECONDS
+    assert asked.held() == 0
+
+
+def test_what_is_promised_to_a_group_counts_for_its_own_members_after_a_refusal() -> None:
+    """A group may have more members than it needs."""
+    asked = Asked(nodes=2)
+    assert [len(asked.filter(member("a"))), len(asked.filter(member("wide", gpus=2)))] == [1, 0]
+    assert asked.filter(member("b")) == ["n1"]
+    assert asked.filter(member("c")) == []
+
+
+def test_members_of_a_refused_group_that_are_bound_all_the_same_keep_what_they_hold() -> None:
+    asked = Asked(nodes=2)
+    assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
+    asked.ledger.extend("uid-a", until=100.0)
+    assert asked.filter(member("other", "")) == []
+    asked.now += REFUSED_SECONDS
+    assert asked.held() == 1
+
+
+def test_a_group_that_is_tried_once_more_has_nothing_in_its_own_way() -> None:
+    asked = Asked(nodes=2)
+    for _ in range(3):
+        assert [len(asked.filter(member(name))) for name in ("a", "b")] == [1, 1]
+    assert [len(asked.filter(member(name))) for name in ("c", "a", "b")] == [0, 1, 1]
+
+
+def test_members_that_wait_for_the_others_keep_what_they_hold_while_other_pods_are_asked_about() -> None:
+    asked = Asked(nodes=2)
+    assert asked.filter(member("a")) == ["n0"]
+    assert asked.filter(member("other", "")) == ["n1"]
+    assert asked.filter(member("late", "")) == []
+    assert asked.held() == 2
+
+
+def test_what_kube_scheduler_says_of_one_member_frees_the_group() -> None:
+    asked = Asked(nodes=2)
+    waiting = member("a")
+    assert [len(asked.filter(waiting)), len(asked.filter(member("b")))] == [1, 1]
+    asked.ledger.apply_pod(member("a", version=2))
+    assert asked.held() == 2
+    asked.ledger.apply_pod(refused(waiting, "rejected by Permit", version=3))
+    assert asked.held() == 0
+
+
+def test_nothing_that_is_said_of_a_pod_takes_away_what_is_being_bound() -> None:
+    asked = Asked()
+    waiting = member("a", "")
+    asked.filter(waiting)
+    asked.ledger.extend("uid-a", until=100.0)
+    asked.ledger.apply_pod(refused(waiting, "an old story", version=3))
+    assert asked.held() == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (Verdict(version=1), Verdict(version=2, refusal="no"), True),
+        (Verdict(version=1, refusal="no"), Verdict(version=2, refusal="no, again"), True),
+        (Verdict(version=1, refusal="no"), Verdict(version=2, refusal="no"), False),
+        (Verdict(version=2), Verdict(version=1, refusal="no"), False),
+        (Verdict(version=1, nominated="n"), Verdict(version=2), True),
+        (Verdict(version=1), Verdict(version=2, nominated="n"), False),
+    ],
+)
+def test_kube_scheduler_lets_go_when_it_newly_refuses_or_no_longer_nominates(
+    before: Verdict, after: Verdict, *, expected: bool
+) -> None:
+    assert lets_go(before, after) is expected
+
+
+def test_a_nomination_seen_after_the_reservation_and_then_withdrawn_frees_it() -> None:
+    """Before it waits for Permit or PreBind kube-scheduler nominates the node, and withdraws that when they fail."""
+    asked = Asked()
+    asked.filter(member("a", ""))
+    nominated = member("a", "", version=2)
+    nominated.status.nominated_node_name = "n0"
+    asked.ledger.apply_pod(nominated)
+    assert asked.held() == 1
+    asked.ledger.apply_pod(member("a", "", version=3))
+    assert asked.held() == 0
+
+
+def test_each_promise_that_comes_to_nothing_halves_the_next_lease() -> None:
+    """Reserve may fail each time for the same reason: kube-scheduler writes the same words only once."""
+    asked, leases = Asked(), []
+    for _ in range(8):
+        asked.filter(member("a", ""))
+        reservation = asked.ledger.reservation("uid-a")
+        assert reservation is not None
+        leases.append(reservation.until)
+    assert leases == [60.0, 30.0, 15.0, 7.5, 3.75, *[SHORTEST_LEASE_SECONDS] * 3]
+    asked.ledger.extend("uid-a", until=1.0)
+    asked.filter(member("a", ""))
+    assert asked.ledger.lease_seconds(member("a", ""), LEASE_SECONDS) == 30.0
+
+
+def test_a_group_is_not_to_blame_for_what_it_lost_by_our_own_refusal() -> None:
+    asked = Asked(nodes=2)
+    for _ in range(8):
+        assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
+    asked.filter(member("a"))
+    reservation = asked.ledger.reservation("uid-a")
+    assert reservation is not None
+    assert reservation.until == LEASE_SECONDS
+
+
+def test_of_nodes_that_are_offered_together_the_chosen_one_is_kept() -> None:
+    asked = Asked(nodes=3)
+    assert asked.filter(member("a", ""), most=2) == ["n0", "n1"]
+    assert asked.held() == 2
+    assert asked.filter(member("b", ""), most=2) == ["n2"]
+    assert asked.ledger.choose("uid-a", "n2") is None
+    assert asked.ledger.choose("uid-a", "n1") is not None
+    used = {name: usage.gpus[0].slots for name, usage in asked.ledger.snapshot().nodes.items()}
+    assert used == {"n0": 0, "n1": 1, "n2": 1}
+    reservation = asked.ledger.reservation("uid-a")
+    assert reservation is not None
+    assert (reservation.node, dict(reservation.others)) == ("n1", {})
+
+
+def test_nothing_is_remembered_of_pods_and_groups_that_are_gone() -> None:
+    asked = Asked(nodes=1)
+    for name in ("a", "b"):
+        asked.filter(member(name))
+    asked.filter(member("other", ""))
+    for name in ("a", "b", "other"):
+        asked.ledger.remove_pod(f"uid-{name}")
+    asked.filter(member("last", ""))
+    asked.ledger.remove_pod("uid-last")
+    asked.now += 1000.0
+    asked.ledger.expire(asked.now)
+    assert vars(asked.ledger)["_reservations"] == Reservations()
+
+
+def test_the_condition_that_counts_is_podscheduled() -> None:
+    waiting = refused(member("a"), "0/1 nodes are available", version=7)
+    waiting.status.conditions.insert(0, Condition(type="Ready", status="False", reason="x", message="y"))
+    assert verdict_of(waiting) == Verdict(version=7, refusal="Unschedulable: 0/1 nodes are available")
+    waiting.status.conditions = [Condition(type="PodScheduled", status="True")]
+    assert verdict_of(waiting) == Verdict(version=7)
