@@ -85,6 +85,7 @@ class Answering:
         try:
             wanted = read_request(args.pod, self._requests)
         except RequestError as error:
+            self._ledger.refuse(args.pod, self._monotonic())
             return hopeless(str(error), args)
         if args.nodes is None and args.node_names is None:
             return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))
