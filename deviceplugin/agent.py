@@ -124,6 +124,7 @@ class Agent:
         return DaemonView(
             node_name=self._own.name,
             devices=self._gpus.inventory.devices,
+            missing=self._gpus.inventory.missing,
             pods=self._own.pods,
             pods_known=self._own.pods_known,
             registered=bool(self._plugins) and all(plugin.is_registered for plugin in self._plugins.values()),

@@ -7,7 +7,7 @@ from proto.kubernetes.notices import Notice
 
 
 def announcements(before: Inventory, after: Inventory) -> Iterator[Notice]:
-    """Every GPU that fell ill or recovered, every pair whose two directions came to disagree."""
+    """Every GPU that fell ill, recovered or is missing, every pair whose two directions came to disagree."""
     known = {device.uuid for device in before.devices}
     for device in after.devices:
         problem = after.problems.get(device.uuid)
@@ -17,6 +17,9 @@ def announcements(before: Inventory, after: Inventory) -> Iterator[Notice]:
         elif problem is None and device.uuid in known and device.uuid in before.problems:
             message = f"{name} is healthy again"
             yield Notice(reason="GPUHealthy", message=message, warning=False, distinct=True)
+    for gpu in after.missing:
+        if gpu not in before.missing:
+            yield Notice(reason="GPUMissing", message=f"{gpu.name} cannot be used: {gpu.problem}", distinct=True)
     for sentence in after.disagreements:
         if sentence not in before.disagreements:
             yield Notice(reason="AsymmetricGPUP2PLink", message=sentence, distinct=True)

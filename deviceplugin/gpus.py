@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.container.edits import Hardware
+from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.reporting import with_missing
@@ -16,6 +17,8 @@ from proto.devices import Device, DeviceUUID, PairScores
 log = logging.getLogger(__name__)
 
 _VANISHED = "the driver no longer shows it"
+_DOUBT_SECONDS = 1.0
+"""From a reading in which a call failed, perhaps by chance, to the next."""
 _SILENT_SECONDS = 60.0
 """A driver without persistence mode needs half a minute to wake many GPUs; one that hangs never answers."""
 
@@ -48,6 +51,10 @@ class Inventory:
     """What people should know of this reading, one sentence each: calls that failed, GPUs that are not advertised."""
     disagreements: tuple[str, ...] = ()
     """Pairs whose two directions read differently, one sentence each."""
+    missing: tuple[MissingGpu, ...] = ()
+    """GPUs that should be here: nothing is known of them, so they cannot be registered."""
+    is_doubtful: bool = False
+    """A call failed, perhaps by chance, and what was read before stands in its place."""
 
 
 class Gpus:
@@ -137,7 +144,9 @@ class Gpus:
         self._ailing = ailing if ailing is self._wanted else {**ailing, **self._wanted}
         self._judge()
         self._tell_found(self._found)
-        return self._settings.retry_seconds if self.problem else self._settings.read_seconds
+        if self.problem:
+            return self._settings.retry_seconds
+        return min(_DOUBT_SECONDS, self._settings.read_seconds) if found.is_doubtful else self._settings.read_seconds
 
     def _tell_silence(self) -> None:
         what = "what it told last stands" if self.known else "nothing is served"

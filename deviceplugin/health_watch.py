@@ -18,6 +18,7 @@ from deviceplugin.health.step import (
     Polled,
     XidSeen,
     awaiting_events,
+    doubted,
     problems,
     step,
 )
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.5
 """Between two looks for GPUs that went without an event: they are to be known within two seconds."""
+_DOUBT_SECONDS = 1.0
+"""From a poll that was not answered, perhaps by chance, to the next."""
 _CLOSEST_POLLS_SECONDS = 0.25
 """A GPU that reports one XID after the other is not asked more often than this."""
 
@@ -122,7 +125,7 @@ class HealthWatch:
     async def _pause(self) -> None:
         """Until the next poll is due, with looks in between."""
         clock = asyncio.get_running_loop().time
-        due_at = clock() + self._poll_seconds
+        due_at = clock() + (min(_DOUBT_SECONDS, self._poll_seconds) if doubted(self._state) else self._poll_seconds)
         while (left := due_at - clock()) > 0:
             try:
                 async with asyncio.timeout(min(left, _LOOK_SECONDS)):

@@ -13,10 +13,11 @@ from deviceplugin.container.cdi_files import SpecGenerator
 from deviceplugin.container.device_nodes import DeviceFiles, read_hardware
 from deviceplugin.container.edits import AllocationSettings, DriverFeature
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
-from deviceplugin.health.step import HealthSettings
+from deviceplugin.health.step import FABRIC_PROBLEM, HealthSettings
 from deviceplugin.health.switches import read_health_switches
 from deviceplugin.health_watch import HealthWatch
 from deviceplugin.machine.discovery import NodeSharing, left_out, resources
+from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.news import News
@@ -152,18 +153,19 @@ def health_settings(configuration: Configuration) -> HealthSettings:
 
 def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Inventory]:
     """A blocking reading of this machine. It raises GpusUnavailable without a driver or a GPU."""
-    sharing = node_sharing(configuration)
+    sharing, health = node_sharing(configuration), health_settings(configuration)
     files = DeviceFiles(Path(configuration.dev_root), Path(configuration.proc_root))
 
     def read() -> Inventory:
         try:
-            machine = nvml.read_machine()
+            machine = _with_fabric_problems(nvml.read_machine()) if health.fabric else nvml.read_machine()
         except NvmlUnavailable as error:
             raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
         found = dict(resources(machine, sharing, configuration.resource_name))
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU that can be shared on this machine"
-            raise GpusUnavailable(_sentence("; ".join([nothing, *left_out(machine, sharing)])))
+            reasons = (*machine.problems, *left_out(machine, sharing))
+            raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])))
         devices = found.pop(configuration.resource_name)
         return Inventory(
             devices=devices,
@@ -174,10 +176,22 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             parents={uuid: mig.parent for uuid, mig in machine.mig_devices.items()},
             hardware=read_hardware(machine.gpus, files, configuration.imex_channel_ids),
             notes=(*machine.problems, *left_out(machine, sharing)),
+            missing=tuple(gpu for gpu in machine.missing if gpu.index not in sharing.hidden_indices),
+            is_doubtful=machine.is_doubtful,
             disagreements=tuple(pair.sentence for pair in asymmetric_pairs(machine)),
         )
 
     return read
+
+
+def _with_fabric_problems(machine: MachineReading) -> MachineReading:
+    """Health finds the same in its polls; until the first one nothing may be offered either."""
+    return replace(machine, gpus=tuple(gpu if gpu.problem else _with_fabric_problem(gpu) for gpu in machine.gpus))
+
+
+def _with_fabric_problem(gpu: GpuReading) -> GpuReading:
+    is_broken = gpu.fabric is not None and gpu.fabric.is_broken and not gpu.mig_enabled
+    return replace(gpu, problem=FABRIC_PROBLEM) if is_broken else gpu
 
 
 def _sentence(text: str) -> str:

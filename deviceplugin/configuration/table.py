@@ -248,8 +248,9 @@ class Configuration:
     )
     disable_health_checks: tuple[str, ...] = _setting(
         (),
-        Several(of=Text(expected="an XID, all or xids", pattern="[0-9]{1,9}|(?i:all|xids)")),
-        "XIDs that leave a GPU healthy, besides those of applications. all or xids: no health checks.",
+        Several(of=Text(expected="an XID, all, xids or fabric", pattern="[0-9]{1,9}|(?i:all|xids|fabric)")),
+        "XIDs that leave a GPU healthy, besides those of applications. xids: all of them. fabric: also a GPU that is "
+        "not registered with its NVLink fabric is healthy. all: no health checks.",
         environment=("DP_DISABLE_HEALTHCHECKS",),
     )
     enable_health_checks: tuple[str, ...] = _setting(

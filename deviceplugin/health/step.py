@@ -56,6 +56,8 @@ class HealthSettings:
     """Count whatever else is said."""
     every_xid: bool = False
     """Every XID counts whatever else is said."""
+    fabric: bool = True
+    """Whether a GPU that is not registered with its NVLink fabric is unhealthy."""
     recovery_seconds: float = 60.0
     recovery_polls: int = 2
 
@@ -109,7 +111,7 @@ class Signals:
     uncorrected: int | None = None
     """Uncorrected memory errors since the driver was loaded."""
     fabric_broken: bool = False
-    """Not registered with the NVLink fabric: its links do not work, as for a while after boot."""
+    """Not registered with its NVLink fabric, as for a while after boot: CUDA fails on it."""
     fabric_unhealthy: bool = False
     """Registered, and the fabric calls it unhealthy."""
     unread: str = ""
@@ -124,10 +126,11 @@ class Polled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLost:
-    """The GPU does not answer."""
+    """The GPU does not answer. Unless that is `certain` it counts when the next poll finds the same."""
 
     gpu: DeviceUUID
     problem: str
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +157,8 @@ class GpuHealth:
     registered: bool = False
     """For events, or tried to, since `well_since`: a reset ends a registration."""
     uncorrected: int | None = None
-    fabric_broken: bool = False
-    """As last seen while it was healthy."""
+    doubted: bool = False
+    """The last poll was not answered, and that may have been chance."""
 
 
 _WELL = GpuHealth()
@@ -171,6 +174,11 @@ class HealthState:
 def problems(state: HealthState) -> Mapping[DeviceUUID, str]:
     """Why each unhealthy GPU is unhealthy."""
     return {uuid: gpu.problem for uuid, gpu in state.gpus.items() if gpu.problem}
+
+
+def doubted(state: HealthState) -> bool:
+    """Whether a GPU should be polled again soon."""
+    return any(gpu.doubted for gpu in state.gpus.values())
 
 
 def awaiting_events(state: HealthState) -> frozenset[DeviceUUID]:
@@ -213,6 +221,8 @@ def _after(
             return _incident(gpu, _xid_problem(event)) if settings.is_fatal(xid) else gpu
         case DoubleBitError():
             return _sign(gpu, _incident(gpu, "the driver reported an uncorrectable memory error"), settings)
+        case GpuLost(certain=False) if not gpu.problem and not gpu.doubted:
+            return replace(gpu, doubted=True)
         case GpuLost(problem=problem):
             return _sign(gpu, _unwell(gpu, f"it does not answer: {problem}", standing=True), settings)
         case Polled(signals=signals):
@@ -232,7 +242,9 @@ def _incident(gpu: GpuHealth, problem: str) -> GpuHealth:
 
 
 def _unwell(gpu: GpuHealth, problem: str, *, standing: bool) -> GpuHealth:
-    return replace(gpu, problem=problem, standing=standing, well_since=None, good_polls=0, registered=False)
+    return replace(
+        gpu, problem=problem, standing=standing, well_since=None, good_polls=0, registered=False, doubted=False
+    )
 
 
 def _sign(before: GpuHealth, after: GpuHealth, settings: HealthSettings) -> GpuHealth:
@@ -242,17 +254,18 @@ def _sign(before: GpuHealth, after: GpuHealth, settings: HealthSettings) -> GpuH
 
 def _polled(gpu: GpuHealth, signals: Signals, now_seconds: float, settings: HealthSettings) -> GpuHealth:
     errors = _new_errors(gpu, signals)
-    gpu = replace(gpu, uncorrected=gpu.uncorrected if signals.uncorrected is None else signals.uncorrected)
-    standing = _standing_problem(signals)
+    uncorrected = gpu.uncorrected if signals.uncorrected is None else signals.uncorrected
+    gpu = replace(gpu, uncorrected=uncorrected, doubted=False)
+    standing = _standing_problem(signals, settings)
     if standing:
         return _sign(gpu, _unwell(gpu, standing, standing=True), settings)
     if errors:
         return _sign(gpu, _unwell(gpu, f"uncorrected memory errors: {errors} new", standing=False), settings)
     if not gpu.problem:
-        return replace(gpu, fabric_broken=signals.fabric_broken)
-    if signals.unread or (signals.fabric_broken and not gpu.fabric_broken):
+        return gpu
+    if signals.unread:
         return _unwell(gpu, gpu.problem, standing=False)
-    return _better(gpu, signals, now_seconds, settings)
+    return _better(gpu, now_seconds, settings)
 
 
 def _new_errors(gpu: GpuHealth, signals: Signals) -> int:
@@ -262,7 +275,10 @@ def _new_errors(gpu: GpuHealth, signals: Signals) -> int:
     return max(0, signals.uncorrected - gpu.uncorrected)
 
 
-def _standing_problem(signals: Signals) -> str:
+FABRIC_PROBLEM = "it is not registered with the NVLink fabric, and CUDA fails on it until it is (error 802)"
+
+
+def _standing_problem(signals: Signals, settings: HealthSettings) -> str:
     if signals.remap_failed:
         return "remapping a faulty memory row failed; the GPU needs replacing"
     action = recovery_problem(signals.recovery_action)
@@ -272,14 +288,16 @@ def _standing_problem(signals: Signals) -> str:
         return "a remapped memory row waits for a GPU reset"
     if signals.pages_pending:
         return "a retired memory page waits for a GPU reset"
-    return "the NVLink fabric calls it unhealthy" if signals.fabric_unhealthy else ""
+    if signals.fabric_unhealthy:
+        return "the NVLink fabric calls it unhealthy"
+    return FABRIC_PROBLEM if signals.fabric_broken and settings.fabric else ""
 
 
-def _better(gpu: GpuHealth, signals: Signals, now_seconds: float, settings: HealthSettings) -> GpuHealth:
+def _better(gpu: GpuHealth, now_seconds: float, settings: HealthSettings) -> GpuHealth:
     """One more good poll; healthy when it was well for long enough, polled often enough and registered anew."""
     well_since = now_seconds if gpu.well_since is None else gpu.well_since
     good_polls = min(gpu.good_polls + 1, settings.recovery_polls)
     held = now_seconds - well_since >= settings.recovery_seconds
     if held and good_polls >= settings.recovery_polls and gpu.registered:
-        return GpuHealth(uncorrected=gpu.uncorrected, fabric_broken=signals.fabric_broken)
+        return GpuHealth(uncorrected=gpu.uncorrected)
     return replace(gpu, standing=False, well_since=well_since, good_polls=good_polls)

@@ -14,14 +14,15 @@ class HealthSwitchError(Exception):
 def read_health_switches(
     disabled: str = "", enabled: str = "", *, disabled_name: str = DISABLE, enabled_name: str = ENABLE
 ) -> HealthSettings:
-    """Comma lists: `disabled` of XIDs, `xids` or `all`; `enabled` of XIDs or `all`, and it has the last word.
+    """Comma lists: `disabled` of XIDs, `xids`, `fabric` or `all`; `enabled` of XIDs or `all`, and it has the last word.
 
     The names are for messages. Raises HealthSwitchError.
     """
-    off_words, off_xids = _read(disabled, disabled_name, ("all", "xids"))
+    off_words, off_xids = _read(disabled, disabled_name, ("all", "xids", "fabric"))
     on_words, on_xids = _read(enabled, enabled_name, ("all",))
     return HealthSettings(
-        xids=not off_words,
+        xids=off_words.isdisjoint(("all", "xids")),
+        fabric="fabric" not in off_words,
         signals="all" not in off_words or "all" in on_words,
         ignored_xids=APPLICATION_XIDS | off_xids,
         fatal_xids=on_xids,

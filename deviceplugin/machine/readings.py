@@ -114,6 +114,16 @@ class PairReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingGpu:
+    """A GPU of which nothing is known but that it is there. `name` says where: its PCI address or its NVML index."""
+
+    name: str
+    problem: str
+    index: int | None = None
+    """Its place in NVML's enumeration; None where NVML does not count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineReading:
     """A whole machine. `pairs` is keyed by (lower, higher) GPU index; `problems` are sentences for people."""
 
@@ -123,6 +133,9 @@ class MachineReading:
     gpus: tuple[GpuReading, ...] = ()
     pairs: Mapping[tuple[int, int], PairReading] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    missing: tuple[MissingGpu, ...] = ()
+    is_doubtful: bool = False
+    """A call failed that may have failed by chance: what it told before stands in its place. Read again soon."""
 
     @property
     def mig_devices(self) -> Mapping[DeviceUUID, MigReading]:

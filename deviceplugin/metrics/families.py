@@ -73,9 +73,18 @@ def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
     )
     yield _family(
         "topogpu_gpu_healthy",
-        "1 while the GPU is given to containers.",
+        "1 while the GPU is given to containers. A GPU that does not tell its UUID has its place there.",
         _OUR_GPU,
-        (((str(device.index), device.uuid), device.healthy) for device in view.devices),
+        (
+            *(((str(device.index), device.uuid), device.healthy) for device in view.devices),
+            *((("" if gpu.index is None else str(gpu.index), gpu.name), 0) for gpu in view.missing),
+        ),
+    )
+    yield _family(
+        "topogpu_gpus_expected",
+        "GPUs that the driver counts or that are on the PCI bus, whether they answer or not.",
+        (),
+        [((), len(view.devices) + len(view.missing))],
     )
     yield _family(
         "topogpu_gpu_memory_bytes",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from deviceplugin.machine.readings import MissingGpu
 from proto.devices import Device
 from proto.kubernetes.objects import Pod
 
@@ -12,6 +13,7 @@ class DaemonView:
     node_name: str
     devices: tuple[Device, ...] = ()
     """Physical GPUs, by NVML index."""
+    missing: tuple[MissingGpu, ...] = ()
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """Of this node, by UID."""
     pods_known: bool = False
@@ -42,6 +44,5 @@ def readiness(view: DaemonView) -> Readiness:
         return Readiness(True, view.gpu_problem or "this node has no GPU to share")
     if not view.registered:
         return Readiness(False, "kubelet has not taken the registration yet")
-    return Readiness(
-        True, f"{len(view.devices)} GPUs, {sum(device.healthy for device in view.devices)} of them healthy"
-    )
+    counts = f"{len(view.devices)} GPUs, {sum(device.healthy for device in view.devices)} of them healthy"
+    return Readiness(True, "; ".join([counts, *(f"{gpu.name} cannot be used: {gpu.problem}" for gpu in view.missing)]))

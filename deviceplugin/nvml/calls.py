@@ -5,17 +5,24 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
+from deviceplugin.nvml.lanes import Lanes
+
 UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
+NO_PERMISSION = 4
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
+ARGUMENT_VERSION_MISMATCH = 25
 
-_LASTING = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
-"""What a GPU or a driver does not have."""
+_ABSENT = frozenset({INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
+"""How drivers say that a GPU, a driver or this process does not have what was asked for. Which of them differs by
+release: a field that a driver does not know is an invalid argument to one and not supported by another.
+"""
 _OF_A_LINK = "nvmlDeviceGetNvLinkRemote"
 """Calls that a link refuses as not supported only while it is down."""
 _SMALL = 4096
@@ -33,17 +40,40 @@ class CallFailed(Exception):
         self.code = code
         self.problem = problem
 
+    @property
+    def is_absent(self) -> bool:
+        """The driver does not have this at all: asking again brings no other answer."""
+        return self.code in _ABSENT
+
+    @property
+    def is_passing(self) -> bool:
+        """The next answer may be another one."""
+        return not self.is_absent and self.code != NOT_FOUND
+
 
 class GpuGone(CallFailed):
     """The GPU has fallen off the bus or waits for a reset: no call on it means anything."""
+
+    @property
+    def is_passing(self) -> bool:
+        return False
 
 
 class NvmlCalls:
     """The loaded package, for one initialisation. Handles and structs are its own untyped objects."""
 
-    def __init__(self, pynvml: ModuleType) -> None:
+    def __init__(self, pynvml: ModuleType, shared: "NvmlCalls | None" = None) -> None:
+        """With `shared` it has what that one has, and `failures` of its own."""
         self.pynvml = pynvml
-        self._refused: set[tuple[Hashable, ...]] = set()
+        self.lanes: Lanes = Lanes() if shared is None else shared.lanes
+        """For the thread that owns the library."""
+        self.failures: list[CallFailed] = []
+        """Answers that `ask_or` and `field` did without, and that may come the next time."""
+        self._refused: set[tuple[Hashable, ...]] = set() if shared is None else shared._refused
+
+    def noting(self) -> "NvmlCalls":
+        """The same library; what fails from now on is in its own `failures`."""
+        return NvmlCalls(self.pynvml, self)
 
     def ask(self, function: str, *arguments: object) -> Any:
         """The call's answer. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
@@ -102,14 +132,22 @@ class NvmlCalls:
 
     def forget_refusals(self, handle: object) -> None:
         """Ask this GPU everything again: it is another one, or its MIG mode changed."""
-        self._refused = {question for question in self._refused if _same(handle) not in question[1:]}
+        # Other threads may add meanwhile: a tuple is made in one step.
+        self._refused.difference_update(each for each in tuple(self._refused) if _same(handle) in each[1:])
 
     def _note_refusal(self, error: CallFailed, question: tuple[Hashable, ...]) -> None:
         """Raises the error where it is GpuGone."""
         if isinstance(error, GpuGone):
             raise error
-        if error.code in _LASTING and not error.function.startswith(_OF_A_LINK):
+        if error.is_passing:
+            self.failures.append(error)
+        elif error.is_absent and not error.function.startswith(_OF_A_LINK) and not _is_about_handle(error):
             self._refused.add(question)
+
+
+def _is_about_handle(error: CallFailed) -> bool:
+    """An invalid argument may be the handle of a GPU that went; among fields it is the field's number."""
+    return error.code == INVALID_ARGUMENT and error.function != "nvmlDeviceGetFieldValues"
 
 
 def _same(argument: object) -> Hashable:

@@ -4,10 +4,12 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from deviceplugin.health.step import DoubleBitError, HealthEvent, Hint, Monitored, XidSeen
 from deviceplugin.nvml.calls import NOT_SUPPORTED, TIMEOUT, CallFailed, NvmlCalls, as_text
+from deviceplugin.nvml.lanes import Hangs, Lanes
 from proto.devices import DeviceUUID
 
 log = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ class NvmlEvents:
         """A set that failed after it had worked is made anew at once; monitoring is lost when that fails too."""
         if str(error) != self._problem:
             self._problem = str(error)
-            log.warning("no events from the NVIDIA driver: %s; registering anew until there are", error)
+            log.warning("the NVIDIA driver gives no events: %s; trying again", error)
         if self._pause > _FIRST_PAUSE_SECONDS:
             self._say(Monitored(refused=dict.fromkeys(gpus, str(error))))
         self._wake.wait(self._pause)
@@ -107,19 +109,30 @@ class _EventSet:
         self._set: object = calls.ask("nvmlEventSetCreate")
         self._gpu_of_handle: dict[int, DeviceUUID] = {}
         self._refused: dict[DeviceUUID, str] = {}
-        for uuid in sorted(gpus):
-            self._register(uuid)
+        self._lanes = Lanes()
+        self._hangs = False
+        registered = self._lanes.ask("registration", {uuid: partial(self._register, uuid) for uuid in sorted(gpus)})
+        for uuid, outcome in registered.items():
+            if isinstance(outcome, int):
+                self._gpu_of_handle[outcome] = uuid
+            else:
+                self._refused[uuid] = str(outcome)
+                self._hangs = self._hangs or isinstance(outcome, Hangs)
 
     def __enter__(self) -> "_EventSet":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._lanes.close()
+        if self._hangs:
+            return  # a registration that comes late must not meet a set that is freed
         try:
             self._calls.ask("nvmlEventSetFree", self._set)
         except CallFailed as error:
             log.warning("an NVML event set could not be freed: %s", error)
 
-    def _register(self, uuid: DeviceUUID) -> None:
+    def _register(self, uuid: DeviceUUID) -> int | CallFailed:
+        """The address of the GPU's handle, or why there are no events of it."""
         try:
             handle = self._calls.ask("nvmlDeviceGetHandleByUUID", uuid)
             types = _WANTED & self._calls.ask("nvmlDeviceGetSupportedEventTypes", handle)
@@ -127,9 +140,8 @@ class _EventSet:
                 raise CallFailed("nvmlDeviceGetSupportedEventTypes", NOT_SUPPORTED, "none of the wanted ones")
             self._calls.ask("nvmlDeviceRegisterEvents", handle, types, self._set)
         except CallFailed as error:
-            self._refused[uuid] = str(error)
-            return
-        self._gpu_of_handle[_address(handle)] = uuid
+            return error
+        return _address(handle)
 
     def monitored(self) -> Monitored:
         refused: Mapping[DeviceUUID, str] = dict(self._refused)

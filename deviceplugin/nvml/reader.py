@@ -1,12 +1,14 @@
 """The driver's library, through nvidia-ml-py: a machine as it reads now.
 
-Calls block and belong to one thread. Every GPU, call and pair fails by itself.
+Calls block and belong to one thread, which has each GPU read on a thread of that GPU. Every GPU, call and pair fails by
+itself. A failure that may be chance is not believed at once: what was read before holds until it fails again.
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from uuid import UUID
 
 from deviceplugin.health.step import recovery_problem
 from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
-from deviceplugin.machine.readings import Fabric, GpuReading, MachineReading, PairReading
+from deviceplugin.machine.readings import Fabric, GpuReading, MachineReading, MissingGpu, PairReading
 from deviceplugin.nvml.calls import UNINITIALIZED, CallFailed, GpuGone, NvmlCalls, as_text
+from deviceplugin.nvml.doubts import Doubts
+from deviceplugin.nvml.lanes import HANG_SECONDS, Hangs
 from deviceplugin.nvml.links import Links, address_key, read_links, read_pair
 from deviceplugin.nvml.mig import read_mig_devices
 from deviceplugin.nvml.signals import RECOVERY_ACTION_FIELD
-from deviceplugin.nvml.sysfs import Sysfs
+from deviceplugin.nvml.sysfs import Sysfs, kernel_address
 from proto.devices import DeviceUUID
 
 _MASK_WORDS = 64
@@ -50,6 +54,12 @@ class NvmlUnavailable(Exception):
         self.needs_restart = needs_restart
 
 
+_Pair = tuple[DeviceUUID, DeviceUUID]
+_WHOLE, _PAIRS = "machine", "pairs"
+"""Lanes beside those of the GPUs."""
+_UNDRIVEN = "it is on the PCI bus, and the NVIDIA driver does not show it"
+
+
 @dataclass(frozen=True, slots=True)
 class _Gpu:
     reading: GpuReading
@@ -57,18 +67,25 @@ class _Gpu:
     links: Links | None = None
     problems: tuple[str, ...] = ()
     """What is wrong with parts of it."""
+    failure: CallFailed | None = None
+    """The first call that may have failed by chance."""
+
+    def at(self, index: int, problem: str) -> "_Gpu":
+        """With a problem nothing can be asked of it."""
+        reading = replace(self.reading, index=index, problem=problem)
+        return _Gpu(reading) if problem else replace(self, reading=reading)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one place of the enumeration says of itself. With a problem it says nothing certain."""
+    """What one place of the enumeration says of itself. With a failure it says nothing certain."""
 
     index: int
     handle: object = None
     bus_id: str = ""
     uuid: DeviceUUID = _NOBODY
     name: str = ""
-    problem: str = ""
+    failure: CallFailed | Hangs | None = None
 
 
 class Nvml:
@@ -78,7 +95,9 @@ class Nvml:
         self._library = library
         self._sysfs = Sysfs(sysfs_root)
         self._calls: NvmlCalls | None = None
-        self._known: dict[DeviceUUID, GpuReading] = {}
+        self._known: dict[DeviceUUID, _Gpu] = {}
+        self._known_pairs: dict[_Pair, PairReading] = {}
+        self._doubts = Doubts()
         self._handles: dict[DeviceUUID, object] = {}
 
     def open(self) -> None:
@@ -101,12 +120,19 @@ class Nvml:
         self._calls = calls
 
     def close(self) -> None:
-        """Lets the driver go; what was known of the GPUs stays."""
+        """Lets the driver go; what was known of the GPUs stays. A driver that still owes an answer is not asked."""
         if self._calls is not None:
-            with suppress(CallFailed):
-                self._calls.ask("nvmlShutdown")
-            self._calls = None
-            self._handles = {}
+            if not self._calls.lanes.any_hangs:
+                with suppress(CallFailed):
+                    self._calls.ask("nvmlShutdown")
+            self._forget(self._calls)
+
+    def _forget(self, calls: NvmlCalls) -> None:
+        """Handles die with the library."""
+        calls.lanes.close()
+        self._calls = None
+        self._handles = {}
+        self._known = {uuid: replace(gpu, handle=None) for uuid, gpu in self._known.items()}
 
     def calls(self) -> NvmlCalls:
         """The opened library, for other readers on the thread that owns it. Raises NvmlUnavailable."""
@@ -126,57 +152,140 @@ class Nvml:
         """
         count = self._count()
         calls = self.calls()
-        gpus, problems = self._read_gpus(calls, count)
-        self._known = {gpu.reading.uuid: replace(gpu.reading, problem="") for gpu in gpus}
-        self._handles = {gpu.reading.uuid: gpu.handle for gpu in gpus if gpu.handle is not None}
+        self._doubts = Doubts(before=frozenset(self._doubts.now))
+        gpus, unknown, problems = self._read_gpus(calls, count)
+        missing = tuple(self._missing(gpus, unknown))
+        pairs = self._read_pairs(calls, gpus)
+        self._remember(gpus, pairs)
         return MachineReading(
             driver=_driver(calls),
             cpu=self._sysfs.cpu_model(),
             gpus=tuple(gpu.reading for gpu in gpus),
-            pairs=_read_pairs(calls, gpus),
-            problems=tuple(problems),
+            pairs=pairs,
+            problems=(*problems, *(f"{gpu.name}: {gpu.problem}" for gpu in missing if gpu.index is None)),
+            missing=missing,
+            is_doubtful=self._doubts.any_excused,
         )
+
+    def _remember(self, gpus: Sequence[_Gpu], pairs: Mapping[tuple[int, int], PairReading]) -> None:
+        at = {gpu.reading.index: gpu.reading.uuid for gpu in gpus}
+        before = self._known
+        whole = [gpu if gpu.links is not None else before.get(gpu.reading.uuid, gpu) for gpu in gpus]
+        self._known = {gpu.reading.uuid: gpu.at(gpu.reading.index, "") for gpu in whole}
+        self._known_pairs = {(at[first], at[second]): pair for (first, second), pair in pairs.items()}
+        self._handles = {gpu.reading.uuid: gpu.handle for gpu in gpus if gpu.handle is not None}
 
     def _count(self) -> int:
         """A library that was shut down under us is initialised again. Raises NvmlUnavailable."""
         try:
             try:
-                return int(self.calls().ask("nvmlDeviceGetCount"))
+                return self._ask_count()
             except CallFailed as error:
                 if error.code != UNINITIALIZED:
                     raise
-                self._calls = None
-                return int(self.calls().ask("nvmlDeviceGetCount"))
+                self._forget(self.calls())
+                return self._ask_count()
         except CallFailed as error:
             raise NvmlUnavailable(
                 _GONE_PROBLEMS.get(error.code, f"the NVIDIA driver does not count its GPUs: {error.problem}"),
                 needs_restart=error.code in _GONE_PROBLEMS,
             ) from error
 
-    def _read_gpus(self, calls: NvmlCalls, count: int) -> tuple[list[_Gpu], list[str]]:
-        found = [_find(calls, index) for index in range(count)]
-        addresses = frozenset(address_key(one.bus_id) for one in found if one.bus_id)
-        cpus_of_node = self._sysfs.cpus_of_node()
-        missing = [gpu for uuid, gpu in self._known.items() if uuid not in {one.uuid for one in found}]
+    def _ask_count(self) -> int:
+        """Raises CallFailed or NvmlUnavailable."""
+        calls = self.calls()
+        # Without a count there is no news of any GPU that would have to wait.
+        asked = calls.lanes.ask("count", {_WHOLE: partial(calls.ask, "nvmlDeviceGetCount")}, HANG_SECONDS)
+        count = asked[_WHOLE]
+        if isinstance(count, Hangs):
+            raise NvmlUnavailable(f"{count}; dmesg may say why")
+        return int(count)
+
+    def _read_gpus(
+        self, calls: NvmlCalls, count: int
+    ) -> tuple[list[_Gpu], list[tuple[_Found, CallFailed | Hangs]], list[str]]:
+        """The GPUs, those of which nothing is known with the reason, and sentences for people."""
+        places = calls.lanes.ask("identity", {index: partial(_find, calls, index) for index in range(count)})
+        found = [_Found(index, failure=place) if isinstance(place, Hangs) else place for index, place in places.items()]
+        readings = self._read_found(calls, [one for one in found if one.failure is None])
+        gone = [gpu for uuid, gpu in self._known.items() if uuid not in {one.uuid for one in found}]
         gpus: list[_Gpu] = []
+        unknown: list[tuple[_Found, CallFailed | Hangs]] = []
         problems: list[str] = []
         for one in found:
-            if one.problem:
-                problems.append(f"GPU {one.index}: {one.problem}")
-                known = _recognised(one, missing)
-                if known is not None:
-                    missing.remove(known)
-                    gpus.append(_Gpu(replace(known, index=one.index, problem=one.problem)))
+            read = one.failure or readings[one.uuid]
+            known = self._known.get(one.uuid) or _recognised(one, gone)
+            if isinstance(read, _Gpu):
+                problems += [f"GPU {one.index}: {each}" for each in (read.reading.problem, *read.problems) if each]
+                gpus.append(self._believed(read, known))
                 continue
-            gpu = self._read_gpu(calls, one, addresses, cpus_of_node)
-            problems += [f"GPU {one.index}: {problem}" for problem in (gpu.reading.problem, *gpu.problems) if problem]
-            gpus.append(gpu)
-        return gpus, problems
+            problem = read.problem if isinstance(read, CallFailed) else str(read)
+            problems.append(f"GPU {one.index}: {problem}")
+            excused = self._doubts.excuse(one.index if known is None else known.reading.uuid, read)
+            if known is None:
+                unknown.append((one, read))
+                continue
+            if known in gone:
+                gone.remove(known)
+            gpus.append(known.at(one.index, "" if excused else problem))
+        return gpus, unknown, problems
+
+    def _read_found(self, calls: NvmlCalls, found: Sequence[_Found]) -> Mapping[DeviceUUID, _Gpu | Hangs]:
+        addresses = frozenset(address_key(one.bus_id) for one in found if one.bus_id)
+        cpus_of_node = self._sysfs.cpus_of_node()
+        return calls.lanes.ask(
+            "reading",
+            {one.uuid: partial(self._read_gpu, calls.noting(), one, addresses, cpus_of_node) for one in found},
+        )
+
+    def _believed(self, read: _Gpu, known: _Gpu | None) -> _Gpu:
+        """What was known in place of a reading with failures, the first time; what it says for certain counts."""
+        failure = read.failure
+        if failure is None or not self._doubts.excuse(read.reading.uuid, failure) or known is None:
+            return read
+        return known.at(read.reading.index, read.reading.problem)
+
+    def _missing(
+        self, gpus: Sequence[_Gpu], unknown: Sequence[tuple[_Found, CallFailed | Hangs]]
+    ) -> Iterator[MissingGpu]:
+        """GPUs that are there, by the driver's count or by the PCI bus, and of which nothing else is known."""
+        unclaimed = sorted(self._sysfs.gpus().difference(kernel_address(gpu.reading.bus_id) for gpu in gpus))
+        # A GPU without an address has one of these, whichever.
+        del unclaimed[: sum(not gpu.reading.bus_id for gpu in gpus)]
+        for one, failure in sorted(unknown, key=lambda item: not item[0].bus_id):
+            address = kernel_address(one.bus_id) or (unclaimed[0] if len(unclaimed) == 1 else "")
+            if unclaimed:
+                unclaimed.remove(address if address in unclaimed else unclaimed[0])
+            problem = failure.problem if isinstance(failure, CallFailed) else str(failure)
+            yield MissingGpu(name=f"GPU {one.index}{address and f' at {address}'}", problem=problem, index=one.index)
+        for address in unclaimed:
+            yield MissingGpu(name=f"GPU at {address}", problem=_UNDRIVEN)
+
+    def _read_pairs(self, calls: NvmlCalls, gpus: Sequence[_Gpu]) -> dict[tuple[int, int], PairReading]:
+        """Pairs of a GPU that cannot be asked are left out: what was known of its links no longer holds.
+
+        So are those of a GPU that goes meanwhile; the call does not say which of the two it was, the next reading does.
+        """
+        linked = [gpu for gpu in gpus if gpu.links is not None]
+        read = calls.lanes.ask("links", {_PAIRS: partial(_read_pairs, calls, linked)})[_PAIRS]
+        if isinstance(read, Hangs):
+            self._doubts.excuse(_PAIRS, read)
+        pairs: dict[tuple[int, int], PairReading] = {}
+        for first, second in combinations(linked, 2):
+            name, place = (first.reading.uuid, second.reading.uuid), (first.reading.index, second.reading.index)
+            known = self._known_pairs.get(name)
+            pair, failure = (known, None) if isinstance(read, Hangs) else read.get(name, (None, None))
+            if failure is not None and self._doubts.excuse(name, failure):
+                pair = known or pair
+            if pair is not None:
+                pairs[place] = pair
+        return pairs
 
     def _read_gpu(
         self, calls: NvmlCalls, found: _Found, addresses: frozenset[str], cpus_of_node: dict[int, frozenset[int]]
     ) -> _Gpu:
-        known = self._known.get(found.uuid)
+        before = self._known.get(found.uuid)
+        known = before.reading if before is not None else None
         bus_id = found.bus_id or (known.bus_id if known else "")
         gpu = GpuReading(index=found.index, uuid=found.uuid, name=found.name, bus_id=bus_id)
         try:
@@ -196,6 +305,7 @@ class Nvml:
             found.handle,
             links,
             problems,
+            next(iter(calls.failures), None),
         )
 
     def _with_places(
@@ -222,15 +332,15 @@ def _find(calls: NvmlCalls, index: int) -> _Found:
         uuid = DeviceUUID(as_text(calls.ask("nvmlDeviceGetUUID", handle)))
         return _Found(index, handle, bus_id, uuid, as_text(calls.ask("nvmlDeviceGetName", handle)))
     except CallFailed as error:
-        return _Found(index, handle, bus_id, problem=error.problem)
+        return _Found(index, handle, bus_id, failure=error)
 
 
-def _recognised(lost: _Found, missing: Sequence[GpuReading]) -> GpuReading | None:
-    """The known GPU that no longer says who it is: by its address, else by its place, else as the only one missing."""
+def _recognised(lost: _Found, gone: Sequence[_Gpu]) -> _Gpu | None:
+    """The known GPU that no longer says who it is: by its address, else by its place, else as the only one gone."""
     if lost.bus_id:
-        return next((gpu for gpu in missing if gpu.bus_id == lost.bus_id), None)
-    in_place = next((gpu for gpu in missing if gpu.index == lost.index), None)
-    return missing[0] if in_place is None and len(missing) == 1 else in_place
+        return next((gpu for gpu in gone if gpu.reading.bus_id == lost.bus_id), None)
+    in_place = next((gpu for gpu in gone if gpu.reading.index == lost.index), None)
+    return gone[0] if in_place is None and len(gone) == 1 else in_place
 
 
 def _with_mig(
@@ -286,17 +396,16 @@ def _driver(calls: NvmlCalls) -> str:
         return ""
 
 
-def _read_pairs(calls: NvmlCalls, gpus: list[_Gpu]) -> dict[tuple[int, int], PairReading]:
-    """Pairs of a GPU that cannot be asked are left out: what was known of its links no longer holds.
-
-    So are those of a GPU that goes meanwhile; the call does not say which of the two it was, the next reading does.
-    """
-    pairs: dict[tuple[int, int], PairReading] = {}
+def _read_pairs(calls: NvmlCalls, gpus: Sequence[_Gpu]) -> dict[_Pair, tuple[PairReading | None, CallFailed | None]]:
+    """What each pair answers, and the first call that may have failed by chance."""
+    pairs: dict[_Pair, tuple[PairReading | None, CallFailed | None]] = {}
     for first, second in combinations(gpus, 2):
-        if first.links is not None and second.links is not None:
-            with suppress(GpuGone):
-                pair = _read_pair(calls, first, first.links, second, second.links)
-                pairs[first.reading.index, second.reading.index] = pair
+        if first.handle is None or second.handle is None or first.links is None or second.links is None:
+            continue
+        noting = calls.noting()
+        with suppress(GpuGone):
+            pair = _read_pair(noting, first, first.links, second, second.links)
+            pairs[first.reading.uuid, second.reading.uuid] = pair, next(iter(noting.failures), None)
     return pairs
 
 

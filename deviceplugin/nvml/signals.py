@@ -2,15 +2,16 @@
 
 import ctypes
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from deviceplugin.health.step import GpuLost, Polled, Signals
-from deviceplugin.nvml.calls import FUNCTION_NOT_FOUND, NOT_SUPPORTED, CallFailed, GpuGone, NvmlCalls
+from deviceplugin.nvml.calls import ARGUMENT_VERSION_MISMATCH, FUNCTION_NOT_FOUND, CallFailed, GpuGone, NvmlCalls
+from deviceplugin.nvml.lanes import Hangs
 from proto.devices import DeviceUUID
 
 RECOVERY_ACTION_FIELD = 230
 
-_ARGUMENT_VERSION_MISMATCH = 25
 _UNCORRECTED, _VOLATILE = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _FABRIC_COMPLETED = 3
 _FABRIC_UNHEALTHY = 2  # NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY
@@ -26,22 +27,25 @@ class NvmlHealth:
         self._absent: set[tuple[DeviceUUID, str]] = set()
 
     def poll(self, calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[Polled | GpuLost, ...]:
-        """One answer for each GPU; they fail one by one."""
+        """An answer for each GPU, except for one that has been silent for too short a time to say anything."""
         if calls is not self._calls:
             self._calls, self._absent = calls, set()
-        return tuple(self._poll(calls, uuid) for uuid in gpus)
+        answers = calls.lanes.ask("health", {uuid: partial(self._poll, calls, uuid) for uuid in gpus})
+        told = ((_silent(uuid, answer) if isinstance(answer, Hangs) else answer) for uuid, answer in answers.items())
+        return tuple(answer for answer in told if answer is not None)
 
     @staticmethod
     def missing(calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[GpuLost, ...]:
-        """Those that have fallen off the bus, told by two cheap calls each."""
-        return tuple(lost for uuid in gpus if (lost := _missing(calls, uuid)) is not None)
+        """Those that have fallen off the bus for certain, told by two cheap calls each."""
+        answers = calls.lanes.ask("presence", {uuid: partial(_missing, calls, uuid) for uuid in gpus})
+        return tuple(lost for lost in answers.values() if isinstance(lost, GpuLost) and lost.certain)
 
     def _poll(self, calls: NvmlCalls, uuid: DeviceUUID) -> Polled | GpuLost:
         try:
             handle = calls.ask("nvmlDeviceGetHandleByUUID", uuid)
             return Polled(gpu=uuid, signals=self._signals(calls, uuid, handle))
         except CallFailed as error:
-            return GpuLost(gpu=uuid, problem=error.problem)
+            return _lost(uuid, error)
 
     def _signals(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> Signals:
         """Raises GpuGone."""
@@ -56,7 +60,7 @@ class NvmlHealth:
             except GpuGone:
                 raise
             except CallFailed as error:
-                if error.code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
+                if error.is_absent:
                     self._absent.add((uuid, signal))
                 else:
                     unread.append(f"{signal}: {error.problem}")
@@ -76,7 +80,7 @@ class NvmlHealth:
             pages_pending=bool(pages),
             uncorrected=uncorrected,
             # State 0: no fabric to register with; the status has no meaning before completion.
-            fabric_broken=state != 0 and (state, status) != (_FABRIC_COMPLETED, 0),
+            fabric_broken=state != 0 and (state, status) != (_FABRIC_COMPLETED, 0) and not _is_divided(calls, handle),
             fabric_unhealthy=state == _FABRIC_COMPLETED and summary == _FABRIC_UNHEALTHY,
             unread="; ".join(unread),
         )
@@ -86,8 +90,21 @@ def _missing(calls: NvmlCalls, uuid: DeviceUUID) -> GpuLost | None:
     try:
         calls.field(calls.ask("nvmlDeviceGetHandleByUUID", uuid), RECOVERY_ACTION_FIELD)
     except CallFailed as error:
-        return GpuLost(gpu=uuid, problem=error.problem)
+        return _lost(uuid, error)
     return None
+
+
+def _lost(uuid: DeviceUUID, error: CallFailed) -> GpuLost:
+    return GpuLost(gpu=uuid, problem=error.problem, certain=not error.is_passing)
+
+
+def _silent(uuid: DeviceUUID, hangs: Hangs) -> GpuLost | None:
+    return GpuLost(gpu=uuid, problem=str(hangs)) if hangs.is_lasting else None
+
+
+def _is_divided(calls: NvmlCalls, handle: object) -> bool:
+    """With MIG on a GPU uses no NVLink (NVIDIA's MIG user guide), so no fabric either."""
+    return bool(calls.ask_or([0, 0], "nvmlDeviceGetMigMode", handle)[0])
 
 
 def _fabric(calls: NvmlCalls, handle: object) -> tuple[int, int, int]:
@@ -95,7 +112,7 @@ def _fabric(calls: NvmlCalls, handle: object) -> tuple[int, int, int]:
     try:
         info = _fabric_info(calls, handle, "c_nvmlGpuFabricInfo_v3_t")
     except CallFailed as error:
-        if error.code != _ARGUMENT_VERSION_MISMATCH:
+        if error.code != ARGUMENT_VERSION_MISMATCH:
             raise
         info = _fabric_info(calls, handle, "c_nvmlGpuFabricInfo_v2_t")
     return info.state, info.status, getattr(info, "healthSummary", 0)

@@ -25,6 +25,21 @@ class Sysfs:
         """NVSwitches are PCI class 0x0680, a bridge to something else."""
         return self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class").startswith("0x0680")
 
+    def gpus(self) -> frozenset[str]:
+        """Kernel addresses of the PCI devices that are NVIDIA GPUs of this host: what NVML should show.
+
+        Not those that another driver has (vfio-pci for a virtual machine, nouveau for a display) and not the virtual
+        functions of a GPU. Classes by the PCI ID repository: 0300 VGA controller, 0302 3D controller.
+        """
+        return frozenset(
+            folder.name
+            for folder in (self._root / "bus/pci/devices").glob("*")
+            if self._read(f"bus/pci/devices/{folder.name}/vendor") == "0x10de"
+            and self._read(f"bus/pci/devices/{folder.name}/class").startswith(("0x0300", "0x0302"))
+            and not (folder / "physfn").exists()
+            and _driver(folder) in ("", "nvidia")
+        )
+
     def cpus_of_node(self) -> dict[int, frozenset[int]]:
         """CPUs of each NUMA node; empty for nodes that are memory only."""
         nodes: dict[int, frozenset[int]] = {}
@@ -54,6 +69,14 @@ class Sysfs:
             return (self._root / path).read_text(errors="replace").strip()
         except OSError:
             return ""
+
+
+def _driver(folder: Path) -> str:
+    """Of a PCI device; empty for one that no driver has taken."""
+    try:
+        return (folder / "driver").readlink().name
+    except OSError:
+        return ""
 
 
 def kernel_address(bus_id: str) -> str:

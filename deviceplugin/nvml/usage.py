@@ -5,9 +5,11 @@ HAMi's metrics mean it. Calls block and belong to the thread that owns NVML; eac
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls
+from deviceplugin.nvml.lanes import Hangs
 from deviceplugin.usage.accounts import GpuProcess, GpuSample
 from proto.devices import DeviceUUID
 
@@ -30,8 +32,10 @@ class UsageReader:
         self._read_until_us: dict[DeviceUUID, int] = {}
 
     def read(self, calls: NvmlCalls, handles: Mapping[DeviceUUID, object]) -> tuple[GpuSample, ...]:
-        """One sample a GPU; a GPU that is gone has an empty one."""
-        return tuple(self._sample(calls, uuid, handle) for uuid, handle in handles.items())
+        """One sample a GPU; a GPU that is gone or does not answer has an empty one."""
+        functions = {uuid: partial(self._sample, calls, uuid, handle) for uuid, handle in handles.items()}
+        samples = calls.lanes.ask("usage", functions)
+        return tuple(GpuSample(uuid=uuid) if isinstance(one, Hangs) else one for uuid, one in samples.items())
 
     def _sample(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> GpuSample:
         try:

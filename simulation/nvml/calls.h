@@ -14,6 +14,9 @@ int enter(const char *call, const void *handle, int *index);
 int enter_system(const char *call);
 nvmlReturn_t leave(int code);
 
+/* For a call that finds its GPU itself, between entering and using what it found: the machine may be another after it. */
+void hang(const char *call, int gpu);
+
 /* A handle points into an array, so it outlives a re-read of the file. */
 void *handle_of(int index);
 int index_of(const void *handle);

@@ -23,7 +23,7 @@ static const Fault *fault_of(int kind, int gpu, const char *call, long long link
         if (f->at > now || !concerns(f, gpu)) continue;
         if (f->kind == FAULT_CLEAR) holds = NULL;
         if (f->kind != kind) continue;
-        if (kind == FAULT_CALL && strcmp(f->call, "*") != 0 && !names_call(f->call, call)) continue;
+        if ((kind == FAULT_CALL || kind == FAULT_HANG) && strcmp(f->call, "*") != 0 && !names_call(f->call, call)) continue;
         if (kind == FAULT_LINK && f->first != link) continue;
         holds = f;
     }
@@ -37,6 +37,11 @@ int refused(const char *call, int gpu) {
     for (int i = 0; i < machine->refusal_count; i++)
         if (names_call(machine->refusals[i].call, call)) return machine->refusals[i].code;
     return SUCCESS;
+}
+
+const Fault *hang_now(const char *call, int gpu) {
+    const Fault *fault = fault_of(FAULT_HANG, gpu, call, 0);
+    return fault && (gpu != EVERY_GPU || strcmp(fault->call, "*") != 0) ? fault : NULL;
 }
 
 int init_problem(void) {

@@ -70,11 +70,24 @@ int index_of(const void *handle) {
     return h >= handles && h < handles + (machine ? machine->gpu_count : 0) ? (int)(h - handles) : -1;
 }
 
+/* Keeps a call for as long as its fault says or stands, without the lock: calls on other GPUs go on. */
+void hang(const char *call, int gpu) {
+    const struct timespec pause = {0, 20000000};
+    const Fault *fault;
+    for (long long waited_ms = 0; (fault = hang_now(call, gpu)) && waited_ms < fault->first; waited_ms += 20) {
+        pthread_mutex_unlock(&lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&lock);
+        refresh();
+    }
+}
+
 int enter(const char *call, const void *handle, int *index) {
     pthread_mutex_lock(&lock);
     if (init_count == 0) return UNINITIALIZED;
     refresh();
     *index = index_of(handle);
+    if (*index >= 0) hang(call, *index);
     return *index < 0 ? INVALID_ARGUMENT : refused(call, *index);
 }
 
@@ -82,6 +95,7 @@ int enter_system(const char *call) {
     pthread_mutex_lock(&lock);
     if (init_count == 0) return UNINITIALIZED;
     refresh();
+    hang(call, EVERY_GPU);
     return refused(call, EVERY_GPU);
 }
 
@@ -162,6 +176,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
 
 static int find(const char *call, int index, void **device) {
     if (index < 0) return NOT_FOUND;
+    hang(call, index);
     int code = refused(call, index);
     if (code == SUCCESS) *device = &handles[index];
     return code;

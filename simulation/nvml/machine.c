@@ -80,7 +80,7 @@ static bool read_fabric(Machine *m, const char *rest) {
 
 static bool read_fault(Machine *m, const char *rest) {
     static const char *const kinds[] = {"call",     "link", "fabric", "event", "clear",      "types",
-                                        "recovery", "rows", "pages",  "ecc",   "event-types"};
+                                        "recovery", "rows", "pages",  "ecc",   "event-types", "hang"};
     const int kind_count = (int)(sizeof kinds / sizeof *kinds);
     char kind[16];
     if (m->fault_count >= MAX_FAULTS) return false;

@@ -58,13 +58,13 @@ typedef struct { int gpu, list; unsigned pid, sm_percent; unsigned long long use
 typedef struct { char call[64]; int code; } Refusal;
 enum {
     FAULT_CALL, FAULT_LINK, FAULT_FABRIC, FAULT_EVENT, FAULT_CLEAR, FAULT_TYPES,
-    FAULT_RECOVERY, FAULT_ROWS, FAULT_PAGES, FAULT_ECC, FAULT_EVENT_TYPES,
+    FAULT_RECOVERY, FAULT_ROWS, FAULT_PAGES, FAULT_ECC, FAULT_EVENT_TYPES, FAULT_HANG,
 };
 typedef struct {
     double at, due; /* seconds since the first load; due is later when the line came later */
     int gpu, kind;
     char call[64]; /* for an event: GPU instance/compute instance */
-    long long first, second; /* code | link, state | state, status | type, data | value | pending, failed */
+    long long first, second; /* code | link, state | state, status | type, data | value | pending, failed | milliseconds */
     bool delivered;
 } Fault;
 typedef struct {
@@ -91,6 +91,7 @@ double now_seconds(void);
 
 int init_problem(void);
 int refused(const char *call, int gpu);
+const Fault *hang_now(const char *call, int gpu);
 bool link_up(int gpu, unsigned link);
 int link_type(int gpu, unsigned link);
 unsigned live_links(int gpu, int remote, const char *bus);

@@ -75,6 +75,16 @@ class CallFails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallHangs:
+    """`call` on one GPU, `*` for every call, answers only after `seconds`, or as soon as the fault is taken back."""
+
+    gpu: int
+    call: str
+    seconds: float = 3600.0
+    at_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
     """One NVLink of a GPU goes down (or up again)."""
 
@@ -169,6 +179,7 @@ class Cleared:
 
 Fault = (
     CallFails
+    | CallHangs
     | LinkState
     | LinkTypesUnknown
     | FabricIs
@@ -327,9 +338,15 @@ def _usage_line(usage: Usage) -> str:
 
 
 def _fault_line(fault: Fault) -> str:
+    return f"fault {fault.at_seconds:.3f} {fault.gpu} {_fault_words(fault)}"
+
+
+def _fault_words(fault: Fault) -> str:  # noqa: PLR0912 - one branch a kind
     match fault:
         case CallFails(call=call, error=error):
             words = f"call {call} {error_number(error)} 0"
+        case CallHangs(call=call, seconds=seconds):
+            words = f"hang {call} {round(1000 * seconds)} 0"
         case LinkState(link=link, up=up):
             words = f"link - {link} {int(up)}"
         case LinkTypesUnknown():
@@ -352,7 +369,7 @@ def _fault_line(fault: Fault) -> str:
             words = "clear - 0 0"
         case _:
             assert_never(fault)
-    return f"fault {fault.at_seconds:.3f} {fault.gpu} {words}"
+    return words
 
 
 def write_sysfs(description: MachineDescription, root: Path) -> None:
@@ -361,6 +378,7 @@ def write_sysfs(description: MachineDescription, root: Path) -> None:
         device = _pci_device(root, gpu.bus)
         (device / "numa_node").write_text(f"{gpu.numa}\n", encoding="utf-8")
         (device / "class").write_text("0x030200\n", encoding="utf-8")
+        (device / "vendor").write_text("0x10de\n", encoding="utf-8")
     switches = description.nvlink.switches if description.nvlink else None
     for switch in switches.list if switches else ():
         if switch.bus:

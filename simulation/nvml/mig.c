@@ -44,6 +44,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
         for (int k = 0; k < gpu->mig_count; k++)
             if (strcmp(gpu->migs[k].uuid, uuid) == 0) found = &mig_handles[i * MAX_MIGS + k];
         if (!found) continue;
+        hang("nvmlDeviceGetHandleByUUID", i);
         code = refused("nvmlDeviceGetHandleByUUID", i);
         if (code == SUCCESS) *device = found;
         return leave(code);

@@ -53,6 +53,8 @@ for state in states:
         "gpus": [dataclasses.asdict(gpu) for gpu in read.gpus],
         "pairs": sorted(read.pairs),
         "problems": read.problems,
+        "doubtful": read.is_doubtful,
+        "missing": [[gpu.name, gpu.problem] for gpu in read.missing],
         "driver": read.driver,
         "links": topology.links,
         "scores": pair_scores(topology),

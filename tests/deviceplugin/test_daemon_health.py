@@ -2,7 +2,17 @@
 
 import pytest
 
-from simulation.nvml.machine_file import Event, Fault, RowsRemapped, UncorrectedErrors, lost_gpu
+from simulation import machines
+from simulation.nvml.machine_file import (
+    CallFails,
+    CallHangs,
+    Event,
+    FabricIs,
+    Fault,
+    RowsRemapped,
+    UncorrectedErrors,
+    lost_gpu,
+)
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.registration import eventually, until
 
@@ -62,3 +72,66 @@ async def test_what_no_event_tells_is_seen_and_each_gpu_has_its_own_reason() -> 
         await until(lambda: len(node.events("GPUUnhealthy")) == len(expected))
         assert node.events("GPUUnhealthy") == expected
         assert (node.events("GPUHealthy"), node.problems()) == ([], [])
+
+
+async def test_a_driver_that_hangs_on_one_gpu_keeps_no_news_of_another() -> None:
+    hanging: list[Fault] = [CallHangs(gpu=1, call="nvmlDeviceGetRemappedRows")]
+    async with daemon("--health-recovery-seconds", "1") as node:
+        await registered_for_events(node)
+        node.machine(*hanging)
+        node.machine(*hanging, lost_gpu(3))
+        await until(lambda: 3 in node.ill())
+        assert 1 not in node.ill()
+        await shows(node, 1, 3)
+        assert any("GPU 1" in event and "has not answered for 10 s" in event for event in node.events("GPUUnhealthy"))
+        node.machine()
+        await shows(node)
+        assert node.problems() == []
+
+
+async def test_a_gpu_that_hangs_from_the_start_is_missing_until_it_answers() -> None:
+    hanging = CallHangs(gpu=2, call="nvmlDeviceGetMemoryInfo")
+    async with daemon(faults=[hanging]) as node:
+        assert [gpu.index for gpu in node.gpus()] == [0, 1, 3]
+        await until(lambda: bool(node.events("GPUMissing")))
+        assert node.events("GPUMissing")[0].endswith(" cannot be used: the driver has not answered for 1 s")
+        series = await node.series()
+        assert series["topogpu_gpus_expected"] == 4
+        assert sum(value == 0 for name, value in series.items() if name.startswith("topogpu_gpu_healthy")) == 1
+        node.machine()
+        await until(lambda: [gpu.index for gpu in node.gpus()] == [0, 1, 2, 3])
+        assert (await node.series())["topogpu_gpus_expected"] == 4
+
+
+async def test_a_gpu_lost_before_the_daemon_starts_is_named_counted_and_told_of() -> None:
+    async with daemon(faults=[lost_gpu(2)]) as node:
+        address = node.description.gpus[2].bus.lower().removeprefix("0000")
+        name = f"GPU 2 at {address}"
+        await until(lambda: node.events("GPUMissing") == [f"{name} cannot be used: GPU is lost"])
+        series = await node.series()
+        assert series["topogpu_gpus_expected"] == 4
+        assert series[f'topogpu_gpu_healthy{{device_index="2",device_uuid="{name}"}}'] == 0
+        assert (await node.get("/readyz"))[1] == f"3 GPUs, 3 of them healthy; {name} cannot be used: GPU is lost\n"
+
+
+async def test_gpus_whose_fabric_is_not_ready_are_not_offered_until_it_is() -> None:
+    machine = machines.load("hgxh100-8x-h100-80g")
+    flags = ("--health-recovery-seconds", "0", "--read-seconds", "1")
+    async with daemon(*flags, description=machine, faults=[FabricIs(state="IN_PROGRESS")], ready=False) as node:
+        await until(lambda: node.ill() == set(range(8)))
+        assert node.capacity()[1] == 0
+        node.machine(FabricIs(state="IN_PROGRESS", gpu=5))
+        await until(lambda: node.ill() == {5})
+    async with daemon(
+        "--disable-health-checks", "fabric", description=machine, faults=[FabricIs(state="IN_PROGRESS")]
+    ) as node:
+        assert node.ill() == set()
+
+
+async def test_a_signal_that_a_driver_calls_an_invalid_argument_keeps_no_gpu_from_returning() -> None:
+    unknown = [CallFails(gpu=gpu, call="field:230", error="INVALID_ARGUMENT") for gpu in range(4)]
+    async with daemon("--health-recovery-seconds", "0", faults=unknown) as node:
+        await registered_for_events(node)
+        node.machine(*unknown, Event(gpu=1, data=94))
+        await shows(node, 1)
+        await shows(node)

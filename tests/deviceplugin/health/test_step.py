@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.health.step import (
     APPLICATION_XIDS,
+    FABRIC_PROBLEM,
     DoubleBitError,
     GpuLost,
     HealthEvent,
@@ -21,6 +22,7 @@ from deviceplugin.health.step import (
     Signals,
     XidSeen,
     awaiting_events,
+    doubted,
     problems,
     recovery_problem,
     step,
@@ -71,6 +73,7 @@ def polled(**signals: object) -> Polled:
         (polled(remap_failed=True), "remapping a faulty memory row failed; the GPU needs replacing"),
         (polled(pages_pending=True), "a retired memory page waits for a GPU reset"),
         (polled(fabric_unhealthy=True), "the NVLink fabric calls it unhealthy"),
+        (polled(fabric_broken=True), FABRIC_PROBLEM),
     ],
     ids=str,
 )
@@ -88,8 +91,8 @@ def test_what_makes_a_gpu_unhealthy(event: HealthEvent, problem: str) -> None:
         GOOD,
         polled(recovery_action=0),
         polled(uncorrected=12),
-        polled(fabric_broken=True),
         polled(unread="memory errors: Unknown Error"),
+        GpuLost(gpu=A, problem="Unknown Error", certain=False),
         Monitored(refused={A: "Not Supported"}),
     ],
     ids=str,
@@ -154,9 +157,20 @@ def test_an_application_error_does_not_delay_the_return() -> None:
     assert problems(after(script)) == {}
 
 
-def test_a_fabric_that_was_broken_before_need_not_be_whole_for_the_return() -> None:
-    broken = polled(fabric_broken=True)
-    assert problems(after([(0, broken), (1, XID_79), (2, broken), (3, REGISTERED), (62, broken)])) == {}
+def test_a_poll_without_an_answer_counts_when_the_next_one_has_none_either() -> None:
+    silent = GpuLost(gpu=A, problem="Unknown Error", certain=False)
+    once = after([(0, silent)])
+    assert (problems(once), doubted(once)) == ({}, True)
+    assert problems(step(once, silent, 1, SETTINGS)) == {A: "it does not answer: Unknown Error"}
+    well = step(once, GOOD, 1, SETTINGS)
+    assert (problems(well), doubted(well)) == ({}, False)
+    assert problems(step(well, silent, 2, SETTINGS)) == {}
+
+
+def test_a_fabric_that_is_to_be_left_out_makes_no_gpu_unhealthy() -> None:
+    settings = read_health_switches("fabric")
+    assert problems(after([(0, polled(fabric_broken=True))], settings)) == {}
+    assert settings == replace(SETTINGS, fabric=False)
 
 
 def test_an_xid_does_not_hide_what_still_stands() -> None:
@@ -220,7 +234,7 @@ def _is_bad(event: HealthEvent) -> bool:
         case XidSeen(xid=xid):
             return SETTINGS.is_fatal(xid)
         case Polled(signals=signals):
-            return bool(signals.recovery_action) or signals.remap_pending
+            return bool(signals.recovery_action) or signals.remap_pending or signals.fabric_broken
         case DoubleBitError() | GpuLost():
             return True
     return False
@@ -295,7 +309,11 @@ def test_the_switches(disabled: str, enabled: str, fatal: set[int], harmless: se
 @pytest.mark.parametrize(
     ("disabled", "enabled", "message"),
     [
-        ("79,eccs", "", "DP_DISABLE_HEALTHCHECKS: 'eccs' is not known; allowed are 'all', 'xids' and XID numbers"),
+        (
+            "79,eccs",
+            "",
+            "DP_DISABLE_HEALTHCHECKS: 'eccs' is not known; allowed are 'all', 'xids', 'fabric' and XID numbers",
+        ),
         ("-1", "", "DP_DISABLE_HEALTHCHECKS: '-1' is not known"),
         ("", "xids", "DP_ENABLE_HEALTHCHECKS: 'xids' is not known; allowed are 'all' and XID numbers such as 79"),
         ("", "99999999999", "DP_ENABLE_HEALTHCHECKS: '99999999999' is not known"),

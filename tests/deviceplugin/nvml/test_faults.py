@@ -135,15 +135,36 @@ def test_one_gpu_off_the_fabric_takes_only_its_own_pairs_to_pcie(tmp_path: Path)
         ("field:147", "switch_evidence", "type"),
     ],
 )
-def test_one_call_that_fails_degrades_one_field(call: str, field: str, degraded: object, tmp_path: Path) -> None:
-    before, after = readings(tmp_path, (HGX, []), (HGX, [CallFails(gpu=4, call=call, error="UNKNOWN")]))
+def test_one_call_that_fails_twice_in_a_row_degrades_one_field(
+    call: str, field: str, degraded: object, tmp_path: Path
+) -> None:
+    failing = (HGX, [CallFails(gpu=4, call=call, error="UNKNOWN")])
+    before, once, twice, again, well = readings(tmp_path, (HGX, []), failing, failing, failing, (HGX, []))
     expected = [{**gpu, field: degraded} if gpu["index"] == 4 else gpu for gpu in before["gpus"]]
-    assert facts(after) == {**facts(before), "gpus": expected}
+    assert facts(once) == {**facts(before), "doubtful": True}
+    assert facts(twice) == facts(again) == {**facts(before), "gpus": expected}
+    assert facts(well) == facts(before)
+
+
+def test_a_failure_that_comes_again_after_a_good_reading_is_a_first_one(tmp_path: Path) -> None:
+    failing = (HGX, [CallFails(gpu=4, call="nvmlDeviceGetMemoryInfo", error="UNKNOWN")])
+    read = readings(tmp_path, (HGX, []), failing, (HGX, []), failing)
+    assert [one["gpus"] == read[0]["gpus"] for one in read] == [True] * 4
+    assert [one["doubtful"] for one in read] == [False, True, False, True]
+
+
+def test_a_pair_whose_path_fails_once_keeps_it(tmp_path: Path) -> None:
+    machine = load("4x-a100-pcie-80g-bridged")
+    failing = (machine, [CallFails(gpu=1, call="nvmlDeviceGetTopologyCommonAncestor", error="UNKNOWN")])
+    before, once, twice = readings(tmp_path, (machine, []), failing, failing)
+    assert (once["links"], once["doubtful"]) == (before["links"], True)
+    assert twice["links"] != before["links"]
 
 
 @pytest.mark.parametrize("call", ["field:230", "nvmlDeviceGetMigMode", "nvmlDeviceGetP2PStatus"])
 def test_calls_with_another_witness_change_nothing(call: str, tmp_path: Path) -> None:
-    before, after = readings(tmp_path, (HGX, []), (HGX, [CallFails(gpu=4, call=call, error="UNKNOWN")]))
+    failing = (HGX, [CallFails(gpu=4, call=call, error="UNKNOWN")])
+    before, _, after = readings(tmp_path, (HGX, []), failing, failing)
     assert facts(after) == facts(before)
 
 

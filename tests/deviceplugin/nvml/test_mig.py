@@ -68,7 +68,7 @@ def test_a_gpu_lost_keeps_its_mig_devices_on_the_list(tmp_path: Path) -> None:
 @pytest.mark.needs_compiler
 def test_a_mode_that_cannot_be_read_now_is_the_one_it_was(tmp_path: Path) -> None:
     unknown = CallFails(gpu=0, call="nvmlDeviceGetMigMode", error="UNKNOWN")
-    before, after = readings(tmp_path, (cut(DEVICES), []), (cut(DEVICES), [unknown]))
+    before, _, after = readings(tmp_path, (cut(DEVICES), []), (cut(DEVICES), [unknown]), (cut(DEVICES), [unknown]))
     assert facts(after) == facts(before)
 
 

@@ -123,14 +123,14 @@ def test_a_gpu_before_ampere_retires_pages(tmp_path: Path) -> None:
 
 def test_gpus_answer_one_by_one(tmp_path: Path) -> None:
     (poll,) = polls(tmp_path, H100, [lost_gpu(1), RecoveryActionIs(gpu=2, action=1)], gpus=(0, 1, 2))
-    assert poll["answers"].pop(1) == {"gpu": gpu_uuid(H100.id, 1, ""), "problem": "GPU is lost"}
+    assert poll["answers"].pop(1) == {"gpu": gpu_uuid(H100.id, 1, ""), "problem": "GPU is lost", "certain": True}
     assert [answer["signals"] for answer in poll["answers"]] == [WELL, {**WELL, "recovery_action": 1}]
 
 
 def test_a_gpu_that_is_no_longer_there_does_not_answer(tmp_path: Path) -> None:
     whole, less = polls(tmp_path, H100, [], [CallFails(gpu=1, call="nvmlDeviceGetHandleByUUID", error="NOT_FOUND")])
     assert whole["answers"][0]["signals"] == WELL
-    assert less["answers"] == [{"gpu": gpu_uuid(H100.id, 1, ""), "problem": "Not Found"}]
+    assert less["answers"] == [{"gpu": gpu_uuid(H100.id, 1, ""), "problem": "Not Found", "certain": True}]
 
 
 def test_a_signal_that_cannot_be_read_is_neither_good_nor_bad(tmp_path: Path) -> None:
