@@ -17,8 +17,8 @@ from deviceplugin.allocation.measured_allocator import MeasuredAllocator
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
-from deviceplugin.announcements import announcements
-from deviceplugin.apiserver import OwnNode
+from deviceplugin.announcements import announcements, untotalled
+from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.kubelet import Allocator, PluginServer
@@ -27,14 +27,16 @@ from deviceplugin.metrics.region_files import RegionSweep
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
 from deviceplugin.reporter import Reporter
-from deviceplugin.reporting import AllocationMode
+from deviceplugin.reporting import AllocationMode, Report, report
 from deviceplugin.settings import AgentSettings, KubeletSettings
-from proto.kubernetes.client import ApiServer
+from deviceplugin.totals import hazardous, node_totals, present_totals, totals_patch, without_totals
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 60.0
+_CLASSES_SECONDS = 600.0
 EVENT_SOURCE = "topogpu-device-plugin"
 
 
@@ -59,17 +61,24 @@ class Agent:
         self._metrics = metrics
         self._kubelet = kubelet
         self._allocation = allocation
+        self._api = api
         self._own = OwnNode(api, settings.node_name, news, heard=metrics.heard)
         self._books = Books(self._own, kubelet.resource_name)
         self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
         self._reporter = Reporter(
-            self._own,
-            gpus,
+            lambda: f"{len(gpus.inventory.devices)} GPUs on node {self._own.name}",
             news,
-            mode=lambda: self._mode,
-            scheduler=settings.hami_scheduler,
+            due=self._report_due,
+            write=self._own.patch_node,
             now=now,
             reported=lambda taken: metrics.reported(_outcome(taken)),
+        )
+        self._totals = Reporter(
+            lambda: f"the totals of node {self._own.name}",
+            news,
+            due=self._totals_due,
+            write=self._own.patch_status,
+            now=now,
         )
         self._mode: AllocationMode | None = None
         read_checkpoint = checkpoint_reader(kubelet.root)
@@ -108,6 +117,8 @@ class Agent:
                     self._own.follow_pods(),
                     self._gpus.run(),
                     self._reporter.run(),
+                    self._totals.run(),
+                    self._warn_without_totals(),
                     self._serve(),
                     self._allocate(),
                     self._announce(),
@@ -132,6 +143,48 @@ class Agent:
             gpu_problem=self._gpus.problem,
             api_problem=self._own.problem,
         )
+
+    def _report_due(self, now: datetime, last: datetime | None) -> Report:
+        """None before there is something to say: a node, its GPUs, and how it allocates."""
+        inventory = self._gpus.inventory
+        if self._own.node is None or self._mode is None or not inventory.devices:
+            return Report()
+        return report(
+            self._own.node,
+            inventory.devices,
+            inventory.scores,
+            self._mode,
+            scheduler=self._settings.hami_scheduler,
+            answered_at=last,
+            now=now,
+        )
+
+    def _totals_due(self, _now: datetime, _last: datetime | None) -> Report:
+        """Without a GPU what the Node says stands, as its registration does."""
+        node, devices, names = self._own.node, self._gpus.inventory.devices, self._settings.total_names
+        if node is None:
+            return Report()
+        if not self._settings.node_totals:
+            left = present_totals(node, names)
+            return Report(body=without_totals(left) if left else None)
+        if not devices or not self._own.pods_known:
+            return Report()
+        return Report(body=totals_patch(node, node_totals(names, devices, self._own.pods.values())))
+
+    async def _warn_without_totals(self) -> None:
+        """Of every DeviceClass because of which pods that name memory or cores are refused here, once."""
+        resource, told, problem = self._kubelet.resource_name, frozenset[str](), ""
+        while not self._settings.node_totals:
+            try:
+                found = hazardous(await device_classes(self._api), resource, self._settings.total_names)
+                for name in sorted(set(found) - told):
+                    self._events.record(self._own.reference(), untotalled(name, resource))
+                told, problem = frozenset(found), ""
+            except (ApiError, ApiUnreachable) as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    log.warning("whether a DeviceClass keeps pods off this node cannot be known: %s", problem)
+            await asyncio.sleep(_CLASSES_SECONDS)
 
     async def _serve(self) -> None:
         """Kubelet hears of a resource once there is a GPU of it."""

@@ -23,3 +23,12 @@ def announcements(before: Inventory, after: Inventory) -> Iterator[Notice]:
     for sentence in after.disagreements:
         if sentence not in before.disagreements:
             yield Notice(reason="AsymmetricGPUP2PLink", message=sentence, distinct=True)
+
+
+def untotalled(device_class: str, resource: str) -> Notice:
+    """Of a DeviceClass that the Node, without totals, cannot bear."""
+    message = (
+        f"DeviceClass {device_class} makes kube-scheduler refuse this node to pods that ask for memory, cores or "
+        f"priority beside {resource}: the Node does not say that it has any. Set node_totals to true"
+    )
+    return Notice(reason="NodeTotalsMissing", message=message, distinct=True)

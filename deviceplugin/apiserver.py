@@ -1,7 +1,7 @@
 """Edge to the API server: this node and the pods bound to it, and what the daemon writes on them."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from deviceplugin.news import News
@@ -9,7 +9,17 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid
 from proto.kubernetes.client import ApiError, ApiServer
-from proto.kubernetes.objects import NODES, PODS, Node, Object, ObjectReference, Pod, Resource
+from proto.kubernetes.objects import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    DeviceClass,
+    Node,
+    Object,
+    ObjectReference,
+    Pod,
+    Resource,
+)
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, Resumed, reflect
 
 log = logging.getLogger(__name__)
@@ -114,6 +124,11 @@ class OwnNode:
         self._take_node(await self._api.patch(NODES, self.name, body))
         self._news.tell()
 
+    async def patch_status(self, body: Mapping[str, object]) -> None:
+        """Of the Node. Raises ApiError or ApiUnreachable."""
+        self._take_node(await self._api.patch(NODES, self.name, body, subresource="status"))
+        self._news.tell()
+
     async def settle(self, pod: Pod, body: Mapping[str, object], *, release: bool) -> None:
         """Patch the pod; then, if asked to or if it is gone, release its lock. Raises ApiError or ApiUnreachable.
 
@@ -169,6 +184,16 @@ class OwnNode:
         if not self._problems:
             log.warning("%s; the last known state stands", problem)
         self._problems[resource.plural] = problem
+
+
+async def device_classes(api: ApiServer) -> Sequence[DeviceClass]:
+    """None where the cluster has no such objects. Raises ApiError or ApiUnreachable."""
+    try:
+        return (await api.list_page(DEVICE_CLASSES, limit=0)).items
+    except ApiError as error:
+        if error.status == _NOT_FOUND:
+            return ()
+        raise
 
 
 def _holds(node: Node, pod: Pod, uids: Collection[str]) -> bool:

@@ -1,7 +1,10 @@
 """The node daemon's settings, as plain values."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from proto.annotations import keys
 
 
 class HamiScheduler(StrEnum):
@@ -63,6 +66,19 @@ class KubeletSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TotalNames:
+    """The resources that pods name beside GPUs, and of which the Node tells how much it has."""
+
+    memory: str = keys.RESOURCE_MEMORY
+    memory_percentage: str = keys.RESOURCE_MEMORY_PERCENTAGE
+    cores: str = keys.RESOURCE_CORES
+    priority: str = keys.RESOURCE_PRIORITY
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.memory, self.memory_percentage, self.cores, self.priority))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """How this node allocates, and how often it looks at its GPUs."""
 
@@ -84,3 +100,6 @@ class AgentSettings:
     retry_seconds: float = 5.0
     """Between two tries while there is no driver or no GPU."""
     hami_scheduler: HamiScheduler = HamiScheduler.NONE
+    node_totals: bool = True
+    """Whether the Node says how much it has of `total_names`; else these are taken off it."""
+    total_names: TotalNames = field(default_factory=TotalNames)

@@ -25,7 +25,7 @@ from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, RequestedAllocation
+from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, RequestedAllocation, TotalNames
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 
@@ -101,6 +101,17 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         cdi_directory=configuration.cdi_directory,
         cri_socket=configuration.cri_socket,
         hami_scheduler=HamiScheduler(configuration.hami_handshake),
+        node_totals=configuration.node_totals,
+        total_names=total_names(configuration),
+    )
+
+
+def total_names(configuration: Configuration) -> TotalNames:
+    return TotalNames(
+        memory=configuration.memory_resource,
+        memory_percentage=configuration.memory_percentage_resource,
+        cores=configuration.cores_resource,
+        priority=configuration.priority_resource,
     )
 
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from deviceplugin.cli.build import allocation_settings, build_nvml, kubelet_settings, node_sharing
+from deviceplugin.cli.build import allocation_settings, build_nvml, kubelet_settings, node_sharing, total_names
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration.effective import Effective
@@ -98,7 +98,7 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
         examine_cluster(configuration.kubeconfig or None, configuration.node_name, timeout_seconds=_API_SECONDS),
     )
     now = datetime.now(UTC)  # noqa: TID251 - the one clock of this command
-    return diagnose(configuration, sharing, seen, cluster, now)
+    return diagnose(configuration, sharing, total_names(configuration), seen, cluster, now=now)
 
 
 async def _examine_node(configuration: Configuration) -> NodeFacts:

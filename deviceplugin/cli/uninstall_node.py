@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import click
 
-from deviceplugin.cli.build import kubelet_settings
+from deviceplugin.cli.build import kubelet_settings, total_names
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
 from deviceplugin.container.hook import LOCK_DIRECTORY
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
-from deviceplugin.removal.cluster import read_node, read_pods, remove_annotations
+from deviceplugin.removal.cluster import read_node, read_pods, remove_annotations, remove_totals
 from deviceplugin.removal.files import find, remove
-from deviceplugin.removal.plan import Folders, Ours, annotations_of_ours, paths_of_ours, refusals
+from deviceplugin.removal.plan import Folders, Ours, annotations_of_ours, paths_of_ours, refusals, totals_of_ours
 from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import Node, Pod
 
@@ -43,9 +43,9 @@ class _Cluster:
 def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str | None) -> None:
     """Remove what the daemon wrote for this node.
 
-    The annotations of the Node, the CDI specs, HAMi-core as install-hook put it there, the folders of its containers,
-    and a plugin's socket that was left behind. What others wrote stays. Run it with the daemon's options, once the
-    daemon is gone. What is gone already is no mistake: a second run finds nothing.
+    The annotations of the Node and the totals in its capacity, the CDI specs, HAMi-core as install-hook put it there,
+    the folders of its containers, and a plugin's socket that was left behind. What others wrote stays. Run it with the
+    daemon's options, once the daemon is gone. What is gone already is no mistake: a second run finds nothing.
 
     Exit status: 0 when nothing of ours is left, 1 when it was refused or something could not be removed.
     """
@@ -68,16 +68,19 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
     paths = paths_of_ours(folders, found, ours)
     in_the_way = [cluster.problem] if cluster.problem else []
     in_the_way += refusals(configuration.node_name, cluster.pods, found, configuration.resource_name)
+    names = total_names(configuration)
     if dry_run:
-        _tell("Would remove", configuration, annotations_of_ours(cluster.node) if cluster.node else (), paths)
+        keys = annotations_of_ours(cluster.node) if cluster.node else ()
+        totals = totals_of_ours(cluster.node, names) if cluster.node else ()
+        _tell("Would remove", configuration, totals, keys, paths)
         return in_the_way
     if in_the_way and not force:
         return [*in_the_way, "Nothing was removed; --force removes what can be reached all the same."]
-    keys, problem = await _take_annotations(configuration)
+    totals, keys, problem = await _take_off(configuration)
     kept = remove(paths, folders.hook)
-    _tell("Removed", configuration, keys, [path for path in paths if path not in kept])
+    _tell("Removed", configuration, totals, keys, [path for path in paths if path not in kept])
     problems = [*([problem] if problem else []), *kept.values()]
-    if not (problems or keys or paths):
+    if not (problems or totals or keys or paths):
         click.echo("Nothing of ours is left.")
     return problems
 
@@ -94,13 +97,20 @@ async def _ask(configuration: Configuration) -> _Cluster:
     return _Cluster(node=node, pods=pods)
 
 
-async def _take_annotations(configuration: Configuration) -> tuple[Sequence[str], str]:
-    """The keys that were removed, and what went wrong."""
+async def _take_off(configuration: Configuration) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """The totals and the annotations that were removed, and what went wrong.
+
+    Totals first: that they are ours is seen by the annotations.
+    """
+    name = configuration.node_name
+    totals: tuple[str, ...] = ()
     try:
         async with _api_server(configuration) as api:
-            return await remove_annotations(api, configuration.node_name), ""
+            totals = await remove_totals(api, name, total_names(configuration))
+            return totals, await remove_annotations(api, name), ""
     except _NO_ANSWER as error:
-        return (), f"The annotations of node {configuration.node_name} are still there: {str(error).rstrip('.')}."
+        left = "annotations" if totals else "totals and annotations"
+        return totals, (), f"The {left} of node {name} are still there: {str(error).rstrip('.')}."
 
 
 @asynccontextmanager
@@ -114,7 +124,11 @@ async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
         await api.close()
 
 
-def _tell(done: str, configuration: Configuration, keys: Sequence[str], paths: Sequence[str]) -> None:
+def _tell(
+    done: str, configuration: Configuration, totals: Sequence[str], keys: Sequence[str], paths: Sequence[str]
+) -> None:
+    for resource in totals:
+        click.echo(f"{done} {resource} from the capacity of node {configuration.node_name}.")
     for key in keys:
         click.echo(f"{done} annotation {key} of node {configuration.node_name}.")
     for path in paths:

@@ -19,8 +19,7 @@ _UNUSED: Final[Mapping[str, frozenset[str]]] = {
             resources sharing version
         """,
         "nvidia": """
-            resourceMemoryName resourceMemoryPercentageName resourceCoreName overwriteEnv
-            defaultMemory defaultCores defaultGPUNum memoryFactor gpuCorePolicy runtimeClassName
+            overwriteEnv defaultMemory defaultCores defaultGPUNum memoryFactor gpuCorePolicy runtimeClassName
             migProfileAllowlist knownMigGeometries
         """,
         "flags": """

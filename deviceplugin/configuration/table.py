@@ -126,6 +126,30 @@ class Configuration:
         "The resource by which a container says whether its GPU tasks yield to others.",
         device_config="nvidia.resourcePriorityName",
     )
+    memory_resource: str = _setting(
+        "nvidia.com/gpumem",
+        _RESOURCE,
+        "The resource by which a container says how much of a GPU's memory it wants.",
+        device_config="nvidia.resourceMemoryName",
+    )
+    memory_percentage_resource: str = _setting(
+        "nvidia.com/gpumem-percentage",
+        _RESOURCE,
+        "The same as a percentage.",
+        device_config="nvidia.resourceMemoryPercentageName",
+    )
+    cores_resource: str = _setting(
+        "nvidia.com/gpucores",
+        _RESOURCE,
+        "The resource by which a container says how much of a GPU's cores it wants.",
+        device_config="nvidia.resourceCoreName",
+    )
+    node_totals: bool = _setting(
+        True,
+        Switch(),
+        "The Node's capacity says how much it has of the resources for memory, cores and priority. Off: they are taken "
+        "off the Node, and any DeviceClass for the resource pods ask for keeps kube-scheduler from placing these pods.",
+    )
     device_split_count: int = _setting(
         10,
         Whole(minimum=1, maximum=1000),

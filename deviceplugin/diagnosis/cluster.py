@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from deviceplugin.diagnosis.annotations import LockHolder
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped
-from proto.kubernetes.objects import Node, Pod
+from proto.kubernetes.objects import DeviceClass, Node, Pod
 
 API_SERVER = "API server"
 NODE = "Node"
@@ -28,6 +28,7 @@ class Right:
 
 DAEMON_RIGHTS = (
     *(Right(verb, "nodes") for verb in ("get", "list", "watch", "patch")),
+    Right("patch", "nodes/status"),
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "patch")),
     Right("create", "events", "default"),  # where events about Nodes lie
 )
@@ -54,6 +55,8 @@ class ClusterFacts:
     pods: tuple[Pod, ...] = ()
     """Those bound to the node."""
     rights: Mapping[Right, bool] = field(default_factory=dict)
+    classes: tuple[DeviceClass, ...] | None = ()
+    """None where they may not be read."""
     holder: LockHolder = field(default_factory=LockHolder)
     """Who the node lock names."""
 

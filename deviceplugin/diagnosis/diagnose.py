@@ -38,12 +38,14 @@ from deviceplugin.diagnosis.kubelet import (
     judge_owner,
     judge_pod_resources,
 )
+from deviceplugin.diagnosis.totals import TOTALS, judge_totals, judge_without_totals
 from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import HamiScheduler, RequestedAllocation
+from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames
+from deviceplugin.totals import node_totals
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.kubernetes.objects import Node, NodeInfo
 
@@ -74,8 +76,15 @@ class NodeFacts:
 
 
 def diagnose(
-    configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts, now: datetime
+    configuration: Configuration,
+    sharing: NodeSharing,
+    totals: TotalNames,
+    seen: NodeFacts,
+    cluster: ClusterFacts,
+    *,
+    now: datetime,
 ) -> tuple[Finding, ...]:
+    """`totals` are the names of the resources that the Node tells how much it has of."""
     return (
         judge_driver(seen.driver),
         *_gpus(configuration, sharing, seen),
@@ -83,6 +92,7 @@ def diagnose(
         *_containers(configuration, seen, cluster.node),
         *_cluster(configuration, cluster),
         *_annotations(configuration, sharing, seen, cluster, now),
+        _totals(configuration, sharing, totals, seen, cluster),
         _allocation(configuration, seen, cluster.node),
         judge_metrics_port(configuration.metrics_bind_address, seen.metrics),
     )
@@ -117,6 +127,21 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     yield judge_hook(seen.hook, configuration.device_split_count)
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
+
+
+def _totals(
+    configuration: Configuration, sharing: NodeSharing, names: TotalNames, seen: NodeFacts, cluster: ClusterFacts
+) -> Finding:
+    resource = configuration.resource_name
+    if cluster.node is None:
+        return skipped(TOTALS, _NO_NODE)
+    if not configuration.node_totals:
+        return judge_without_totals(cluster.node, names, resource, cluster.classes)
+    devices = resources(seen.machine, sharing, resource)[resource] if seen.machine else ()
+    if not devices:
+        return skipped(TOTALS, _NO_GPUS)
+    totals = node_totals(names, devices, cluster.pods)
+    return judge_totals(cluster.node, totals, daemon_serves=seen.plugin.state is SocketState.CONNECTS)
 
 
 def _mode(node: Node | None) -> AllocationMode:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from deviceplugin.apiserver import device_classes
 from deviceplugin.diagnosis.annotations import LockHolder
 from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, ClusterFacts, Refusal, Right
 from proto.annotations.errors import AnnotationError
@@ -14,6 +15,7 @@ from proto.kubernetes.objects import (
     PODS,
     SELF_SUBJECT_ACCESS_REVIEWS,
     AccessReviewSpec,
+    DeviceClass,
     Node,
     Pod,
     ResourceAttributes,
@@ -37,10 +39,18 @@ async def examine_cluster(kubeconfig: str | None, node_name: str, *, timeout_sec
         slow = f"The kubeconfig's credentials were not there within {timeout_seconds:g} s."
         return ClusterFacts(refusal=Refusal(sentence=slow, configured=False))
     try:
-        node, pods, rights = await asyncio.gather(_node(api, node_name), _pods(api, node_name), _rights(api))
+        node, pods, rights, classes = await asyncio.gather(
+            _node(api, node_name), _pods(api, node_name), _rights(api), _classes(api)
+        )
         known, refusal = (None, node) if isinstance(node, Refusal) else (node, None)
         return ClusterFacts(
-            url=api.url, refusal=refusal, node=known, pods=pods, rights=rights, holder=await _holder(api, known)
+            url=api.url,
+            refusal=refusal,
+            node=known,
+            pods=pods,
+            rights=rights,
+            classes=classes,
+            holder=await _holder(api, known),
         )
     finally:
         await api.close()
@@ -69,13 +79,23 @@ async def _pods(api: ApiServer, node_name: str) -> tuple[Pod, ...]:
         return ()
 
 
+async def _classes(api: ApiServer) -> tuple[DeviceClass, ...] | None:
+    try:
+        return tuple(await device_classes(api))
+    except (ApiError, ApiUnreachable):
+        return None
+
+
 async def _rights(api: ApiServer) -> Mapping[Right, bool]:
     answers = await asyncio.gather(*(_may(api, right) for right in DAEMON_RIGHTS))
     return {right: may for right, may in zip(DAEMON_RIGHTS, answers, strict=True) if may is not None}
 
 
 async def _may(api: ApiServer, right: Right) -> bool | None:
-    attributes = ResourceAttributes(verb=right.verb, resource=right.resource, namespace=right.namespace)
+    resource, _, subresource = right.resource.partition("/")
+    attributes = ResourceAttributes(
+        verb=right.verb, resource=resource, subresource=subresource, namespace=right.namespace
+    )
     question = SelfSubjectAccessReview(spec=AccessReviewSpec(resource_attributes=attributes))
     try:
         return (await api.create(SELF_SUBJECT_ACCESS_REVIEWS, question)).status.allowed

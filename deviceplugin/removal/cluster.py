@@ -1,8 +1,10 @@
-"""Edge to the API server: the Node and the pods bound to it, and taking our annotations off the Node."""
+"""Edge to the API server: the Node and the pods bound to it, and taking off the Node what we wrote on it."""
 
 from collections.abc import Sequence
 
-from deviceplugin.removal.plan import annotations_of_ours
+from deviceplugin.removal.plan import annotations_of_ours, totals_of_ours
+from deviceplugin.settings import TotalNames
+from deviceplugin.totals import without_totals
 from proto.kubernetes.client import ApiError, ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
 
@@ -24,6 +26,15 @@ async def read_node(api: ApiServer, name: str) -> Node | None:
 async def read_pods(api: ApiServer, node_name: str) -> Sequence[Pod]:
     """Those bound to the node. Raises ApiError or ApiUnreachable."""
     return (await api.list_page(PODS, field_selector=f"spec.nodeName={node_name}", limit=0)).items
+
+
+async def remove_totals(api: ApiServer, name: str, names: TotalNames) -> tuple[str, ...]:
+    """The resources that were removed. Raises ApiError or ApiUnreachable."""
+    node = await read_node(api, name)
+    resources = () if node is None else totals_of_ours(node, names)
+    if resources:
+        await api.patch(NODES, name, without_totals(resources), subresource="status")
+    return resources
 
 
 async def remove_annotations(api: ApiServer, name: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from deviceplugin.allocation.slots import TRIAL_FILE, slot_of_file
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hook_names import CONTAINERS, installed_names
 from deviceplugin.machine.discovery import MIG_RESOURCE_PREFIX
+from deviceplugin.settings import TotalNames
+from deviceplugin.totals import present_totals
 from proto.annotations.keys import (
     NODE_ALLOCATION,
     NODE_HANDSHAKE,
@@ -92,6 +94,11 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
     if decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, "")):
         keys.append(NODE_LOCK)
     return tuple(key for key in (*keys, NODE_LOCK_UID) if key in annotations)
+
+
+def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
+    """The resources to take out of the Node's capacity: those of ours where our own annotation stands beside them."""
+    return present_totals(node, names) if NODE_ALLOCATION in node.metadata.annotations else ()
 
 
 def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 Names follow the API in snake case; unknown fields are ignored on reading, so these structs are never written back
 whole: writes are patches, Bindings and Events. Timestamps stay the RFC 3339 text of the wire.
 Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1,
-admissionregistration.k8s.io/v1.
+admissionregistration.k8s.io/v1, resource.k8s.io/v1.
 """
 
 from typing import Any, Generic, TypeVar
@@ -168,6 +168,16 @@ class MutatingWebhookConfiguration(Object):
     """As JSON, because a patch of one writes the whole list."""
 
 
+class DeviceClassSpec(Object):
+    extended_resource_name: str | None = None
+    """Pods that ask for this resource may be served by devices of the class."""
+
+
+class DeviceClass(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: DeviceClassSpec = msgspec.field(default_factory=DeviceClassSpec)
+
+
 class ObjectReference(Object):
     api_version: str = ""
     kind: str = ""
@@ -216,6 +226,7 @@ class ResourceAttributes(Object):
 
     verb: str = ""
     resource: str = ""
+    subresource: str = ""
     group: str = ""
     namespace: str = ""
 
@@ -272,6 +283,7 @@ SECRETS = Resource("v1", "secrets", True, Secret)
 MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False, MutatingWebhookConfiguration
 )
+DEVICE_CLASSES = Resource("resource.k8s.io/v1", "deviceclasses", False, DeviceClass)
 SELF_SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", False, SelfSubjectAccessReview
 )

@@ -108,6 +108,7 @@ PRIORITY_CLASS = Kind(
     namespaced=False,
     short_names=("pc",),
 )
+DEVICE_CLASS = Kind(kind="DeviceClass", plural="deviceclasses", group="resource.k8s.io", namespaced=False)
 KINDS: tuple[Kind, ...] = (
     POD,
     NODE,
@@ -120,6 +121,7 @@ KINDS: tuple[Kind, ...] = (
     LEASE,
     WEBHOOK,
     PRIORITY_CLASS,
+    DEVICE_CLASS,
 )
 BY_PLURAL: Mapping[str, Kind] = {kind.plural: kind for kind in KINDS}
 BY_NAME: Mapping[str, Kind] = {kind.kind: kind for kind in KINDS}

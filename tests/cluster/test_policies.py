@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
@@ -232,6 +233,43 @@ async def test_a_daemon_writes_its_own_node_and_there_only_what_it_has_to_say(si
     ):
         answer = told(await site.daemon.send("PATCH", own, change, MERGE_PATCH))
         assert refused_by("device-plugin-nodes", answer) == "a node daemon changes annotations only"
+
+
+async def test_of_a_nodes_status_a_daemon_writes_the_totals_of_its_gpus_and_nothing_else(site: Site) -> None:
+    async def patched(status: dict[str, Any], node: str = "") -> tuple[int, str]:
+        path = f"/api/v1/nodes/{node or site.own}/status"
+        return told(await site.daemon.send("PATCH", path, {"status": status}, MERGE_PATCH))
+
+    kubelets = {
+        "capacity": {"cpu": "8", "nvidia.com/gpu": "10"},
+        "addresses": [{"type": "InternalIP", "address": "::1"}],
+    }
+    path = f"/api/v1/nodes/{site.own}/status"
+    assert (await site.peer.send("PATCH", path, {"status": kubelets}, MERGE_PATCH))[0] == 200
+    totals = dict.fromkeys(TotalNames(), "400")
+    for written in (totals, totals | {keys.RESOURCE_MEMORY: "500"}, dict.fromkeys(totals)):
+        assert await patched({"capacity": written, "allocatable": written}) == (200, "")
+    answer = await patched({"capacity": totals}, site.other)
+    assert refused_by("device-plugin-nodes", answer) == "a node daemon writes its own Node only"
+    for amounts in ({"nvidia.com/gpu": "99"}, {"cpu": None}, {"cpu": "9"}, {"example.com/nic": "1"}):
+        for part in ("capacity", "allocatable"):
+            if part == "capacity" or None not in amounts.values():
+                answer = await patched({part: totals | amounts})
+                assert refused_by("device-plugin-nodes", answer) == (
+                    "of what a Node has a node daemon tells the totals of its GPUs, nothing else"
+                )
+    for status in (
+        {"conditions": [{"type": "Ready", "status": "True"}]},
+        {"addresses": None},
+        {"addresses": [{"type": "InternalIP", "address": "::2"}]},
+        {"nodeInfo": {"kubeletVersion": "v9"}},
+    ):
+        answer = await patched(status)
+        assert refused_by("device-plugin-nodes", answer) == (
+            "of a Node's status a node daemon changes capacity and allocatable only"
+        )
+    answer = told(await site.daemon.send("PATCH", path, {"metadata": {"labels": {"gpu": "on"}}}, MERGE_PATCH))
+    assert refused_by("device-plugin-nodes", answer) == "a node daemon changes annotations only"
 
 
 async def test_the_scheduler_takes_the_node_lock_and_the_daemon_gives_it_back(site: Site) -> None:

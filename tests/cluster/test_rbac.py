@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from simulation import machines
@@ -278,7 +279,8 @@ async def _registered(site: Site) -> None:
 
     async def reported() -> bool:
         _, node = await site.peer.send("GET", f"/api/v1/nodes/{site.node}")
-        return keys.NODE_REGISTER in node["metadata"].get("annotations", {})
+        has_totals = node["status"]["capacity"].keys() >= set(TotalNames())
+        return has_totals and keys.NODE_REGISTER in node["metadata"].get("annotations", {})
 
     await eventually(reported)
 

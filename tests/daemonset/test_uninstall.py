@@ -83,7 +83,9 @@ async def test_its_role_is_what_the_command_asks_for(tmp_path: Path) -> None:
     cleaner = container(uninstall(), "topogpu-uninstall/uninstall-node").spec
     async with EmbeddedApiServer() as server:
         annotations = {keys.NODE_ALLOCATION: "slots"}
-        server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "annotations": annotations}})
+        totals = {"capacity": {keys.RESOURCE_MEMORY: "1"}}
+        metadata = {"name": NODE, "annotations": annotations}
+        server.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": totals})
         (tmp_path / "kubeconfig").write_text(server.kubeconfig())
         _, *words = cleaner["command"]
         arguments = [argument.replace(HOST, str(tmp_path)) for argument in cleaner["args"]]
@@ -93,6 +95,6 @@ async def test_its_role_is_what_the_command_asks_for(tmp_path: Path) -> None:
             stdout=asyncio.subprocess.DEVNULL,
         )
         assert await process.wait() == 0
-        asked = {(request.verb, request.resource) for request in server.requests}
+        asked = {(one.verb, f"{one.resource}/{one.subresource}".rstrip("/")) for one in server.requests}
     rules = one(uninstall(), "ClusterRole", "topogpu-uninstall")["rules"]
     assert asked == {(verb, resource) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}

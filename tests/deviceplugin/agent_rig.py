@@ -48,8 +48,9 @@ class Rig:
         annotations: dict[str, str] = found["metadata"].get("annotations", {})
         return annotations
 
-    def node_writes(self) -> int:
-        return sum(request.verb == "patch" and request.resource == "nodes" for request in self.server.requests)
+    def node_writes(self, subresource: str = "") -> int:
+        written = ("patch", "nodes", subresource)
+        return sum((one.verb, one.resource, one.subresource) == written for one in self.server.requests)
 
     def bind(self, name: str, shares: PodShares, init: int = 0) -> None:
         pod = msgspec.to_builtins(bound_pod(name, shares, init=init))

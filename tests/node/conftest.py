@@ -18,7 +18,12 @@ from tests.node.machine import missing
 from tests.node.pods import Pods, node_is_ready
 from tests.node.real_node import DAEMON_USER, RealNode
 
-_DAEMON_RIGHTS = (("", "nodes", "get list watch patch"), ("", "pods", "get list watch patch"), ("", "events", "create"))
+_DAEMON_RIGHTS = (
+    ("", "nodes", "get list watch patch"),
+    ("", "nodes/status", "patch"),
+    ("", "pods", "get list watch patch"),
+    ("", "events", "create"),
+)
 """What docs/security.md says the daemon needs."""
 
 

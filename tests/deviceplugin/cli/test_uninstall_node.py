@@ -144,7 +144,10 @@ async def test_without_an_api_server_only_force_removes_and_the_annotations_are_
     status, told = await life.uninstall(*without)
     assert (status, told[-1]) == (1, "Nothing was removed; --force removes what can be reached all the same.")
     status, told = await life.uninstall("--force", *without)
-    assert (status, told[-1].startswith("Error: The annotations of node node-1 are still there: ")) == (1, True)
+    assert (status, told[-1].startswith("Error: The totals and annotations of node node-1 are still there: ")) == (
+        1,
+        True,
+    )
     status, told = await life.uninstall()
     assert (status, life.now()) == (0, life.before)
 

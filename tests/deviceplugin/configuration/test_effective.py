@@ -176,11 +176,8 @@ RESOURCES = st.sampled_from(["nvidia.com/gpu", "a/b", "gpu.example.com/H100_80.g
 configurations = st.builds(
     Configuration,
     **{key: values(setting.kind) for key, setting in SETTINGS.items()}
-    | {
-        "node_name": st.sampled_from(["n", "1", "gpu-07.rack-3.example.com"]),
-        "resource_name": RESOURCES,
-        "priority_resource": RESOURCES,
-    },
+    | {key: RESOURCES for key in SETTINGS if key == "resource_name" or key.endswith("_resource")}
+    | {"node_name": st.sampled_from(["n", "1", "gpu-07.rack-3.example.com"])},
 )
 
 

@@ -25,6 +25,12 @@ system:serviceaccount:{{ .Release.Namespace }}:topogpu-scheduler
 [{{ range $index, $text := . }}{{ if $index }}, {{ end }}'{{ $text | replace `\` `\\` | replace `'` `\'` }}'{{ end }}]
 {{- end }}
 
+{{/* What a Node's capacity tells of its GPUs, beside their number: a CEL list. */}}
+{{- define "topogpu.totals" -}}
+{{- $names := .Values.resourceNames }}
+{{- include "topogpu.cel" (list $names.memory $names.memoryPercentage $names.cores $names.priority) }}
+{{- end }}
+
 {{/* Namespaces whose pods without GPUs of their own may see every GPU: a JSON list. */}}
 {{- define "topogpu.exemptNamespaces" -}}
 {{ append (.Values.policies.bypass.exemptNamespaces | default list) .Release.Namespace | uniq | toJson }}

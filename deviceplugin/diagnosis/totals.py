@@ -1,0 +1,59 @@
+"""What the Node says it has of memory, cores and priority: what its GPUs have? And what it costs to say nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.settings import TotalNames
+from deviceplugin.totals import hazardous, present_totals, totals_patch
+from proto.kubernetes.objects import DeviceClass, Node
+
+TOTALS = "Node totals"
+_ON = "Set node_totals to true (--node-totals true)"
+
+
+def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) -> Finding:
+    """`totals` are what the daemon would write."""
+    if totals_patch(node, totals) is None:
+        return ok(TOTALS, f"The Node has {_amounts(totals)} in all.")
+    if not daemon_serves:
+        return skipped(TOTALS, "The daemon does not run, so nobody writes them.")
+    said = {name: node.status.capacity.get(name, "none") for name in totals}
+    return problem(
+        TOTALS,
+        f"The Node says it has {_amounts(said)} where its GPUs have {_amounts(totals)}.",
+        "Run this with the daemon's own settings (--device-memory-scaling, --config). If they are the same, read the "
+        "daemon's log: it must be allowed to patch nodes/status, by its ClusterRole and by the policies.",
+    )
+
+
+def judge_without_totals(
+    node: Node, names: TotalNames, resource: str, classes: Sequence[DeviceClass] | None
+) -> Finding:
+    """`classes` is None where they could not be read."""
+    left = present_totals(node, names)
+    if left:
+        return problem(
+            TOTALS,
+            f"They are off, and the Node still says it has {listed(left)}: kubelet refuses pods that ask for more.",
+            "Read the daemon's log: it must be allowed to patch nodes/status. Or remove them by hand.",
+        )
+    if classes is None:
+        return warning(
+            TOTALS,
+            f"They are off, and whether a DeviceClass for {resource} keeps pods off this node could not be read.",
+            f"{_ON}, or let the daemon list deviceclasses in resource.k8s.io.",
+        )
+    found = hazardous(classes, resource, names)
+    if found:
+        return problem(
+            TOTALS,
+            f"They are off, and because of DeviceClass {listed(found)} kube-scheduler (from 1.36 on) looks for "
+            f"{listed(tuple(names), most=4)} on the Node: pods that ask for one of them are refused here (cannot fit "
+            "resource).",
+            f"{_ON}, or take extendedResourceName off the DeviceClass.",
+        )
+    return ok(TOTALS, f"They are off, and no DeviceClass is for {resource}.")
+
+
+def _amounts(amounts: Mapping[str, int | str | float]) -> str:
+    return listed([f"{amount} {name}" for name, amount in amounts.items()], most=len(amounts))

@@ -1,0 +1,66 @@
+"""What a Node says it has of each resource that pods name beside GPUs, and whether it already says so.
+
+Without these, the Node has none of them. kube-scheduler and kubelet overlook what a Node lacks only as long as nothing
+makes them look: a DeviceClass for `nvidia.com/gpu` does, and so do quotas, autoscalers and people.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from deviceplugin.settings import TotalNames
+from proto.devices import Device
+from proto.kubernetes.objects import DeviceClass, Node, Pod
+from proto.kubernetes.requests import requested
+from proto.quantity import QuantityError, integer_quantity
+
+PRIORITY_TOTAL = 2**31 - 1
+"""A task priority is no amount, but kubelet adds those of all pods up: more than any sum of them."""
+
+
+def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod]) -> Mapping[str, int]:
+    """By resource name: MiB, percent of a GPU's memory, percent of a GPU's cores; as registered, scaling included.
+
+    Unhealthy GPUs count, and no total is below what `pods`, those of the node, ask for: kubelet judges running pods
+    again when it restarts, and would end those that no longer fit.
+    """
+    totals = {
+        names.memory: sum(device.memory_mib for device in devices),
+        names.memory_percentage: 100 * len(devices),
+        names.cores: sum(device.cores for device in devices),
+        names.priority: PRIORITY_TOTAL,
+    }
+    running = tuple(pods)
+    return {name: max(total, sum(requested(pod, name) for pod in running)) for name, total in totals.items()}
+
+
+def totals_patch(node: Node, totals: Mapping[str, int]) -> Mapping[str, object] | None:
+    """The merge patch of the Node's status for what its capacity does not say; None when it says all."""
+    different = {name: str(total) for name, total in totals.items() if _amount(node, name) != total}
+    return _both(different) if different else None
+
+
+def present_totals(node: Node, names: TotalNames) -> tuple[str, ...]:
+    """Which of these the Node says it has, be it 0."""
+    return tuple(name for name in names if name in node.status.capacity or name in node.status.allocatable)
+
+
+def without_totals(resources: Iterable[str]) -> Mapping[str, object]:
+    """The merge patch of the Node's status that takes these away."""
+    return _both(dict.fromkeys(resources))
+
+
+def _both(amounts: Mapping[str, str | None]) -> Mapping[str, object]:
+    """Kubelet makes allocatable from capacity within seconds; nobody shall see the one without the other."""
+    return {"status": {"capacity": amounts, "allocatable": amounts}}
+
+
+def _amount(node: Node, name: str) -> int | None:
+    try:
+        return integer_quantity(node.status.capacity[name])
+    except (KeyError, QuantityError):
+        return None
+
+
+def hazardous(classes: Iterable[DeviceClass], resource: str, names: TotalNames) -> tuple[str, ...]:
+    """The DeviceClasses because of which kube-scheduler looks for each of these resources on the Node."""
+    ours = {resource, *names}
+    return tuple(sorted(each.metadata.name for each in classes if each.spec.extended_resource_name in ours))

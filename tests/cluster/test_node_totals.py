@@ -1,0 +1,96 @@
+"""A DeviceClass for the resource that our pods ask for, on a real API server and kube-scheduler."""
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from deviceplugin.settings import TotalNames
+from deviceplugin.totals import hazardous, node_totals, totals_patch
+from proto.annotations import keys
+from proto.annotations.node_register import decode_register
+from proto.kubernetes.objects import DeviceClass, Node
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.peers import Peer, real
+from tests.cluster.scheduling import gpu_node, gpu_pod, running
+from tests.cluster.shipped import MERGE_PATCH
+
+pytestmark = pytest.mark.cluster
+
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+SINCE = 36
+"""From this minor release on kube-scheduler looks for DeviceClasses by default."""
+
+
+@pytest.fixture
+async def peer(plane: ControlPlane) -> AsyncIterator[Peer]:
+    async with real(plane) as server:
+        if await server.minor() < SINCE:
+            pytest.skip(f"DeviceClasses for extended resources begin with Kubernetes 1.{SINCE}")
+        yield server
+
+
+@pytest.fixture
+async def device_class(peer: Peer) -> AsyncIterator[DeviceClass]:
+    """As NVIDIA's and HAMi's charts make one."""
+    name = f"gpu-{uuid.uuid4().hex[:8]}.example.com"
+    spec = {
+        "selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}],
+        "extendedResourceName": keys.RESOURCE_COUNT,
+    }
+    made = await peer.create(CLASSES, {"metadata": {"name": name}, "spec": spec})
+    yield msgspec.convert(made, DeviceClass)
+    await peer.send("DELETE", f"{CLASSES}/{name}")
+
+
+def total_patch(node: dict[str, Any]) -> Any:
+    devices = decode_register(node["metadata"]["annotations"][keys.NODE_REGISTER])
+    return totals_patch(msgspec.convert(node, Node), node_totals(TotalNames(), devices, ()))
+
+
+def with_totals(node: dict[str, Any]) -> dict[str, Any]:
+    amounts = node["status"]["capacity"] | total_patch(node)["status"]["capacity"]
+    return node | {"status": node["status"] | {"capacity": amounts, "allocatable": amounts}}
+
+
+async def test_without_totals_it_keeps_pods_off_their_nodes_and_totals_bring_them_back(
+    plane: ControlPlane, peer: Peer, device_class: DeviceClass, tmp_path: Path
+) -> None:
+    assert hazardous([device_class], keys.RESOURCE_COUNT, TotalNames()) == (device_class.metadata.name,)
+    node = gpu_node("a")
+    async with running(plane, peer, tmp_path, node) as cluster:
+        await cluster.add(gpu_pod("whole", 1))
+        await cluster.bound("whole")
+        await cluster.add(gpu_pod("part", 1, gpumem=1000, gpucores=10, priority=1))
+        assert "cannot fit resource" in (await cluster.refused("part"))["message"]
+        status, _ = await peer.send("PATCH", "/api/v1/nodes/a/status", total_patch(node), MERGE_PATCH)
+        assert status == 200
+        await cluster.bound("part")
+
+
+async def test_with_totals_pods_are_placed_whatever_they_name(
+    plane: ControlPlane, peer: Peer, device_class: DeviceClass, tmp_path: Path
+) -> None:
+    percentage = gpu_pod("percentage", 2)
+    percentage["spec"]["containers"][0]["resources"]["limits"][keys.RESOURCE_MEMORY_PERCENTAGE] = "50"
+    async with running(plane, peer, tmp_path, with_totals(gpu_node("a"))) as cluster:
+        await cluster.add(gpu_pod("part", 1, gpumem=1000, gpucores=10, priority=1))
+        await cluster.add(percentage)
+        await cluster.add(gpu_pod("all", 8, gpumem=10000))
+        await cluster.bound("part", "percentage", "all")
+
+
+@pytest.mark.parametrize("missing", list(TotalNames()))
+async def test_each_of_the_totals_is_needed(
+    plane: ControlPlane, peer: Peer, device_class: DeviceClass, tmp_path: Path, missing: str
+) -> None:
+    node = with_totals(gpu_node("a"))
+    del node["status"]["capacity"][missing]
+    pod = gpu_pod("p", 1)
+    pod["spec"]["containers"][0]["resources"]["limits"][missing] = "1"
+    async with running(plane, peer, tmp_path, node) as cluster:
+        await cluster.add(pod)
+        assert "cannot fit resource" in (await cluster.refused("p"))["message"]

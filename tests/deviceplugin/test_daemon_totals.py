@@ -1,0 +1,120 @@
+"""The daemon as a process keeps the Node saying how much memory and how many cores its GPUs have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.totals import PRIORITY_TOTAL
+from proto.annotations import keys
+from proto.annotations.keys import NODE_REGISTER
+from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver.faults import Fault
+from simulation.nvml.machine_file import lost_gpu
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
+from tests.deviceplugin.gpus import NODE
+from tests.deviceplugin.registration import until
+
+pytestmark = pytest.mark.needs_compiler
+QUICK = ("--read-seconds", "0.05")
+WHOLE = {
+    keys.RESOURCE_MEMORY: "327680",
+    keys.RESOURCE_MEMORY_PERCENTAGE: "400",
+    keys.RESOURCE_CORES: "400",
+    keys.RESOURCE_PRIORITY: str(PRIORITY_TOTAL),
+}
+
+
+def totals(node: DaemonRig, part: str = "capacity") -> dict[str, str]:
+    found: Any = node.server.store.get("nodes", "", NODE) or {"status": {}}
+    amounts = found["status"].get(part) or {}
+    return {name: amounts[name] for name in WHOLE if name in amounts}
+
+
+def write(node: DaemonRig, **amounts: str | None) -> None:
+    """As kubelet would."""
+    named = {f"nvidia.com/{name}": amount for name, amount in amounts.items()}
+    node.server.patch("nodes", NODE, {"status": {"capacity": named, "allocatable": named}}, subresource="status")
+
+
+def status_writes(node: DaemonRig) -> int:
+    return sum(
+        (one.verb, one.resource, one.subresource, one.user_agent)
+        == ("patch", "nodes", "status", "topogpu-device-plugin")
+        for one in node.server.requests
+    )
+
+
+async def test_the_node_says_what_its_gpus_have_in_capacity_and_allocatable_with_one_write() -> None:
+    async with daemon(*QUICK) as node:
+        await until(lambda: totals(node) == WHOLE)
+        assert totals(node, "allocatable") == WHOLE
+        node.server.patch("nodes", NODE, {"metadata": {"labels": {"touched": "yes"}}})
+        await until(lambda: totals(node) == WHOLE)
+        assert (status_writes(node), node.problems()) == (1, [])
+
+
+async def test_what_kubelet_sets_to_zero_or_forgets_is_written_again() -> None:
+    async with daemon(*QUICK) as node:
+        await until(lambda: totals(node) == WHOLE)
+        write(node, gpumem="0", gpucores="0")
+        await until(lambda: totals(node) == WHOLE)
+        write(node, priority=None)
+        await until(lambda: totals(node) == WHOLE)
+        assert status_writes(node) == 3
+
+
+async def test_a_node_that_is_made_again_is_told_again() -> None:
+    async with daemon(*QUICK) as node:
+        await until(lambda: totals(node) == WHOLE)
+        node.server.delete("nodes", NODE)
+        node.server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        await until(lambda: totals(node) == WHOLE and bool(node.annotation(NODE_REGISTER)))
+
+
+async def test_a_lost_gpu_still_counts() -> None:
+    async with daemon(*QUICK, "--health-recovery-seconds", "0") as node:
+        await until(lambda: totals(node) == WHOLE)
+        node.machine(lost_gpu(1))
+        await until(lambda: node.ill() == {1})
+        assert (totals(node), status_writes(node)) == (WHOLE, 1)
+
+
+async def test_scaled_gpus_count_as_they_are_registered() -> None:
+    scaled = ("--device-memory-scaling", "1.5", "--device-cores-scaling", "2")
+    async with daemon(*QUICK, *scaled) as node:
+        wanted = WHOLE | {keys.RESOURCE_MEMORY: "491520", keys.RESOURCE_CORES: "800"}
+        await until(lambda: totals(node) == wanted)
+        assert sum(gpu.memory_mib for gpu in node.gpus()) == 491520
+
+
+async def test_a_daemon_that_may_not_write_them_serves_all_the_same_and_says_why() -> None:
+    refused = Fault(verbs=frozenset({"patch"}), resources=frozenset({"nodes"}), subresource="status", status=403)
+
+    def before(server: EmbeddedApiServer, _: Path) -> None:
+        server.inject(refused)
+
+    async with daemon(*QUICK, ready=False, before=before) as node:
+        await until(lambda: node.said("the totals of node node-1 could not be reported: the API server answered 403"))
+        await until(lambda: bool(node.annotation(NODE_REGISTER)))
+        node.server.faults.clear()
+        await node.ready()
+        await until(lambda: totals(node) == WHOLE)
+
+
+async def test_off_takes_them_away_and_an_event_names_a_device_class_that_makes_it_dangerous() -> None:
+    def before(server: EmbeddedApiServer, _: Path) -> None:
+        for name, resource in (("gpu.nvidia.com", "nvidia.com/gpu"), ("nic", "example.com/nic")):
+            spec = {"extendedResourceName": resource}
+            server.create({"kind": "DeviceClass", "metadata": {"name": name}, "spec": spec})
+
+    async with daemon(*QUICK, before=before) as node:
+        await until(lambda: totals(node) == WHOLE)
+        await node.kill()
+        assert node.events("NodeTotalsMissing") == []
+        node.options = (*node.options, "--node-totals", "false")
+        await node.start()
+        await until(lambda: totals(node) == totals(node, "allocatable") == {})
+        await until(lambda: bool(node.events("NodeTotalsMissing")))
+        [message] = node.events("NodeTotalsMissing")
+        assert message.startswith("DeviceClass gpu.nvidia.com makes kube-scheduler refuse this node to pods that ask")

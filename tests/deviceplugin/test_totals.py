@@ -1,0 +1,117 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.settings import TotalNames
+from deviceplugin.totals import (
+    PRIORITY_TOTAL,
+    hazardous,
+    node_totals,
+    present_totals,
+    totals_patch,
+    without_totals,
+)
+from proto.annotations import keys
+from proto.kubernetes.objects import (
+    Container,
+    DeviceClass,
+    DeviceClassSpec,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+)
+from proto.kubernetes.requests import requested
+from tests.deviceplugin.gpus import PAIR
+
+NAMES = TotalNames()
+MIB = sum(device.memory_mib for device in PAIR)
+TOTALS = {
+    keys.RESOURCE_MEMORY: MIB,
+    keys.RESOURCE_MEMORY_PERCENTAGE: 200,
+    keys.RESOURCE_CORES: 200,
+    keys.RESOURCE_PRIORITY: PRIORITY_TOTAL,
+}
+SAID: dict[str, str | int | float] = {name: str(total) for name, total in TOTALS.items()}
+
+
+def node(**capacity: str) -> Node:
+    written: dict[str, str | int | float] = {f"nvidia.com/{name}": amount for name, amount in capacity.items()}
+    return Node(metadata=ObjectMeta(name="n"), status=NodeStatus(capacity=written))
+
+
+def pod(phase: str = "Running", **limits: int) -> Pod:
+    amounts: dict[str, str | int | float] = {f"nvidia.com/{name}": amount for name, amount in limits.items()}
+    containers = [Container(name="c", resources=Resources(limits=amounts))]
+    return Pod(spec=PodSpec(containers=containers), status=PodStatus(phase=phase))
+
+
+def test_totals_are_the_sums_over_all_gpus_also_those_that_are_unhealthy() -> None:
+    assert node_totals(NAMES, PAIR, ()) == TOTALS
+    assert node_totals(NAMES, [replace(PAIR[0], healthy=False), PAIR[1]], ()) == TOTALS
+
+
+def test_memory_and_cores_that_are_scaled_count_as_registered() -> None:
+    scaled = [replace(device, memory_mib=2 * device.memory_mib, cores=150) for device in PAIR]
+    assert node_totals(NAMES, scaled, ()) == TOTALS | {keys.RESOURCE_MEMORY: 2 * MIB, keys.RESOURCE_CORES: 300}
+
+
+def test_names_are_those_of_the_cluster() -> None:
+    names = TotalNames(memory="a/m", memory_percentage="a/p", cores="a/c", priority="a/o")
+    assert list(node_totals(names, PAIR, ())) == list(names) == ["a/m", "a/p", "a/c", "a/o"]
+
+
+def test_no_total_is_below_what_running_pods_ask_for() -> None:
+    """One of two GPUs is gone for good, and a pod still holds both."""
+    pods = [pod(gpumem=MIB - 100, gpucores=150), pod(gpumem=200), pod("Succeeded", gpumem=MIB)]
+    totals = node_totals(NAMES, PAIR[:1], pods)
+    assert (totals[keys.RESOURCE_MEMORY], totals[keys.RESOURCE_CORES]) == (MIB + 100, 150)
+
+
+@given(st.lists(st.builds(pod, gpumem=st.integers(0, 2**40), gpucores=st.integers(0, 10**4)), max_size=9))
+def test_kubelet_has_no_reason_to_refuse_a_pod_that_runs(pods: list[Pod]) -> None:
+    totals = node_totals(NAMES, PAIR, pods)
+    assert all(sum(requested(one, name) for one in pods) <= total for name, total in totals.items())
+
+
+def test_a_node_that_says_all_is_left_alone_in_whatever_form_the_api_server_writes_it() -> None:
+    said = node(gpumem="1k", gpucores="200")
+    assert totals_patch(said, {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200}) is None
+
+
+@pytest.mark.parametrize("capacity", [{}, {"gpumem": "0"}, {"gpumem": "999"}, {"gpumem": "many"}])
+def test_what_is_missing_zero_other_or_unreadable_is_written_in_capacity_and_allocatable(
+    capacity: dict[str, str],
+) -> None:
+    written = {keys.RESOURCE_MEMORY: "1000"}
+    patch = totals_patch(node(gpucores="200", **capacity), {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200})
+    assert patch == {"status": {"capacity": written, "allocatable": written}}
+
+
+def test_what_is_taken_off_is_what_the_node_says_be_it_nothing() -> None:
+    said = node(gpu="20", gpumem="0", priority="5")
+    said.status.allocatable[keys.RESOURCE_CORES] = "1"
+    names = present_totals(said, NAMES)
+    assert names == (keys.RESOURCE_MEMORY, keys.RESOURCE_CORES, keys.RESOURCE_PRIORITY)
+    gone = dict.fromkeys(names)
+    assert without_totals(names) == {"status": {"capacity": gone, "allocatable": gone}}
+    assert present_totals(node(gpu="20"), NAMES) == ()
+
+
+def test_device_classes_of_our_resources_are_a_hazard_and_others_are_not() -> None:
+    classes = [
+        DeviceClass(metadata=ObjectMeta(name=name), spec=DeviceClassSpec(extended_resource_name=resource))
+        for name, resource in (
+            ("b", "nvidia.com/gpu"),
+            ("a", "nvidia.com/gpumem"),
+            ("c", "example.com/nic"),
+            ("d", None),
+        )
+    ]
+    assert hazardous(classes, "nvidia.com/gpu", NAMES) == ("a", "b")
+    assert hazardous(classes, "example.com/gpu", TotalNames(memory="example.com/mem")) == ()
