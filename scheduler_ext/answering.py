@@ -106,6 +106,7 @@ class Answering:
             return [HostPriority(name, 0) for name in names]
         if args.nodes is not None:
             return rank_simulated(wanted, args.nodes, self._requests)
+        await self._prepare(wanted, names, every=True)
         return rank(self._candidates, self._ledger, wanted, names)
 
     async def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
@@ -130,7 +131,10 @@ class Answering:
         return found
 
     async def _live(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
-        problem = await self.not_ready()
+        if not await self.not_ready():
+            await self._prepare(wanted, node_names)
+        # Nothing is awaited from here to the reservation.
+        problem = self.problem()
         if problem:
             return Filtered(result=FilterResult(error=problem))
         if self._binder.is_binding(pod_name(pod)):
@@ -141,6 +145,11 @@ class Answering:
         answer = self._decided(pod, wanted, node_names)
         self._remember(pod, wanted, answer)
         return answer
+
+    async def _prepare(self, wanted: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> None:
+        """So that the decision takes no time then: between the steps of a long search others get their answers."""
+        for _ in self._candidates.preparing(wanted, node_names, every=every):
+            await asyncio.sleep(0)
 
     def _decided(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         offers = self._settings.filter_returns is FilterReturns.ALL

@@ -6,7 +6,7 @@ It does look again at a pod that was updated: an annotation is.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from proto.annotations.keys import NUDGE
@@ -15,6 +15,7 @@ from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.ranking import Shape
+from scheduler_ext.scheduling.room import Room
 from scheduler_ext.scheduling.waiting import WaitingPod, WaitingPods
 
 log = logging.getLogger(__name__)
@@ -23,12 +24,14 @@ SETTLING_SECONDS = 0.2
 """After room was made: pods often end together."""
 LOOK_SECONDS = 5.0
 """While pods wait, room is looked for this often even if nothing happened."""
-MOST_LOOKED_AT = 20
-"""At a time; pods that ask for the same are looked at once, as each look may go over all nodes."""
+TURN_SECONDS = 0.02
+"""Of work at a time, a tenth of the processor's at most; the next time goes on from there."""
+BREATH_SECONDS = 0.001
+"""Of work between which others get their answers."""
+EFFORT = 200
+"""As `Judge` counts it, for one pod at once: less than a millisecond."""
 MOST_NUDGED = 5
 """At a time; whoever of them does not take the room leaves it to the next."""
-BREATH = 100
-"""Between so many waiting pods others get their answers."""
 
 
 class Nudger:
@@ -56,11 +59,17 @@ class Nudger:
         self._now = now
         self._monotonic = monotonic
         self._freed = asyncio.Event()
-        self._in_vain: set[Shape] = set()
-        """What was looked at last time without finding room, if there was more to look at."""
+        self._room = Room(candidates)
+        self._queue: list[WaitingPod] = []
+        """Who is still to be looked at before anybody is looked at again; the next one comes last."""
+        self._shapes: set[Shape] = set()
+        """Of those that were looked at since all were."""
+        self._missed = False
+        """Whether there may be room for some that were looked at before it was made."""
 
     def freed(self) -> None:
         """There may be room now."""
+        self._missed = True
         self._freed.set()
 
     async def run(self) -> None:
@@ -81,29 +90,41 @@ class Nudger:
         await asyncio.sleep(SETTLING_SECONDS)
 
     async def _nudge(self) -> None:
+        """Pods that fit nowhere, however many, keep those behind them waiting only as long as looking at each takes."""
         self._ledger.expire(self._monotonic())
-        in_vain, self._in_vain = self._in_vain, set()
-        looks, left = MOST_LOOKED_AT, MOST_NUDGED
-        for number, pod in enumerate(self._waiting.due(self._monotonic())):
-            if number % BREATH == 0:
-                await asyncio.sleep(0)
-            shape = self._candidates.shape(pod.request)
-            if shape in in_vain:
-                continue
-            if not looks:
-                # Pods that fit nowhere must not keep those behind them waiting: the next time begins here.
-                self._in_vain = in_vain
-                return
-            looks -= 1
-            if not self._candidates.has_room(shape):
-                in_vain.add(shape)
-            else:
-                await self._touch(pod)
-                left -= 1
-            if not left:
-                return
-            # Between two looks at all nodes others get their answers.
-            await asyncio.sleep(0)
+        if not self._queue:
+            self._begin()
+        worked, nudges = _Worked(self._monotonic), MOST_NUDGED
+        while self._queue and nudges and worked.seconds < TURN_SECONDS:
+            pod = self._queue[-1]
+            has_room = self._has_room(pod)
+            if has_room is not None:
+                self._queue.pop()
+            if has_room:
+                await worked.pause(self._touch(pod))
+                nudges -= 1
+            elif worked.since_pause >= BREATH_SECONDS:
+                await worked.pause(asyncio.sleep(0))
+        if not self._queue:
+            self._room.keep(self._shapes)
+            self._shapes = set()
+        if not nudges:
+            # Who was nudged takes the room first; then the first in order are looked at again.
+            self._queue = []
+        elif self._queue or self._missed:
+            self._freed.set()
+
+    def _begin(self) -> None:
+        self._missed = False
+        self._queue = list(reversed(self._waiting.due(self._monotonic())))
+
+    def _has_room(self, pod: WaitingPod) -> bool | None:
+        """None if more is to be done to know; False of a pod that waits no more."""
+        if not self._waiting.waits(pod.request.uid):
+            return False
+        shape = self._candidates.shape(pod.request)
+        self._shapes.add(shape)
+        return self._room.look(shape, EFFORT)
 
     async def _touch(self, pod: WaitingPod) -> None:
         request = pod.request
@@ -123,3 +144,25 @@ class Nudger:
             log.info("pod %s/%s is not nudged: %s", request.namespace, request.pod, error)
         else:
             self._nudged()
+
+
+class _Worked:
+    """How long this task has worked, without its pauses."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._before = 0.0
+        self._began = monotonic()
+
+    @property
+    def since_pause(self) -> float:
+        return self._monotonic() - self._began
+
+    @property
+    def seconds(self) -> float:
+        return self._before + self.since_pause
+
+    async def pause(self, work: Awaitable[None]) -> None:
+        self._before = self.seconds
+        await work
+        self._began = self._monotonic()

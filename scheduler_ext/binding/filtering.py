@@ -135,10 +135,11 @@ def _fits(choice: Choice, asked: int) -> Notice:
         f"{node}:{score:.2f}" for node, score in sorted(tally.scores.items(), key=lambda item: (item[1], item[0]))
     ]
     listed = ",".join(ranked if len(ranked) == tally.fitting else [*ranked, "…"])
+    unknown = f", {tally.unknown} nodes not looked at" if tally.unknown else ""
     return Notice(
         reason="FilteringSucceed",
-        message=f"find fit node({choice.node}), {asked - tally.fitting} nodes not fit, "
-        f"{tally.fitting} nodes fit({listed})",
+        message=f"find fit node({choice.node}), {asked - tally.fitting - tally.unknown} nodes not fit, "
+        f"{tally.fitting} nodes fit({listed}){unknown}",
         warning=False,
     )
 

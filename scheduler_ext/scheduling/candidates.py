@@ -1,25 +1,31 @@
 """The decision for `/filter`: what `decide` decides, without looking at every node for every pod."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import nsmallest
-from itertools import chain
+from itertools import chain, takewhile
 
 from proto.devices import PodShares
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.decide import NO_NODE_OFFERED, Decision, decide
 from scheduler_ext.scheduling.hopeless import told_apart
-from scheduler_ext.scheduling.nodes import Preference
+from scheduler_ext.scheduling.judging import Judge
+from scheduler_ext.scheduling.nodes import Preference, preference
+from scheduler_ext.scheduling.order import Order
 from scheduler_ext.scheduling.priorities import preferences
-from scheduler_ext.scheduling.ranking import Ranking, Shape, Standing
-from scheduler_ext.scheduling.score import node_score
-from scheduler_ext.scheduling.states import Kind, Kinds, state_of
+from scheduler_ext.scheduling.ranking import Ranking, Shape
+from scheduler_ext.scheduling.states import Kind, Standing, Standings
 
 MOST_SHAPES = 32
 """Rankings kept; each takes about 1 MB at 5 000 nodes, up to 3 MB for pods of several containers."""
+BREATH = 500
+"""Effort, as `Judge` counts it: about a millisecond."""
+MOST_BREATHS = 2_000
+TALLIED = 100
+"""Effort for the sake of counting the nodes that fit."""
 MOST_NODES_NAMED = 20
 """A choice among more fitting nodes than these names the score of the chosen one only."""
 
@@ -29,6 +35,8 @@ class Tally:
     """How many of the offered nodes fit, and their scores; of many nodes that of the chosen one only."""
 
     fitting: int = 0
+    unknown: int = 0
+    """At so many nobody has looked: the chosen one is better in any case."""
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -62,63 +70,83 @@ class Candidates:
     """The nodes of a ledger, ranked for the shapes of pods that were asked about last.
 
     An answer costs what has changed since the last one for a pod of this shape: usually the node it went to. Which of
-    the offered nodes is best is read off the ranking. The first pod of a shape has every kind of node looked at once.
+    the offered nodes is best is read off the ranking. For the first pod of a shape nodes are judged from the one that
+    would be taken first to the first one that fits.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, breath: int = BREATH) -> None:
+        """`breath` is the effort between which others get their answers."""
         self._ledger = ledger
-        self._kinds = Kinds()
+        self._breath = breath
+        self._makes = Standings()
         self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}
         self._standings: dict[str, Standing] = {}
+        self._orders = {policy: Order() for policy in NodePolicy}
+        """Of all nodes, as if they all fitted."""
+        self._changes: dict[str, int] = {}
+        """By node the number of its last change, in this order."""
         self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
         """The one used last comes last."""
         self._most = _Most()
+        self.last_change = 0
 
     def choose(self, request: GpuRequest, node_names: Sequence[str]) -> Choice:
         """As `decide` does among `node_names`. What a reservation of the pod itself holds counts as taken."""
         if self._ledger.is_bound(request.uid):
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
         ranking = self._ranking(self.shape(request))
-        node = ranking.best(node_names)
+        node = ranking.seek(node_names).node
         if node is None:
             return self._nowhere(ranking, node_names)
         shares = ranking.shares(self._standings[node].usage)
         return Choice(node=node, shares=shares, tally=lambda: self._tally(ranking, node, node_names))
 
+    def preparing(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> Iterator[None]:
+        """What `choose`, or of `every` node `fitting`, would have to find out first, in steps of about a millisecond.
+
+        The ledger may change between them: nodes that did are looked at again.
+        """
+        shape = self.shape(request)
+        for _ in range(0 if self._ledger.is_bound(request.uid) else MOST_BREATHS):
+            ranking = self._ranking(shape)
+            if ranking.judge(node_names, self._breath) if every else ranking.seek(node_names, self._breath).done:
+                break
+            yield
+
     def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:
-        offered = set(node_names)
+        offered, unknown = set(node_names), 0
+        if not ranking.judge(node_names, TALLIED):
+            unknown = len(offered.difference(ranking.fits, ranking.failed, ranking.hopeless))
         # Of all ways to count them this one copies least where most nodes fit.
         fitting = len(offered) - len(offered.difference(ranking.fits))
         named = offered & ranking.fits.keys() if fitting <= MOST_NODES_NAMED else (node,)
-        return Tally(
-            fitting=fitting, scores={name: self._standings[name].total for name in named if name in self._standings}
-        )
+        scores = {name: self._standings[name].total for name in named if name in self._standings}
+        return Tally(fitting=fitting, unknown=unknown, scores=scores)
 
     def look_ahead(self) -> None:
         """Does now what the next pod would have to wait for, if it is of the shape that was asked about last."""
         self._catch_up()
         if self._rankings:
-            next(reversed(self._rankings.values())).look_ahead(self._standings)
+            next(reversed(self._rankings.values())).look_ahead()
 
     def fitting(self, request: GpuRequest, node_names: Sequence[str]) -> Mapping[str, Preference]:
         """The offered nodes that fit, as `decide` finds them. Reservations count as in `choose`."""
         if self._ledger.is_bound(request.uid):
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
-        fits = self._ranking(self.shape(request)).fits
-        return {name: fits[name] for name in node_names if name in fits}
+        ranking = self._ranking(self.shape(request))
+        ranking.judge(node_names)
+        return {name: ranking.fits[name] for name in node_names if name in ranking.fits}
 
     def others(self, request: GpuRequest, node_names: Sequence[str], best: str, most: int) -> Mapping[str, PodShares]:
         """What the pod would get on the nodes that come next after the best one; no more than `most` of them."""
+        found: dict[str, PodShares] = {}
         if most < 1:
-            return {}
-        fits = self.fitting(request, node_names)
-        ranking = self._ranking(self.shape(request))
-        first = nsmallest(most, (preference for name, preference in fits.items() if name != best))
-        return {name: ranking.shares(self._standings[name].usage) for _, _, name in first}
-
-    def has_room(self, shape: Shape) -> bool:
-        """Whether such a pod fits on any node. It holds nothing itself."""
-        return bool(self._ranking(shape).fits)
+            return found
+        ranking, left = self._ranking(self.shape(request)), set(node_names) - {best}
+        while len(found) < most and (node := ranking.seek(left).node) is not None:
+            found[node] = ranking.shares(self._standings[node].usage)
+            left.remove(node)
+        return found
 
     def shape(self, request: GpuRequest) -> Shape:
         """What the pod asks of every node, as its quota stands now."""
@@ -126,6 +154,17 @@ class Candidates:
         quota = self._ledger.quota(request.namespace)
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
         return Shape(request=request, quota=None if covered else quota)
+
+    def judge(self, shape: Shape) -> Judge:
+        return Judge(shape.request, shape.quota, self._most.gpu_mib)
+
+    def standing(self, name: str) -> Standing | None:
+        """None of a node that is gone."""
+        return self._standings.get(name)
+
+    def changed_since(self, change: int) -> Iterator[str]:
+        """Nodes that came or changed after the change of this number; `last_change` is the number of the last."""
+        return (name for name, number in takewhile(lambda item: item[1] > change, reversed(self._changes.items())))
 
     def _nowhere(self, ranking: Ranking, node_names: Sequence[str]) -> Choice:
         if not node_names:
@@ -145,8 +184,11 @@ class Candidates:
     def _ranking(self, shape: Shape) -> Ranking:
         """Up to date."""
         self._catch_up()
-        ranking = self._rankings.pop(shape, None) or Ranking(shape, self._standings)
-        ranking.update(self._standings)
+        ranking = self._rankings.pop(shape, None)
+        if ranking is None:
+            unjudged = self._orders[shape.request.policies.node]
+            ranking = Ranking(shape, self._standings, unjudged, self._most.gpu_mib)
+        ranking.update()
         self._rankings[shape] = ranking
         if len(self._rankings) > MOST_SHAPES:
             self._rankings.popitem(last=False)
@@ -156,25 +198,36 @@ class Candidates:
         changed = self._ledger.take_changed()
         if not changed:
             return
+        largest_mib = self._most.gpu_mib
+        self.last_change += 1
         for name in changed:
             self._refresh(name)
+        for policy, order in self._orders.items():
+            order.put({name: self._unjudged(name, policy) for name in changed})
+        if self._most.gpu_mib > largest_mib:
+            # What a quota leaves was reckoned with the largest GPU.
+            self._rankings.clear()
         for ranking in self._rankings.values():
             ranking.outdate(changed)
 
     def _refresh(self, name: str) -> None:
         usage = self._ledger.usage(name)
+        self._changes.pop(name, None)
         if usage is None:
             self._standings.pop(name, None)
             self._kind_of.pop(name, None)
-            return
-        kind = self._kind(name, usage.node)
-        state, total = state_of(usage, kind), node_score(usage.gpus).total
-        self._standings[name] = Standing(usage=usage, kind=kind, state=state, total=total)
+        else:
+            self._changes[name] = self.last_change
+            self._standings[name] = self._makes.standing(usage, self._kind(name, usage.node))
+
+    def _unjudged(self, name: str, policy: NodePolicy) -> Preference | None:
+        standing = self._standings.get(name)
+        return None if standing is None else preference(policy, name, standing.total, 0)
 
     def _kind(self, name: str, node: RegisteredNode) -> Kind:
         known, kind = self._kind_of.get(name, (None, None))
         if kind is None or known is not node:
-            kind = self._kinds.kind(node)
+            kind = self._makes.kind(node)
             self._kind_of[name] = node, kind
             self._most.see(node)
         return kind
@@ -184,11 +237,11 @@ class _Most:
     """The largest GPU and the largest MIG instance ever seen: no GPU serves a container with more than that."""
 
     def __init__(self) -> None:
-        self._gpu_mib = self._instance_mib = self._instance_cores = 0
+        self.gpu_mib = self._instance_mib = self._instance_cores = 0
 
     def see(self, node: RegisteredNode) -> None:
         profiles = list(chain.from_iterable(device.mig_profiles for device in node.devices))
-        self._gpu_mib = max(self._gpu_mib, *(device.memory_mib for device in node.devices))
+        self.gpu_mib = max(self.gpu_mib, *(device.memory_mib for device in node.devices))
         self._instance_mib = max(self._instance_mib, *(profile.memory_mib for profile in profiles), 0)
         self._instance_cores = max(self._instance_cores, *(profile.cores for profile in profiles), 0)
 
@@ -197,7 +250,7 @@ class _Most:
         memory_mib = cores = gpus = 0
         for need in needs:
             if need is not None:
-                memory_mib += need.count * max(need.reserved_mib(self._gpu_mib), self._instance_mib)
+                memory_mib += need.count * max(need.reserved_mib(self.gpu_mib), self._instance_mib)
                 cores += need.count * max(need.reserved_cores, self._instance_cores)
                 gpus += need.count
         return memory_mib, cores, gpus

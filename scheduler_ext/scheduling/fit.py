@@ -144,6 +144,13 @@ def _left_connected(groups: Sequence[Sequence[DeviceShare]], choice: ContainerSh
     return connection([share for group in groups for share in group if share not in choice], scores)
 
 
+def why_not(
+    gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Sequence[DeviceShare] = ()
+) -> Reason | None:
+    """Why this GPU by itself does not serve the container; `beside` counts against the quota with it."""
+    return _refused_by_pod_or_node(gpu, rules) or _refused(gpu, need, rules, quota, beside)
+
+
 def _refused_by_pod_or_node(gpu: GpuUsage, rules: Rules) -> Reason | None:
     """The checks that come before a NUMA group is opened."""
     device, wanted = gpu.device, rules.filter

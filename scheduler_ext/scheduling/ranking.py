@@ -1,37 +1,19 @@
 """The nodes of the cluster in the order in which pods of one shape take them, kept from one pod to the next."""
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import cast
 
 from proto.devices import PodShares
-from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
-from scheduler_ext.requests import ContainerNeed, GpuRequest
-from scheduler_ext.scheduling.best_subset import is_exact
+from scheduler_ext.cluster.snapshot import NodeUsage, Quota
+from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import place
-from scheduler_ext.scheduling.fit import Rules, fit
-from scheduler_ext.scheduling.hopeless import Unfit, unfit_of
-from scheduler_ext.scheduling.misfit import Misfit
-from scheduler_ext.scheduling.nodes import Preference, compares_connections, connected, preference
-from scheduler_ext.scheduling.states import Kind, State
-
-MOST_KNOWN_STATES = 8_000
-FEW = 100
-"""So many nodes are put into their places one by one; more of them are sorted in at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A node as it is now. Nodes in equal `state` serve a pod equally well; `total` is the node's score."""
-
-    usage: NodeUsage
-    kind: Kind
-    state: State
-    total: float
-
+from scheduler_ext.scheduling.hopeless import Unfit
+from scheduler_ext.scheduling.judging import Judge
+from scheduler_ext.scheduling.nodes import Preference, compares_connections, preference
+from scheduler_ext.scheduling.order import Order
+from scheduler_ext.scheduling.states import Standing
 
 _asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "node_topology")
 """Of a request: everything but whose it is."""
@@ -57,19 +39,27 @@ class Shape:
         return hash(self.request.needs)
 
 
-class Ranking:
-    """Whether and how well pods of one shape fit on each node."""
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """`node` is the best one, None if none fits; neither is known unless it is `done`."""
 
-    def __init__(self, shape: Shape, names: Iterable[str]) -> None:
+    node: str | None
+    done: bool = True
+
+
+class Ranking:
+    """Whether and how well pods of one shape fit on each node.
+
+    A node has its place by the best that may be hoped of it until it is judged, and it is judged when it comes first.
+    """
+
+    def __init__(self, shape: Shape, standings: Mapping[str, Standing], unjudged: Order, largest_mib: int) -> None:
+        """`standings` are looked at whenever a node is; `unjudged` is their order by the pod's node policy alone."""
         self._shape = shape
-        self._outdated = set(names)
-        filters = shape.request.filter
-        self._alike = filters.uuids is None and not filters.refused_uuids
-        """Whether nodes in equal state are equal for the pod: not when it names single GPUs."""
-        self._one_by_one = _one_by_one(shape) if self._alike else None
-        self._known: dict[State, int | Unfit] = {}
-        """By state, or by what each GPU says: the connection between the pod's GPUs, or why it does not fit."""
-        self._order: list[Preference] = []
+        self._standings = standings
+        self._judge = Judge(shape.request, shape.quota, largest_mib)
+        self._outdated: set[str] = set()
+        self._order = self._first_order(unjudged)
         self._fits: dict[str, Preference] = {}
         self._failed: dict[str, str] = {}
         self._hopeless: dict[str, str] = {}
@@ -77,11 +67,12 @@ class Ranking:
 
     @property
     def fits(self) -> Mapping[str, Preference]:
+        """Nodes that were judged."""
         return self._fits
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """The reasons of the other nodes; those apart where evicting pods would not help."""
+        """The reasons of the other nodes that were judged; those apart where evicting pods would not help."""
         return self._failed
 
     @property
@@ -92,42 +83,70 @@ class Ranking:
         """These nodes have changed, come or gone."""
         self._outdated.update(names)
 
-    def update(self, standings: Mapping[str, Standing]) -> None:
-        """Looks again at the nodes that are out of date; one that is not in `standings` is gone."""
+    def update(self) -> None:
+        """Forgets what was found out about nodes that are out of date."""
         if not self._outdated:
             return
         names, self._outdated = self._outdated, set()
-        before = {name: self._fits.pop(name, None) for name in names}
         for name in names:
+            self._fits.pop(name, None)
             self._failed.pop(name, None)
             self._hopeless.pop(name, None)
-            if name in standings:
-                self._examine(name, standings[name])
-        if len(names) > FEW:
-            self._order = sorted(self._fits.values())
-            return
-        for name, old in before.items():
-            if old is not None:
-                del self._order[bisect_left(self._order, old)]
+        self._order.put({name: self._hoped(name) for name in names})
+
+    def seek(self, offered: Collection[str] | None = None, effort: int | None = None) -> Sought:
+        """The node that `choose_node` would take of those offered, or of all; no more than about `effort` is done for
+        it, as `Judge` counts it.
+        """
+        until = None if effort is None else self._judge.effort.made + effort
+        judged: dict[str, Preference | None] = {}
+        names: Collection[str] = self._standings if offered is None else offered
+        best: Preference | None = None
+        done, first = True, next(iter(self._order), None)
+        for entry in self._order:
+            if best is not None and best <= entry:
+                break
+            name = entry[2]
+            if entry is not first and isinstance(names, Sequence):
+                # Nearly always the first is the one, and a set costs several times as much as looking for it.
+                names = set(names)
+            if name not in names:
+                continue
             if name in self._fits:
-                insort(self._order, self._fits[name])
+                best = entry
+                break
+            if until is not None and self._judge.effort.made >= until:
+                done = False
+                break
+            found = judged[name] = self._judged(name)
+            if found is not None and (best is None or found < best):
+                best = found
+        self._order.put(judged)
+        return Sought(best[2] if best is not None and done else None, done)
 
-    def best(self, offered: Sequence[str]) -> str | None:
-        """The node that `choose_node` would take of those offered."""
-        if not self._order:
-            return None
-        first = self._order[0][2]
-        # Nearly always so, and a set of all names costs several times as much as looking for one.
-        if first in offered:
-            return first
-        names = set(offered)
-        return next((name for _, _, name in self._order if name in names), None)
+    def judge(self, names: Iterable[str], effort: int | None = None) -> bool:
+        """Whether all of these nodes are judged, once no more than about `effort` was done for it."""
+        if len(self._order) == len(self._fits):
+            return True
+        until = None if effort is None else self._judge.effort.made + effort
+        judged: dict[str, Preference | None] = {}
+        done = True
+        for name in names:
+            if name in self._fits or name in self._failed or name in self._hopeless or name not in self._standings:
+                continue
+            if until is not None and self._judge.effort.made >= until:
+                done = False
+                break
+            judged[name] = self._judged(name)
+        self._order.put(judged)
+        return done
 
-    def look_ahead(self, standings: Mapping[str, Standing]) -> None:
+    def look_ahead(self) -> None:
         """Chooses the GPUs on the node that comes first, before anybody asks."""
-        self.update(standings)
-        if self._order:
-            usage = standings[self._order[0][2]].usage
+        self.update()
+        node = self.seek().node
+        if node is not None:
+            usage = self._standings[node].usage
             self._ahead = usage, self.shares(usage)
 
     def shares(self, usage: NodeUsage) -> PodShares:
@@ -136,75 +155,26 @@ class Ranking:
             return self._ahead[1]
         return cast("PodShares", place(self._shape.request, usage, self._shape.quota))
 
-    def _examine(self, name: str, standing: Standing) -> None:
-        found = self._found(standing) if self._alike else self._placed(standing.usage)
+    def _first_order(self, unjudged: Order) -> Order:
+        if not compares_connections(self._shape.request):
+            return unjudged.copy()
+        standings = self._standings
+        layouts = {standing.kind.layout: standing for standing in standings.values()}
+        most = {layout: self._judge.most(standing) for layout, standing in layouts.items()}
+        return Order([(-most[standings[name].kind.layout], total, name) for _, total, name in unjudged])
+
+    def _hoped(self, name: str) -> Preference | None:
+        """None of a node that is gone."""
+        standing = self._standings.get(name)
+        if standing is None:
+            return None
+        return preference(self._shape.request.policies.node, name, standing.total, self._judge.most(standing))
+
+    def _judged(self, name: str) -> Preference | None:
+        standing = self._standings[name]
+        found = self._judge.judge(standing)
         if isinstance(found, Unfit):
             (self._hopeless if found.hopeless else self._failed)[name] = found.reason
-        else:
-            self._fits[name] = preference(self._shape.request.policies.node, name, standing.total, found)
-
-    def _found(self, standing: Standing) -> int | Unfit:
-        state, one_by_one = standing.state, self._one_by_one
-        if one_by_one is not None and one_by_one.says_all(standing):
-            state = (standing.kind, *one_by_one.answers(standing))
-        found = self._known.get(state)
-        if found is None:
-            if len(self._known) >= MOST_KNOWN_STATES:
-                self._known.clear()
-            found = self._known[state] = self._placed(standing.usage)
-        return found
-
-    def _placed(self, usage: NodeUsage) -> int | Unfit:
-        shares = place(self._shape.request, usage, self._shape.quota)
-        if isinstance(shares, Misfit):
-            return unfit_of(shares)
-        return connected(shares, usage.node.pair_scores) if compares_connections(self._shape.request) else 0
-
-
-class _OneByOne:
-    """Which GPUs of a node would serve one container by themselves; each GPU of a kind in the same use says the same.
-
-    That is all there is to know of nodes not in MIG mode, for pods for which no GPU's answer depends on another GPU.
-    How well the best-connected of the GPUs that serve are connected follows from it as well, where that is found
-    exactly and whichever GPU comes first: only among equally good choices the order decides.
-    """
-
-    def __init__(self, request: GpuRequest, need: ContainerNeed) -> None:
-        self._request = request
-        self._compares = compares_connections(request)
-        self._count = need.count
-        self._need = replace(need, count=1)
-        self._known: dict[tuple[int, ...], str] = {}
-
-    def says_all(self, standing: Standing) -> bool:
-        kind = standing.kind
-        return not kind.mig and (
-            not self._compares or (kind.mutual and is_exact(len(standing.usage.gpus), self._count))
-        )
-
-    def answers(self, standing: Standing) -> list[str]:
-        """For each GPU in order why it does not serve, or nothing."""
-        kind, known, found = standing.kind.number, self._known, []
-        for position, gpu in enumerate(standing.usage.gpus):
-            key = (kind, position, gpu.slots, gpu.memory_mib, gpu.cores)
-            answer = known.get(key)
-            if answer is None:
-                if len(known) >= MOST_KNOWN_STATES:
-                    known.clear()
-                answer = known[key] = self._answer(standing.usage.node, gpu)
-            found.append(answer)
-        return found
-
-    def _answer(self, node: RegisteredNode, gpu: GpuUsage) -> str:
-        request = self._request
-        rules = Rules(node=node, filter=request.filter, policy=request.policies.gpu, numa_bound=False)
-        shares = fit(self._need, [gpu], rules, None)
-        return shares.reason if isinstance(shares, Misfit) else ""
-
-
-def _one_by_one(shape: Shape) -> _OneByOne | None:
-    """None for pods of several containers, under a quota that may refuse, or on one NUMA node."""
-    needs = [need for need in shape.request.needs if need is not None]
-    if len(needs) > 1 or shape.quota is not None or shape.request.numa_bound:
-        return None
-    return _OneByOne(shape.request, needs[0])
+            return None
+        fits = self._fits[name] = preference(self._shape.request.policies.node, name, standing.total, found)
+        return fits

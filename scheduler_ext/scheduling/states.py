@@ -1,55 +1,94 @@
-"""When two nodes are in the same state, so that what is found out about one holds for the other."""
+"""What two nodes, or two GPUs, must have in common so that what is found out about one holds for the other."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import NamedTuple
 
 from proto.devices import MIG_MODE, Device
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.scheduling.score import node_score
 
-State = tuple[object, ...]
-"""Hashable; equal for nodes that differ in nothing but their name and the UUIDs of their GPUs."""
+MOST_NUMBERED = 50_000
 
-MOST_KINDS = 10_000
-
-_all_but_uuid = attrgetter(*(field.name for field in fields(Device) if field.name != "uuid"))
+_ALONE = {"uuid", "index", "numa"}
+_by_itself = attrgetter(*(field.name for field in fields(Device) if field.name not in _ALONE))
+"""What a GPU is, wherever it is built in and whatever its name."""
 
 
 class Kind(NamedTuple):
-    """Equal numbers mean equal GPUs in equal order, equally linked, cordoned and handed out.
+    """How a node is built. Equal numbers of `layout` mean equally many GPUs, equally linked and equally laid out.
 
-    `mig`: one of them is in MIG mode. `mutual`: each pair is linked as well from either side.
+    `models`: equal numbers mean GPUs that are alike, cordoned or not. `mig`: one of them is in MIG mode. `mutual`: each
+    pair is linked as well from either side. `slots`: as of the node.
     """
 
-    number: int
+    layout: int
+    models: tuple[int, ...]
     mig: bool
     mutual: bool
+    slots: bool
 
 
-class Kinds:
-    """Numbers the kinds of nodes there are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A node as it is now. Of `gpus` equal numbers mean GPUs that are alike and in the same use; `total` is the node's
+    score.
+    """
+
+    usage: NodeUsage
+    kind: Kind
+    gpus: tuple[int, ...]
+    total: float
+
+    @property
+    def state(self) -> object:
+        """Hashable; equal for nodes that differ in nothing but their name and the UUIDs of their GPUs."""
+        return self.kind.layout, self.kind.slots, self.gpus, tuple(gpu.placements for gpu in self.usage.gpus)
+
+
+class Numbers:
+    """Equal values have equal numbers, until there are too many: no number is used again, so equal ones may differ."""
 
     def __init__(self) -> None:
-        self._known: dict[object, Kind] = {}
-        self._number = 0
+        self._known: dict[object, int] = {}
+        self._last = 0
+
+    def number(self, value: object) -> int:
+        known = self._known.get(value)
+        if known is None:
+            if len(self._known) >= MOST_NUMBERED:
+                self._known.clear()
+            self._last += 1
+            known = self._known[value] = self._last
+        return known
+
+
+class Standings:
+    """Makes them, and numbers what they have in common."""
+
+    def __init__(self) -> None:
+        self._layouts = Numbers()
+        self._models = Numbers()
+        self._gpus = Numbers()
 
     def kind(self, node: RegisteredNode) -> Kind:
-        uuids = [device.uuid for device in node.devices]
+        devices = node.devices
+        uuids = [device.uuid for device in devices]
         rows = [node.pair_scores.get(uuid, {}) for uuid in uuids]
         links = tuple([tuple(map(row.get, uuids)) for row in rows])
-        cordons = tuple([uuid in node.cordoned for uuid in uuids])
-        look = (tuple(map(_all_but_uuid, node.devices)), links, cordons, node.slots)
-        if len(self._known) >= MOST_KINDS:
-            # Numbers are never used again, so this only costs finding the kinds anew.
-            self._known.clear()
-        self._number += 1
-        mig, mutual = any(each.mode == MIG_MODE for each in node.devices), links == tuple(zip(*links, strict=True))
-        return self._known.setdefault(look, Kind(self._number, mig, mutual))
+        places = tuple([(device.index, device.numa) for device in devices])
+        return Kind(
+            layout=self._layouts.number((links, places)),
+            models=tuple([self._models.number((*_by_itself(each), each.uuid in node.cordoned)) for each in devices]),
+            mig=any(each.mode == MIG_MODE for each in devices),
+            mutual=links == tuple(zip(*links, strict=True)),
+            slots=node.slots,
+        )
 
-
-def state_of(usage: NodeUsage, kind: Kind) -> State:
-    """`kind` is the node's."""
-    numbers = [number for gpu in usage.gpus for number in (gpu.slots, gpu.memory_mib, gpu.cores)]
-    instances = [(position, gpu.placements) for position, gpu in enumerate(usage.gpus) if gpu.placements]
-    return (kind.number, *numbers, *instances)
+    def standing(self, usage: NodeUsage, kind: Kind) -> Standing:
+        """`kind` is the node's."""
+        used = zip(kind.models, usage.gpus, strict=True)
+        number = self._gpus.number
+        gpus = tuple([number((model, gpu.slots, gpu.memory_mib, gpu.cores)) for model, gpu in used])
+        return Standing(usage=usage, kind=kind, gpus=gpus, total=node_score(usage.gpus).total)

@@ -37,6 +37,9 @@ class WaitingPods:
     def __len__(self) -> int:
         return len(self._pods)
 
+    def waits(self, uid: str) -> bool:
+        return uid in self._pods
+
     def refused(self, request: GpuRequest, priority: int, now: float) -> None:
         """The pod fits nowhere now. Beyond `MOST_REMEMBERED` nobody is remembered: kube-scheduler retries by itself."""
         known = self._pods.get(request.uid)

@@ -10,7 +10,7 @@ import pytest
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.nudging import MOST_LOOKED_AT, Nudger
+from scheduler_ext.nudging import Nudger
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.waiting import WaitingPods
 from simulation.apiserver import EmbeddedApiServer
@@ -85,7 +85,7 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
 ) -> None:
     """Each asking for something else, or all for the same."""
     waiting = WaitingPods()
-    for number in range(2 * MOST_LOOKED_AT):
+    for number in range(200):
         asked = container(gpu=2, gpumem=1000 + number * different)
         waiting.refused(request(pod(asked, name=f"large{number}")), 0, time.monotonic())
     async with EmbeddedApiServer() as server:

@@ -1,7 +1,7 @@
 """`Candidates` remembers what it found out; its choice is always the one `decide` takes afresh."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -85,7 +85,7 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
     kinds = data.draw(st.lists(machines(), min_size=1, max_size=2))
     asked = data.draw(st.lists(shapes(), min_size=1, max_size=3))
     ledger = Ledger()
-    candidates = Candidates(ledger)
+    candidates = Candidates(ledger, breath=1)
 
     def some_node(name: str) -> Node:
         cordoned, allocation = data.draw(st.integers(0, 3)) == 0, data.draw(st.sampled_from(["slots", "immediate"]))
@@ -102,17 +102,27 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
         lambda: ledger.apply_quota(quota(*data.draw(st.sampled_from([(9000, 10**4), (40000, 60), (10**6, 10**4)])))),
         lambda: ledger.remove_quota(quota(0, 0)),
         lambda: ledger.expire(data.draw(st.sampled_from([5.0, 20.0]))),
-        *[lambda: _filter(ledger, candidates, some_pod(), data)] * 14,
     ]
+    changes = tuple(events)
+    events += [lambda: _filter(ledger, candidates, some_pod(), data, changes)] * 14
     ledger.replace_nodes([some_node(name) for name in NAMES])
     for event in data.draw(st.lists(st.sampled_from(events), min_size=5, max_size=25)):
         event()
 
 
-def _filter(ledger: Ledger, candidates: Candidates, wanted: Pod, data: st.DataObject) -> None:
-    """As `/filter` does it; a pod may be seen bound, and be filtered once more after that."""
+def _filter(
+    ledger: Ledger,
+    candidates: Candidates,
+    wanted: Pod,
+    data: st.DataObject,
+    changes: Sequence[Callable[[], object]],
+) -> None:
+    """As `/filter` does it; the cluster changes meanwhile, and a pod may be seen bound and filtered again."""
     uid, asked = wanted.metadata.uid, request(wanted)
     offered = data.draw(st.lists(st.sampled_from([*NAMES, "nowhere"]), max_size=6))
+    for _ in candidates.preparing(asked, offered, every=data.draw(st.booleans())):
+        if data.draw(st.integers(0, 3)) == 0:
+            data.draw(st.sampled_from(changes))()
     ledger.forget(uid)
     expected = decide(asked, ledger.snapshot(uid), offered)
     choice = candidates.choose(asked, offered)

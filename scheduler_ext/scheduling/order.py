@@ -1,0 +1,51 @@
+"""Nodes in the order in which they would be taken."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+
+from scheduler_ext.scheduling.nodes import Preference
+
+FEW = 100
+"""So many nodes are put into their places one by one; more of them are sorted in at once."""
+
+
+class Order:
+    """Preferences, ascending, one a node."""
+
+    def __init__(self, preferences: Iterable[Preference] = ()) -> None:
+        """Costs little where they are nearly in order already."""
+        self._sorted = sorted(preferences)
+        self._of = {each[2]: each for each in self._sorted}
+
+    def copy(self) -> "Order":
+        """Costs much less than putting them in order once more."""
+        made = Order()
+        made._of, made._sorted = self._of.copy(), self._sorted.copy()
+        return made
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def __iter__(self) -> Iterator[Preference]:
+        return iter(self._sorted)
+
+    def put(self, changes: Mapping[str, Preference | None]) -> None:
+        """None takes a node out."""
+        many = len(changes) > FEW
+        for name, new in changes.items():
+            old = self._of.pop(name, None)
+            if new is not None:
+                self._of[name] = new
+            if not many and old != new:
+                self._move(old, new)
+        if many:
+            kept = [each for each in self._sorted if each[2] not in changes]
+            # The first part is in order already, and often the second: sorting sees that.
+            self._sorted = kept + [new for new in changes.values() if new is not None]
+            self._sorted.sort()
+
+    def _move(self, old: Preference | None, new: Preference | None) -> None:
+        if old is not None:
+            del self._sorted[bisect_left(self._sorted, old)]
+        if new is not None:
+            insort(self._sorted, new)
