@@ -252,7 +252,7 @@ class ClusterWatch:
 
     def _check_pod(self, pod: Pod) -> None:
         problem = self._ledger.pod_problem(pod_key(pod))
-        if problem:
+        if problem and self._ledger.is_decided(pod_key(pod)):
             problem = f"{problem}; until it is corrected the GPUs it may be about count as full"
         self._pods.update(pod_key(pod), pod_reference(pod), problem)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from sys import intern
 
 from proto.annotations.errors import AnnotationError
@@ -11,7 +11,9 @@ from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocati
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import MIG_MODE, ContainerShares, Device, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
+from proto.kubernetes.requests import requested
 from scheduler_ext.cluster.accounting import Footprints, effective, held_by
+from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, containers, gpu_count
 
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -34,14 +36,34 @@ class Holding:
     unreadable: str = ""
     wanted: int = 0
     """The most GPUs one of its containers asks for."""
+    undecided: int = 0
+    """Ids that kubelet gave it without anybody's decision, on GPUs that nobody named."""
+    everywhere: bool = False
+    """Whether it may use any part of any GPU of the node."""
+    remembered: bool = False
+    """Whether its annotation is gone."""
     problem: str = ""
 
+    @property
+    def is_special(self) -> bool:
+        """Whether its footprints do not tell everything."""
+        return bool(self.unreadable or self.placements or self.undecided or self.everywhere)
 
-def read_holding(pod: Pod, names: ResourceNames) -> Holding | None:
-    """None unless the pod is bound, has devices and still runs or may yet run; a terminating pod still holds them."""
+
+def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -> Holding | None:
+    """None unless the pod is bound, has devices and still runs or may yet run; a terminating pod still holds them.
+
+    What it was `known` to hold it holds until it ends, though its annotation is gone. One that never had a decision
+    holds what kubelet gave it.
+    """
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
-    if not pod.spec.node_name or not value or pod.status.phase in _ENDED:
+    if not pod.spec.node_name or pod.status.phase in _ENDED:
         return None
+    if not value:
+        if known is None or known.node != pod.spec.node_name or known.undecided or known.everywhere:
+            return _undecided(pod, names)
+        problem = f"{DEVICES_ALLOCATED} was removed; until the pod ends it holds what it said"
+        return replace(known, remembered=True, problem=problem)
     node, namespace = intern(pod.spec.node_name), _namespace(pod)
     try:
         kinds, shares = _aligned(pod, value, names)
@@ -59,6 +81,32 @@ def read_holding(pod: Pod, names: ResourceNames) -> Holding | None:
     )
 
 
+def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
+    """None for a pod that asks for no GPU."""
+    ids = requested(pod, names.count)
+    if not ids:
+        return None
+    node = intern(pod.spec.node_name)
+    if pod.status.phase != "Running":
+        problem = f"bound to node {node} past the scheduler; {ids} of its {names.count} count as taken until it ends"
+        return Holding(node=node, namespace=_namespace(pod), undecided=ids, problem=problem)
+    # Something has let it run, so it may use any memory of any GPU.
+    problem = f"runs on node {node} without {DEVICES_ALLOCATED}; all GPUs of the node count as full until it ends"
+    return Holding(node=node, namespace=_namespace(pod), everywhere=True, problem=problem)
+
+
+def with_undecided(gpus: Iterable[GpuUsage], ids: int) -> tuple[GpuUsage, ...]:
+    """With so many slots more in use, one after the other on the GPU with most slots left, then the first.
+
+    Kubelet counts ids of all the node's GPUs together, so that any GPUs with slots left stand for those it took from.
+    """
+    charged = list(gpus)
+    for _ in range(min(ids, sum(max(gpu.device.slots - gpu.slots, 0) for gpu in charged))):
+        emptiest = max(range(len(charged)), key=lambda at: (charged[at].device.slots - charged[at].slots, -at))
+        charged[emptiest] = replace(charged[emptiest], slots=charged[emptiest].slots + 1)
+    return tuple(charged)
+
+
 def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
     """Of a pod that is about to be bound to the node."""
     return Holding(
@@ -72,9 +120,11 @@ def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
 def counted_as_full(holding: Holding, devices: Sequence[Device]) -> frozenset[DeviceUUID]:
     """The GPUs of which nobody can say what the holding leaves.
 
-    Those an unreadable annotation names, or all when it names too few; those in MIG mode on which its instances are
-    unknown; those not in MIG mode on which it has instances.
+    All when nothing is known of it; those an unreadable annotation names, or all when it names too few; those in MIG
+    mode on which its instances are unknown; those not in MIG mode on which it has instances.
     """
+    if holding.everywhere:
+        return frozenset(device.uuid for device in devices)
     if holding.unreadable:
         named = frozenset(device.uuid for device in devices if device.uuid in holding.unreadable)
         return named if len(named) >= max(holding.wanted, 1) else frozenset(device.uuid for device in devices)

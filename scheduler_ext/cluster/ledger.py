@@ -6,7 +6,13 @@ from dataclasses import replace
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
-from scheduler_ext.cluster.holdings import Holding, counted_as_full, read_holding, reserved_holding
+from scheduler_ext.cluster.holdings import (
+    Holding,
+    counted_as_full,
+    read_holding,
+    reserved_holding,
+    with_undecided,
+)
 from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
@@ -90,7 +96,7 @@ class Ledger:
         One that kube-scheduler no longer means to bind loses its reservation, and its group theirs.
         """
         uid = pod_key(pod)
-        holding = read_holding(pod, self._settings.names)
+        holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)
             if pod.status.phase in ("Succeeded", "Failed"):
@@ -274,8 +280,13 @@ class Ledger:
     def is_bound(self, uid: str) -> bool:
         return uid in self._bound
 
+    def is_decided(self, uid: str) -> bool:
+        """Whether this bound pod has an annotation that says, readable or not, what it holds."""
+        holding = self._bound.get(uid)
+        return holding is not None and not (holding.undecided or holding.everywhere or holding.remembered)
+
     def pod_problem(self, uid: str) -> str:
-        """Why the annotation of this bound pod cannot be read; empty when it can."""
+        """Why what this bound pod holds is not known from its annotation; empty when it is."""
         holding = self._bound.get(uid)
         return holding.problem if holding is not None else ""
 
@@ -321,7 +332,7 @@ class Ledger:
         del held[uid]
         if not held:
             del self._used[holding.node], self._held[holding.node]
-        left = self._namespace_used.pop(holding.namespace) - total(holding.footprints.values())
+        left = self._namespace_used.pop(holding.namespace, NOTHING) - total(holding.footprints.values())
         if left != NOTHING:
             self._namespace_used[holding.namespace] = left
         self._touch(holding.node)
@@ -339,7 +350,7 @@ class Ledger:
     def _usage(self, name: str, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding]) -> NodeUsage:
         node = self._registered[name]
         in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
-        special = [each for each in held if in_mig_mode or each.unreadable or each.placements]
+        special = [each for each in held if in_mig_mode or each.is_special]
         full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node.devices) for each in special))
         placements: dict[DeviceUUID, tuple[MigPlacement, ...]] = {}
         for each in special:
@@ -349,7 +360,8 @@ class Ledger:
             _gpu_usage(device, used.get(uuid := device.uuid, NOTHING), placements.get(uuid, ()), uuid in full)
             for device in node.devices
         ]
-        return NodeUsage(node=node, gpus=tuple(gpus))
+        undecided = sum(each.undecided for each in special)
+        return NodeUsage(node=node, gpus=with_undecided(gpus, undecided) if undecided else tuple(gpus))
 
     def _usage_without(self, uid: str, own: Holding) -> NodeUsage:
         used = dict(self._used.get(own.node, {}))

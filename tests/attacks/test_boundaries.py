@@ -7,6 +7,7 @@ from proto.annotations import keys
 from scheduler_ext.admission import bypass
 from scheduler_ext.admission.containers import CORE_POLICY_ENV, VISIBLE_DEVICES_ENV
 from scheduler_ext.admission.settings import CorePolicy
+from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME
 from tests.cluster.shipped import DAEMON, SCHEDULER, documents
 
 NODE_KEYS = {
@@ -60,7 +61,8 @@ def test_the_policy_refuses_the_variables_that_the_webhook_refuses() -> None:
         CorePolicy.DEFAULT,
     }
     resources = {value for name, value in vars(keys).items() if name.startswith("RESOURCE_")}
-    assert texts(policy("bypass")) == refused | resources
+    past_the_scheduler = {keys.WEBHOOK, keys.WEBHOOK_IGNORE, DEFAULT_SCHEDULER_NAME}
+    assert texts(policy("bypass")) == refused | resources | past_the_scheduler
 
 
 def test_only_webhook_metrics_and_probes_are_on_the_network() -> None:

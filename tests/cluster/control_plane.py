@@ -90,9 +90,12 @@ class Program:
 class ControlPlane:
     """`with ControlPlane(binaries, folder):` is ready to be used; everything it writes lies in the folder."""
 
-    def __init__(self, binaries: Binaries, folder: Path) -> None:
+    def __init__(self, binaries: Binaries, folder: Path, *, gates: str = "", apis: str = "") -> None:
+        """`gates` are features to turn on, `apis` what else kube-apiserver serves; both as flags say it."""
         self._binaries = binaries
         self._folder = folder
+        self._gates = [f"--feature-gates={gates}"] if gates else []
+        self._apis = [f"--runtime-config={apis}"] if apis else []
         self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
         self._etcd: Program | None = None
         self._api_server: Program | None = None
@@ -157,7 +160,7 @@ class ControlPlane:
         connection = {"kubeconfig": self.kubeconfig("system:kube-scheduler"), "qps": 1000, "burst": 1000}
         path = self._folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump({"clientConnection": connection} | dict(configuration)))
-        flags = [f"--config={path}", "--secure-port=0", "--v=2"]
+        flags = [f"--config={path}", "--secure-port=0", "--v=2", *self._gates]
         program = self._start("kube-scheduler", flags, name)
         try:
             yield program
@@ -214,6 +217,8 @@ class ControlPlane:
             f"--audit-log-path={self._folder / 'audit.log'}",
             "--watch-cache=true",
             "--v=1",
+            *self._gates,
+            *self._apis,
         ]
 
     def _start(self, program: str, flags: Sequence[str], name: str = "") -> Program:

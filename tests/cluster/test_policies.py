@@ -463,3 +463,17 @@ async def test_an_ephemeral_container_does_not_either_and_monitoring_may(site: S
             "POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", monitoring
         )
         assert status == 201, answered
+
+
+async def test_no_pod_that_asks_for_gpus_is_kept_away_from_the_scheduler_by_a_label(site: Site) -> None:
+    ignored, gpus = {keys.WEBHOOK: keys.WEBHOOK_IGNORE}, {"containers": [container(gpu="1")]}
+    dry = f"{site.pods}?dryRun=All"
+    answer = told(await site.stranger.send("POST", dry, pod_json("p", labels=ignored, **gpus)))
+    assert refused_by("bypass", answer).startswith("GPUs are given out by scheduler topogpu-scheduler alone")
+    for harmless in (
+        pod_json("p", labels=ignored),
+        pod_json("p", **gpus),
+        pod_json("p", labels=ignored, schedulerName="topogpu-scheduler", **gpus),
+    ):
+        status, answered = await site.stranger.send("POST", dry, harmless)
+        assert status == 201, answered
