@@ -54,7 +54,7 @@ def _loaded(nodes: int, pods: int) -> Ledger:
     for node in range(nodes):
         for number in range(pods):
             pod = msgspec.convert(pod_json(node, number), Pod)
-            trim_pod(pod)
+            trim_pod(pod, labelled=True)
             ledger.apply_pod(pod)
     return ledger
 

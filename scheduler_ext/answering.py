@@ -8,7 +8,7 @@ from proto.extender import ExtenderArgs, FilterResult, HostPriority, NodeVictims
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Pod
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.binding.advising import preempt, rank, rank_simulated
+from scheduler_ext.binding.advising import holders, preempt, rank, rank_simulated
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import (
     Filtered,
@@ -19,7 +19,10 @@ from scheduler_ext.binding.filtering import (
     reserve,
     simulate,
 )
+from scheduler_ext.binding.nominations import Nominations
+from scheduler_ext.binding.preempting import Preempting
 from scheduler_ext.binding.view import View, pod_name
+from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
@@ -43,6 +46,9 @@ class Answering:
         ledger: Ledger,
         candidates: Candidates,
         view: View,
+        budgets: Budgets,
+        nominations: Nominations,
+        preempting: Preempting,
         watch: ClusterWatch,
         leadership: Leadership,
         binder: Binder,
@@ -55,6 +61,9 @@ class Answering:
     ) -> None:
         self._ledger = ledger
         self._view = view
+        self._budgets = budgets
+        self._nominations = nominations
+        self._preempting = preempting
         self._candidates = candidates
         self._watch = watch
         self._leadership = leadership
@@ -118,16 +127,23 @@ class Answering:
             return args.victims
         if await self.not_ready():
             return {}
+        nomination = self._nominations.of(wanted.uid)
+        # Evicting without knowing the budgets, or a second time for one pod, would be wrong.
+        if not self._budgets.known or (nomination is not None and nomination.ours):
+            return {}
         self._ledger.expire(self._monotonic())
-        running, priority = self._view.running(), args.pod.spec.priority or 0
+        priority = args.pod.spec.priority or 0
         found: dict[str, NodeVictims] = {}
         for node, proposed in args.victims.items():
-            holders = running.get(node, ())
-            chosen = preempt(self._ledger, holders, wanted, priority=priority, node=node, proposed=proposed)
+            there = holders(self._view, node)
+            chosen = preempt(
+                self._ledger, self._budgets, there, wanted, priority=priority, node=node, proposed=proposed
+            )
             if chosen is not None:
                 found[node] = chosen
             # Between two nodes others get their answers.
             await asyncio.sleep(0)
+        self._nominations.propose(args.pod, {node: each.uids for node, each in found.items()})
         return found
 
     async def _live(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
@@ -168,8 +184,10 @@ class Answering:
     def _remember(self, pod: Pod, wanted: GpuRequest, answer: Filtered) -> None:
         if answer.result.node_names:
             self._waiting.settled(wanted.uid)
+            self._preempting.settled(wanted.uid)
         else:
             self._waiting.refused(wanted, pod.spec.priority or 0, self._monotonic())
+            self._preempting.refused(pod, wanted, answer.result.failed_nodes or ())
 
     def afterwards(self, pod: Pod, answer: Filtered) -> Sequence[Notice]:
         """What `/filter` leaves to do once its answer is given; the notices are for the pod's events."""

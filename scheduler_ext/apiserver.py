@@ -16,6 +16,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import (
     NODES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     RESOURCE_QUOTAS,
     Container,
@@ -28,7 +29,9 @@ from proto.kubernetes.objects import (
     ResourceQuota,
 )
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from scheduler_ext.binding.nominations import Nominations
 from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import containers, pod_key
 from scheduler_ext.scheduling.waiting import WaitingPods
@@ -94,6 +97,8 @@ class ClusterWatch:
         api: ApiServer,
         ledger: Ledger,
         view: View,
+        budgets: Budgets,
+        nominations: Nominations,
         waiting: WaitingPods,
         tell: Callable[[ObjectReference, Notice], None],
         freed: Callable[[], None],
@@ -103,6 +108,8 @@ class ClusterWatch:
         self._api = api
         self._ledger = ledger
         self._view = view
+        self._budgets = budgets
+        self._nominations = nominations
         self._waiting = waiting
         self._freed = freed
         self._known = known
@@ -144,11 +151,14 @@ class ClusterWatch:
 
     async def run(self) -> None:
         nodes = _Follower(NODES, self._replace_nodes, self._apply_node, self._remove_node, self._node_label_selector)
-        pods = _Follower(PODS, self._replace_pods, self._apply_pod, self._remove_pod, trim=trim_pod)
-        ledger = self._ledger
+        pods = _Follower(PODS, self._replace_pods, self._apply_pod, self._remove_pod, trim=self._trim_pod)
+        ledger, known = self._ledger, self._budgets
         quotas = _Follower(RESOURCE_QUOTAS, ledger.replace_quotas, self._apply_quota, self._remove_quota)
+        # Nothing but evicting waits for them: a cluster that grants no right to list them is served all the same.
+        budgets = _Follower(POD_DISRUPTION_BUDGETS, known.replace, known.apply, known.remove)
         async with asyncio.TaskGroup() as followers:
             followers.create_task(self._follow(nodes))
+            followers.create_task(self._follow(budgets))
             followers.create_task(self._follow_anew(pods, self._pods_again))
             followers.create_task(self._follow(quotas))
 
@@ -177,7 +187,8 @@ class ClusterWatch:
                 case Removed(removed):
                     follower.remove(removed)
                 case Interrupted(problem, seconds):
-                    self._interrupted[plural] = f"the watch of {plural} is interrupted: {problem}"
+                    if plural != POD_DISRUPTION_BUDGETS.plural:
+                        self._interrupted[plural] = f"the watch of {plural} is interrupted: {problem}"
                     log.warning("the watch of %s is interrupted, next try in %.1f s: %s", plural, seconds, problem)
 
     def _listed(self, plural: str) -> None:
@@ -218,9 +229,14 @@ class ClusterWatch:
         subject = ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
         self._nodes.update(name, subject, self._ledger.node_problem(name))
 
+    def _trim_pod(self, pod: Pod) -> None:
+        """Budgets select by labels, and nobody is evicted who holds no GPUs."""
+        trim_pod(pod, labelled=self._view.concerns_gpus(pod))
+
     def _replace_pods(self, pods: Sequence[Pod]) -> None:
         self._ledger.replace_pods(pods)
         self._view.replace_pods(pods)
+        self._nominations.replace(pods)
         self._pods.keep_only({pod_key(pod) for pod in pods})
         for pod in pods:
             self._check_pod(pod)
@@ -228,6 +244,7 @@ class ClusterWatch:
     def _apply_pod(self, pod: Pod) -> None:
         self._ledger.apply_pod(pod)
         self._view.apply_pod(pod)
+        self._nominations.apply(pod)
         self._check_pod(pod)
         if pod.spec.node_name:
             self._waiting.settled(pod_key(pod))
@@ -240,6 +257,7 @@ class ClusterWatch:
             self._freed()
         self._ledger.remove_pod(pod_key(pod))
         self._view.remove_pod(pod)
+        self._nominations.remove(pod)
         self._pods.drop(pod_key(pod))
 
     def _apply_quota(self, quota: ResourceQuota) -> None:
@@ -257,10 +275,13 @@ class ClusterWatch:
         self._pods.update(pod_key(pod), pod_reference(pod), problem)
 
 
-def trim_pod(pod: Pod) -> None:
-    """Leaves identity, state, requests for resources, and annotations of GPU schedulers; equal parts become one."""
+def trim_pod(pod: Pod, *, labelled: bool) -> None:
+    """Leaves identity, state, requests for resources, and annotations of GPU schedulers; equal parts become one.
+
+    Labels stay if the pod is `labelled`.
+    """
     metadata, spec = pod.metadata, pod.spec
-    metadata.labels = _one(dict[str, str], {})
+    metadata.labels = _one(dict[str, str], metadata.labels if labelled else {})
     metadata.annotations = {
         key: intern(value) if key in _SHARED_VALUES else value
         for key, value in metadata.annotations.items()

@@ -44,6 +44,7 @@ class Seen:
     names: Mapping[str, PodName]
     resources: ResourceNames
     reservations: int
+    kept: int
     waiting: int
     leads: bool
     synced: bool
@@ -203,6 +204,7 @@ def _state(seen: Seen) -> Iterator[Metric]:
         ("topogpu_nodes_registered", "Nodes whose GPUs are given out.", len(snapshot.nodes)),
         ("topogpu_nodes_unregistered", "Nodes without GPUs that can be given out.", len(snapshot.unregistered)),
         ("topogpu_reservations", "Decisions that are not seen bound yet.", seen.reservations),
+        ("topogpu_kept_rooms", "Pods that others are evicted for, and whose room is kept until then.", seen.kept),
         ("topogpu_waiting_pods", "Pods that fitted nowhere when they were asked about last.", seen.waiting),
         (
             "topogpu_problems",

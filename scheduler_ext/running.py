@@ -20,7 +20,10 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.nominations import Nominations
+from scheduler_ext.binding.preempting import Preempting
 from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.debugging import Debugging
 from scheduler_ext.exchange import Verbs, is_local
@@ -74,7 +77,8 @@ async def running_extender(
 ) -> AsyncIterator[Applications]:
     """The extender at work; on the way out binds under way are finished. `certified` is asked for `/readyz`."""
     ledger, view = Ledger(requests), View(requests.names)
-    candidates = Candidates(ledger)
+    candidates, budgets = Candidates(ledger), Budgets()
+    nominations = Nominations(ledger=ledger, view=view, requests=requests, monotonic=time.monotonic)
     waiting, journal, metrics = WaitingPods(), Journal(), Metrics()
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=time.monotonic)
 
@@ -94,10 +98,24 @@ async def running_extender(
         now=now,
         monotonic=time.monotonic,
     )
+    preempting = Preempting(
+        api=api,
+        ledger=ledger,
+        candidates=candidates,
+        view=view,
+        budgets=budgets,
+        nominations=nominations,
+        forbidden=leadership.problem,
+        tell=events.record,
+        serving=settings.gpu_preemption,
+        monotonic=time.monotonic,
+    )
     watch = ClusterWatch(
         api=api,
         ledger=ledger,
         view=view,
+        budgets=budgets,
+        nominations=nominations,
         waiting=waiting,
         tell=events.record,
         freed=nudger.freed,
@@ -119,6 +137,9 @@ async def running_extender(
         ledger=ledger,
         candidates=candidates,
         view=view,
+        budgets=budgets,
+        nominations=nominations,
+        preempting=preempting,
         watch=watch,
         leadership=leadership,
         binder=binder,
@@ -152,6 +173,7 @@ async def running_extender(
             names=view.names(),
             resources=requests.names,
             reservations=ledger.reservations(),
+            kept=len(ledger.kept()),
             waiting=len(waiting),
             leads=leadership.leads(),
             synced=not watch.missing(),
@@ -170,7 +192,8 @@ async def running_extender(
             log.error("a part of the extender has failed", exc_info=task.exception())
             failed.set()
 
-    tasks = [asyncio.create_task(work) for work in (watch.run(), events.run(), leadership.run(), nudger.run())]
+    parts = (watch.run(), events.run(), leadership.run(), nudger.run(), preempting.run())
+    tasks = [asyncio.create_task(work) for work in parts]
     for task in tasks:
         task.add_done_callback(report_failure)
     try:

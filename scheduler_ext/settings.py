@@ -46,6 +46,8 @@ class ServeSettings:
 
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
     filter_returns: FilterReturns = FilterReturns.ONE
+    gpu_preemption: bool = False
+    """Whether we evict pods of lower priority for pods that lack nothing but GPUs."""
     readyz_requires_leader: bool = False
     node_label_selector: str = ""
     """Nodes without these labels are as if they were not there."""

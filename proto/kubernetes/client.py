@@ -234,6 +234,20 @@ class ApiServer:
         path = _path(PODS, metadata.namespace, metadata.name, "binding")
         await self._call("POST", path, body=document, pool=Pool.BINDINGS)
 
+    async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
+        """Has a pod deleted if its PodDisruptionBudget allows that; `dry_run` only asks whether it would be.
+
+        Raises ApiError (429 against the budget, 409 if another pod has taken the name) or ApiUnreachable.
+        """
+        options: dict[str, object] = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
+        document = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        await self._call("POST", _path(PODS, namespace, name, "eviction"), body=document)
+
     def _read(self, resource: Resource[T], body: bytes) -> T:
         try:
             return decode_object(resource.type, body)

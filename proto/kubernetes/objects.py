@@ -2,7 +2,7 @@
 
 Names follow the API in snake case; unknown fields are ignored on reading, so these structs are never written back
 whole: writes are patches, Bindings and Events. Timestamps stay the RFC 3339 text of the wire.
-Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1,
+Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1, policy/v1,
 admissionregistration.k8s.io/v1, resource.k8s.io/v1.
 """
 
@@ -68,6 +68,8 @@ class PodSpec(Object):
     runtime_class_name: str | None = None
     priority: int | None = None
     scheduling_group: SchedulingGroup | None = None
+    preemption_policy: str = ""
+    """`Never` for a pod that nobody is to be evicted for."""
     restart_policy: str = ""
     init_containers: list[Container] = []
     containers: list[Container] = []
@@ -142,6 +144,36 @@ class ResourceQuotaSpec(Object):
 class ResourceQuota(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
+
+
+class LabelSelectorRequirement(Object):
+    key: str = ""
+    operator: str = ""
+    values: list[str] = []
+
+
+class LabelSelector(Object):
+    """Everything said must hold; one that says nothing selects everything."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[LabelSelectorRequirement] = []
+
+
+class PodDisruptionBudgetSpec(Object):
+    selector: LabelSelector | None = None
+    """None selects no pod."""
+
+
+class PodDisruptionBudgetStatus(Object):
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, str] = {}
+    """When, by the name of a pod whose eviction is granted and counted, though it is not seen gone yet."""
+
+
+class PodDisruptionBudget(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodDisruptionBudgetSpec = msgspec.field(default_factory=PodDisruptionBudgetSpec)
+    status: PodDisruptionBudgetStatus = msgspec.field(default_factory=PodDisruptionBudgetStatus)
 
 
 class LeaseSpec(Object):
@@ -277,6 +309,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 PODS = Resource("v1", "pods", True, Pod)
 NODES = Resource("v1", "nodes", False, Node)
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", True, ResourceQuota)
+POD_DISRUPTION_BUDGETS = Resource("policy/v1", "poddisruptionbudgets", True, PodDisruptionBudget)
 EVENTS = Resource("v1", "events", True, Event)
 LEASES = Resource("coordination.k8s.io/v1", "leases", True, Lease)
 SECRETS = Resource("v1", "secrets", True, Secret)

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 from proto.extender import HostPriority, NodeVictims
 from proto.kubernetes.objects import Node
-from scheduler_ext.binding.view import PodFacts
+from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.nodes import Preference
-from scheduler_ext.scheduling.preempt import Holder, by_importance, victims
+from scheduler_ext.scheduling.preempt import Holder, by_importance, placed, victims
 from scheduler_ext.scheduling.priorities import preferences, priorities
 
 
@@ -31,7 +32,8 @@ def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: Request
 
 def preempt(
     ledger: Ledger,
-    running: Iterable[PodFacts],
+    budgets: Budgets,
+    holders: Sequence[Holder],
     request: GpuRequest,
     *,
     priority: int,
@@ -40,19 +42,41 @@ def preempt(
 ) -> NodeVictims | None:
     """Whom to evict from the node so that the pod gets its GPUs; None where that does not help, or nobody has to go.
 
-    `running` are the node's pods that ask for GPUs.
+    `holders` are the node's pods that ask for GPUs. What budgets lose by pods without GPUs kube-scheduler has counted.
     """
 
     def fits(gone: Collection[str]) -> bool:
-        left = ledger.without(node, {request.uid, *gone}, request.namespace)
-        return decide(request, left, [node]).node is not None
+        return placed(ledger, request, priority=priority, node=node, gone=gone).node is not None
 
-    holders = [Holder(uid=facts.uid, priority=facts.priority, created=facts.created) for facts in running]
-    chosen = victims(priority, frozenset(proposed.uids), holders, fits)
+    chosen = victims(priority, frozenset(proposed.uids), holders, fits, budgets.violating)
     # A node without victims would be an error to kube-scheduler (callExtenders of its preemption framework).
     if not chosen:
         return None
-    return replace(proposed, uids=by_importance(proposed.uids, chosen, holders))
+    uids = by_importance(proposed.uids, chosen, holders)
+    against = budgets.violating(each for each in _in_order(uids, holders) if not each.leaving)
+    violations = max(proposed.pdb_violations, 0) + len(against - budgets.violating(_in_order(proposed.uids, holders)))
+    return replace(proposed, uids=uids, pdb_violations=violations)
+
+
+def holders(view: View, node: str) -> list[Holder]:
+    """The node's pods that ask for GPUs."""
+    return [
+        Holder(
+            uid=facts.uid,
+            priority=facts.priority,
+            created=facts.created,
+            name=pod.name,
+            namespace=pod.namespace,
+            labels=facts.labels,
+            leaving=facts.leaving,
+        )
+        for pod, facts in view.running(node).items()
+    ]
+
+
+def _in_order(uids: Iterable[str], holders: Iterable[Holder]) -> list[Holder]:
+    known = {holder.uid: holder for holder in holders}
+    return [known[uid] for uid in uids if uid in known]
 
 
 def _simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> Decision:

@@ -20,6 +20,7 @@ from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.scheduling.kept_rooms import in_that_of_others
 from scheduler_ext.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -237,6 +238,9 @@ class Binder:
         if sent_to:
             raise BindRefused(f"its Binding to node {sent_to} may have been written already")
         decision = decide(request, self._ledger.snapshot(attempt.uid), [attempt.node])
+        if decision.node is None:
+            priority = pod.spec.priority or 0
+            decision = in_that_of_others(self._ledger, request, priority, [attempt.node]) or decision
         if decision.node is None:
             why = decision.error or decision.failed.get(attempt.node, "the pod does not fit")
             raise BindRefused(f"its reservation has ended and it does not fit: {why}")

@@ -10,9 +10,10 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
-from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice
+from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice, choice_of
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.hopeless import told_apart
+from scheduler_ext.scheduling.kept_rooms import in_its_own, in_that_of_others
 
 LONGEST_PROBLEM = 256
 """Characters of a sentence that is said of every node."""
@@ -88,7 +89,7 @@ def reserve(
     """
     ledger.expire(now)
     ledger.ask(pod)
-    choice = candidates.choose(request, node_names)
+    choice = _chosen(candidates, ledger, request, pod.spec.priority or 0, node_names)
     if choice.node is None:
         ledger.refuse(pod, now)
         return _nowhere(request, choice, len(node_names))
@@ -98,6 +99,20 @@ def reserve(
     offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
     result = FilterResult(node_names=offered)
     return Filtered(result=result, choice=choice, asked=len(node_names), offers=most > 1, told=_warnings(request))
+
+
+def _chosen(
+    candidates: Candidates, ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]
+) -> Choice:
+    """Where room is kept for the pod, else the best node; where it fits nowhere, room kept for lower priorities."""
+    own = in_its_own(ledger, request, priority, node_names)
+    if own is not None:
+        return choice_of(own)
+    choice = candidates.choose(request, node_names)
+    if choice.node is None and not choice.error:
+        others = in_that_of_others(ledger, request, priority, node_names)
+        return choice if others is None else choice_of(others)
+    return choice
 
 
 def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:

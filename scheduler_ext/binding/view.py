@@ -1,8 +1,7 @@
 """What binding needs to know of nodes and pods: a few words each, kept from the watch."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from sys import intern
 
@@ -41,7 +40,12 @@ class PodFacts:
     priority: int
     created: str
     """As the API server writes it."""
+    labels: Mapping[str, str]
     node: str
+    nominated: str
+    """The node where kube-scheduler has evicted pods for it; empty without one."""
+    leaving: bool
+    """Whether it is being deleted."""
     ended: bool
     phase: str
     """The bind phase as written; empty before the first."""
@@ -67,7 +71,10 @@ def pod_facts(pod: Pod) -> PodFacts:
         uid=pod.metadata.uid,
         priority=pod.spec.priority or 0,
         created=pod.metadata.creation_timestamp or "",
+        labels=pod.metadata.labels,
         node=intern(pod.spec.node_name),
+        nominated=intern(pod.status.nominated_node_name),
+        leaving=pod.metadata.deletion_timestamp is not None,
         ended=pod.status.phase in ("Succeeded", "Failed"),
         phase=intern(pod.metadata.annotations.get(BIND_PHASE, "")),
     )
@@ -92,6 +99,8 @@ class View:
         self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
         self._nodes: dict[str, NodeFacts] = {}
         self._pods: dict[PodName, PodFacts] = {}
+        self._running: dict[str, dict[PodName, PodFacts]] = {}
+        """Bound and not ended, by node."""
         self._next_change: asyncio.Event | None = None
 
     def next_change(self) -> asyncio.Event:
@@ -115,13 +124,9 @@ class View:
         """Of every pod that asks for GPUs, by UID."""
         return {facts.uid: name for name, facts in self._pods.items()}
 
-    def running(self) -> Mapping[str, Sequence[PodFacts]]:
-        """The pods that ask for GPUs and have not ended, by the node they are bound to."""
-        by_node: dict[str, list[PodFacts]] = defaultdict(list)
-        for facts in self._pods.values():
-            if facts.node and not facts.ended:
-                by_node[facts.node].append(facts)
-        return by_node
+    def running(self, node: str) -> Mapping[PodName, PodFacts]:
+        """The pods of the node that ask for GPUs and have not ended."""
+        return self._running.get(node, {})
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
@@ -136,13 +141,29 @@ class View:
         self._changed()
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        self._pods = {pod_name(pod): pod_facts(pod) for pod in pods if self.concerns_gpus(pod)}
+        self._pods, self._running = {}, {}
+        for pod in pods:
+            if self.concerns_gpus(pod):
+                self._put(pod_name(pod), pod_facts(pod))
         self._changed()
 
     def apply_pod(self, pod: Pod) -> None:
         if self.concerns_gpus(pod):
-            self._pods[pod_name(pod)] = pod_facts(pod)
+            self._drop(pod_name(pod))
+            self._put(pod_name(pod), pod_facts(pod))
             self._changed()
+
+    def _put(self, name: PodName, facts: PodFacts) -> None:
+        self._pods[name] = facts
+        if facts.node and not facts.ended:
+            self._running.setdefault(facts.node, {})[name] = facts
+
+    def _drop(self, name: PodName) -> None:
+        known = self._pods.pop(name, None)
+        if known is not None and known.node in self._running:
+            self._running[known.node].pop(name, None)
+            if not self._running[known.node]:
+                del self._running[known.node]
 
     def concerns_gpus(self, pod: Pod) -> bool:
         """Whether the pod asks for GPUs or any scheduler has treated it so."""
@@ -155,7 +176,7 @@ class View:
         """A later pod of the same name stays."""
         known = self._pods.get(pod_name(pod))
         if known and known.uid == pod.metadata.uid:
-            del self._pods[pod_name(pod)]
+            self._drop(pod_name(pod))
             self._changed()
 
 

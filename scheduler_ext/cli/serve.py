@@ -64,6 +64,8 @@ than an answer takes.
 @click.option("--filter-returns", type=click.Choice([each.value for each in FilterReturns]), default="one",
               show_default=True, help="The best node; or up to 32 of the best, for kube-scheduler to choose among "
               "with /prioritize. The GPUs are reserved on each.")  # fmt: skip
+@switch("--gpu-preemption", show_default=True, help="Evict pods of lower priority, within their PodDisruptionBudgets, "
+        "for a pod that lacks nothing but GPUs: kube-scheduler does not.")  # fmt: skip
 @request_options
 @webhook_options
 @click.option("--node-label-selector", default="",
@@ -88,6 +90,7 @@ def serve(
     api: ApiSettings,
     scheduler_name: str,
     filter_returns: str,
+    gpu_preemption: bool,
     requests: RequestSettings,
     webhook: WebhookSettings,
     node_label_selector: str,
@@ -112,6 +115,7 @@ def serve(
         settings = ServeSettings(
             scheduler_name=checked_name(scheduler_name, "--scheduler-name") or DEFAULT_SCHEDULER_NAME,
             filter_returns=FilterReturns(filter_returns),
+            gpu_preemption=gpu_preemption,
             readyz_requires_leader=readyz_requires_leader,
             node_label_selector=parse_label_selector(node_label_selector),
             node_lock_ttl_seconds=parse_duration(node_lock_timeout),

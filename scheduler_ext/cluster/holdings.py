@@ -109,10 +109,15 @@ def with_undecided(gpus: Iterable[GpuUsage], ids: int) -> tuple[GpuUsage, ...]:
 
 def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
     """Of a pod that is about to be bound to the node."""
+    return decided_holding(_namespace(pod), container_kinds(pod), node, shares)
+
+
+def decided_holding(namespace: str, kinds: Sequence[ContainerKind], node: str, shares: PodShares) -> Holding:
+    """What a decision gives a pod with these containers."""
     return Holding(
         node=node,
-        namespace=_namespace(pod),
-        footprints=effective(container_kinds(pod), shares),
+        namespace=namespace,
+        footprints=effective(kinds, shares),
         placements=_placements(mig_allocations(shares), shares),
     )
 

@@ -2,21 +2,18 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
-from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement, PodShares
+from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
-from scheduler_ext.cluster.holdings import (
-    Holding,
-    counted_as_full,
-    read_holding,
-    reserved_holding,
-    with_undecided,
-)
+from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
+from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
 from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
-from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
+from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot
+from scheduler_ext.cluster.usage import usage_of
 from scheduler_ext.requests import RequestSettings, pod_key
 
 
@@ -36,6 +33,8 @@ class Ledger:
         self._reserved: dict[str, tuple[Holding, ...]] = {}
         """What reservations hold, on the chosen node first."""
         self._reservations = Reservations()
+        self._kept = KeptRooms()
+        """Counts for nodes, not for quotas, and not while its pod is bound or holds a reservation."""
         self._held: dict[str, dict[str, Holding]] = {}
         """Bound and reserved, by node and pod."""
         self._used: dict[str, dict[DeviceUUID, Footprint]] = {}
@@ -108,6 +107,7 @@ class Ledger:
             return
         self.forget(uid)
         self._reservations.settled(uid)
+        self.give_up(uid)
         if self._bound.get(uid) != holding:
             self._unbind(uid)
             self._bound[uid] = holding
@@ -117,6 +117,7 @@ class Ledger:
         self._unbind(uid)
         self.forget(uid)
         self._reservations.settled(uid)
+        self.give_up(uid)
 
     def replace_quotas(self, quotas: Iterable[ResourceQuota]) -> None:
         """These quotas and no others."""
@@ -204,8 +205,26 @@ class Ledger:
         for holding in self._reserved.pop(uid, ()):
             self._subtract(uid, holding)
 
+    def keep(self, uid: str, room: KeptRoom) -> None:
+        """Keeps room for the pod until it is given up or `room.until` passes; it replaces what was kept before."""
+        self.give_up(uid)
+        self._kept.put(uid, room)
+        self._touch(room.node)
+
+    def give_up(self, uid: str) -> None:
+        """What is kept for the pod, if anything, is free for others."""
+        room = self._kept.drop(uid)
+        if room is not None:
+            self._touch(room.node)
+
+    def kept(self) -> KeptRooms:
+        """To look at; it is changed by `keep`, `give_up` and `expire`."""
+        return self._kept
+
     def expire(self, now: float) -> None:
-        """Drops every reservation whose time has come."""
+        """Drops every reservation and all kept room whose time has come."""
+        for uid in self._kept.ended(now):
+            self.give_up(uid)
         for uid in self._reservations.expired(now):
             self.forget(uid)
 
@@ -218,29 +237,23 @@ class Ledger:
         nodes = dict(self._usages)
         bound = self._bound.get(excluding_uid)
         own = self._reserved.get(excluding_uid, ()) if bound is None else (bound,)
-        for holding in own:
-            if holding.node in nodes:
-                nodes[holding.node] = self._usage_without(excluding_uid, holding)
+        kept = self._kept.get(excluding_uid)
+        affected = {holding.node for holding in own} | ({kept.node} if kept is not None else set())
+        for node in affected & nodes.keys():
+            nodes[node] = self._usage_without(node, {excluding_uid})
         quotas = {namespace: self._quota(namespace, limits, own) for namespace, limits in self._strictest.items()}
         return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=quotas)
 
-    def without(self, node: str, uids: Collection[str], namespace: str) -> Snapshot:
-        """This one node, and this namespace's quota, as they would be if these pods of the node were gone.
-
-        Empty when the node is not registered.
+    def without(self, node: str, uids: Collection[str], namespace: str, *, priority: int) -> Snapshot:
+        """This one node, and this namespace's quota, as they would be for a pod of this priority if these pods of the
+        node were gone: room that is kept for pods of lower priority is free for it.
         """
         if node not in self._registered:
-            return Snapshot()
+            return Snapshot(unregistered={node: self.unregistered(node)})
         held = self._held.get(node, {})
-        gone = {uid: held[uid] for uid in uids if uid in held}
-        used = dict(self._used.get(node, {}))
-        freed = NOTHING
-        for holding in gone.values():
-            for device, footprint in holding.footprints.items():
-                used[device] = used[device] - footprint
-            if holding.namespace == namespace:
-                freed += total(holding.footprints.values())
-        usage = self._usage(node, used, (holding for uid, holding in held.items() if uid not in gone))
+        gone = [held[uid] for uid in uids if uid in held and held[uid].namespace == namespace]
+        freed = total(footprint for holding in gone for footprint in holding.footprints.values())
+        usage = self._usage_without(node, uids, at_least=priority)
         quota = self.quota(namespace)
         quotas = {} if quota is None else {namespace: replace(quota, used=quota.used - freed)}
         return Snapshot(nodes={node: usage}, quotas=quotas)
@@ -319,6 +332,7 @@ class Ledger:
         namespace = self._namespace_used.get(holding.namespace, NOTHING)
         self._namespace_used[holding.namespace] = namespace + total(holding.footprints.values())
         self._touch(holding.node)
+        self._touch_kept(uid)
 
     def _subtract(self, uid: str, holding: Holding) -> None:
         """Of a node or namespace of which nothing is held any more nothing stays: most names never come back."""
@@ -336,6 +350,13 @@ class Ledger:
         if left != NOTHING:
             self._namespace_used[holding.namespace] = left
         self._touch(holding.node)
+        self._touch_kept(uid)
+
+    def _touch_kept(self, uid: str) -> None:
+        """Whether room kept for the pod counts depends on what the pod holds."""
+        room = self._kept.get(uid)
+        if room is not None:
+            self._touch(room.node)
 
     def _touch(self, node: str) -> None:
         if node in self._registered:
@@ -347,28 +368,28 @@ class Ledger:
             self._usages[name] = self._usage(name, self._used.get(name, {}), self._held.get(name, {}).values())
         self._outdated.clear()
 
-    def _usage(self, name: str, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding]) -> NodeUsage:
-        node = self._registered[name]
-        in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
-        special = [each for each in held if in_mig_mode or each.is_special]
-        full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node.devices) for each in special))
-        placements: dict[DeviceUUID, tuple[MigPlacement, ...]] = {}
-        for each in special:
-            for uuid, places in each.placements.items():
-                placements[uuid] = (*placements.get(uuid, ()), *places)
-        gpus = [
-            _gpu_usage(device, used.get(uuid := device.uuid, NOTHING), placements.get(uuid, ()), uuid in full)
-            for device in node.devices
-        ]
-        undecided = sum(each.undecided for each in special)
-        return NodeUsage(node=node, gpus=with_undecided(gpus, undecided) if undecided else tuple(gpus))
+    def _usage(
+        self,
+        name: str,
+        used: Mapping[DeviceUUID, Footprint],
+        held: Iterable[Holding],
+        *,
+        without: Collection[str] = (),
+        at_least: float = -inf,
+    ) -> NodeUsage:
+        """`without` names pods for which no room is kept, as `at_least` does by priority."""
+        reserved = self._reserved.keys() & self._kept.uids()
+        kept = self._kept.on(name, at_least=at_least, without={*without, *reserved})
+        return usage_of(self._registered[name], used, held, kept)
 
-    def _usage_without(self, uid: str, own: Holding) -> NodeUsage:
-        used = dict(self._used.get(own.node, {}))
-        for device, footprint in own.footprints.items():
-            used[device] = used[device] - footprint
-        others = (holding for key, holding in self._held.get(own.node, {}).items() if key != uid)
-        return self._usage(own.node, used, others)
+    def _usage_without(self, node: str, uids: Collection[str], *, at_least: float = -inf) -> NodeUsage:
+        """As if these pods held nothing of it, and nothing were kept for them."""
+        used, held = dict(self._used.get(node, {})), self._held.get(node, {})
+        for uid in uids:
+            for device, footprint in held[uid].footprints.items() if uid in held else ():
+                used[device] = used[device] - footprint
+        others = (holding for uid, holding in held.items() if uid not in uids)
+        return self._usage(node, used, others, without=uids, at_least=at_least)
 
     def _quota(self, namespace: str, limits: Limits, own: Iterable[Holding] = ()) -> Quota:
         used = self._namespace_used.get(namespace, NOTHING)
@@ -376,10 +397,3 @@ class Ledger:
             if holding.namespace == namespace:
                 used = used - total(holding.footprints.values())
         return Quota(memory_mib=limits.memory_mib, cores=limits.cores, gpus=limits.gpus, used=used)
-
-
-def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], full: bool) -> GpuUsage:
-    """A GPU somebody holds an unknown part of counts as wholly taken."""
-    if full:
-        used = used | Footprint(device.slots, device.memory_mib, device.cores)
-    return GpuUsage(device, used.slots, used.memory_mib, used.cores, placements)

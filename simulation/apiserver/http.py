@@ -139,7 +139,7 @@ class Handler:
                 self.operations.bind(Target(kind=POD, namespace=target.namespace, name=name), content)
             return json_response(success(code=201), 201)
         if target.subresource == "eviction":
-            self.operations.delete(target, content.get("deleteOptions") or {}, dry_run=_dry_run(request))
+            self.operations.evict(target, content, dry_run=_dry_run(request))
             return json_response(success(code=201), 201)
         return json_response(self.operations.create(target, content, dry_run=_dry_run(request)), 201)
 

@@ -101,6 +101,9 @@ WEBHOOK = Kind(
     namespaced=False,
     unconditional=False,
 )
+BUDGET = Kind(
+    kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy", short_names=("pdb",), has_status=True
+)
 PRIORITY_CLASS = Kind(
     kind="PriorityClass",
     plural="priorityclasses",
@@ -120,6 +123,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",)),
     LEASE,
     WEBHOOK,
+    BUDGET,
     PRIORITY_CLASS,
     DEVICE_CLASS,
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from simulation.apiserver import checks, defaults, patches
+from simulation.apiserver import checks, defaults, evictions, patches
 from simulation.apiserver.errors import (
     ApiRefusal,
     JsonObject,
@@ -22,7 +22,7 @@ from simulation.apiserver.errors import (
     invalid_patch,
     not_found,
 )
-from simulation.apiserver.kinds import KINDS, NAMESPACE, POD, Kind
+from simulation.apiserver.kinds import BUDGET, KINDS, NAMESPACE, POD, Kind
 from simulation.apiserver.routes import Target
 from simulation.apiserver.selectors import Selector
 from simulation.apiserver.store import Store, key_of
@@ -217,6 +217,23 @@ class Operations:
             }
             before = self.store.put(target.kind.plural, before | {"metadata": metadata | marked})
         return (self.store.remove(target.kind.plural, *key_of(before)), True) if finished else (before, False)
+
+    def evict(self, target: Target, eviction: JsonObject, *, dry_run: bool = False) -> None:
+        """Deletes a pod if its budget allows it; one that is not running yet or any more costs no budget."""
+        options = eviction.get("deleteOptions") or {}
+        dry_run = dry_run or bool(options.get("dryRun"))
+        pod, at = self.get(target), timestamp(self.now())
+        _check_deleted(target, pod["metadata"], options.get("preconditions") or {})
+        free = pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("phase") != "Running"
+        budgets = [] if free else self.store.objects(BUDGET.plural, target.namespace)
+        budget = evictions.budget_of(pod, budgets)
+        charged = None if budget is None else evictions.charged(budget, pod, at)
+        if dry_run:
+            return
+        if charged is not None:
+            self.store.put(BUDGET.plural, charged)
+        self.store.put(target.kind.plural, evictions.disrupted(pod, at))
+        self.delete(target, options)
 
     def _grace_seconds(self, kind: Kind, item: JsonObject, options: JsonObject) -> int:
         """Only a pod that is bound and not finished gets time to stop."""

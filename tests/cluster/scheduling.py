@@ -35,6 +35,8 @@ _RIGHTS = (
     ("", "pods/binding", "create"),
     ("", "events", "create"),
     ("", "resourcequotas", "list watch"),
+    ("policy", "poddisruptionbudgets", "list watch"),
+    ("", "pods/eviction", "create"),
     ("coordination.k8s.io", "leases", "list watch"),
 )
 """What docs/security.md says the extender needs."""

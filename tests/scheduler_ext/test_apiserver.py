@@ -87,7 +87,7 @@ def test_a_trimmed_pod_is_smaller_and_means_the_same() -> None:
     written["spec"]["containers"][0] |= {"env": [{"name": "A", "value": "b"}], "args": ["x"]}
     written["status"] = {"phase": "Running", "conditions": [{"type": "Ready"}], "containerStatuses": [{"name": "main"}]}
     whole, trimmed = (msgspec.convert(written, Pod) for _ in range(2))
-    trim_pod(trimmed)
+    trim_pod(trimmed, labelled=True)
     assert trimmed.metadata.annotations.keys() == {keys.DEVICES_ALLOCATED, keys.GPU_POLICY, keys.POD_NODE}
     assert len(msgspec.json.encode(trimmed)) < len(msgspec.json.encode(whole))
     settings = RequestSettings()

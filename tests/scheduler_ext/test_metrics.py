@@ -41,6 +41,7 @@ def seen() -> Seen:
         names={"uid-p": PodName(namespace="default", name="p")},
         resources=ResourceNames(),
         reservations=ledger.reservations(),
+        kept=len(ledger.kept()),
         waiting=2,
         leads=True,
         synced=True,

@@ -144,11 +144,11 @@ def test_without_pods_a_node_is_freer_and_so_is_the_quota_of_their_own_namespace
         made.apply_quota(
             ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 5000}))
         )
-    left = made.without("n", {"uid-theirs"}, "default")
+    left = made.without("n", {"uid-theirs"}, "default", priority=0)
     assert [(gpu.slots, gpu.memory_mib) for gpu in left.nodes["n"].gpus] == [(1, 1000), (0, 0)]
     assert left.quotas == {"default": Quota(memory_mib=5000, used=Footprint(1, 1000, 10))}
-    assert made.without("n", {"uid-ours"}, "default").quotas == {"default": Quota(memory_mib=5000)}
-    assert made.without("nowhere", {"uid-ours"}, "default").quotas == {}
+    assert made.without("n", {"uid-ours"}, "default", priority=0).quotas == {"default": Quota(memory_mib=5000)}
+    assert made.without("nowhere", {"uid-ours"}, "default", priority=0).quotas == {}
 
 
 def test_a_snapshot_does_not_change_with_the_ledger() -> None:

@@ -1,0 +1,226 @@
+"""Evicts pods of lower priority for a pod that lacks nothing but GPUs, where kube-scheduler cannot.
+
+kube-scheduler looks for victims with its own filters only. They know no GPU memory, so they pass without any victim,
+and it gives up before it asks an extender. Evictions go through the Eviction API: no budget is ever overridden.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import ObjectReference, Pod
+from scheduler_ext.binding.advising import holders
+from scheduler_ext.binding.lock import PodName
+from scheduler_ext.binding.nominations import Nomination, Nominations
+from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.preempt import Holder, Plan, plan
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS = 1.0
+"""One pod is served at a time."""
+MOST_PODS = 100
+"""Remembered; of more the most important."""
+MOST_NODES = 100
+"""Looked at for a pod at a time; the next time goes on with those behind them."""
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 300.0
+"""Between two looks for a pod, twice as long each time that no eviction helps it."""
+AFTER_EVICTING_SECONDS = 600.0
+"""A pod that did not come for its room waits for something that we do not know of."""
+SPARED_SECONDS = 300.0
+"""A pod that the API server did not let go is not asked about again for as long."""
+FORGOTTEN_SECONDS = 900.0
+"""As for waiting pods: kube-scheduler asks about a pod every five minutes at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A pod that may have others evicted. On `nodes` it lacks GPUs only: kube-scheduler's own filters passed there."""
+
+    request: GpuRequest
+    priority: int
+    nodes: tuple[str, ...]
+    since: float
+    asked: float
+    looks: int = 0
+    not_before: float = 0.0
+
+    @property
+    def name(self) -> PodName:
+        return PodName(namespace=self.request.namespace, name=self.request.pod)
+
+
+class Preempting:
+    """`serving` is whether we evict at all; what is kept for pods is looked after in any case."""
+
+    def __init__(
+        self,
+        *,
+        api: ApiServer,
+        ledger: Ledger,
+        candidates: Candidates,
+        view: View,
+        budgets: Budgets,
+        nominations: Nominations,
+        forbidden: Callable[[], str],
+        tell: Callable[[ObjectReference, Notice], None],
+        serving: bool,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`forbidden` says why nothing may be decided here, if so; `tell` takes the notices for pods."""
+        self._api = api
+        self._ledger = ledger
+        self._candidates = candidates
+        self._view = view
+        self._budgets = budgets
+        self._nominations = nominations
+        self._forbidden = forbidden
+        self._tell = tell
+        self._serving = serving
+        self._monotonic = monotonic
+        self._pods: dict[str, Refused] = {}
+        self._spared: dict[str, float] = {}
+        """Until when, by UID."""
+
+    def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
+        """No node has room; on these evicting pods may help."""
+        if not self._serving or pod.spec.preemption_policy == "Never":
+            return
+        now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
+        if known is None:
+            known = Refused(request=request, priority=priority, nodes=(), since=now, asked=now, not_before=now)
+        if len(self._pods) >= MOST_PODS:
+            least = min(self._pods, key=lambda uid: (self._pods[uid].priority, -self._pods[uid].since))
+            if self._pods[least].priority >= priority:
+                return
+            del self._pods[least]
+        self._pods[request.uid] = replace(known, request=request, priority=priority, nodes=tuple(nodes), asked=now)
+
+    def settled(self, uid: str) -> None:
+        """The pod has got its GPUs."""
+        self._pods.pop(uid, None)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(TURN_SECONDS)
+            self._nominations.look()
+            if self._forbidden():
+                self._nominations.end_ours()
+            elif self._budgets.known:
+                await self._turn()
+
+    async def _turn(self) -> None:
+        now = self._monotonic()
+        self._spared = {uid: until for uid, until in self._spared.items() if now < until}
+        self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
+        due = [pod for pod in self._pods.values() if pod.not_before <= now]
+        if due:
+            await self._serve(min(due, key=lambda pod: (-pod.priority, pod.since)))
+
+    async def _serve(self, pod: Refused) -> None:
+        uid, facts = pod.request.uid, self._view.pod(pod.name)
+        if facts is None or facts.uid != uid or facts.node or facts.leaving:
+            self._pods.pop(uid, None)
+            return
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.looks, 10), LONGEST_PAUSE_SECONDS)
+        self._wait(pod, pause)
+        served = self._ledger.reservation(uid) is not None or self._nominations.of(uid) is not None
+        # Where it fits without any eviction, kube-scheduler only has to ask again.
+        if served or facts.nominated or self._candidates.fitting(pod.request, pod.nodes):
+            return
+        best: Plan | None = None
+        for node in _window(pod.nodes, pod.looks):
+            found = self._plan(pod, node)
+            if found is not None and (best is None or found.merit > best.merit):
+                best = found
+            # Between two nodes others get their answers.
+            await asyncio.sleep(0)
+        # Again, as nothing may have changed between the choice and the room that is kept for it.
+        best = self._plan(pod, best.node) if best is not None else None
+        if best is not None:
+            await self._carry_out(pod, best)
+
+    def _plan(self, pod: Refused, node: str) -> Plan | None:
+        there = holders(self._view, node)
+        if not any(holder.priority < pod.priority or holder.leaving for holder in there):
+            return None
+        return plan(
+            self._ledger,
+            self._budgets,
+            pod.request,
+            priority=pod.priority,
+            node=node,
+            holders=there,
+            spared=self._spared.keys(),
+        )
+
+    async def _carry_out(self, pod: Refused, chosen: Plan) -> None:
+        """The room is kept before the first eviction, so that nothing that becomes free meanwhile is lost."""
+        uid, node = pod.request.uid, chosen.node
+        nomination = Nomination(request=pod.request, priority=pod.priority, node=node, ours=True)
+        if not self._nominations.keep(nomination, [victim.uid for victim in chosen.victims]):
+            self._nominations.end(uid)
+            return
+        self._wait(pod, AFTER_EVICTING_SECONDS)
+        problem = await self._evict(pod, chosen)
+        if problem:
+            self._nominations.end(uid)
+            self._wait(pod, FIRST_PAUSE_SECONDS)
+            log.info("no room is made for pod %s on node %s: %s", pod.name, node, problem)
+            self._tell(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
+            return
+        gone = ", ".join(f"{victim.namespace}/{victim.name}" for victim in chosen.victims) or "pods that end anyway"
+        message = f"room is made on node {node}, and kept for this pod: evicted for it: {gone}"
+        log.info("pod %s: %s", pod.name, message)
+        self._tell(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
+
+    async def _evict(self, pod: Refused, chosen: Plan) -> str:
+        """Why not all of them go; empty when they do. All are asked for first, so that none goes in vain."""
+        for dry_run in (True, False):
+            for victim in chosen.victims:
+                problem = self._forbidden() or await self._evict_one(victim, dry_run=dry_run)
+                if problem:
+                    return problem
+                if not dry_run:
+                    message = f"evicted from node {chosen.node} for pod {pod.name} of higher priority {pod.priority}"
+                    subject = _reference(PodName(namespace=victim.namespace, name=victim.name), victim.uid)
+                    self._tell(subject, Notice(reason="Preempted", message=message))
+        return ""
+
+    async def _evict_one(self, victim: Holder, *, dry_run: bool) -> str:
+        try:
+            await self._api.evict(victim.name, victim.namespace, victim.uid, dry_run=dry_run)
+        except ApiError as error:
+            # Gone, or gone and created again under its name.
+            if error.status in (404, 409):
+                return ""
+            self._spared[victim.uid] = self._monotonic() + SPARED_SECONDS
+            return f"pod {victim.namespace}/{victim.name} is not evicted: {error}"
+        except ApiUnreachable as error:
+            return str(error)
+        return ""
+
+    def _wait(self, pod: Refused, seconds: float) -> None:
+        known = self._pods.get(pod.request.uid)
+        if known is not None:
+            not_before = self._monotonic() + seconds
+            self._pods[pod.request.uid] = replace(known, looks=pod.looks + 1, not_before=not_before)
+
+
+def _window(nodes: tuple[str, ...], looks: int) -> tuple[str, ...]:
+    """`MOST_NODES` of them; other ones each time."""
+    start = looks * MOST_NODES % max(len(nodes), 1)
+    return (nodes[start:] + nodes[:start])[:MOST_NODES]
+
+
+def _reference(name: PodName, uid: str) -> ObjectReference:
+    return ObjectReference(api_version="v1", kind="Pod", name=name.name, namespace=name.namespace, uid=uid)

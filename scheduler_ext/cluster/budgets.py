@@ -1,0 +1,86 @@
+"""PodDisruptionBudgets: how many of the pods that a budget selects may be evicted."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from proto.kubernetes.objects import LabelSelector, LabelSelectorRequirement, PodDisruptionBudget
+
+
+class Labelled(Protocol):
+    """A pod, as budgets see it."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+
+class Budgets:
+    """By namespace and name. `known` once they have been listed."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self._by_namespace: dict[str, dict[str, PodDisruptionBudget]] = {}
+
+    def replace(self, budgets: Iterable[PodDisruptionBudget]) -> None:
+        """These and no others."""
+        self._by_namespace.clear()
+        for budget in budgets:
+            self.apply(budget)
+        self.known = True
+
+    def apply(self, budget: PodDisruptionBudget) -> None:
+        self._by_namespace.setdefault(budget.metadata.namespace, {})[budget.metadata.name] = budget
+
+    def remove(self, budget: PodDisruptionBudget) -> None:
+        budgets = self._by_namespace.get(budget.metadata.namespace, {})
+        budgets.pop(budget.metadata.name, None)
+        if not budgets:
+            self._by_namespace.pop(budget.metadata.namespace, None)
+
+    def violating(self, pods: Iterable[Labelled]) -> frozenset[str]:
+        """UIDs of those for which nothing is left of some budget, were they evicted in this order.
+
+        As kube-scheduler counts (filterPodsWithPDBViolation of kubernetes/kubernetes): a pod whose eviction was granted
+        before costs nothing more.
+        """
+        left: dict[tuple[str, str], int] = {}
+        violating = set()
+        for pod in pods:
+            for name, budget in self._by_namespace.get(pod.namespace, {}).items():
+                # As the API server has it, a pod without labels is in no budget, also not in one for all pods.
+                selected = bool(pod.labels) and selects(budget.spec.selector, pod.labels)
+                if not selected or pod.name in budget.status.disrupted_pods:
+                    continue
+                key = pod.namespace, name
+                left[key] = left.get(key, budget.status.disruptions_allowed) - 1
+                if left[key] < 0:
+                    violating.add(pod.uid)
+        return frozenset(violating)
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """As policy/v1 means it: no selector selects nothing, an empty one everything."""
+    if selector is None:
+        return False
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _meets(each, labels) for each in selector.match_expressions
+    )
+
+
+def _meets(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    """An operator that is not known selects: a budget protects more pods then, not fewer."""
+    match requirement.operator:
+        case "In":
+            return labels.get(requirement.key) in requirement.values
+        case "NotIn":
+            return labels.get(requirement.key) not in requirement.values
+        case "DoesNotExist":
+            return requirement.key not in labels
+        case "Exists":
+            return requirement.key in labels
+    return True

@@ -1,0 +1,75 @@
+"""Room on a node that is kept for a pod which others are evicted for."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from scheduler_ext.cluster.holdings import Holding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRoom:
+    """What a pod of this priority is to get on a node, though others may hold it yet. `until` is monotonic seconds."""
+
+    holding: Holding
+    priority: int
+    until: float
+
+    @property
+    def node(self) -> str:
+        return self.holding.node
+
+
+@dataclass(slots=True)
+class KeptRooms:
+    """By pod, one at most for each."""
+
+    _rooms: dict[str, KeptRoom] = field(default_factory=dict)
+    _first_end: float = inf
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def get(self, uid: str) -> KeptRoom | None:
+        return self._rooms.get(uid)
+
+    def uids(self) -> Sequence[str]:
+        return tuple(self._rooms)
+
+    def put(self, uid: str, room: KeptRoom) -> None:
+        self._rooms[uid] = room
+        self._first_end = min(self._first_end, room.until)
+
+    def drop(self, uid: str) -> KeptRoom | None:
+        return self._rooms.pop(uid, None)
+
+    def shorten(self, uid: str, until: float) -> None:
+        """It ends then at the latest."""
+        room = self._rooms.get(uid)
+        if room is not None and until < room.until:
+            self.put(uid, replace(room, until=until))
+
+    def on(self, node: str, *, at_least: float = -inf, without: Collection[str] = ()) -> list[Holding]:
+        """What is kept there for pods of at least this priority, those apart that `without` names."""
+        rooms = self._rooms.items()
+        return [
+            room.holding
+            for uid, room in rooms
+            if room.node == node and room.priority >= at_least and uid not in without
+        ]
+
+    def below(self, priority: int) -> dict[str, list[str]]:
+        """By node the pods of lower priority for which room is kept."""
+        found: dict[str, list[str]] = {}
+        for uid, room in self._rooms.items():
+            if room.priority < priority:
+                found.setdefault(room.node, []).append(uid)
+        return found
+
+    def ended(self, now: float) -> Sequence[str]:
+        """The pods whose time is over."""
+        if now < self._first_end:
+            return ()
+        over = [uid for uid, room in self._rooms.items() if room.until <= now]
+        self._first_end = min((room.until for uid, room in self._rooms.items() if uid not in over), default=inf)
+        return over

@@ -1,0 +1,47 @@
+"""What is taken of each GPU of one node."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
+from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.holdings import Holding, counted_as_full, with_undecided
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+
+
+def usage_of(
+    node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding], kept: Sequence[Holding]
+) -> NodeUsage:
+    """`used` is the sum of what is `held`, by GPU; beside it the node has room that is `kept`."""
+    in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
+    special = [each for each in (*held, *kept) if in_mig_mode or each.is_special]
+    full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node.devices) for each in special))
+    placements: dict[DeviceUUID, tuple[MigPlacement, ...]] = {}
+    for each in special:
+        for uuid, places in each.placements.items():
+            placements[uuid] = (*placements.get(uuid, ()), *places)
+    gpus = []
+    for device in node.devices:
+        uuid = device.uuid
+        taken = used.get(uuid, NOTHING)
+        if kept:
+            taken = _beside(taken, (each.footprints.get(uuid, NOTHING) for each in kept), device)
+        gpus.append(_gpu_usage(device, taken, placements.get(uuid, ()), uuid in full))
+    undecided = sum(each.undecided for each in special)
+    return NodeUsage(node=node, gpus=with_undecided(gpus, undecided) if undecided else tuple(gpus))
+
+
+def _beside(used: Footprint, kept: Iterable[Footprint], device: Device) -> Footprint:
+    """What counts as taken of a GPU. Kept room may be held by others yet: together they take the whole GPU at most."""
+    together = sum(kept, used)
+    full = used | Footprint(device.slots, device.memory_mib, device.cores)
+    return Footprint(
+        min(together.slots, full.slots), min(together.memory_mib, full.memory_mib), min(together.cores, full.cores)
+    )
+
+
+def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], full: bool) -> GpuUsage:
+    """A GPU somebody holds an unknown part of counts as wholly taken."""
+    if full:
+        used = used | Footprint(device.slots, device.memory_mib, device.cores)
+    return GpuUsage(device, used.slots, used.memory_mib, used.cores, placements)

@@ -1,0 +1,36 @@
+"""Where room is kept that the pod may take: for itself, or for pods of lower priority."""
+
+from collections.abc import Sequence
+
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.decide import Decision
+from scheduler_ext.scheduling.preempt import placed
+
+MOST_LOOKED_AT = 20
+"""Nodes with room kept for others, for one pod."""
+
+
+def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
+    """On the node where room is kept for it, if it fits there by now."""
+    room = ledger.kept().get(request.uid)
+    if room is None or room.node not in node_names:
+        return None
+    decision = placed(ledger, request, priority=priority, node=room.node, gone=())
+    return None if decision.node is None else decision
+
+
+def in_that_of_others(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
+    """On a node where room is kept for less important pods, for a pod that fits nowhere else; they go without it then.
+
+    What was kept there is given up.
+    """
+    rooms = ledger.kept().below(priority)
+    offered = [node for node in node_names if node in rooms] if rooms else []
+    for node in offered[:MOST_LOOKED_AT]:
+        decision = placed(ledger, request, priority=priority, node=node, gone=())
+        if decision.node is not None:
+            for uid in rooms[node]:
+                ledger.give_up(uid)
+            return decision
+    return None

@@ -1,0 +1,64 @@
+"""What PodDisruptionBudgets let go, and what an eviction writes before the pod is deleted (pure).
+
+Source: Kubernetes documentation, "API-initiated Eviction" and "Disruptions".
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from simulation.apiserver.errors import ApiRefusal, JsonObject
+from simulation.apiserver.patches import strategic
+
+_REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
+
+
+def budget_of(pod: JsonObject, budgets: Iterable[JsonObject]) -> JsonObject | None:
+    """The budget of the pod's namespace that selects it. Raises ApiRefusal for more than one."""
+    labels = pod["metadata"].get("labels") or {}
+    found = [one for one in budgets if labels and _selects((one.get("spec") or {}).get("selector"), labels)]
+    if len(found) > 1:
+        problem = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        raise ApiRefusal(500, "", problem)
+    return found[0] if found else None
+
+
+def charged(budget: JsonObject, pod: JsonObject, at: str) -> JsonObject:
+    """The budget after the pod's eviction. Raises ApiRefusal where it leaves none."""
+    name, status = budget["metadata"]["name"], budget.get("status") or {}
+    allowed = int(status.get("disruptionsAllowed", 0))
+    if allowed <= 0:
+        needed = f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods and has "
+        cause = {"reason": "DisruptionBudget", "message": f"{needed}{status.get('currentHealthy', 0)} currently"}
+        raise ApiRefusal(429, "TooManyRequests", _REFUSED, {"causes": [cause]})
+    disrupted = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: at}
+    return budget | {"status": status | {"disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}}
+
+
+def disrupted(pod: JsonObject, at: str) -> JsonObject:
+    """The pod with the condition that tells why it goes."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastProbeTime": None,
+        "lastTransitionTime": at,
+    }
+    return pod | {"status": strategic(pod.get("status") or {}, {"conditions": [condition]})}
+
+
+def _selects(selector: JsonObject | None, labels: Mapping[str, str]) -> bool:
+    if selector is None:
+        return False
+    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
+    expressions: list[JsonObject] = selector.get("matchExpressions") or []
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        _HOLDS[each["operator"]](labels.get(each["key"]), each.get("values") or ()) for each in expressions
+    )
+
+
+_HOLDS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+}
