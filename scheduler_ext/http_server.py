@@ -43,6 +43,7 @@ from scheduler_ext.exchange import (
     told,
     too_large,
 )
+from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.metrics import Metrics, Outcome
 from scheduler_ext.settings import ServeSettings
@@ -68,6 +69,7 @@ class Extender:
         settings: ServeSettings,
         monotonic: Callable[[], float],
         certified: Callable[[], bool],
+        kube_scheduler: KubeScheduler | None,
     ) -> None:
         """`certified` says whether the webhook, if there is one, has a certificate to show."""
         self._answering = answering
@@ -80,6 +82,7 @@ class Extender:
         self._settings = settings
         self._monotonic = monotonic
         self._certified = certified
+        self._kube_scheduler = kube_scheduler
 
     def verbs(self) -> Verbs:
         """kube-scheduler is told how its binds ended before its connections are closed."""
@@ -95,7 +98,16 @@ class Extender:
 
     def probes(self) -> Routes:
         """Also for a listener that kubelet can reach, as these verbs' need not be."""
-        return {"/healthz": {"GET": self._healthz}, "/readyz": {"GET": self._readyz}}
+        routes = {"/healthz": {"GET": self._healthz}, "/readyz": {"GET": self._readyz}}
+        kube_scheduler = self._kube_scheduler
+        if kube_scheduler is None:
+            return routes
+
+        async def both(_: Asked) -> Answer:
+            problem = await kube_scheduler.problem()
+            return told(problem, 503 if problem else 200)
+
+        return {**routes, "/healthz/kube-scheduler": {"GET": both}}
 
     async def _filter(self, asked: Asked) -> Answer:
         began = self._monotonic()

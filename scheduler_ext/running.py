@@ -28,6 +28,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.debugging import Debugging
 from scheduler_ext.exchange import Verbs, is_local
 from scheduler_ext.http_server import Extender, application, web_routes
+from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.lease import Leadership, LeaseSettings
 from scheduler_ext.metric_families import Seen
 from scheduler_ext.metrics import Metrics
@@ -164,6 +165,7 @@ async def running_extender(
         settings=settings,
         monotonic=time.monotonic,
         certified=certified,
+        kube_scheduler=KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None,
     )
 
     def look() -> Seen:

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
@@ -49,6 +51,8 @@ class ServeSettings:
     gpu_preemption: bool = False
     """Whether we evict pods of lower priority for pods that lack nothing but GPUs."""
     readyz_requires_leader: bool = False
+    kube_scheduler_healthz: str = ""
+    """URL on this host; empty where kubelet does not ask us how kube-scheduler is."""
     node_label_selector: str = ""
     """Nodes without these labels are as if they were not there."""
     node_lock_ttl_seconds: float = 300.0
@@ -79,6 +83,21 @@ def parse_listen_address(text: str) -> ListenAddress:
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise SettingsError(f"{text!r} is not an address to listen on; write host:port, for example 127.0.0.1:8080")
     return ListenAddress(host=host.removeprefix("[").removesuffix("]") or None, port=int(port))
+
+
+def checked_local_url(text: str, flag: str) -> str:
+    """An http:// or https:// URL of this host; also empty. Raises SettingsError."""
+    where = urlsplit(text)
+    if text and (where.scheme not in ("http", "https") or not _is_loopback(where.hostname or "")):
+        raise SettingsError(f"{flag} {text!r} is no URL of this host, such as https://127.0.0.1:10259/healthz")
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def checked_name(text: str, flag: str) -> str:

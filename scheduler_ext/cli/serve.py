@@ -35,6 +35,7 @@ from scheduler_ext.settings import (
     ServeSettings,
     SettingsError,
     bind_deadline_seconds,
+    checked_local_url,
     checked_name,
     parse_duration,
     parse_label_selector,
@@ -80,6 +81,9 @@ than an answer takes.
 @click.option("--leader-elect-resource-name", default="", help="Name of kube-scheduler's lease.")
 @click.option("--leader-elect-resource-namespace", default="", help="Namespace of kube-scheduler's lease.")
 @switch("--readyz-requires-leader", show_default=True, help="Answer /readyz with 503 while another replica decides.")
+@click.option("--kube-scheduler-healthz", metavar="URL", default="",
+              help="/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then says whether it and we are "
+              "healthy: for its liveness probe.")  # fmt: skip
 @switch("--legacy-metrics", show_default=True,
         help="Also write metrics under the names they had before HAMi 2.9.")  # fmt: skip
 @log_options
@@ -101,6 +105,7 @@ def serve(
     leader_elect_resource_name: str,
     leader_elect_resource_namespace: str,
     readyz_requires_leader: bool,
+    kube_scheduler_healthz: str,
     legacy_metrics: bool,
 ) -> None:
     """Answer kube-scheduler's /filter, /prioritize, /preempt and /bind until told to stop (SIGTERM or Ctrl-C).
@@ -117,6 +122,7 @@ def serve(
             filter_returns=FilterReturns(filter_returns),
             gpu_preemption=gpu_preemption,
             readyz_requires_leader=readyz_requires_leader,
+            kube_scheduler_healthz=checked_local_url(kube_scheduler_healthz, "--kube-scheduler-healthz"),
             node_label_selector=parse_label_selector(node_label_selector),
             node_lock_ttl_seconds=parse_duration(node_lock_timeout),
             lock_wait_seconds=lock_wait_seconds,

@@ -23,6 +23,7 @@ class Relay:
         self._target = port
         self._silent = False
         self._flows: set[_Flow] = set()
+        self._relaying: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -31,7 +32,7 @@ class Relay:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> "Relay":
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -41,6 +42,7 @@ class Relay:
         for flow in self._flows:
             for writer in flow.writers:
                 writer.transport.abort()
+        await asyncio.gather(*self._relaying, return_exceptions=True)
 
     def silence_open(self) -> int:
         """Connections that are open now carry nothing from now on; how many there are."""
@@ -56,6 +58,11 @@ class Relay:
     def restore(self) -> None:
         """New connections work again; those that fell silent stay half-open."""
         self._silent = False
+
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relaying = asyncio.create_task(self._relay(reader, writer))
+        self._relaying.add(relaying)
+        relaying.add_done_callback(self._relaying.discard)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         flow = _Flow(self._silent, [writer])

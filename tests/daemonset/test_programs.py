@@ -119,13 +119,27 @@ def test_both_look_at_the_same_lease(manifests: list[Manifest]) -> None:
 
 def test_probes_and_services_lead_to_ports_that_there_are(manifests: list[Manifest]) -> None:
     for each in containers(manifests):
-        ports = {port["name"] for port in each.spec.get("ports", ())}
+        # By name a probe finds its own container's ports alone.
+        ports = {port["name"] for port in each.spec.get("ports", ())} | numbers(each.pod)
         probes = [each.spec[probe]["httpGet"] for probe in each.spec if probe.endswith("Probe")]
         assert {probe["port"] for probe in probes} <= ports, each.name
-        assert {probe["path"] for probe in probes} <= {"/healthz", "/readyz"}
+        assert {probe["path"] for probe in probes} <= {"/healthz", "/healthz/kube-scheduler", "/readyz"}
     exposed = {port["name"] for each in containers(manifests) for port in each.spec.get("ports", ())}
     services = [each.content for each in manifests if each.content["kind"] == "Service"]
     assert {port["targetPort"] for service in services for port in service["spec"]["ports"]} <= exposed
+
+
+def numbers(pod: dict[str, Any]) -> set[int]:
+    return {port["containerPort"] for spec in pod["containers"] for port in spec.get("ports", ())}
+
+
+def test_kube_scheduler_lives_only_while_its_extender_does(manifests: list[Manifest]) -> None:
+    extender, scheduler = (container(manifests, f"topogpu-scheduler/{name}") for name in ("extender", "kube-scheduler"))
+    [metrics] = [port["containerPort"] for port in extender.spec["ports"] if port["name"] == "metrics"]
+    asked = {"path": "/healthz/kube-scheduler", "port": metrics}
+    assert [scheduler.spec[f"{probe}Probe"]["httpGet"] for probe in ("startup", "liveness")] == [asked, asked]
+    [own] = [port["containerPort"] for port in scheduler.spec["ports"]]
+    assert extender_options(manifests)["kube_scheduler_healthz"] == f"https://127.0.0.1:{own}/healthz"
 
 
 def test_ports_are_those_of_the_programs() -> None:

@@ -67,6 +67,11 @@ def refusal(*args: str) -> str:
             ("--webhook-secret", "a/b", "--webhook-configuration", "w", "--webhook-service", "s ns"),
             "--webhook-service 's ns' is no name",
         ),
+        (
+            ("--kube-scheduler-healthz", "https://10.0.0.1:10259/healthz"),
+            "--kube-scheduler-healthz 'https://10.0.0.1:10259/healthz' is no URL of this host",
+        ),
+        (("--kube-scheduler-healthz", "127.0.0.1:10259"), "is no URL of this host, such as https://127.0.0.1:10259"),
         (("--kube-qps", "nan"), "--kube-qps nan is no number of writes a second"),
         (("--node-lock-retry-timeout", "soon"), "'soon' is not a duration"),
         (("--device-config-file", "/nowhere/device-config.yaml"), "/nowhere/device-config.yaml: cannot be read"),

@@ -1,0 +1,42 @@
+"""Edge to the kube-scheduler beside us: kubelet asks us how it is, and so hears of both in one answer.
+
+A kube-scheduler goes on renewing its lease though its extender hangs or crashes, and then no replica places a pod.
+Its liveness probe therefore asks the extender, which asks it: whichever of the two fails, kubelet restarts
+kube-scheduler, and another replica gets the lease.
+"""
+
+import asyncio
+
+import aiohttp
+
+_ALLOWED = aiohttp.ClientTimeout(total=2.0)
+"""Less than kubelet waits for us."""
+_SHOWN_BYTES = 300
+
+
+class KubeScheduler:
+    def __init__(self, healthz: str) -> None:
+        """`healthz` is a URL on this host."""
+        self._healthz = healthz
+        self._asking: asyncio.Task[str] | None = None
+
+    async def problem(self) -> str:
+        """One sentence; empty while it is healthy. However many want to know, it is asked once at a time."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> str:
+        # Its certificate is one that it made for itself, and at an address of this host there is no other to be met.
+        connector = aiohttp.TCPConnector(ssl=False)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=_ALLOWED) as http,
+                http.get(self._healthz, allow_redirects=False) as answer,
+            ):
+                said = (await answer.content.read(_SHOWN_BYTES)).decode(errors="replace")
+        except TimeoutError:
+            return f"kube-scheduler does not answer within {_ALLOWED.total:g} s"
+        except (aiohttp.ClientError, OSError) as error:
+            return f"kube-scheduler cannot be asked: {error}"
+        return "" if answer.status == 200 else f"kube-scheduler answers {answer.status}: {' '.join(said.split())}"
