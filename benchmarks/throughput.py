@@ -4,12 +4,14 @@ Run it with `python -m benchmarks.throughput`. First so many clients each create
 pod after the other, as kube-scheduler does; then the same without an extender, each pod bound by a Binding of the
 client's own: what API server and clients need by themselves. At last a scheduler finds all pods waiting, and its rate
 is taken from the first pod that gets a node to the last. With etcd, kube-apiserver and kube-scheduler at hand
-($KUBEBUILDER_ASSETS, or what `make test-cluster` built) all of it is done once more with them, and with kube-scheduler
-alone.
+($KUBEBUILDER_ASSETS, or what `make test-cluster` built) all of it is done once more with them, and kube-scheduler takes
+turns with itself without the extender.
 """
 
 import asyncio
+import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +31,7 @@ from rich.table import Table
 
 from benchmarks.api_servers import Peer, Writes, embedded, real
 from benchmarks.cluster import node_json, node_name
+from benchmarks.cpu_split import OTHER, RULES
 from proto.annotations import keys
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.processes import ChildProcess
@@ -39,6 +42,8 @@ from tests.cluster.scheduling import scheduler_configuration
 PODS_URL = "/api/v1/namespaces/default/pods"
 SCHEDULER_NAME = "topogpu-scheduler"
 LONGEST_SECONDS = 300.0
+CREATORS = 8
+SERIES = ("clients", "stand-in", "kube-scheduler")
 
 Json = dict[str, Any]
 Start = Callable[[AsyncExitStack], Awaitable[None]]
@@ -54,6 +59,8 @@ class Row:
     pods: int
     seconds: float = 0.0
     extender_cpu: float = 0.0
+    split: Counter[str] = field(default_factory=Counter)
+    """How often a sample of the extender's CPU time was of this."""
     writes: Writes = field(default_factory=dict)
     filters: list[float] = field(default_factory=list)
     binds: list[float] = field(default_factory=list)
@@ -70,6 +77,16 @@ class Bench:
     http: aiohttp.ClientSession
     extender: str
     process: psutil.Process
+    samples: Path
+
+    async def split(self) -> Counter[str]:
+        """So far."""
+        self.samples.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        async with asyncio.timeout(20):
+            while not self.samples.exists():
+                await asyncio.sleep(0.02)
+        return Counter(json.loads(self.samples.read_text()))
 
     async def send(self, method: str, path: str, body: object = None) -> Json:
         url, data = self.peer.url + path, None if body is None else msgspec.json.encode(body)
@@ -99,9 +116,10 @@ _JSON = {"Content-Type": "application/json"}
 @asynccontextmanager
 async def bench(peer: Peer, nodes: int, folder: Path) -> AsyncIterator[Bench]:
     """Nodes that are there, and an extender that knows them."""
+    samples = folder / "samples.json"
     arguments = [
-        *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0", "--metrics-bind-address", ""),
-        *("--kubeconfig", peer.kubeconfig, "--log-level", "error"),
+        *(sys.executable, "-m", "benchmarks.cpu_split", str(samples), "serve", "--http_bind", "127.0.0.1:0"),
+        *("--metrics-bind-address", "", "--kubeconfig", peer.kubeconfig, "--log-level", "error"),
     ]
     async with AsyncExitStack() as stack:
         connector = aiohttp.TCPConnector(limit=0, ssl=peer.tls)
@@ -110,7 +128,7 @@ async def bench(peer: Peer, nodes: int, folder: Path) -> AsyncIterator[Bench]:
         process = await ChildProcess.start("extender", arguments, dict(os.environ), folder / "extender.log")
         stack.push_async_callback(process.stop)
         extender = (await process.wait_for_line(r"listening on (http://\S+)", 20))[1]
-        found = Bench(peer, http, extender, psutil.Process(process.pid))
+        found = Bench(peer, http, extender, psutil.Process(process.pid), samples)
         if not (await found.send("GET", "/api/v1/nodes?limit=1"))["items"]:
             for number in range(nodes):
                 await _add_node(found, number)
@@ -190,10 +208,11 @@ async def _bind(on: Bench, metadata: Json, node: str) -> None:
 @asynccontextmanager
 async def _measured(on: Bench, row: Row) -> AsyncIterator[None]:
     """Time, CPU of the extender, and writes; events are posted after the fact and waited for."""
-    writes, cpu, began = on.peer.writes(), on.cpu(), time.perf_counter()
+    writes, split, cpu, began = on.peer.writes(), await on.split(), on.cpu(), time.perf_counter()
     yield
     row.seconds = row.seconds or time.perf_counter() - began
     row.extender_cpu = on.cpu() - cpu
+    row.split = await on.split() - split
     await asyncio.sleep(1.0)
     row.writes = Counter(on.peer.writes()) - Counter(writes) - Counter({"create pods": row.pods})
 
@@ -201,8 +220,13 @@ async def _measured(on: Bench, row: Row) -> AsyncIterator[None]:
 async def by_scheduler(on: Bench, pods: int, who: str, scheduler: Start, *, gpu: bool = True) -> Row:
     """The pods wait already when the scheduler starts."""
     row, kind = Row(peer=on.peer.name, who=who, pods=pods), "gpu" if gpu else "plain"
-    for number in range(pods):
-        await on.send("POST", PODS_URL, pod(f"{kind}-{number}", scheduler=SCHEDULER_NAME, gpu=gpu))
+    numbers = iter(range(pods))
+
+    async def create() -> None:
+        for number in numbers:
+            await on.send("POST", PODS_URL, pod(f"{kind}-{number}", scheduler=SCHEDULER_NAME, gpu=gpu))
+
+    await asyncio.gather(*(create() for _ in range(CREATORS)))
     listed = await on.send("GET", f"{PODS_URL}?limit=1")
     watching = asyncio.create_task(_bound(on, listed["metadata"]["resourceVersion"], pods))
     async with _measured(on, row), AsyncExitStack() as stack:
@@ -258,28 +282,50 @@ def kube_scheduler(on: Bench, plane: ControlPlane, *, extender: bool) -> Start:
 @click.option("--pods", default=2000, help="Pods of each series of clients and of kube-scheduler.")
 @click.option("--stand-in-pods", default=500, help="Pods of the series of the stand-in, which is slow with many.")
 @click.option("--clients", default="1,4,16", help="Clients at the same time, one series each.")
+@click.option("--rounds", default=2, help="How often kube-scheduler takes turns with and without the extender.")
+@click.option("--only", multiple=True, default=SERIES, type=click.Choice(SERIES), help="Leave out the other series.")
 @click.option("--kubebuilder-assets", envvar="KUBEBUILDER_ASSETS", type=click.Path(exists=True), metavar="DIR",
               help="Where etcd, kube-apiserver, kube-scheduler and kubectl are.")  # fmt: skip
-def main(*, nodes: int, pods: int, stand_in_pods: int, clients: str, kubebuilder_assets: str | None) -> None:
-    """Print a table of pods per second, times, writes for each pod, and the extender's CPU."""
-    numbers = [int(word) for word in clients.split(",")]
+def main(
+    *,
+    nodes: int,
+    pods: int,
+    stand_in_pods: int,
+    clients: str,
+    rounds: int,
+    only: tuple[str, ...],
+    kubebuilder_assets: str | None,
+) -> None:
+    """Print pods per second, times, writes for each pod, and what the extender's CPU time goes to."""
+    numbers = [int(word) for word in clients.split(",")] if "clients" in only else []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg")))
         rows: list[Row] = []
         for number in numbers:
             with embedded(folder) as peer:
                 rows += asyncio.run(_clients(peer, nodes, pods, [number], folder))
-        with embedded(folder) as peer:
-            rows.append(asyncio.run(_stand_in(peer, nodes, stand_in_pods, folder)))
+        if "stand-in" in only:
+            with embedded(folder) as peer:
+                rows.append(asyncio.run(_stand_in(peer, nodes, stand_in_pods, folder)))
+        turns: list[tuple[Row, Row]] = []
         try:
             binaries = _binaries(kubebuilder_assets)
         except NoBinaries as error:
             click.echo(f"No real API server and scheduler were measured: {error}.", err=True)
         else:
             peer, plane = stack.enter_context(real(binaries, folder))
-            rows += asyncio.run(_clients(peer, nodes, pods, numbers, folder))
-            rows += asyncio.run(_kube_scheduler(peer, plane, nodes, pods, folder))
-    Console(width=150).print(table(rows))
+            if numbers:
+                rows += asyncio.run(_clients(peer, nodes, pods, numbers, folder))
+            if "kube-scheduler" in only:
+                turns = asyncio.run(_kube_scheduler(peer, plane, nodes, pods, rounds, folder))
+                rows += [row for turn in turns for row in turn]
+    console = Console(width=150)
+    console.print(table(rows))
+    console.print(split_table([row for row in rows if row.filters or "no extender" not in row.who]))
+    if turns:
+        shares = [alone.seconds / ours.seconds for ours, alone in turns]
+        each = ", ".join(f"{share:.0%}" for share in shares)
+        console.print(f"kube-scheduler with the extender: {sum(shares) / len(shares):.0%} of its rate alone ({each})")
 
 
 def _binaries(folder: str | None) -> Binaries:
@@ -303,12 +349,18 @@ async def _stand_in(peer: Peer, nodes: int, pods: int, folder: Path) -> Row:
         return await by_scheduler(on, pods, "scheduler stand-in", stand_in(on))
 
 
-async def _kube_scheduler(peer: Peer, plane: ControlPlane, nodes: int, pods: int, folder: Path) -> list[Row]:
+async def _kube_scheduler(
+    peer: Peer, plane: ControlPlane, nodes: int, pods: int, rounds: int, folder: Path
+) -> list[tuple[Row, Row]]:
+    """With the extender and without, by turns."""
     async with bench(peer, nodes, folder) as on:
         ours, alone = (kube_scheduler(on, plane, extender=extender) for extender in (True, False))
         return [
-            await by_scheduler(on, pods, "kube-scheduler", ours),
-            await by_scheduler(on, pods, "kube-scheduler, no extender", alone, gpu=False),
+            (
+                await by_scheduler(on, pods, "kube-scheduler", ours),
+                await by_scheduler(on, pods, "kube-scheduler, no extender", alone, gpu=False),
+            )
+            for _ in range(rounds)
         ]
 
 
@@ -320,6 +372,16 @@ def table(rows: list[Row]) -> Table:
         cpu = f"{row.extender_cpu * 1e3 / row.pods:.2f}"
         rate = f"{row.pods / row.seconds:.0f}"
         found.add_row(row.peer, row.who, str(row.pods), rate, _times(row.filters), _times(row.binds), writes, cpu)
+    return found
+
+
+def split_table(rows: list[Row]) -> Table:
+    """Milliseconds of the extender's CPU time a pod, by what they were for."""
+    found = Table("API server", "who", *(name for name, _ in RULES), OTHER)
+    for row in rows:
+        samples = max(row.split.total(), 1)
+        shares = (row.split[name] / samples for name in (*(name for name, _ in RULES), OTHER))
+        found.add_row(row.peer, row.who, *(f"{row.extender_cpu * 1e3 / row.pods * share:.2f}" for share in shares))
     return found
 
 
