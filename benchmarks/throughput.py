@@ -84,7 +84,7 @@ class Bench:
         self.samples.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
         async with asyncio.timeout(20):
-            while not self.samples.exists():
+            while not self.samples.exists():  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.02)
         return Counter(json.loads(self.samples.read_text()))
 
@@ -317,7 +317,7 @@ def main(
             if numbers:
                 rows += asyncio.run(_clients(peer, nodes, pods, numbers, folder))
             if "kube-scheduler" in only:
-                turns = asyncio.run(_kube_scheduler(peer, plane, nodes, pods, rounds, folder))
+                turns = asyncio.run(_kube_scheduler(peer, plane, nodes, pods, rounds=rounds, folder=folder))
                 rows += [row for turn in turns for row in turn]
     console = Console(width=150)
     console.print(table(rows))
@@ -350,7 +350,7 @@ async def _stand_in(peer: Peer, nodes: int, pods: int, folder: Path) -> Row:
 
 
 async def _kube_scheduler(
-    peer: Peer, plane: ControlPlane, nodes: int, pods: int, rounds: int, folder: Path
+    peer: Peer, plane: ControlPlane, nodes: int, pods: int, *, rounds: int, folder: Path
 ) -> list[tuple[Row, Row]]:
     """With the extender and without, by turns."""
     async with bench(peer, nodes, folder) as on:

@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 import aiohttp
 import msgspec
 
-from proto.kubernetes.connections import Connections, Pool
+from proto.kubernetes.calls import Reply
+from proto.kubernetes.connections import Connections, Pool, read_reply
 from proto.kubernetes.kubeconfig import ApiServerUnconfigured, Configure, load_configuration
 from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource, Status
 from proto.kubernetes.official import ApiClient, ConfigException
@@ -66,6 +67,7 @@ OPENING_SECONDS = 10.0
 """At most, until the API server has taken a watch: with the silence before it, below 80 s."""
 
 _MERGE_PATCH = "application/merge-patch+json"
+_NO_ANSWER = (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError)
 
 
 class ApiError(Exception):
@@ -157,9 +159,17 @@ class ApiServer:
             resourceVersion=resource_version,
             **{"continue": continue_},
         )
-        body = await self._call(
-            "GET", _path(resource, namespace) + query, total_seconds=LIST_SECONDS, pool=Pool.FOLLOWING
-        )
+        silence = aiohttp.ClientTimeout(sock_connect=self._timeout_seconds, sock_read=self._timeout_seconds)
+        try:
+            # aiohttp's own total would lose a caller's deadline that passes in the same turn of the loop: its
+            # TimerContext is entered twice, and on the way out takes two cancellations for its own.
+            async with (
+                asyncio.timeout(max(self._timeout_seconds, LIST_SECONDS)),
+                self._following(_path(resource, namespace) + query, timeout=silence) as response,
+            ):
+                body = await response.read()
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
         try:
             return decode_list(resource.type, body, log.warning)
         except (NotJson, UnreadableObject) as error:
@@ -195,9 +205,7 @@ class ApiServer:
         path = _path(resource, namespace) + query
         opening = min(self._timeout_seconds, OPENING_SECONDS)
         end = asyncio.get_running_loop().time() + timeout_seconds + self._timeout_seconds
-        async with self._answer(
-            "GET", path, pool=Pool.FOLLOWING, timeout=aiohttp.ClientTimeout(), headers_seconds=opening
-        ) as response:
+        async with self._following(path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening) as response:
             yield Opened()
             async for line in _lines(response.content, min(silent_seconds, self._silent_seconds), end):
                 event = decode_watch_line(resource.type, line, log.warning)
@@ -261,77 +269,60 @@ class ApiServer:
         *,
         body: Mapping[str, object] | None = None,
         content_type: str = "application/json",
-        total_seconds: float | None = None,
         pool: Pool = Pool.OTHER,
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(sock_connect=self._timeout_seconds, sock_read=self._timeout_seconds)
         if method != "GET" and self._writes is not None:
             await asyncio.sleep(self._writes.take(asyncio.get_running_loop().time()))
+        send = partial(self._send, method, path, pool=pool, body=body, content_type=content_type)
         try:
-            # aiohttp's own total would lose a caller's deadline that passes in the same turn of the loop: its
-            # TimerContext is entered twice, and on the way out takes two cancellations for its own.
-            async with (
-                asyncio.timeout(max(self._timeout_seconds, total_seconds or 0)),
-                self._answer(
-                    method, path, body=body, content_type=content_type, timeout=timeout, pool=pool
-                ) as response,
-            ):
-                return await response.read()
-        except TimeoutError as error:
+            async with asyncio.timeout(self._timeout_seconds):
+                reply = await send()
+                if reply.status == 401:
+                    await self._configure()
+                    reply = await send()
+        except _NO_ANSWER as error:
             raise self._unreachable(error) from error
+        # Neither body: among what is read and written are keys.
+        log.debug("%s %s: %d", method, path, reply.status)
+        if not 200 <= reply.status < 300:
+            raise _error_of(reply)
+        return reply.body
+
+    async def _send(
+        self, method: str, path: str, *, pool: Pool, body: Mapping[str, object] | None, content_type: str
+    ) -> Reply:
+        headers = await self._headers(content_type)
+        return await self._connections.call(pool, method, path, headers=headers, body=body)
 
     @asynccontextmanager
-    async def _answer(
-        self,
-        method: str,
-        path: str,
-        *,
-        pool: Pool,
-        timeout: aiohttp.ClientTimeout,
-        body: Mapping[str, object] | None = None,
-        content_type: str = "application/json",
-        headers_seconds: float | None = None,
+    async def _following(
+        self, path: str, *, timeout: aiohttp.ClientTimeout, headers_seconds: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer of the 2xx kind, its body still unread; everything else becomes ApiError or ApiUnreachable."""
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(headers_seconds):
-                send = partial(
-                    self._send, method, path, pool=pool, timeout=timeout, body=body, content_type=content_type
-                )
-                response = await send()
+                response = await self._connections.follow(self.url + path, await self._headers(), timeout)
                 if response.status == 401:
                     response.release()
                     await self._configure()
-                    response = await send()
-                # Neither body: among what is read and written are keys.
-                log.debug("%s %s: %d", method, path, response.status)
+                    response = await self._connections.follow(self.url + path, await self._headers(), timeout)
+                log.debug("GET %s: %d", path, response.status)
                 if not 200 <= response.status < 300:
-                    raise await _error_of(response)
+                    raise _error_of(await read_reply(response))
             yield response
         except NotJson as error:
             raise self._unusable(error) from error
-        except (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError) as error:
+        except _NO_ANSWER as error:
             raise self._unreachable(error) from error
         finally:
             if response is not None:
                 response.release()
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        pool: Pool,
-        timeout: aiohttp.ClientTimeout,
-        body: Mapping[str, object] | None,
-        content_type: str,
-    ) -> aiohttp.ClientResponse:
+    async def _headers(self, content_type: str = "application/json") -> dict[str, str]:
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._client.user_agent}
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        return await self._connections.request(
-            pool, method, self.url + path, headers=headers, body=body, timeout=timeout
-        )
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
+        return headers
 
     def _unreachable(self, error: Exception) -> ApiUnreachable:
         return ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}")
@@ -383,14 +374,13 @@ async def _lines(content: aiohttp.StreamReader, silent_seconds: float, end: floa
         raise aiohttp.ClientPayloadError("the watch ended in the middle of an event")
 
 
-async def _error_of(response: aiohttp.ClientResponse) -> ApiError:
-    body = await response.read()
+def _error_of(reply: Reply) -> ApiError:
     try:
-        status = decode_object(Status, body)
+        status = decode_object(Status, reply.body)
     except (NotJson, UnreadableObject):
-        text = " ".join(body[:200].decode(errors="replace").split())
+        text = " ".join(reply.body[:200].decode(errors="replace").split())
         status = Status(message=text or "no explanation")
-    return _refusal(response.status, status, response.reason or "", response.headers.get("Retry-After", ""))
+    return _refusal(reply.status, status, reply.reason, reply.retry_after)
 
 
 def _refusal(code: int, status: Status, reason: str = "", retry_after: str = "") -> ApiError:

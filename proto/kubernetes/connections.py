@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from proto.kubernetes.calls import Calls, Reply
+
 KEEPALIVE_SECONDS = 15
 """A connection without traffic is asked about after this long,"""
 KEEPALIVE_PROBE_SECONDS = 5
@@ -52,35 +54,62 @@ class Connections:
 
     def __init__(self, client: Any) -> None:
         """`client` is an ApiClient: it knows the certificates, the name to expect in them, and the proxy."""
-        rest = client.rest_client
+        rest, configuration = client.rest_client, client.configuration
+        self._url: str = configuration.host
         self._settings: dict[str, Any] = {"proxy": rest.proxy, "proxy_headers": rest.proxy_headers}
-        if client.configuration.tls_server_name:
-            self._settings["server_hostname"] = client.configuration.tls_server_name
-        self._sessions = {pool: _session(pool, rest.ssl_context) for pool in Pool}
+        if configuration.tls_server_name:
+            self._settings["server_hostname"] = configuration.tls_server_name
+        by_aiohttp = Pool if rest.proxy else (Pool.FOLLOWING,)
+        self._sessions = {pool: _session(pool, rest.ssl_context) for pool in by_aiohttp}
+        self._calls = {
+            pool: Calls(
+                self._url,
+                rest.ssl_context,
+                configuration.tls_server_name,
+                _SOCKET_OPTIONS,
+                most=MOST[pool],
+                idle_seconds=_idle_seconds(pool),
+            )
+            for pool in Pool
+            if pool not in self._sessions
+        }
 
-    async def request(
-        self,
-        pool: Pool,
-        method: str,
-        url: str,
-        *,
-        headers: dict[str, str],
-        body: object,
-        timeout: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
-        """`body` None sends none. Raises what aiohttp raises."""
+    async def call(self, pool: Pool, method: str, path: str, *, headers: dict[str, str], body: object) -> Reply:
+        """A short request, answered whole. `body` None sends none. Raises OSError, and what aiohttp raises."""
         data = None if body is None else msgspec.json.encode(body)
-        return await self._sessions[pool].request(
-            method, url, headers=headers, data=data, timeout=timeout, **self._settings
+        if pool in self._calls:
+            return await self._calls[pool].send(method, path, headers, data)
+        timeout = aiohttp.ClientTimeout()
+        asking = self._sessions[pool].request(
+            method, self._url + path, headers=headers, data=data, timeout=timeout, **self._settings
         )
+        async with asking as response:
+            return await read_reply(response)
+
+    async def follow(self, url: str, headers: dict[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """A list or a watch, its body still unread. Raises what aiohttp raises."""
+        session = self._sessions[Pool.FOLLOWING]
+        return await session.get(url, headers=headers, timeout=timeout, **self._settings)
 
     async def close(self) -> None:
+        for calls in self._calls.values():
+            calls.close()
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
+
+
+async def read_reply(response: aiohttp.ClientResponse) -> Reply:
+    """Raises what aiohttp raises."""
+    retry_after = response.headers.get("Retry-After", "")
+    return Reply(response.status, await response.read(), response.reason or "", retry_after)
+
+
+def _idle_seconds(pool: Pool) -> float:
+    return _IDLE_SECONDS.get(pool, 15.0)
 
 
 def _session(pool: Pool, tls: Any) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=MOST[pool], keepalive_timeout=_IDLE_SECONDS.get(pool, 15.0), ssl=tls, socket_factory=_socket
+        limit=MOST[pool], keepalive_timeout=_idle_seconds(pool), ssl=tls, socket_factory=_socket
     )
     # Left to itself aiohttp looks for proxies and passwords on disk, in two threads, before every request.
     return aiohttp.ClientSession(connector=connector, trust_env=False, read_bufsize=_READ_BUFFER_BYTES)

@@ -34,7 +34,7 @@ from tests.proto.kubernetes.scripted_server import (
     drop,
     event,
     gone,
-    hanging_up,
+    hang_up,
     node,
     page,
     stream,
@@ -135,7 +135,7 @@ async def test_a_name_cannot_walk_the_url(server: Scripted, api: ApiServer, name
     server.lists.append(answer(404, {}))
     with pytest.raises(ApiError):
         await api.get(PODS, "../x?watch=1", "default")
-    assert server.seen[0].raw_path == "/api/v1/namespaces/default/pods/..%2Fx%3Fwatch=1"
+    assert server.seen[0].raw_path == "/api/v1/namespaces/default/pods/..%2Fx%3Fwatch%3D1"
 
 
 async def test_a_refusal_carries_the_words_of_the_api_server(server: Scripted, api: ApiServer) -> None:
@@ -184,7 +184,7 @@ async def test_a_deadline_holds_when_the_answer_is_overdue_in_the_same_turn_of_t
 
 async def test_hanging_up_silence_and_nobody_there_are_told_apart_from_refusals(server: Scripted) -> None:
     async with connected(server) as api:
-        server.lists.extend(hanging_up)
+        server.lists.append(hang_up)
         with pytest.raises(ApiUnreachable, match="cannot be reached"):
             await api.get(NODES, "x")
     async with connected(server, timeout_seconds=0.2) as api:
