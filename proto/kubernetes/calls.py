@@ -56,20 +56,29 @@ class Calls:
         """The one that was used last is the last."""
 
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
-        """Raises OSError where there is no whole answer; a request that was not answered is not sent again."""
+        """Raises OSError where there is no whole answer. Only a GET is sent again, where a kept connection ended."""
         head = _head(self._host_header, tuple(headers.items()))
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
         said = b"%b %b%b%b%b\r\n%b" % (method.encode(), self._prefix.encode(), path.encode(), head, length, body or b"")
         async with self._turns:
             self._drop_stale()
-            connection = self._kept() or await self._connected()
-            try:
-                return await connection.ask(said)
-            finally:
-                if connection.is_free():
-                    self._idle.append(connection)
-                else:
-                    connection.abort()
+            kept = self._kept()
+            if kept is not None and method == "GET":
+                try:
+                    return await self._asked(kept, said)
+                except OSError:
+                    # The peer may have closed it just then.
+                    kept = None
+            return await self._asked(kept or await self._connected(), said)
+
+    async def _asked(self, connection: "_Connection", said: bytes) -> Reply:
+        try:
+            return await connection.ask(said)
+        finally:
+            if connection.is_free():
+                self._idle.append(connection)
+            else:
+                connection.abort()
 
     def close(self) -> None:
         for connection in self._idle:

@@ -14,7 +14,7 @@ import pytest
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
 from scheduler_ext.certificates.tls import ServingTls
-from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.scheduler_ext.certificates.handshakes import HOST, served, trusts
 
 NOW = datetime.now(UTC).replace(microsecond=0)  # noqa: TID251 - real handshakes look at the real clock
@@ -130,6 +130,9 @@ async def test_replicas_that_renew_together_agree_on_one_and_are_trusted_through
             await each.refresh()
         first = found.stored("tls.crt")
         old.now = new.now = NOW
+        # Both have read before either has written.
+        late = Fault(verbs=frozenset({"patch"}), resources=frozenset({"secrets"}), latency_seconds=0.3, times=1)
+        found.server.inject(late)
         for _ in range(3):
             await asyncio.gather(old.refresh(), new.refresh())
             assert await old.shows(found.bundles()[0])
