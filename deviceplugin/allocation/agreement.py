@@ -11,7 +11,7 @@ from enum import StrEnum
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name
 from deviceplugin.allocation.identity import Listed
-from deviceplugin.allocation.slots import larger, qualified, slot_name
+from deviceplugin.allocation.slots import larger, qualified, slot_in
 from deviceplugin.container.cdi import UnreadableSpec
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
 from proto.annotations.errors import AnnotationError
@@ -42,7 +42,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """None where a source cannot be read. `specs`: the text of every slot's spec file."""
+    """None where a source cannot be read. `spec`: the text of the slots' spec file, empty where there is none."""
 
     resource: str
     by_slots: bool
@@ -51,7 +51,7 @@ class Sources:
     pods: tuple[Pod, ...] | None
     inventory: Mapping[DeviceUUID, Device]
     """As registered on the Node; empty while unknown."""
-    specs: Mapping[str, bytes] | None
+    spec: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Row:
     container: str
     ids: tuple[str, ...]
     slot: str
-    """Empty where containers are served without."""
+    """Empty where a container was served without, and where the checkpoint does not tell."""
     shares: ContainerShares
     checkpoint: Verdict
     pod_resources: Verdict
@@ -92,6 +92,7 @@ class _Held:
     pod: Pod | None
     recorded: frozenset[str] | None
     listed: frozenset[str] | None
+    slot: str = ""
 
     @property
     def ids(self) -> frozenset[str]:
@@ -118,9 +119,9 @@ def _held(sources: Sources) -> list[_Held]:
         over = sources.pods is not None and (pod is None or pod.status.phase in _ENDED)
         if entry.resource_name == sources.resource and not over:
             name = pod_name(pod) if pod is not None else _listed_name(entry, sources)
-            found.append(
-                _Held(name, entry.container_name, pod, entry.ids, listed.pop((name, entry.container_name), None))
-            )
+            also = listed.pop((name, entry.container_name), None)
+            slot = slot_in(entry.cdi_devices)
+            found.append(_Held(name, entry.container_name, pod, entry.ids, also, slot))
     by_name = {pod_name(pod): pod for pod in by_uid.values()}
     for (name, container), ids in listed.items():
         pod = by_name.get(name)
@@ -137,17 +138,16 @@ def _listed_name(entry: Holding, sources: Sources) -> str:
 
 def _row(held: _Held, everybody: list[_Held], sources: Sources) -> Row:
     shares, annotation = _decided(held, everybody, sources)
-    slot = slot_name(held.ids) if sources.by_slots else ""
     return Row(
         pod=held.name,
         container=held.container,
         ids=tuple(sorted(held.ids)),
-        slot=slot,
+        slot=held.slot,
         shares=shares,
         checkpoint=_checkpoint(held, sources),
         pod_resources=_pod_resources(held, sources),
         annotation=annotation,
-        spec=_spec(held, slot, shares, sources),
+        spec=_spec(held, shares, sources),
     )
 
 
@@ -180,7 +180,7 @@ def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[Con
         return (), Verdict(Word.DIFFERS, str(error))
     by_name = {each.name: own for each, own in zip(containers_of(held.pod), decided, strict=True)}
     shares = by_name.get(held.container, ())
-    mates = [each for each in everybody if each.pod is held.pod and each.ids == held.ids and sources.by_slots]
+    mates = [each for each in everybody if each.pod is held.pod and each.slot == held.slot != ""]
     sharing = [shares, *(by_name.get(each.container, ()) for each in mates)]
     problem = _problem(shares, sharing, len(held.ids), sources.inventory)
     return (shares, Verdict(Word.DIFFERS, problem)) if problem else (larger(sharing), _AGREES)
@@ -200,25 +200,21 @@ def _problem(
         return f"names {', '.join(strangers)}, not a GPU of this node"
     own = {share.uuid for share in shares}
     if any({share.uuid for share in each} != own for each in sharing):
-        return "has other GPUs for another container with the same replicas"
+        return "has other GPUs for another container with the same slot"
     return ""
 
 
-def _spec(held: _Held, slot: str, shares: ContainerShares, sources: Sources) -> Verdict:
-    """Without one, a container that runs could not start again as it is; one that waits has not been proven yet."""
-    if not sources.by_slots:
-        return _SILENT
-    if sources.specs is None:
-        return _UNKNOWN
-    if slot not in sources.specs:
-        return Verdict(Word.DIFFERS, "there is none") if _runs(held) else _SILENT
+def _spec(held: _Held, shares: ContainerShares, sources: Sources) -> Verdict:
+    """A slot has one only while its container is about to be created."""
+    if not held.slot or not sources.spec:
+        return _UNKNOWN if held.slot and sources.spec is None else _SILENT
     try:
-        devices = defined_edits("the slot's file", sources.specs[slot])
+        device = defined_edits("the slots' file", sources.spec).get(qualified(held.slot))
     except UnreadableSpec as error:
         return Verdict(Word.DIFFERS, str(error).rstrip("."))
-    device = devices.get(qualified(slot))
-    given = _environment(device) if device is not None else {}
-    difference = _difference(given, shares, sources.inventory) if device is not None else "the file defines another"
+    if device is None:
+        return _SILENT
+    difference = _difference(_environment(device), shares, sources.inventory)
     return Verdict(Word.DIFFERS, difference) if difference else _AGREES if shares else _UNKNOWN
 
 
@@ -254,11 +250,3 @@ def _whole(uuid: DeviceUUID, inventory: Mapping[DeviceUUID, Device]) -> int:
 
 def _is_ordinary_init(pod: Pod, container: str) -> bool:
     return any(each.name == container and each.restart_policy != "Always" for each in pod.spec.init_containers)
-
-
-def _runs(held: _Held) -> bool:
-    if held.pod is None:
-        return False
-    status = held.pod.status
-    states = (*status.init_container_statuses, *status.container_statuses)
-    return any(each.name == held.container and each.state.running is not None for each in states)

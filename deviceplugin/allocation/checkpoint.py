@@ -4,9 +4,14 @@ Kubelet writes it after every container's allocation, before it asks for the nex
 Allocate it names exactly the containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kubernetes.
 """
 
+import base64
+import binascii
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from google.protobuf.message import DecodeError
+
+from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 
 
 class CheckpointUnreadable(Exception):
@@ -20,6 +25,18 @@ class Holding(msgspec.Struct, frozen=True, rename="pascal"):
     container_name: str
     resource_name: str
     device_ids: dict[str, list[str]] = msgspec.field(name="DeviceIDs", default_factory=dict)
+
+    answer: str = msgspec.field(name="AllocResp", default="")
+    """What Allocate answered, as kubelet uses it at every start of the container: protobuf in base64."""
+
+    @property
+    def cdi_devices(self) -> tuple[str, ...]:
+        """Those that kubelet names to the container runtime; none where the answer cannot be read."""
+        try:
+            answer = ContainerAllocateResponse.FromString(base64.b64decode(self.answer))
+        except (DecodeError, binascii.Error):
+            return ()
+        return tuple(device.name for device in answer.cdi_devices)
 
     @property
     def ids(self) -> frozenset[str]:

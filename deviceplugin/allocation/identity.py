@@ -4,8 +4,9 @@ Kubelet says it twice: its pod-resources socket names app containers and sidecar
 checkpoint names every container by pod UID. A container is proven when it holds exactly the ids asked for, both agree
 where both speak, and the API server's pod of that UID is alive on this node. Anything less is refused, never guessed.
 
-Ordinary init containers stand in the checkpoint alone, and kubelet gives their ids to later containers of the pod. So
-containers of one pod may share a slot; never two of them run at a time.
+Ordinary init containers stand in the checkpoint alone, and kubelet gives their ids to later containers of the pod;
+never two of them run at a time. Kubelet does not say which of them it is about to start, but its checkpoint has the
+slot of each.
 Source of both behaviours: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name, unfit
-from deviceplugin.allocation.slots import larger
+from deviceplugin.allocation.slots import larger, slot_in
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
@@ -53,17 +54,27 @@ class Evidence:
     """kubelet's checkpoint; None while it cannot be read."""
     problem: str = ""
     """Why `listed` is None."""
+    answered: str = ""
+    """The slot that this process named last for the ids; empty where it has not. Counts without a checkpoint."""
     read: Pod | None = None
     """A pod that pod-resources named, as the API server answered when it was asked after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenSlot:
-    """The containers at these positions of `pod`, init containers counted first, hold the ids and have `shares`."""
+    """It was named for the containers at these positions, init containers counted first, which have `shares`."""
 
-    pod: Pod
+    name: str
     containers: tuple[int, ...]
     shares: ContainerShares
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """The containers of `pod` that hold the ids; none of `slots` for those that were served without."""
+
+    pod: Pod
+    slots: tuple[ProvenSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +94,13 @@ class _Holder:
     containers: frozenset[str]
 
 
-def prove_slot(ids: frozenset[str], evidence: Evidence) -> ProvenSlot | Unproven:
+def prove_slot(ids: frozenset[str], evidence: Evidence) -> Proven | Unproven:
     """Whose are exactly these ids?"""
     holder = _holder(ids, evidence)
     if isinstance(holder, _Holder):
         holder = _with_init_containers(ids, holder, evidence)
     answer = holder if isinstance(holder, Unproven) else _decided(ids, holder, evidence)
-    if isinstance(answer, ProvenSlot):
+    if isinstance(answer, Proven):
         return answer
     return Unproven(f"{_asked(ids)}: {answer.sentence}", answer.may_change, answer.unknown)
 
@@ -174,7 +185,7 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
     return holder
 
 
-def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> ProvenSlot | Unproven:
+def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven | Unproven:
     pod, name = holder.pod, pod_name(holder.pod)
     containers = [container.name for container in containers_of(pod)]
     strangers = sorted(holder.containers - set(containers))
@@ -186,10 +197,30 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
         return Unproven(f"pod {name} holds them, but nothing readable was decided for it: {error}", may_change=False)
     positions = tuple(position for position, each in enumerate(containers) if each in holder.containers)
     problem = next((found for at in positions if (found := _mismatch(containers[at], decided[at], ids, evidence))), "")
-    problem = problem or _difference(positions, containers, decided)
     if problem:
         return Unproven(f"pod {name}, {problem}", may_change=False)
-    return ProvenSlot(pod, positions, larger([decided[position] for position in positions]))
+    slots = _slots(ids, holder, evidence)
+    if slots is None:
+        problem = "kubelet's checkpoint, which would tell its slot, cannot be read"
+        return Unproven(f"pod {name} holds them; {problem}", may_change=True)
+    proven = []
+    for slot in dict.fromkeys(filter(None, slots.values())):
+        sharing = tuple(position for position in positions if slots[containers[position]] == slot)
+        problem = _difference(sharing, containers, decided)
+        if problem:
+            return Unproven(f"pod {name}, {problem}", may_change=False)
+        proven.append(ProvenSlot(slot, sharing, larger([decided[position] for position in sharing])))
+    return Proven(pod, tuple(proven))
+
+
+def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str, str] | None:
+    """By container, empty for one that was served without; None where nobody tells."""
+    if evidence.recorded is None:
+        return dict.fromkeys(holder.containers, evidence.answered) if evidence.answered else None
+    uid = holder.pod.metadata.uid
+    return {
+        entry.container_name: slot_in(entry.cdi_devices) for entry in _entries(ids, evidence) if entry.pod_uid == uid
+    }
 
 
 def _mismatch(container: str, held: ContainerShares, ids: frozenset[str], evidence: Evidence) -> str:
@@ -204,7 +235,7 @@ def _difference(positions: tuple[int, ...], containers: list[str], decided: PodS
     for other in positions[1:]:
         if {share.uuid for share in decided[other]} != {share.uuid for share in decided[first]}:
             pair = f"containers {containers[first]} and {containers[other]}"
-            return f"{pair} were given the same ids by kubelet, but different GPUs were decided for them"
+            return f"{pair} were given one slot, but different GPUs were decided for them"
     return ""
 
 

@@ -1,23 +1,27 @@
 """Strategy `slots` at work: Allocate answers with a name, PreStartContainer proves whose it is and writes its spec.
 
 Nothing is written on pods or nodes, and nothing has to be remembered: whatever this process forgets, kubelet still
-knows, and it asks PreStartContainer before every start of a container, also before every restart.
+knows, and it asks PreStartContainer before every start of a container, also before every restart. The spec is needed
+from then until the container has been created.
 """
 
 import asyncio
 import logging
+import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.checkpoint import Holding, witness
 from deviceplugin.allocation.decided import containers_of, pod_name
-from deviceplugin.allocation.identity import Evidence, Listed, ProvenSlot, Unproven, prove_slot
-from deviceplugin.allocation.immediate import NodeView, Proven, prove
+from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
+from deviceplugin.allocation.immediate import NodeView, prove
+from deviceplugin.allocation.immediate import Proven as ProvenPod
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
-from deviceplugin.allocation.slot_files import SlotFiles
-from deviceplugin.allocation.slots import applied, named, slot_name, sweep
+from deviceplugin.allocation.slot_files import SlotFiles, Spec
+from deviceplugin.allocation.slot_specs import SlotSpecs
+from deviceplugin.allocation.slots import Start, applied, container_id, named
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
@@ -44,12 +48,11 @@ _LAST_LOOK_SECONDS = 3.0
 """After the deadline: as long as one question to pod-resources may still take."""
 _FIRST_LOOK_SECONDS = 0.05
 _SLOWEST_LOOK_SECONDS = 1.0
-_SWEEP_SECONDS = 60.0
-_GRACE_SECONDS = 180.0
+_NAME_BYTES = 16
 
 
 class SlotAllocator:
-    """Answers for the GPUs that pods share. `monotonic` is the clock of the sweep's grace."""
+    """Answers for the GPUs that pods share. `monotonic` is the clock by which specs go; `draw` makes names of slots."""
 
     pre_start_required = True
 
@@ -66,6 +69,8 @@ class SlotAllocator:
         resource: str,
         read_checkpoint: Callable[[], tuple[Holding, ...] | None],
         monotonic: Callable[[], float] = time.monotonic,
+        draw: Callable[[], str] = lambda: secrets.token_hex(_NAME_BYTES),
+        pause_seconds: float | None = None,
     ) -> None:
         self._own = own
         self._gpus = gpus
@@ -78,8 +83,12 @@ class SlotAllocator:
         self._resource = resource
         self._read_checkpoint = read_checkpoint
         self._monotonic = monotonic
-        self._unheld: dict[str, float] = {}
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._draw = draw
+        pause = {} if pause_seconds is None else {"pause_seconds": pause_seconds}
+        self.specs = SlotSpecs(files, lambda: own.pods, monotonic=monotonic, **pause)
+        self._answered: dict[frozenset[str], str] = {}
+        """The last answer for ids that no later one shares any of."""
+        self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
         self._starting: set[asyncio.Task[str]] = set()
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
@@ -101,13 +110,15 @@ class SlotAllocator:
             recorded=None if holdings is None else witness(holdings, self._resource),
         )
         answer = prove(view, size)
-        if not isinstance(answer, Proven):
+        if not isinstance(answer, ProvenPod):
             return ()
         return preferred_replicas([share.uuid for share in answer.shares], available, must_include, size)
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """The name of the slot, at once."""
-        return named(slot_name(ids))
+        """The name of a new slot, at once."""
+        held, slot = frozenset(ids), self._draw()
+        self._answered = {each: name for each, name in self._answered.items() if not each & held} | {held: slot}
+        return named(slot)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """The slot's spec is that of the container which holds these ids. Raises CannotAllocate."""
@@ -116,78 +127,44 @@ class SlotAllocator:
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
         try:
-            # A thread that hangs on a disk cannot be ended: it keeps the slot's lock, so that what it writes in the
-            # end does not replace the spec of the slot's next holder.
+            # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of
+            # a container that was started meanwhile.
             async with asyncio.timeout_at(deadline + _LAST_LOOK_SECONDS):
                 refusal = await asyncio.shield(starting)
         except TimeoutError:
-            refusal = f"the files of slot {slot_name(ids)} were not written in time: a disk of this node hangs"
+            refusal = f"the files for {', '.join(sorted(ids))} were not written in time: a disk of this node hangs"
         if refusal:
             log.warning("PreStartContainer refused: %s", refusal)
             raise CannotAllocate(refusal)
 
     async def run(self) -> None:
-        """Until cancelled: the specs that a reboot removed are written again, those that nobody needs are removed."""
-        await self.rebuild()
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            await self.collect()
-
-    async def rebuild(self) -> None:
-        """Once pods and GPUs are known, the missing spec of every container that kubelet remembers."""
-        async for known in self._news.changes(lambda: self._own.pods_known and bool(self._gpus.inventory.devices)):
-            if known:
-                break
-        recorded = [entry.ids for entry in self._read_checkpoint() or () if entry.resource_name == self._resource]
-        present = await asyncio.to_thread(self._files.slots)
-        missing = [ids for ids in dict.fromkeys(recorded) if slot_name(ids) not in present]
-        written = sum([await self._rebuild_one(ids) for ids in missing])
-        if written:
-            log.info("wrote the CDI specs of %d slots again", written)
-
-    async def collect(self) -> None:
-        """Remove what kubelet has given back a while ago, by its checkpoint as well as by pod-resources."""
-        present = await asyncio.to_thread(self._files.slots)
-        recorded = self._read_checkpoint()
-        try:
-            listed = await self._pod_resources.listed() if present else ()
-        except PodResourcesUnavailable:
-            return
-        if recorded is None:
-            return
-        held = {slot_name(one.ids) for one in listed} | {slot_name(entry.ids) for entry in recorded}
-        found = sweep(present, held, self._unheld, self._monotonic(), _GRACE_SECONDS)
-        self._unheld = dict(found.unheld)
-        for slot in sorted(found.stale):
-            async with self._lock(slot):
-                # A start meanwhile has taken it off the list.
-                if self._unheld.pop(slot, None) is not None:
-                    await asyncio.to_thread(self._remove, slot)
+        """Until cancelled: specs go when they are needed no more."""
+        await self.specs.run()
 
     async def _start(self, ids: frozenset[str], deadline: float) -> str:
         """Empty when the spec is written, else why it is not."""
-        slot = slot_name(ids)
-        async with self._lock(slot):
+        async with self._locks.setdefault(ids, asyncio.Lock()):
             answer = await self._find(ids, deadline)
             if isinstance(answer, Unproven):
                 return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
-            self._unheld.pop(slot, None)
             try:
-                await asyncio.to_thread(self._install, slot, answer, fresh=True)
+                specs = await asyncio.to_thread(self._prepared, answer)
+                await self.specs.put(specs, self._starts(answer))
             except (HookUnusable, CannotWriteSpec) as error:
                 return f"pod {pod_name(answer.pod)}: {error}"
-        names = " and ".join(containers_of(answer.pod)[position].name for position in answer.containers)
-        gpus = ", ".join(sorted(share.uuid for share in answer.shares))
-        log.info("pod %s, container %s: served %s", pod_name(answer.pod), names, gpus)
+        for slot in answer.slots:
+            names = " and ".join(containers_of(answer.pod)[position].name for position in slot.containers)
+            gpus = ", ".join(sorted(share.uuid for share in slot.shares))
+            log.info("pod %s, container %s: served %s", pod_name(answer.pod), names, gpus)
         return ""
 
-    async def _find(self, ids: frozenset[str], deadline: float) -> ProvenSlot | Unproven:
+    async def _find(self, ids: frozenset[str], deadline: float) -> Proven | Unproven:
         """Whoever holds the ids; until the deadline kubelet and the API server may still say so."""
         pause, read, direct = _FIRST_LOOK_SECONDS, False, None
         while True:
             news = self._news.next()
             answer = await self._prove(ids, direct)
-            if isinstance(answer, ProvenSlot) or not answer.may_change:
+            if isinstance(answer, Proven) or not answer.may_change:
                 return answer
             if answer.unknown and not read:
                 read, direct = True, await self._read(answer.unknown, deadline)
@@ -201,7 +178,7 @@ class SlotAllocator:
             except TimeoutError:
                 pause = min(2 * pause, _SLOWEST_LOOK_SECONDS)
 
-    async def _prove(self, ids: frozenset[str], direct: Pod | None = None) -> ProvenSlot | Unproven:
+    async def _prove(self, ids: frozenset[str], direct: Pod | None = None) -> Proven | Unproven:
         """`direct`: a pod that was read because the watch's word was not enough."""
         listed: tuple[Listed, ...] | None = None
         problem = ""
@@ -219,6 +196,7 @@ class SlotAllocator:
             listed=listed,
             recorded=self._read_checkpoint(),
             problem=problem,
+            answered=self._answered.get(ids, ""),
         )
         return prove_slot(ids, evidence)
 
@@ -230,47 +208,39 @@ class SlotAllocator:
             log.warning("pod %s could not be read: %s", name, error or "no answer in time")
             return None
 
-    async def _rebuild_one(self, ids: frozenset[str]) -> bool:
-        slot = slot_name(ids)
-        async with self._lock(slot):
-            answer = await self._prove(ids)
-            if isinstance(answer, Unproven) or slot in await asyncio.to_thread(self._files.slots):
-                return False
-            try:
-                await asyncio.to_thread(self._install, slot, answer, fresh=False)
-            except CannotWriteSpec as error:
-                log.warning("%s", error)
-                return False
-        return True
+    def _starts(self, proven: Proven) -> Mapping[str, Start]:
+        """A slot that containers of an earlier release share counts for the last of them."""
+        uid, now = proven.pod.metadata.uid, self._monotonic()
+        last = {slot.name: containers_of(proven.pod)[slot.containers[-1]].name for slot in proven.slots}
+        known = self._own.pods.get(uid, proven.pod)
+        return {
+            slot: Start(pod_uid=uid, container=name, known_id=container_id(known, name), since=now)
+            for slot, name in last.items()
+        }
 
-    def _install(self, slot: str, proven: ProvenSlot, *, fresh: bool) -> None:
-        """Blocks. `fresh`: no container of the slot runs, so its folder is emptied. Raises HookUnusable or
-        CannotWriteSpec.
+    def _prepared(self, proven: Proven) -> Mapping[str, Spec]:
+        """The specs of the slots. No container of them runs, so their folders are emptied. Blocks. Raises HookUnusable
+        or CannotWriteSpec.
         """
-        facts = slot_facts(proven, self._allocation.priority_resource)
-        hook = find_hook(self._settings.hook_path) if is_limited(proven.shares) else None
-        if hook is not None and fresh:
+        return {slot.name: self._prepared_one(proven.pod, slot) for slot in proven.slots}
+
+    def _prepared_one(self, pod: Pod, slot: ProvenSlot) -> Spec:
+        facts = slot_facts(pod, slot.containers, self._allocation.priority_resource)
+        hook = find_hook(self._settings.hook_path) if is_limited(slot.shares) else None
+        if hook is not None:
             prepare(hook, facts)
         inventory = self._gpus.inventory
         known = {device.uuid: device for device in inventory.devices}
-        edits = container_edits(proven.shares, known, facts, self._allocation, hook, hardware=inventory.hardware)
-        self._files.write(slot, applied(edits))
-
-    def _remove(self, slot: str) -> None:
-        try:
-            self._files.remove(slot)
-        except OSError as error:
-            log.warning("the CDI spec of slot %s, which nobody holds, cannot be removed: %s", slot, error.strerror)
-
-    def _lock(self, slot: str) -> asyncio.Lock:
-        return self._locks.setdefault(slot, asyncio.Lock())
+        edits = container_edits(slot.shares, known, facts, self._allocation, hook, hardware=inventory.hardware)
+        return self._files.spec(slot.name, applied(edits))
 
 
-def slot_facts(proven: ProvenSlot, priority_resource: str) -> ContainerFacts:
-    """Of the slot's last container, whose folder all of them use one after the other: the others are ordinary init
-    containers, which have ended when it starts. A variable counts as set only where each of them sets it.
+def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> ContainerFacts:
+    """Of a slot's container; of several, which an earlier release gave one slot, the last, whose folder all of them use
+    one after the other: the others are ordinary init containers, which have ended when it starts. A variable counts as
+    set only where each of them sets it.
     """
-    containers = [containers_of(proven.pod)[position] for position in proven.containers]
-    each = [container_facts(proven.pod.metadata.uid, container, priority_resource) for container in containers]
+    containers = [containers_of(pod)[position] for position in positions]
+    each = [container_facts(pod.metadata.uid, container, priority_resource) for container in containers]
     common = {key: value for key, value in each[-1].env.items() if all(facts.env.get(key) == value for facts in each)}
     return ContainerFacts(pod_uid=each[-1].pod_uid, name=each[-1].name, env=common, priority=each[-1].priority)

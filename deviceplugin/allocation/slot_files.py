@@ -1,17 +1,21 @@
-"""Edge to the folder where runtimes find the specs of slots."""
+"""Edge to the folder where runtimes find the spec of the slots."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from deviceplugin.allocation.slots import SLOT_KIND, TRIAL_FILE, slot_file, slot_of_file
+from deviceplugin.allocation.slots import SLOT_KIND, SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.atomic_file import write_atomically
 from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, missing_sentence
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, CannotWriteSpec, spec_files
-from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits, with_devices
+from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits, joined, with_devices
 from deviceplugin.container.edits import ContainerEdits
+
+Spec = Mapping[str, Any]
 
 
 class SlotFiles:
@@ -32,28 +36,27 @@ class SlotFiles:
             return f"the CDI folder {self._directory} cannot be written: {error.strerror}"
         return ""
 
-    def slots(self) -> frozenset[str]:
-        """Those that have a spec."""
-        try:
-            names = os.listdir(self._directory)
-        except OSError:
-            return frozenset()
-        return frozenset(slot for name in names if (slot := slot_of_file(name)) is not None)
+    def spec(self, slot: str, edits: ContainerEdits) -> Spec:
+        """A spec of this slot alone, which makes exactly these edits. Raises CannotWriteSpec."""
+        return with_devices(cdi_spec(SLOT_KIND, slot, edits), self._defined(edits))
 
-    def write(self, slot: str, edits: ContainerEdits) -> None:
-        """The spec that makes exactly these edits; left alone where it stands already. Raises CannotWriteSpec."""
-        spec = with_devices(cdi_spec(SLOT_KIND, slot, edits), self._defined(edits))
-        path, content = self._directory / slot_file(slot), msgspec.json.encode(spec)
+    def write(self, specs: Sequence[Spec]) -> None:
+        """One file for all these slots, or none; it is there whole. Raises CannotWriteSpec."""
+        path = self._directory / SPEC_FILE
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            if not path.exists() or path.read_bytes() != content:
-                write_atomically(path, content)
+            if specs:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, msgspec.json.encode(joined(specs)))
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise CannotWriteSpec(f"{path} cannot be written: {error.strerror}.") from error
 
-    def remove(self, slot: str) -> None:
-        """Raises OSError."""
-        (self._directory / slot_file(slot)).unlink(missing_ok=True)
+    def clear(self) -> None:
+        """An earlier release's specs would define its slots a second time, and then a runtime refuses both."""
+        with suppress(OSError):
+            for name in filter(is_spec_of_one_slot, os.listdir(self._directory)):
+                (self._directory / name).unlink()
 
     def _defined(self, edits: ContainerEdits) -> list[DefinedDevice]:
         """What the specs of the GPUs do, which a spec of ours cannot refer to. Raises CannotWriteSpec."""
@@ -61,7 +64,7 @@ class SlotFiles:
         wanted = tuple(dict.fromkeys((*edits.cdi_devices, *annotated)))
         known: dict[str, DefinedDevice] = {}
         for path in spec_files(self._others) if wanted else ():
-            if slot_of_file(path.name) is None:
+            if path.name != SPEC_FILE:
                 known.update(_readable(path))
         missing = [name for name in wanted if name not in known]
         if missing:

@@ -1,43 +1,55 @@
-"""Slots: the CDI devices `topogpu.io/slot=<hash of ids>` that stand for whoever holds these ids.
+"""Slots: CDI devices `topogpu.io/slot=<name>` that Allocate answers with, and so commits to nothing.
 
-Allocate answers with the slot's name and so commits to nothing; its spec is written when the holder is proven.
+Each Allocate draws a name of its own, which kubelet's checkpoint remembers for as long as the container has its GPUs.
+No name ever stands for two containers, so nothing that a container runtime has read before can be another's. A slot is
+defined from the moment its holder is proven, at each start of the container, until the container has been created.
 """
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.edits import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
 from proto.devices import ContainerShares, DeviceShare
+from proto.kubernetes.objects import Pod
 
 SLOT_KIND = "topogpu.io/slot"
+SPEC_FILE = spec_file_name(SLOT_KIND)
 TRIAL_FILE = ".topogpu-trial"
 """Written and removed again, to see whether the folder takes specs."""
 NOT_APPLIED = "topogpu-slot-not-applied"
 """What NVIDIA_VISIBLE_DEVICES says until the slot's spec replaces it. NVIDIA's runtime knows no such device and refuses
 the container, in its legacy mode as in its CDI mode; other runtimes show no GPU for it.
 """
+_PREFIX = f"{SLOT_KIND}="
 _HASH_LENGTH = 32
 _BEFORE, _AFTER = spec_file_name(SLOT_KIND, "/").split("/")
+_KEPT_SECONDS = 150.0
+"""Kubelet gives the container runtime two minutes to create a container; then it asks anew."""
+
+_SETTLED_SECONDS = 2.0
+"""Before that, another container id may be that of the life before, which the watch has told late."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """`unheld` says since when (monotonic seconds) each slot that nobody holds has been seen so; `stale` may go."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A container that is about to be created. `known_id` is the container id that its pod's status had by then."""
 
-    stale: frozenset[str]
-    unheld: Mapping[str, float]
-
-
-def slot_name(ids: Collection[str]) -> str:
-    """The same for the same ids in any order; a valid CDI device name."""
-    return hashlib.sha256("\n".join(sorted(set(ids))).encode()).hexdigest()[:_HASH_LENGTH]
+    pod_uid: str
+    container: str
+    known_id: str
+    since: float
+    """Monotonic seconds."""
 
 
 def qualified(slot: str) -> str:
     """The slot as runtimes name it."""
-    return f"{SLOT_KIND}={slot}"
+    return f"{_PREFIX}{slot}"
+
+
+def slot_in(cdi_devices: Sequence[str]) -> str:
+    """The slot that an answer of Allocate names; empty without one."""
+    return next((name.removeprefix(_PREFIX) for name in cdi_devices if name.startswith(_PREFIX)), "")
 
 
 def named(slot: str) -> ContainerEdits:
@@ -50,29 +62,40 @@ def applied(edits: ContainerEdits) -> ContainerEdits:
     return replace(edits, env={VISIBLE_DEVICES: NO_DEVICES, **edits.env})
 
 
-def slot_file(slot: str) -> str:
-    """The name of the slot's spec file."""
-    return spec_file_name(SLOT_KIND, slot)
-
-
-def slot_of_file(name: str) -> str | None:
-    """The slot whose spec file has this name, None for other files."""
+def is_spec_of_one_slot(name: str) -> bool:
+    """A file that an earlier release wrote, which had one for every slot."""
     slot = name.removeprefix(_BEFORE).removesuffix(_AFTER)
-    return slot if name == slot_file(slot) and len(slot) == _HASH_LENGTH else None
+    return name == spec_file_name(SLOT_KIND, slot) and len(slot) == _HASH_LENGTH
 
 
-def sweep(
-    files: Collection[str], held: Collection[str], unheld: Mapping[str, float], now: float, grace_seconds: float
-) -> Sweep:
-    """Which of the slots with files have been held by nobody for the grace. `unheld` is the last sweep's."""
-    since = {slot: unheld.get(slot, now) for slot in files if slot not in held}
-    return Sweep(frozenset(slot for slot, seen in since.items() if now - seen >= grace_seconds), since)
+def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> frozenset[str]:
+    """The slots whose containers have been created, or will not be: kubelet would ask again."""
+    return frozenset(
+        slot
+        for slot, start in starts.items()
+        if now - start.since >= _KEPT_SECONDS
+        or (
+            now - start.since >= _SETTLED_SECONDS
+            and start.pod_uid in pods
+            and container_id(pods[start.pod_uid], start.container) != start.known_id
+        )
+    )
 
 
-def larger(sharing: Sequence[ContainerShares]) -> ContainerShares:
-    """Of every GPU the larger limits that any container of a slot has. All have the same GPUs."""
+def container_id(pod: Pod, container: str) -> str:
+    """Of the container's last life that the pod's status tells of; empty before the first."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return next((each.container_id for each in statuses if each.name == container), "")
+
+
+def larger(sharing: Collection[ContainerShares]) -> ContainerShares:
+    """Of every GPU the larger limits that any container of a slot has. All have the same GPUs.
+
+    Only containers that an earlier release gave their slots may share one.
+    """
+    first, *_ = sharing
     by_uuid = [{share.uuid: share for share in shares} for shares in sharing]
-    return tuple(_larger([shares[first.uuid] for shares in by_uuid]) for first in sharing[0])
+    return tuple(_larger([shares[share.uuid] for shares in by_uuid]) for share in first)
 
 
 def _larger(shares: Sequence[DeviceShare]) -> DeviceShare:

@@ -16,7 +16,7 @@ from deviceplugin.allocation.checkpoint import CheckpointUnreadable, Holding, de
 from deviceplugin.allocation.checkpoint_file import CHECKPOINT_NAME
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
-from deviceplugin.allocation.slots import slot_of_file
+from deviceplugin.allocation.slots import SPEC_FILE, slot_in
 from deviceplugin.cli.build import kubelet_settings
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.cli.output import print_json, print_text
@@ -77,8 +77,7 @@ async def _read(configuration: Configuration, problems: list[str]) -> Sources:
     kubelet = kubelet_settings(configuration)
     cluster, listed = await asyncio.gather(_ask_api_server(configuration, problems), _ask_kubelet(kubelet, problems))
     recorded = _read_checkpoint(kubelet, problems)
-    specs = _read_specs(configuration.cdi_directory, problems)
-    by_slots = _is_by_slots(cluster.node, specs)
+    by_slots = _is_by_slots(cluster.node, recorded)
     return Sources(
         resource=kubelet.resource_name,
         by_slots=by_slots,
@@ -86,7 +85,7 @@ async def _read(configuration: Configuration, problems: list[str]) -> Sources:
         listed=listed,
         pods=cluster.pods,
         inventory={device.uuid: device for device in _registered(cluster.node)},
-        specs=specs if by_slots else None,
+        spec=_read_spec(configuration.cdi_directory, problems) if by_slots else None,
     )
 
 
@@ -130,26 +129,21 @@ def _read_checkpoint(kubelet: KubeletSettings, problems: list[str]) -> tuple[Hol
     return None
 
 
-def _read_specs(directory: str, problems: list[str]) -> Mapping[str, bytes] | None:
-    """By slot. A folder that is not there holds none."""
-    found: dict[str, bytes] = {}
+def _read_spec(directory: str, problems: list[str]) -> bytes | None:
+    path = Path(directory, SPEC_FILE)
     try:
-        for path in Path(directory).iterdir():
-            slot = slot_of_file(path.name)
-            if slot is not None:
-                found[slot] = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
-        return found
+        return b""
     except OSError as error:
-        problems.append(f"The CDI specs in {directory} cannot be read: {error.strerror}.")
+        problems.append(f"The CDI spec of the slots, {path}, cannot be read: {error.strerror}.")
         return None
-    return found
 
 
-def _is_by_slots(node: Node | None, specs: Mapping[str, bytes] | None) -> bool:
-    """As the daemon published; where the Node cannot be read, whether it has written specs."""
+def _is_by_slots(node: Node | None, recorded: tuple[Holding, ...] | None) -> bool:
+    """As the daemon published; where the Node cannot be read, whether kubelet remembers slots."""
     if node is None:
-        return bool(specs)
+        return any(slot_in(entry.cdi_devices) for entry in recorded or ())
     return node.metadata.annotations.get(NODE_ALLOCATION) == AllocationMode.SLOTS
 
 

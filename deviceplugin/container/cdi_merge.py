@@ -58,5 +58,11 @@ def with_devices(spec: Mapping[str, Any], devices: Sequence[DefinedDevice]) -> M
     return {**spec, "cdiVersion": version, "devices": [{**own, "containerEdits": content}]}
 
 
+def joined(specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """One spec with the devices of all these, which are of one kind."""
+    version = max((spec["cdiVersion"] for spec in specs), key=_numbers)
+    return {**specs[0], "cdiVersion": version, "devices": [device for spec in specs for device in spec["devices"]]}
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in version.split("."))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.decided import containers_of, pod_name
-from deviceplugin.allocation.slots import TRIAL_FILE, slot_of_file
+from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hook_names import CONTAINERS, installed_names
 from deviceplugin.machine.discovery import MIG_RESOURCE_PREFIX
@@ -139,7 +139,7 @@ def is_plugin_socket(name: str, ours: Ours) -> bool:
 
 
 def _is_slot_file(name: str) -> bool:
-    return name == TRIAL_FILE or slot_of_file(_settled(name)) is not None
+    return name == TRIAL_FILE or _settled(name) == SPEC_FILE or is_spec_of_one_slot(_settled(name))
 
 
 def _settled(name: str) -> str:

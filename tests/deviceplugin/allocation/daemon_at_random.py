@@ -96,10 +96,12 @@ class Daemon:
             resource=GPU,
             read_checkpoint=node.kubelet.read_checkpoint,
             monotonic=node.loop.time,
+            draw=lambda: f"{node.random.getrandbits(128):032x}",
+            pause_seconds=0,
         )
         self.set_ill(())
         self.process.live(own.follow_pods())
-        self.process.live(self.allocator.rebuild())
+        self.process.live(self.allocator.run())
 
     def set_ill(self, ill: Collection[DeviceUUID]) -> None:
         devices = tuple(replace(device, healthy=device.uuid not in ill) for device in DEVICES)

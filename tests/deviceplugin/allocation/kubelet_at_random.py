@@ -18,6 +18,7 @@ from proto.kubernetes.objects import Container
 from simulation.kubelet.device_ids import choices, containers_in_order, is_sidecar, settle
 from tests.deviceplugin.allocation.one_thread import Process
 from tests.deviceplugin.allocation.pods_at_random import ADVERTISED, GPU, Bound, Entry
+from tests.deviceplugin.allocation.slot_rig import as_recorded
 
 if TYPE_CHECKING:
     from tests.deviceplugin.allocation.node_at_random import NodeAtRandom
@@ -48,7 +49,13 @@ class Kubelet:
         if "checkpoint" in self._node.faults:
             return None
         return tuple(
-            Holding(pod_uid=e.uid, container_name=e.container, resource_name=GPU, device_ids={"-1": [*e.ids]})
+            Holding(
+                pod_uid=e.uid,
+                container_name=e.container,
+                resource_name=GPU,
+                device_ids={"-1": [*e.ids]},
+                answer=as_recorded(e.slot),
+            )
             for e in self.recorded
         )
 
@@ -190,7 +197,7 @@ class Kubelet:
                 await node.loop.turn()
                 return
             await node.loop.turn()
-            if not node.create(bound, container, entry, self.held):
+            if not node.create(bound, container, entry):
                 return
         if not is_sidecar(container) and container in bound.pod.spec.init_containers:
             await node.loop.turn()

@@ -1,5 +1,6 @@
 """A slot allocator whose kubelet is what a test says it is: ids held, by pod-resources and by checkpoint."""
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
-from deviceplugin.allocation.slots import qualified, slot_file, slot_name
+from deviceplugin.allocation.slots import SPEC_FILE, named, qualified, slot_in
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.edits import AllocationSettings, Hardware
 from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.kubelet import allocate_response
 from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
@@ -30,12 +32,18 @@ from tests.deviceplugin.registration import kubelet_root
 GPU = "nvidia.com/gpu"
 
 
+def as_recorded(slot: str) -> str:
+    """What kubelet's checkpoint has of an Allocate that answered with this slot."""
+    return base64.b64encode(allocate_response(named(slot)).SerializeToString()).decode()
+
+
 class Kubelet(PodResources):
     """`listed_now` is None while its socket is away."""
 
     def __init__(self) -> None:
         super().__init__("/nonexistent", GPU)
         self.asked = 0
+        self.drawn = 0
         self.listed_now: list[Listed] | None = []
         self.recorded: list[Holding] | None = []
 
@@ -48,11 +56,18 @@ class Kubelet(PodResources):
     def read_checkpoint(self) -> tuple[Holding, ...] | None:
         return None if self.recorded is None else tuple(self.recorded)
 
-    def hold(self, pod: Pod, container: str, *ids: str, init: bool = False) -> None:
+    def hold(self, pod: Pod, container: str, *ids: str, init: bool = False, slot: str = "") -> None:
         """Kubelet's word, as if it had just called Allocate."""
         uid, namespace, name = pod.metadata.uid, pod.metadata.namespace, pod.metadata.name
         if self.recorded is not None:
-            one = Holding(pod_uid=uid, container_name=container, resource_name=GPU, device_ids={"-1": list(ids)})
+            self.drawn += 1
+            one = Holding(
+                pod_uid=uid,
+                container_name=container,
+                resource_name=GPU,
+                device_ids={"-1": list(ids)},
+                answer=as_recorded(slot or f"slot{self.drawn}"),
+            )
             self.recorded.append(one)
         if self.listed_now is not None and not init:
             self.listed_now.append(Listed(namespace=namespace, pod=name, container=container, ids=frozenset(ids)))
@@ -69,6 +84,7 @@ class SlotRig:
     directory: Path
     allocator: SlotAllocator
     kubelet: Kubelet
+    files: SlotFiles
     clock: list[float] = field(default_factory=lambda: [1000.0])
 
     def bring(self, *pods: Pod) -> None:
@@ -86,13 +102,27 @@ class SlotRig:
     def specs(self) -> list[str]:
         return sorted(path.name for path in self.directory.iterdir()) if self.directory.exists() else []
 
-    def edits(self, *ids: str) -> CdiEdits:
-        slot = slot_name(ids)
-        spec = decode_cdi_spec((self.directory / slot_file(slot)).read_bytes())
+    def defined(self) -> list[str]:
+        """The names of the slots that a runtime would find."""
+        if not (self.directory / SPEC_FILE).exists():
+            return []
+        return sorted(device.name for device in decode_cdi_spec((self.directory / SPEC_FILE).read_bytes()).devices)
+
+    def edits(self, *ids: str, container: str = "") -> CdiEdits:
+        """By the slot that kubelet recorded last for these ids."""
+        *_, held = (
+            one
+            for one in self.kubelet.recorded or ()
+            if one.ids == frozenset(ids) and container in ("", one.container_name)
+        )
+        return self.edits_of(slot_in(held.cdi_devices))
+
+    def edits_of(self, slot: str) -> CdiEdits:
+        spec = decode_cdi_spec((self.directory / SPEC_FILE).read_bytes())
         return resolve_cdi(qualified(slot), [spec])[1]
 
-    def env(self, *ids: str) -> dict[str, str]:
-        return dict(variable.split("=", 1) for variable in self.edits(*ids).env)
+    def env(self, *ids: str, container: str = "") -> dict[str, str]:
+        return dict(variable.split("=", 1) for variable in self.edits(*ids, container=container).env)
 
 
 @asynccontextmanager
@@ -111,19 +141,21 @@ async def slots(
         own = OwnNode(api, NODE, news, heard=lambda _: None)
         gpus = Gpus(Inventory, NvmlThread(), news, settings)
         gpus.inventory = Inventory(devices=PAIR, hardware=hardware or Hardware())
+        files = SlotFiles(str(directory))
         allocator = SlotAllocator(
             own,
             gpus,
             news,
-            SlotFiles(str(directory)),
+            files,
             kubelet,
             settings=settings,
             allocation=allocation or AllocationSettings(),
             resource=GPU,
             read_checkpoint=kubelet.read_checkpoint,
             monotonic=lambda: clock[0],
+            pause_seconds=0,
         )
         try:
-            yield SlotRig(server, own, news, directory, allocator, kubelet, clock)
+            yield SlotRig(server, own, news, directory, allocator, kubelet, files, clock)
         finally:
             await api.close()

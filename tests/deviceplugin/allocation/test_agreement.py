@@ -7,12 +7,13 @@ import msgspec
 from deviceplugin.allocation.agreement import Row, Sources, Verdict, Word, agreement
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Listed
-from deviceplugin.allocation.slots import SLOT_KIND, slot_name
+from deviceplugin.allocation.slots import SLOT_KIND
 from deviceplugin.container.cdi import cdi_spec
-from deviceplugin.container.edits import AllocationSettings, ContainerFacts, container_edits
+from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, container_edits
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares
 from proto.kubernetes.objects import ContainerState, ContainerStatus, Pod
+from tests.deviceplugin.allocation.slot_rig import as_recorded
 from tests.deviceplugin.gpus import INVENTORY, A, B, bound_pod, share
 
 GPU = "nvidia.com/gpu"
@@ -22,17 +23,24 @@ AGREES, SILENT, UNKNOWN = Verdict(Word.AGREES), Verdict(Word.SILENT), Verdict(Wo
 
 
 def recorded(pod: str, container: str, *ids: str) -> Holding:
-    return Holding(pod_uid=f"uid-{pod}", container_name=container, resource_name=GPU, device_ids={"0": [*ids]})
+    """All have one slot, as an earlier release gave containers with the same ids."""
+    return Holding(
+        pod_uid=f"uid-{pod}",
+        container_name=container,
+        resource_name=GPU,
+        device_ids={"0": [*ids]},
+        answer=as_recorded("s"),
+    )
 
 
 def listed(pod: str, container: str, *ids: str) -> Listed:
     return Listed(namespace="default", pod=pod, container=container, ids=frozenset(ids))
 
 
-def spec(shares: ContainerShares, *ids: str) -> dict[str, bytes]:
+def spec(shares: ContainerShares) -> bytes:
     facts = ContainerFacts(pod_uid="u", name="c")
     edits = container_edits(shares, INVENTORY, facts, AllocationSettings(), None)
-    return {slot_name(ids): msgspec.json.encode(cdi_spec(SLOT_KIND, slot_name(ids), edits))}
+    return msgspec.json.encode(cdi_spec(SLOT_KIND, "s", edits))
 
 
 def running(name: str, shares: tuple[ContainerShares, ...], *, init: int = 0) -> Pod:
@@ -49,7 +57,7 @@ ALL_AGREE = Sources(
     listed=(listed("p", "c0", X),),
     pods=(running("p", (ONE,)),),
     inventory=INVENTORY,
-    specs=spec(ONE, X),
+    spec=spec(ONE),
 )
 
 
@@ -64,7 +72,7 @@ def test_a_container_whose_four_witnesses_agree() -> None:
         pod="default/p",
         container="c0",
         ids=(X,),
-        slot=slot_name([X]),
+        slot="s",
         shares=ONE,
         checkpoint=AGREES,
         pod_resources=AGREES,
@@ -75,9 +83,9 @@ def test_a_container_whose_four_witnesses_agree() -> None:
 
 
 def test_a_spec_with_other_limits_or_gpus_differs_and_says_how() -> None:
-    raised = only(replace(ALL_AGREE, specs=spec((share(A, 9000),), X)))
+    raised = only(replace(ALL_AGREE, spec=spec((share(A, 9000),))))
     assert (raised.spec, raised.agrees) == (Verdict(Word.DIFFERS, "limits to 9000 MiB and 30 %"), False)
-    assert only(replace(ALL_AGREE, specs=spec((share(B),), X))).spec == Verdict(Word.DIFFERS, f"gives {B}")
+    assert only(replace(ALL_AGREE, spec=spec((share(B),)))).spec == Verdict(Word.DIFFERS, f"gives {B}")
 
 
 def test_limits_are_compared_gpu_by_gpu_in_the_order_of_the_spec() -> None:
@@ -86,29 +94,29 @@ def test_limits_are_compared_gpu_by_gpu_in_the_order_of_the_spec() -> None:
         recorded=(recorded("p", "c0", X, Y),),
         listed=(listed("p", "c0", X, Y),),
         pods=(running("p", (TWO,)),),
-        specs=spec(TWO, X, Y),
+        spec=spec(TWO),
     )
     assert only(several).agrees
-    swapped = spec((share(B, 1000, 10), share(A, 2000, 20)), X, Y)
-    assert only(replace(several, specs=swapped)).spec == Verdict(
+    swapped = spec((share(B, 1000, 10), share(A, 2000, 20)))
+    assert only(replace(several, spec=swapped)).spec == Verdict(
         Word.DIFFERS, "limits to 2000 MiB and 20 %, 1000 MiB and 10 %"
     )
 
 
 def test_a_whole_gpu_is_limited_to_its_memory() -> None:
     whole = (share(A, 0, 0),)
-    assert only(replace(ALL_AGREE, pods=(running("p", (whole,)),), specs=spec(whole, X))).agrees
+    assert only(replace(ALL_AGREE, pods=(running("p", (whole,)),), spec=spec(whole))).agrees
 
 
-def test_a_spec_is_missed_by_running_containers_only() -> None:
-    assert only(replace(ALL_AGREE, specs={})).spec == Verdict(Word.DIFFERS, "there is none")
-    assert only(replace(ALL_AGREE, specs={}, pods=(bound_pod("p", (ONE,)),))).spec == SILENT
+def test_a_spec_is_there_only_while_its_container_is_about_to_be_created() -> None:
+    other = msgspec.json.encode(cdi_spec(SLOT_KIND, "other", ContainerEdits(env={})))
+    assert [only(replace(ALL_AGREE, spec=text)).spec for text in (b"", other)] == [SILENT, SILENT]
 
 
 def test_a_spec_that_cannot_be_read_differs() -> None:
-    verdict = only(replace(ALL_AGREE, specs={slot_name([X]): b"{"})).spec
+    verdict = only(replace(ALL_AGREE, spec=b"{")).spec
     assert verdict.word is Word.DIFFERS
-    assert verdict.difference.startswith("the slot's file is not a CDI specification")
+    assert verdict.difference.startswith("the slots' file is not a CDI specification")
 
 
 def test_a_changed_annotation_differs_from_what_the_container_got() -> None:
@@ -135,7 +143,7 @@ def test_an_init_container_is_never_listed_and_shares_the_larger_limits_with_its
         recorded=(recorded("p", "c0", X), recorded("p", "c1", X)),
         listed=(listed("p", "c1", X),),
         pods=(running("p", (init, ONE), init=1),),
-        specs=spec((share(A, 9000, 30),), X),
+        spec=spec((share(A, 9000, 30),)),
     )
     first, second = agreement(both)
     assert (first.pod_resources, second.pod_resources) == (SILENT, AGREES)
@@ -144,7 +152,7 @@ def test_an_init_container_is_never_listed_and_shares_the_larger_limits_with_its
     assert first.shares == second.shares == (share(A, 9000, 30),)
     other = replace(both, pods=(running("p", ((share(B),), ONE), init=1),))
     assert [row.annotation.difference for row in agreement(other)] == 2 * [
-        "has other GPUs for another container with the same replicas"
+        "has other GPUs for another container with the same slot"
     ]
 
 
@@ -163,14 +171,15 @@ def test_a_source_that_cannot_be_read_neither_agrees_nor_differs() -> None:
     blind = only(replace(ALL_AGREE, recorded=None))
     assert (blind.checkpoint, blind.pod_resources, blind.annotation, blind.agrees) == (UNKNOWN, AGREES, AGREES, True)
     assert only(replace(ALL_AGREE, listed=None)).pod_resources == UNKNOWN
-    assert only(replace(ALL_AGREE, specs=None)).spec == UNKNOWN
+    assert only(replace(ALL_AGREE, spec=None)).spec == UNKNOWN
     alone = only(replace(ALL_AGREE, pods=None))
     assert (alone.pod, alone.annotation, alone.spec, alone.shares) == ("default/p", UNKNOWN, UNKNOWN, ())
     assert only(replace(ALL_AGREE, pods=None, listed=None)).pod == "UID uid-p"
 
 
 def test_without_slots_there_is_none_and_no_spec_is_looked_for() -> None:
-    row = only(replace(ALL_AGREE, by_slots=False, specs=None))
+    entry = msgspec.structs.replace(recorded("p", "c0", X), answer="")
+    row = only(replace(ALL_AGREE, by_slots=False, spec=None, recorded=(entry,)))
     assert (row.slot, row.spec, row.agrees) == ("", SILENT, True)
 
 

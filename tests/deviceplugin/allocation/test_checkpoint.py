@@ -40,6 +40,7 @@ MAIN = Holding(
     container_name="main",
     resource_name=GPU,
     device_ids={"0": ["GPU-a-0"], "1": ["GPU-b-3", "GPU-c-1"]},
+    answer="CgA=",
 )
 
 

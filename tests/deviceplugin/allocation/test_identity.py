@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.identity import Evidence, Listed, ProvenSlot, Unproven, prove_slot
+from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
 from proto.annotations.keys import DEVICES_ALLOCATED
-from proto.devices import Device, DeviceUUID
+from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.objects import Pod
+from tests.deviceplugin.allocation.slot_rig import as_recorded
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, a100, bound_pod, share
 
 GPU = "nvidia.com/gpu"
@@ -23,8 +25,20 @@ def listed(pod: str, container: str, *ids: str) -> Listed:
     return Listed(namespace="default", pod=pod, container=container, ids=frozenset(ids))
 
 
-def recorded(pod: str, container: str, *ids: str, resource: str = GPU) -> Holding:
-    return Holding(pod_uid=f"uid-{pod}", container_name=container, resource_name=resource, device_ids={"-1": [*ids]})
+def recorded(pod: str, container: str, *ids: str, resource: str = GPU, slot: str = "") -> Holding:
+    """The slot is named like the container unless said otherwise."""
+    return Holding(
+        pod_uid=f"uid-{pod}",
+        container_name=container,
+        resource_name=resource,
+        device_ids={"-1": [*ids]},
+        answer=as_recorded(slot or container),
+    )
+
+
+def proof(pod: Pod, *served: tuple[int, ContainerShares], slot: str = "") -> Proven:
+    """Each container by its own slot."""
+    return Proven(pod, tuple(ProvenSlot(slot or f"c{position}", (position,), shares) for position, shares in served))
 
 
 def asked(
@@ -34,7 +48,8 @@ def asked(
     notes: Sequence[Holding] | None = (),
     read: Pod | None = None,
     inventory: Mapping[DeviceUUID, Device] = INVENTORY,
-) -> ProvenSlot | Unproven:
+    answered: str = "",
+) -> Proven | Unproven:
     evidence = Evidence(
         node=NODE,
         resource=GPU,
@@ -44,11 +59,12 @@ def asked(
         listed=None if sees is None else tuple(sees),
         recorded=None if notes is None else tuple(notes),
         problem="connection refused" if sees is None else "",
+        answered=answered,
     )
     return prove_slot(frozenset(ids), evidence)
 
 
-def refusal(answer: ProvenSlot | Unproven) -> Unproven:
+def refusal(answer: Proven | Unproven) -> Unproven:
     assert isinstance(answer, Unproven), answer
     return answer
 
@@ -63,7 +79,7 @@ def changed(pod: Pod, *, uid: str = "", phase: str = "", deleted: bool = False, 
 
 def test_whom_both_witnesses_name_is_proven() -> None:
     answer = asked(X, sees=[listed("p", "c0", X)], notes=[recorded("p", "c0", X)])
-    assert answer == ProvenSlot(P, (0,), ONE)
+    assert answer == proof(P, (0, ONE))
 
 
 def test_all_ids_count_and_no_id_more() -> None:
@@ -83,55 +99,64 @@ def test_two_pods_of_equal_shape_are_told_apart_by_their_ids() -> None:
     pods = [bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))]
     sees = [listed("p", "c0", X), listed("q", "c0", Y)]
     notes = [recorded("p", "c0", X), recorded("q", "c0", Y)]
-    assert asked(X, pods=pods, sees=sees, notes=notes) == ProvenSlot(pods[0], (0,), ONE)
-    assert asked(Y, pods=pods, sees=sees, notes=notes) == ProvenSlot(pods[1], (0,), OTHER)
+    assert asked(X, pods=pods, sees=sees, notes=notes) == proof(pods[0], (0, ONE))
+    assert asked(Y, pods=pods, sees=sees, notes=notes) == proof(pods[1], (0, OTHER))
 
 
 def test_an_init_container_alone_is_proven_by_the_checkpoint() -> None:
     pod = bound_pod("p", (ONE, TWO), init=1)
     notes = [recorded("p", "c0", X), recorded("p", "c1", X, Y)]
-    assert asked(X, pods=[pod], sees=[listed("p", "c1", X, Y)], notes=notes) == ProvenSlot(pod, (0,), ONE)
+    assert asked(X, pods=[pod], sees=[listed("p", "c1", X, Y)], notes=notes) == proof(pod, (0, ONE))
 
 
-def test_an_init_container_and_the_app_container_that_has_its_ids_share_the_slot() -> None:
-    init, app = (share(A, 9000, 10),), (share(A, 3000, 30),)
-    pod = bound_pod("p", (init, app), init=1)
-    notes = [recorded("p", "c0", X), recorded("p", "c1", X)]
-    answer = asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=notes)
-    assert answer == ProvenSlot(pod, (0, 1), (share(A, 9000, 30),))
-
-
-def test_containers_that_share_a_slot_but_not_their_gpus_are_refused() -> None:
+def test_an_init_container_and_the_app_container_that_has_its_ids_have_a_slot_each() -> None:
     pod = bound_pod("p", (ONE, OTHER), init=1)
     notes = [recorded("p", "c0", X), recorded("p", "c1", X)]
+    answer = asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=notes)
+    assert answer == proof(pod, (0, ONE), (1, OTHER))
+
+
+def test_containers_that_an_earlier_release_gave_one_slot_share_the_larger_limits() -> None:
+    init, app = (share(A, 9000, 10),), (share(A, 3000, 30),)
+    pod = bound_pod("p", (init, app), init=1)
+    notes = [recorded("p", "c0", X, slot="old"), recorded("p", "c1", X, slot="old")]
+    answer = asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=notes)
+    assert answer == Proven(pod, (ProvenSlot("old", (0, 1), (share(A, 9000, 30),)),))
+
+
+def test_containers_of_one_slot_but_other_gpus_are_refused() -> None:
+    pod = bound_pod("p", (ONE, OTHER), init=1)
+    notes = [recorded("p", "c0", X, slot="old"), recorded("p", "c1", X, slot="old")]
     answer = refusal(asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=notes))
-    assert (
-        "pod default/p, containers c0 and c1 were given the same ids by kubelet, but different GPUs" in answer.sentence
-    )
+    assert "pod default/p, containers c0 and c1 were given one slot, but different GPUs" in answer.sentence
     assert not answer.may_change
+
+
+@pytest.mark.parametrize("answer", ["", "%", "bm9uc2Vuc2U="])
+def test_an_answer_without_a_slot_needs_no_spec(answer: str) -> None:
+    notes = [msgspec.structs.replace(recorded("p", "c0", X), answer=answer)]
+    assert asked(X, sees=[listed("p", "c0", X)], notes=notes) == Proven(P, ())
 
 
 def test_a_sidecar_is_listed_and_proven_like_an_app_container() -> None:
     pod = bound_pod("p", (ONE, OTHER), init=1)
     pod.spec.init_containers[0].restart_policy = "Always"
     sees = [listed("p", "c0", X), listed("p", "c1", Y)]
-    assert asked(X, pods=[pod], read=pod, sees=sees, notes=None) == ProvenSlot(pod, (0,), ONE)
-    assert asked(Y, pods=[pod], read=pod, sees=sees, notes=None) == ProvenSlot(pod, (1,), OTHER)
+    assert asked(X, pods=[pod], read=pod, sees=sees, notes=None, answered="s") == proof(pod, (0, ONE), slot="s")
+    assert asked(Y, pods=[pod], read=pod, sees=sees, notes=None, answered="s") == proof(pod, (1, OTHER), slot="s")
 
 
 def test_a_restarted_container_of_a_running_pod_is_proven_again() -> None:
     pod = changed(P, phase="Running")
-    assert asked(X, pods=[pod], sees=[listed("p", "c0", X)], notes=[recorded("p", "c0", X)]) == ProvenSlot(
-        pod, (0,), ONE
-    )
+    assert asked(X, pods=[pod], sees=[listed("p", "c0", X)], notes=[recorded("p", "c0", X)]) == proof(pod, (0, ONE))
 
 
 def test_without_pod_resources_the_checkpoint_suffices() -> None:
-    assert asked(X, sees=None, notes=[recorded("p", "c0", X)]) == ProvenSlot(P, (0,), ONE)
+    assert asked(X, sees=None, notes=[recorded("p", "c0", X)]) == proof(P, (0, ONE))
 
 
 def test_without_a_checkpoint_pod_resources_and_the_pod_as_it_is_now_suffice() -> None:
-    assert asked(X, sees=[listed("p", "c0", X)], read=P, notes=None) == ProvenSlot(P, (0,), ONE)
+    assert asked(X, sees=[listed("p", "c0", X)], read=P, notes=None, answered="s") == proof(P, (0, ONE), slot="s")
 
 
 def test_without_a_checkpoint_the_watched_pod_of_that_name_may_be_a_predecessor() -> None:
@@ -139,7 +164,9 @@ def test_without_a_checkpoint_the_watched_pod_of_that_name_may_be_a_predecessor(
     answer = refusal(asked(X, pods=[old], sees=[listed("p", "c0", X)], notes=None))
     assert (answer.unknown, answer.may_change) == ("default/p", True)
     assert answer.sentence.endswith("kubelet's checkpoint, which would tell its UID, cannot be read")
-    assert asked(X, pods=[old], read=fresh, sees=[listed("p", "c0", X)], notes=None) == ProvenSlot(fresh, (0,), ONE)
+    assert asked(X, pods=[old], read=fresh, sees=[listed("p", "c0", X)], notes=None, answered="s") == proof(
+        fresh, (0, ONE), slot="s"
+    )
 
 
 def test_without_a_checkpoint_an_init_container_that_may_share_the_slot_forbids_a_proof() -> None:
@@ -158,7 +185,7 @@ def test_without_either_witness_nobody_is_proven() -> None:
 
 
 def test_a_pod_that_pod_resources_lists_too_late_is_proven_by_the_checkpoint() -> None:
-    assert asked(X, sees=[], notes=[recorded("p", "c0", X)]) == ProvenSlot(P, (0,), ONE)
+    assert asked(X, sees=[], notes=[recorded("p", "c0", X)]) == proof(P, (0, ONE))
 
 
 def test_a_listing_from_before_the_ids_were_used_again_is_waited_out() -> None:
@@ -175,12 +202,12 @@ def test_ids_used_again_after_a_finished_pod_belong_to_the_next() -> None:
     pods = [changed(P, phase="Succeeded"), bound_pod("q", (OTHER,))]
     sees = [listed("p", "c0", X), listed("q", "c0", X)]
     notes = [recorded("p", "c0", X), recorded("q", "c0", X)]
-    assert asked(X, pods=pods, sees=sees, notes=notes) == ProvenSlot(pods[1], (0,), OTHER)
-    assert asked(X, pods=pods, sees=[], notes=notes) == ProvenSlot(pods[1], (0,), OTHER)
+    assert asked(X, pods=pods, sees=sees, notes=notes) == proof(pods[1], (0, OTHER))
+    assert asked(X, pods=pods, sees=[], notes=notes) == proof(pods[1], (0, OTHER))
 
 
 def test_an_entry_of_a_pod_that_is_gone_does_not_count() -> None:
-    assert asked(X, notes=[recorded("gone", "c0", X), recorded("p", "c0", X)]) == ProvenSlot(P, (0,), ONE)
+    assert asked(X, notes=[recorded("gone", "c0", X), recorded("p", "c0", X)]) == proof(P, (0, ONE))
 
 
 def test_two_living_pods_with_the_same_ids_are_refused_by_name() -> None:
@@ -213,8 +240,8 @@ def test_a_namesake_made_anew_is_not_taken_for_the_pod_the_watch_still_shows(pha
     answer = refusal(asked(X, pods=[old], sees=[listed("p", "c0", X)], notes=[recorded("p", "c0", X)]))
     assert (answer.unknown, answer.may_change) == ("default/p", True)
     fresh = changed(P)
-    assert asked(X, pods=[old, fresh], sees=[listed("p", "c0", X)], notes=[recorded("p", "c0", X)]) == ProvenSlot(
-        fresh, (0,), ONE
+    assert asked(X, pods=[old, fresh], sees=[listed("p", "c0", X)], notes=[recorded("p", "c0", X)]) == proof(
+        fresh, (0, ONE)
     )
 
 

@@ -14,11 +14,10 @@ from random import Random
 
 import pytest
 
-from deviceplugin.allocation.slots import larger
 from proto.devices import Device, PodShares
 from proto.kubernetes.objects import Resources
 from scheduler_ext.cluster.accounting import Footprint, effective
-from scheduler_ext.requests import ContainerKind, container_kinds
+from scheduler_ext.requests import container_kinds
 from tests.deviceplugin.allocation.node_at_random import NodeAtRandom
 from tests.deviceplugin.allocation.one_thread import OneThread
 from tests.deviceplugin.allocation.pods_at_random import DEVICES, GPU, Bound
@@ -53,13 +52,12 @@ class Run:
             elif drawn < 0.20:
                 self.node.loop.advance(self.random.choice((0.01, 0.3, 3.0, 70.0)))
             elif drawn < 0.205:
-                self.node.daemon.process.live(self.node.daemon.allocator.collect())
+                self.node.daemon.process.live(self.node.daemon.allocator.specs.collect())
             else:
                 self.node.loop.step()
             await self.settle()
         self.node.break_down(())
         await self.served()
-        self.node.check_specs()
 
     async def served(self) -> None:
         """Raises AssertionError when somebody is not."""
@@ -95,7 +93,6 @@ class Run:
             self.node.api.put(bound.pod.metadata.uid, bound)
 
     def pod(self, name: str) -> Bound:
-        """Where init containers ask, containers of one number of GPUs have the same ones."""
         random = self.random
         kinds = random.choice(("app", "app", "app", "app app", "init app", "init app", "init init app", "init app app"))
         kinds = random.choice((kinds, kinds, f"side {kinds}", kinds.replace("init", "init side", 1)))
@@ -105,7 +102,7 @@ class Run:
         shares: PodShares = ()
         for _ in words:
             count = random.choice((0, 1, 1, 1, 1, 2, 2, 3, 4)) if len(words) > 1 else random.choice((1, 1, 1, 2, 4))
-            gpus = order[:count] if "init" in words else random.sample(DEVICES, count)
+            gpus = order[:count] if random.random() < 0.5 else random.sample(DEVICES, count)
             memory = 10 * (self.serial % 300) + len(shares) + random.choice((100, 4000))
             cores = random.randrange(1, 12)
             shares += (tuple(share(gpu.uuid, memory + n, cores) for n, gpu in enumerate(gpus)),)
@@ -153,16 +150,9 @@ class Run:
 
 
 def usage(pods: list[Bound]) -> list[Footprint]:
-    """Of every GPU, booked as the extender does: with every limit as large as the slot of its container carries it."""
-    held = [effective(container_kinds(bound.pod), as_slots_carry(bound)) for bound in pods]
+    """Of every GPU, booked as the extender does."""
+    held = [effective(container_kinds(bound.pod), bound.shares) for bound in pods]
     return [sum((each.get(device.uuid, Footprint()) for each in held), Footprint()) for device in DEVICES]
-
-
-def as_slots_carry(bound: Bound) -> PodShares:
-    """Whoever asks for as many GPUs as an ordinary init container before it may have its ids, and so its limits."""
-    kinds = container_kinds(bound.pod)
-    inits = [held for kind, held in zip(kinds, bound.shares, strict=True) if kind is ContainerKind.INIT]
-    return tuple(larger([held, *(one for one in inits if held and len(one) == len(held))]) for held in bound.shares)
 
 
 def fits(device: Device, held: Footprint) -> bool:

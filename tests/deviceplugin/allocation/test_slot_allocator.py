@@ -2,20 +2,22 @@ import asyncio
 import errno
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from deviceplugin.allocation.identity import ProvenSlot
-from deviceplugin.allocation.slots import qualified, slot_file, slot_name
-from deviceplugin.container.edits import (
-    ContainerEdits,
-)
+from deviceplugin.allocation.identity import Proven
+from deviceplugin.allocation.slot_files import Spec
+from deviceplugin.allocation.slots import SPEC_FILE, named, slot_in
 from deviceplugin.kubelet import CannotAllocate
+from proto.kubernetes.objects import ContainerStatus
 from tests.deviceplugin.agent_rig import write
 from tests.deviceplugin.allocation.slot_rig import slots
 from tests.deviceplugin.gpus import A, B, bound_pod, share
+from tests.deviceplugin.registration import until
 
 X, Y, Z = f"{A}-0", f"{B}-0", f"{A}-1"
 ONE, OTHER, TWO = (share(A),), (share(B, 5000),), (share(A, 1000), share(B, 2000))
@@ -27,12 +29,12 @@ async def refused(started: "asyncio.Future[None] | asyncio.Task[None]") -> str:
     return str(error.value)
 
 
-async def test_allocate_answers_with_the_slots_name_and_knows_nobody() -> None:
+async def test_allocate_answers_with_a_name_of_its_own_and_knows_nobody() -> None:
     async with slots() as rig:
-        answer = await rig.allocator.allocate([Y, X])
-        assert answer == ContainerEdits(
-            env={"NVIDIA_VISIBLE_DEVICES": "topogpu-slot-not-applied"}, cdi_devices=(qualified(slot_name([X, Y])),)
-        )
+        first, second = [await rig.allocator.allocate([Y, X]) for _ in range(2)]
+        names = [slot_in(answer.cdi_devices) for answer in (first, second)]
+        assert [first, second] == [named(name) for name in names]
+        assert len(set(names)) == 2
         assert rig.specs() == []
         assert rig.server.requests == []
         assert rig.allocator.pre_start_required
@@ -55,18 +57,6 @@ async def test_the_spec_of_whoever_is_proven_lies_there_before_the_container_is_
         assert rig.server.requests == []
 
 
-async def test_a_spec_that_says_the_same_already_is_left_alone() -> None:
-    async with slots() as rig:
-        pod = bound_pod("p", (ONE,))
-        rig.bring(pod)
-        rig.kubelet.hold(pod, "c0", X)
-        await rig.allocator.pre_start([X])
-        file = rig.directory / slot_file(slot_name([X]))
-        written = file.stat().st_ino
-        await rig.allocator.pre_start([X])
-        assert file.stat().st_ino == written
-
-
 async def test_the_next_pod_with_the_same_ids_gets_its_own_spec() -> None:
     async with slots() as rig:
         first, second = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
@@ -78,6 +68,29 @@ async def test_the_next_pod_with_the_same_ids_gets_its_own_spec() -> None:
         rig.kubelet.hold(second, "c0", X)
         await rig.allocator.pre_start([X])
         assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+        assert rig.defined() == ["slot1", "slot2"]
+
+
+async def test_slots_that_are_asked_for_at_once_share_a_write() -> None:
+    async with slots() as rig:
+        pods = [bound_pod(f"p{n}", ((share(A, 100 + n, 1),),)) for n in range(20)]
+        rig.bring(*pods)
+        for n, pod in enumerate(pods):
+            rig.kubelet.hold(pod, "c0", f"{A}-{n}")
+        written: list[int] = []
+        write = rig.files.write
+
+        def count(specs: Sequence[Spec]) -> None:
+            written.append(len(specs))
+            write(specs)
+
+        rig.files.write = count  # type: ignore[method-assign]
+        await asyncio.gather(*(rig.allocator.pre_start([f"{A}-{n}"]) for n in range(20)))
+        assert len(rig.defined()) == 20
+        assert len(written) < 20
+        assert [rig.env(f"{A}-{n}")["CUDA_DEVICE_MEMORY_LIMIT_0"] for n in range(20)] == [
+            f"{100 + n}m" for n in range(20)
+        ]
 
 
 async def test_a_proof_that_comes_late_is_waited_for() -> None:
@@ -133,15 +146,39 @@ async def test_a_namesake_made_anew_is_read_and_not_the_pod_that_the_watch_still
         assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
 
 
-async def test_an_init_container_and_its_heir_share_one_spec_with_the_larger_limits() -> None:
+async def test_an_init_container_and_its_heir_have_a_slot_each_with_their_own_gpus_and_limits() -> None:
     async with slots() as rig:
-        pod = bound_pod("p", ((share(A, 9000, 10),), (share(A, 3000, 30),)), init=1)
+        pod = bound_pod("p", ((share(A, 9000, 10),), (share(B, 3000, 30),)), init=1)
         rig.bring(pod)
         rig.kubelet.hold(pod, "c0", X, init=True)
         rig.kubelet.hold(pod, "c1", X)
         await rig.allocator.pre_start([X])
+        seen = [rig.env(X, container=name) for name in ("c0", "c1")]
+        assert [(env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]) for env in seen] == [
+            (A, "9000m"),
+            (B, "3000m"),
+        ]
+
+
+async def test_containers_that_an_earlier_release_gave_one_slot_have_the_larger_limits() -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", ((share(A, 9000, 10),), (share(A, 3000, 30),)), init=1)
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X, init=True, slot="old")
+        rig.kubelet.hold(pod, "c1", X, slot="old")
+        await rig.allocator.pre_start([X])
         env = rig.env(X)
         assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT"]) == ("9000m", "30")
+
+
+async def test_a_container_that_was_served_without_a_slot_needs_none() -> None:
+    async with slots() as rig:
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        rig.kubelet.recorded = [msgspec.structs.replace(one, answer="") for one in rig.kubelet.recorded or ()]
+        await rig.allocator.pre_start([X])
+        assert rig.defined() == []
 
 
 async def test_a_folder_that_cannot_be_written_is_named_and_written_as_soon_as_it_can() -> None:
@@ -151,7 +188,7 @@ async def test_a_folder_that_cannot_be_written_is_named_and_written_as_soon_as_i
         rig.kubelet.hold(pod, "c0", X)
         rig.directory.write_text("a file where the folder should be")
         sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
-        assert sentence.startswith(f"pod default/p: {rig.directory}/{slot_file(slot_name([X]))} cannot be written: ")
+        assert sentence.startswith(f"pod default/p: {rig.directory}/{SPEC_FILE} cannot be written: ")
         rig.directory.unlink()
         await rig.allocator.pre_start([X])
         assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
@@ -166,15 +203,14 @@ async def test_a_folder_that_is_full_or_read_only_keeps_what_was_there(
         rig.bring(first, second)
         rig.kubelet.hold(first, "c0", X)
         await rig.allocator.pre_start([X])
-        rig.kubelet.free()
-        rig.kubelet.hold(second, "c0", X)
+        rig.kubelet.hold(second, "c0", Y)
         with monkeypatch.context() as disk:
             disk.setattr(os, "replace", partial(refuse_write, number))
-            sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
+            sentence = await refused(asyncio.create_task(rig.allocator.pre_start([Y])))
         assert sentence.endswith(f"cannot be written: {os.strerror(number)}.")
-        assert rig.specs() == [slot_file(slot_name([X]))]
-        await rig.allocator.pre_start([X])
-        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+        assert (rig.specs(), rig.defined()) == ([SPEC_FILE], ["slot1"])
+        await rig.allocator.pre_start([Y])
+        assert rig.env(Y)["NVIDIA_VISIBLE_DEVICES"] == B
 
 
 def refuse_write(number: int, source: Path, destination: Path) -> None:
@@ -199,20 +235,31 @@ async def test_without_a_checkpoint_the_pod_is_read_because_the_watch_may_show_i
         fresh = bound_pod("p", (OTHER,))
         fresh.metadata.uid = rig.store(fresh)
         rig.kubelet.recorded = None
+        slot = slot_in((await rig.allocator.allocate([X])).cdi_devices)
         rig.kubelet.hold(fresh, "c0", X)
         await rig.allocator.pre_start([X])
-        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+        assert f"NVIDIA_VISIBLE_DEVICES={B}" in rig.edits_of(slot).env
+
+
+async def test_without_a_checkpoint_a_slot_that_another_process_named_is_refused() -> None:
+    async with slots(pre_start_seconds=0.1) as rig:
+        pod = bound_pod("p", (ONE,))
+        pod.metadata.uid = rig.store(pod)
+        rig.kubelet.recorded = None
+        rig.kubelet.hold(pod, "c0", X)
+        sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
+        assert sentence.endswith("holds them; kubelet's checkpoint, which would tell its slot, cannot be read")
+        assert rig.defined() == []
 
 
 async def test_a_daemon_killed_between_the_two_calls_is_replaced_by_one_that_knows_as_much() -> None:
     async with slots() as first, slots() as second:
         pod = bound_pod("p", (ONE,))
-        (named,) = (await first.allocator.allocate([X])).cdi_devices
+        slot = slot_in((await first.allocator.allocate([X])).cdi_devices)
         second.bring(pod)
-        second.kubelet.hold(pod, "c0", X)
+        second.kubelet.hold(pod, "c0", X, slot=slot)
         await second.allocator.pre_start([X])
-        assert named == qualified(slot_name([X]))
-        assert second.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
+        assert f"NVIDIA_VISIBLE_DEVICES={A}" in second.edits_of(slot).env
 
 
 async def test_the_containers_folder_is_fresh_at_every_start() -> None:
@@ -235,75 +282,52 @@ async def test_the_containers_folder_is_fresh_at_every_start() -> None:
             }
 
 
-async def test_after_a_reboot_the_specs_are_written_again_and_no_folder_is_touched() -> None:
-    with tempfile.TemporaryDirectory() as hook:
-        for name in ("libvgpu.so", "ld.so.preload"):
-            write(Path(hook, "vgpu", name), "")
-        async with slots(hook_path=hook) as rig:
-            pod, gone = bound_pod("p", (ONE,), phase="Running"), bound_pod("gone", (OTHER,))
-            rig.kubelet.hold(pod, "c0", X)
-            rig.kubelet.hold(gone, "c0", Y)
-            rebuilding = asyncio.create_task(rig.allocator.rebuild())
-            await asyncio.sleep(0.02)
-            assert not rebuilding.done()
-            rig.bring(pod)
-            await rebuilding
-            assert rig.specs() == [slot_file(slot_name([X]))]
-            assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
-            assert not Path(hook, "vgpu", "containers").exists()
-
-
-async def test_specs_that_nobody_holds_any_more_are_removed_after_a_while() -> None:
+async def test_what_earlier_releases_and_lives_left_goes_before_anything_is_written() -> None:
     async with slots() as rig:
-        kept, left = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
-        rig.bring(kept, left)
-        rig.kubelet.hold(kept, "c0", X)
-        rig.kubelet.hold(left, "c0", Y)
+        of_one = "topogpu.io-slot-53477618ea1b4293beaf2cb79c3ded3b.json"
+        for name in (of_one, "nvidia.yaml", SPEC_FILE):
+            write(rig.directory / name, "{}")
+        running = asyncio.create_task(rig.allocator.run())
+        await until(lambda: rig.specs() == ["nvidia.yaml"])
+        running.cancel()
+        write(rig.directory / of_one, "{}")
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        await rig.allocator.pre_start([X])
+        assert rig.specs() == ["nvidia.yaml", SPEC_FILE]
+
+
+async def test_a_spec_goes_when_its_container_has_been_created_and_with_the_last_the_file() -> None:
+    async with slots() as rig:
+        made, slow = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
+        rig.bring(made, slow)
+        rig.kubelet.hold(made, "c0", X)
+        rig.kubelet.hold(slow, "c0", Y)
         await asyncio.gather(rig.allocator.pre_start([X]), rig.allocator.pre_start([Y]))
         write(rig.directory / "nvidia.yaml", "of somebody else")
-        rig.kubelet.free()
-        rig.kubelet.hold(kept, "c0", X)
-        await rig.allocator.collect()
-        rig.clock[0] += 179
-        await rig.allocator.collect()
-        assert len(rig.specs()) == 3
-        rig.clock[0] += 1
-        await rig.allocator.collect()
-        assert rig.specs() == ["nvidia.yaml", slot_file(slot_name([X]))]
+        created = bound_pod("p", (ONE,), phase="Running")
+        created.status.container_statuses = [ContainerStatus(name="c0", container_id="containerd://1")]
+        rig.bring(created)
+        rig.clock[0] += 2
+        await rig.allocator.specs.collect()
+        assert rig.defined() == ["slot2"]
+        rig.clock[0] += 148
+        await rig.allocator.specs.collect()
+        assert rig.specs() == ["nvidia.yaml"]
 
 
-@pytest.mark.parametrize("silent", ["pod-resources", "checkpoint"])
-async def test_nothing_is_removed_while_a_witness_is_silent(silent: str) -> None:
+async def test_a_container_that_starts_again_has_its_spec_again_under_the_same_name() -> None:
     async with slots() as rig:
         pod = bound_pod("p", (ONE,))
         rig.bring(pod)
         rig.kubelet.hold(pod, "c0", X)
-        await rig.allocator.pre_start([X])
-        rig.kubelet.free()
-        if silent == "checkpoint":
-            rig.kubelet.recorded = None
-        else:
-            rig.kubelet.listed_now = None
-        for _ in range(3):
-            await rig.allocator.collect()
-            rig.clock[0] += 1000
-        assert rig.specs() == [slot_file(slot_name([X]))]
-
-
-async def test_a_start_during_the_grace_keeps_the_spec() -> None:
-    async with slots() as rig:
-        pod = bound_pod("p", (ONE,))
-        rig.bring(pod)
-        rig.kubelet.hold(pod, "c0", X)
-        await rig.allocator.pre_start([X])
-        rig.kubelet.free()
-        await rig.allocator.collect()
-        rig.kubelet.hold(pod, "c0", X)
-        await rig.allocator.pre_start([X])
-        rig.kubelet.free()
-        rig.clock[0] += 200
-        await rig.allocator.collect()
-        assert rig.specs() == [slot_file(slot_name([X]))]
+        for _ in range(2):
+            await rig.allocator.pre_start([X])
+            assert rig.defined() == ["slot1"]
+            rig.clock[0] += 200
+            await rig.allocator.specs.collect()
+            assert rig.defined() == []
 
 
 async def test_kubelet_is_pointed_to_the_decided_gpus_only_when_a_single_pod_can_be_asking() -> None:
@@ -316,30 +340,27 @@ async def test_kubelet_is_pointed_to_the_decided_gpus_only_when_a_single_pod_can
         assert await rig.allocator.prefer(available, [], 1) == ()
 
 
-async def test_a_writer_that_hangs_cannot_replace_what_the_next_holder_was_given() -> None:
+async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_started_meanwhile() -> None:
     async with slots() as rig:
-        first, second = bound_pod("p", (ONE,)), bound_pod("q", (OTHER,))
-        rig.bring(first)
-        rig.kubelet.hold(first, "c0", X)
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
         hanging, entered = asyncio.Event(), asyncio.Event()
-        loop, install = asyncio.get_running_loop(), rig.allocator._install
+        loop, prepared = asyncio.get_running_loop(), rig.allocator._prepared
 
-        def slow(slot: str, proven: ProvenSlot, *, fresh: bool) -> None:
-            if proven.pod is first:
+        def slow(proven: Proven) -> Mapping[str, Spec]:
+            if not hanging.is_set():
                 loop.call_soon_threadsafe(entered.set)
                 asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result()
-            install(slot, proven, fresh=fresh)
+            return prepared(proven)
 
-        rig.allocator._install = slow  # type: ignore[method-assign]
+        rig.allocator._prepared = slow  # type: ignore[method-assign]
         late = asyncio.create_task(rig.allocator.pre_start([X]))
         await entered.wait()
         late.cancel()
-        rig.kubelet.free()
-        rig.bring(second)
-        rig.kubelet.hold(second, "c0", X)
         next_start = asyncio.create_task(rig.allocator.pre_start([X]))
         await asyncio.sleep(0.02)
         assert not next_start.done()
         hanging.set()
         await next_start
-        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == B
+        assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A

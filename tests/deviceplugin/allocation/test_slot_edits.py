@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.identity import ProvenSlot
 from deviceplugin.allocation.slot_allocator import slot_facts
-from deviceplugin.allocation.slots import SLOT_KIND, applied, named, slot_file, slot_name
+from deviceplugin.allocation.slots import SLOT_KIND, SPEC_FILE, applied, named
 from deviceplugin.container.cdi import cdi_spec
 from deviceplugin.container.edits import (
     AllocationSettings,
@@ -48,7 +47,7 @@ async def test_the_edits_of_nvidias_own_specs_are_in_the_slots_spec() -> None:
         }
         write(rig.directory / "nvidia.json", json.dumps(spec))
         await rig.allocator.pre_start([X])
-        made = json.loads((rig.directory / slot_file(slot_name([X]))).read_bytes())
+        made = json.loads((rig.directory / SPEC_FILE).read_bytes())
         assert made["cdiVersion"] == "0.7.0"
         assert made["devices"][0]["containerEdits"] == {
             "env": [
@@ -67,9 +66,9 @@ def test_a_variable_counts_only_where_every_container_of_the_slot_sets_it() -> N
     pod = bound_pod("p", (ONE, ONE), init=1)
     pod.spec.init_containers[0].env = [EnvVar(name="CUDA_DISABLE_CONTROL", value="true")]
     pod.spec.containers[0].env = [EnvVar(name="MODE", value="fast")]
-    facts = slot_facts(ProvenSlot(pod, (0, 1), ONE), "nvidia.com/priority")
+    facts = slot_facts(pod, (0, 1), "nvidia.com/priority")
     assert (facts.pod_uid, facts.name, facts.env) == ("uid-p", "c1", {})
-    alone = slot_facts(ProvenSlot(pod, (0,), ONE), "nvidia.com/priority")
+    alone = slot_facts(pod, (0,), "nvidia.com/priority")
     assert (alone.name, alone.env) == ("c0", {"CUDA_DISABLE_CONTROL": "true"})
 
 

@@ -4,46 +4,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.slots import Sweep, larger, qualified, slot_file, slot_name, slot_of_file, sweep
-from tests.deviceplugin.gpus import A, B, share
+from deviceplugin.allocation.slots import Start, is_spec_of_one_slot, larger, named, over, qualified, slot_in
+from deviceplugin.container.edits import ContainerEdits
+from proto.kubernetes.objects import ContainerStatus
+from tests.deviceplugin.gpus import A, B, bound_pod, share
 
-IDS = st.frozensets(st.from_regex(r"GPU-[a-z0-9]{1,6}-[0-9]", fullmatch=True), min_size=1, max_size=5)
-
-
-@given(IDS, IDS)
-def test_a_slot_is_the_ids_in_any_order_and_nothing_else(ids: frozenset[str], others: frozenset[str]) -> None:
-    assert slot_name(sorted(ids)) == slot_name(sorted(ids, reverse=True))
-    assert (slot_name(ids) == slot_name(others)) == (ids == others)
+NAMES = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
 
 
-def test_the_name_stays_the_same_over_releases_because_kubelet_remembers_it() -> None:
-    assert qualified(slot_name([f"{A}-0", f"{B}-1"])) == "topogpu.io/slot=53477618ea1b4293beaf2cb79c3ded3b"
-
-
-@given(IDS)
-def test_it_is_a_valid_cdi_name_and_names_its_file(ids: frozenset[str]) -> None:
-    slot = slot_name(ids)
+@given(NAMES)
+def test_an_answer_of_allocate_shows_no_gpu_and_names_a_valid_cdi_device(slot: str) -> None:
+    assert named(slot) == ContainerEdits(
+        env={"NVIDIA_VISIBLE_DEVICES": "topogpu-slot-not-applied"}, cdi_devices=(f"topogpu.io/slot={slot}",)
+    )
     assert re.fullmatch("[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", slot)
-    assert slot_file(slot) == f"topogpu.io-slot-{slot}.json"
-    assert slot_of_file(slot_file(slot)) == slot
 
 
-@pytest.mark.parametrize("name", ["nvidia.yaml", "topogpu.io-slot-.json", ".topogpu.io-slot-x.json.new", "x.json"])
-def test_other_files_belong_to_no_slot(name: str) -> None:
-    assert slot_of_file(name) is None
+@given(NAMES)
+def test_the_slot_is_found_among_the_devices_of_an_answer(slot: str) -> None:
+    assert slot_in(["nvidia.com/gpu=all", qualified(slot)]) == slot
+    assert slot_in(["nvidia.com/gpu=all"]) == ""
 
 
-def test_a_slot_goes_when_nobody_has_held_it_for_the_grace() -> None:
-    first = sweep({"a", "b"}, held={"a"}, unheld={}, now=100.0, grace_seconds=180.0)
-    assert first == Sweep(frozenset(), {"b": 100.0})
-    assert sweep({"a", "b"}, {"a"}, first.unheld, 279.0, 180.0) == Sweep(frozenset(), {"b": 100.0})
-    assert sweep({"a", "b"}, {"a"}, first.unheld, 280.0, 180.0) == Sweep(frozenset({"b"}), {"b": 100.0})
+@pytest.mark.parametrize("name", ["nvidia.yaml", "topogpu.io-slot.json", "topogpu.io-slot-.json", "x.json"])
+def test_an_earlier_releases_specs_are_told_from_others(name: str) -> None:
+    assert is_spec_of_one_slot("topogpu.io-slot-53477618ea1b4293beaf2cb79c3ded3b.json")
+    assert not is_spec_of_one_slot(name)
 
 
-def test_a_slot_that_was_held_meanwhile_begins_its_grace_anew() -> None:
-    held = sweep({"b"}, held={"b"}, unheld={"b": 100.0}, now=200.0, grace_seconds=180.0)
-    assert held == Sweep(frozenset(), {})
-    assert sweep({"b"}, set(), held.unheld, 300.0, 180.0) == Sweep(frozenset(), {"b": 300.0})
+@pytest.mark.parametrize(
+    ("now", "known_id", "is_over"),
+    [
+        (101.9, "", False),
+        (102.0, "", True),
+        (102.0, "containerd://1", False),
+        (249.9, "containerd://1", False),
+        (250.0, "containerd://1", True),
+    ],
+)
+def test_a_slot_is_over_when_its_container_was_created_or_kubelet_would_ask_again(
+    now: float, known_id: str, *, is_over: bool
+) -> None:
+    pod = bound_pod("p", ((share(A),),))
+    pod.status.container_statuses = [ContainerStatus(name="c0", container_id="containerd://1")]
+    starts = {"s": Start(pod_uid="uid-p", container="c0", known_id=known_id, since=100.0)}
+    assert over(starts, {"uid-p": pod}, now) == (frozenset({"s"}) if is_over else frozenset())
+
+
+def test_a_slot_of_a_pod_that_is_not_known_waits_for_its_time() -> None:
+    starts = {"s": Start(pod_uid="uid-p", container="c0", known_id="", since=100.0)}
+    assert [over(starts, {}, now) for now in (249.0, 250.0)] == [frozenset(), frozenset({"s"})]
 
 
 def test_containers_that_share_a_slot_have_the_larger_limits_gpu_by_gpu() -> None:

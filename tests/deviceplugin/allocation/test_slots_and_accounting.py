@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.identity import Evidence, ProvenSlot, prove_slot
+from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
 from proto.devices import ContainerShares, PodShares
 from proto.kubernetes.objects import Resources
 from scheduler_ext.cluster.accounting import Footprint, effective
@@ -12,6 +12,7 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.policies import parse_gpu_policy
 from scheduler_ext.requests import RequestSettings, container_kinds, read_request
 from scheduler_ext.scheduling.decide import place
+from tests.deviceplugin.allocation.slot_rig import as_recorded
 from tests.deviceplugin.gpus import INVENTORY, NODE, PAIR, A, B, bound_pod
 
 GPU = "nvidia.com/gpu"
@@ -36,19 +37,25 @@ def given(shares: PodShares, held: Mapping[str, str]) -> Mapping[str, ContainerS
     """By the daemon, to every container that kubelet gave this id."""
     pod = bound_pod("p", shares, init=1)
     recorded = tuple(
-        Holding(pod_uid=pod.metadata.uid, container_name=name, resource_name=GPU, device_ids={"-1": [identifier]})
+        Holding(
+            pod_uid=pod.metadata.uid,
+            container_name=name,
+            resource_name=GPU,
+            device_ids={"-1": [identifier]},
+            answer=as_recorded(name),
+        )
         for name, identifier in held.items()
     )
     evidence = Evidence(node=NODE, resource=GPU, pods=(pod,), inventory=INVENTORY, listed=None, recorded=recorded)
     proofs = {name: prove_slot(frozenset({identifier}), evidence) for name, identifier in held.items()}
-    assert all(isinstance(proof, ProvenSlot) for proof in proofs.values()), proofs
-    return {name: proof.shares for name, proof in proofs.items() if isinstance(proof, ProvenSlot)}
+    assert all(isinstance(proof, Proven) for proof in proofs.values()), proofs
+    return {slot.name: slot.shares for proof in proofs.values() if isinstance(proof, Proven) for slot in proof.slots}
 
 
-def test_who_shares_a_slot_was_decided_for_the_same_gpus() -> None:
+def test_every_container_gets_what_was_decided_for_it_also_with_the_ids_of_another() -> None:
     shares = decided(20000, 5000, 9000, taken_mib=30000)
     slots = given(shares, {"c0": X, "c1": X, "c2": Y})
-    assert slots["c0"] == slots["c1"]
+    assert (slots["c0"], slots["c1"], slots["c2"]) == shares
 
 
 def test_a_pod_is_never_given_more_than_was_booked_for_it() -> None:

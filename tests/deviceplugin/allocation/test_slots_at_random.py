@@ -66,15 +66,8 @@ class Load:
         await self.node.runs(name)
         uid, shares, _ = self.live.pop(name)
         for created in self.node.kubelet.created[uid]:
-            sharing = [
-                shares[int(held.container[1:])]
-                for held in self.node.kubelet.devices.held(uid)
-                if set(held.ids) == set(created.device_ids)
-            ]
-            assert given(created.env) == [
-                (each.uuid, max(s.memory_mib for one in sharing for s in one if s.uuid == each.uuid))
-                for each in self.ordered(shares[int(created.name[1:])])
-            ]
+            own = self.ordered(shares[int(created.name[1:])])
+            assert given(created.env) == [(each.uuid, each.memory_mib) for each in own]
             self.served += 1
         self.node.server.delete("pods", name, namespace="default")
         await until(lambda: not self.node.kubelet.devices.held(uid))

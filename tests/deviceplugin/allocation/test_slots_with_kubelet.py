@@ -33,12 +33,12 @@ async def test_pods_of_equal_shape_at_once_each_get_their_own_gpu_without_a_lock
     assert NODE_LOCK not in node.annotations()
 
 
-async def test_init_containers_have_their_gpus_and_the_limits_of_whoever_has_their_ids_next(node: DaemonRig) -> None:
+async def test_init_containers_have_their_own_gpus_and_limits(node: DaemonRig) -> None:
     gpu, other = (device.uuid for device in node.gpus()[:2])
     shared = node.bind_shares("shared", ((share(gpu, 9000),), (share(gpu, 3000),)), init=1)
     alone = node.bind_shares("alone", ((share(gpu, 500),), (), (share(gpu, 700), share(other, 800))), init=1)
     await node.runs("shared", "alone")
-    assert [node.env(shared, n)["CUDA_DEVICE_MEMORY_LIMIT_0"] for n in range(2)] == ["9000m", "9000m"]
+    assert [node.env(shared, n)["CUDA_DEVICE_MEMORY_LIMIT_0"] for n in range(2)] == ["9000m", "3000m"]
     assert node.env(alone, 0)["CUDA_DEVICE_MEMORY_LIMIT_0"] == "500m"
     assert node.visible(alone, 2) == f"{gpu},{other}"
 
@@ -71,7 +71,9 @@ async def test_a_restarted_container_is_proven_again_also_after_a_reboot(node: D
     with pytest.raises(PreStartRefused):
         await node.kubelet.restart_container(uid, "c0")
     await node.start()
-    await until(lambda: any(path.suffix == ".json" for path in node.cdi.iterdir()))
+    await until(lambda: node.registrations() == 2)
+    await node.kubelet.restart_container(uid, "c0")
+    assert node.visible(uid, 2) == node.gpus()[1].uuid
 
 
 async def test_a_restarted_kubelet_is_served_on(node: DaemonRig) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deviceplugin.allocation.slots import slot_file
+from deviceplugin.allocation.slots import SPEC_FILE
 from deviceplugin.cli import main
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import encode_pod_devices
@@ -35,14 +35,15 @@ async def test_slots_agree_until_a_spec_or_an_annotation_is_tampered_with() -> N
         rows = {(row["pod"], row["container"]): row for row in answer["allocations"]}
         assert (status, answer["problems"], list(rows)) == (0, [], [("p", "c0"), ("p", "c1"), ("p", "c2"), ("q", "c0")])
         assert all(row["agrees"] for row in rows.values())
-        assert rows["p", "c1"]["gpus"] == [{"uuid": gpu, "memoryMiB": 9000, "cores": 30}]
+        assert rows["p", "c1"]["gpus"] == [{"uuid": gpu, "memoryMiB": 3000, "cores": 30}]
         assert {name: verdict["is"] for name, verdict in rows["p", "c0"]["agreement"].items()} == {
             "kubelet": "agrees",
             "pod-resources": "silent",
             "annotation": "agrees",
             "CDI spec": "agrees",
         }
-        spec = node.cdi / slot_file(rows["q", "c0"]["slot"])
+        assert len({row["slot"] for row in rows.values()}) == 4
+        spec = node.cdi / SPEC_FILE
         untouched = spec.read_text()
         spec.write_text(untouched.replace("MEMORY_LIMIT_0=3000m", "MEMORY_LIMIT_0=80000m"))
         status, text = await listing(node)

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from deviceplugin.allocation.slots import slot_file, slot_name
+from deviceplugin.allocation.slots import SPEC_FILE
 from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals
 from proto.annotations import keys
 from proto.annotations.node_lock import encode_lock_uid
@@ -10,7 +10,8 @@ from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, 
 
 FOLDERS = Folders(slots="/cdi", specs="/cdi", hook="/h/vgpu", locks="/tmp/vgpulock", plugins="/k/device-plugins")
 OURS = Ours(endpoint="nvidia-gpu.sock")
-SLOT = slot_file(slot_name(["GPU-a-0"]))
+SLOT = "topogpu.io-slot-53477618ea1b4293beaf2cb79c3ded3b.json"
+"""An earlier release's."""
 LIBRARY = "libvgpu.so.0123456789abcdef"
 LOCK = "2030-01-01T00:00:00Z,ml,train"
 
@@ -32,8 +33,8 @@ def a_pod(name: str, limits: dict[str, str | int | float], phase: str = "Running
 
 def test_of_the_cdi_folder_only_slots_and_what_a_crash_left_of_them_go() -> None:
     others = ("nvidia.yaml", "topogpu.io-slot-notes.json", "k8s.device-plugin.nvidia.com-gpu.json")
-    names = (*others, SLOT, f".{SLOT}.new", ".topogpu-trial")
-    assert paths({"/cdi": names}) == ("/cdi/.topogpu-trial", f"/cdi/.{SLOT}.new", f"/cdi/{SLOT}")
+    ours = (f".{SPEC_FILE}.new", f".{SLOT}.new", ".topogpu-trial", SLOT, SPEC_FILE)
+    assert paths({"/cdi": (*others, *ours)}) == tuple(f"/cdi/{name}" for name in sorted(ours))
 
 
 def test_the_spec_of_the_gpus_goes_where_the_daemon_generates_it() -> None:
