@@ -35,7 +35,7 @@ def main(*, nodes: str, pods: int, requests: int) -> None:
     """Print a table of the time before and after the answer."""
     table = Table("nodes", "pod", "first ms", "before the answer µs: min / p50", "after it µs: min / p50")
     for size in (int(word) for word in nodes.split(",")):
-        ledger = _loaded(size, pods)
+        ledger = loaded(size, pods)
         candidates = Candidates(ledger)
         candidates.look_ahead()
         gc.collect()
@@ -48,7 +48,7 @@ def main(*, nodes: str, pods: int, requests: int) -> None:
     Console(width=100).print(table)
 
 
-def _loaded(nodes: int, pods: int) -> Ledger:
+def loaded(nodes: int, pods: int) -> Ledger:
     ledger = Ledger(SETTINGS)
     ledger.replace_nodes(msgspec.convert(node_json(number), Node) for number in range(nodes))
     for node in range(nodes):

@@ -17,6 +17,16 @@ Json = dict[str, Any]
 API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 KIND = "AdmissionReview"
 FORBIDDEN = 403
+MOST_CONTAINERS = 256
+"""Of a pod, init containers included, that is read at all."""
+LONGEST_WITH_NULLS = 64 * 1024
+"""Bytes of a pod in which null may stand for a missing field: it is slow to read, and the API server writes none."""
+
+_PATCHED_METADATA = frozenset({"annotations", "labels"})
+_PATCHED_SPEC = frozenset({"schedulerName", "runtimeClassName"})
+_CONTAINERS = frozenset({"containers", "initContainers"})
+_PATCHED_CONTAINER = frozenset({"env", "resources"})
+_Rows = list[msgspec.Raw] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,10 @@ class AdmissionError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReview:
-    """A pod about to be created: as JSON, to be patched, and typed, to be read."""
+    """A pod about to be created: as JSON, to be patched, and typed, to be read.
+
+    What no patch reaches may stand in `object` as msgspec.Raw.
+    """
 
     identity: ReviewIdentity = field(default_factory=ReviewIdentity)
     operation: str = "CREATE"
@@ -84,6 +97,18 @@ class _Review(Object):
     request: _Request | None = None
 
 
+class _OutlineSpec(Object):
+    containers: _Rows = None
+    init_containers: _Rows = None
+
+
+class _Outline(Object):
+    spec: _OutlineSpec | None = None
+
+
+_NO_NULLS = msgspec.json.Decoder(Pod)
+
+
 class _Response(Object):
     uid: str
     allowed: bool
@@ -125,12 +150,51 @@ def encode_answer(identity: ReviewIdentity, verdict: Verdict) -> bytes:
 
 
 def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
+    raw = request.object
     try:
-        pod = decode_object(Pod, request.object)
-    except (UnreadableObject, NotJson) as error:
+        number = _container_count(raw)
+        if number > MOST_CONTAINERS:
+            problem = f"spec has {number} containers; a pod with more than {MOST_CONTAINERS} is not read"
+            raise AdmissionError(f"request.object: {problem}", identity=identity)
+        pod = _NO_NULLS.decode(raw) if len(raw) > LONGEST_WITH_NULLS else decode_object(Pod, raw)
+        json = _shallow(raw)
+    except (UnreadableObject, NotJson, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AdmissionError(f"request.object is no pod: {error}", identity=identity) from error
-    json = msgspec.json.decode(request.object)
     if json.get("kind", "Pod") != "Pod":
         raise AdmissionError(f"request.object is a {json['kind']}; only pods are admitted here", identity=identity)
     namespace = request.namespace or pod.metadata.namespace or "default"
     return PodReview(identity=identity, operation=request.operation or "", namespace=namespace, object=json, pod=pod)
+
+
+def _container_count(raw: msgspec.Raw) -> int:
+    spec = msgspec.json.decode(raw, type=_Outline).spec or _OutlineSpec()
+    return len(spec.containers or ()) + len(spec.init_containers or ())
+
+
+def _shallow(raw: msgspec.Raw) -> Json:
+    """The pod as JSON, as deep as it may be patched: what lies below stays as it was written, and costs nothing."""
+    pod = _members(raw)
+    if "kind" in pod:
+        pod["kind"] = msgspec.json.decode(pod["kind"])
+    if "metadata" in pod:
+        pod["metadata"] = metadata = _members(pod["metadata"])
+        for name in _PATCHED_METADATA & metadata.keys():
+            metadata[name] = msgspec.json.decode(metadata[name])
+    if "spec" in pod:
+        pod["spec"] = spec = _members(pod["spec"])
+        for name in _PATCHED_SPEC & spec.keys():
+            spec[name] = msgspec.json.decode(spec[name])
+        for name in _CONTAINERS & spec.keys():
+            spec[name] = [_container(each) for each in msgspec.json.decode(spec[name], type=_Rows) or ()]
+    return pod
+
+
+def _container(raw: msgspec.Raw) -> Json:
+    container = _members(raw)
+    for name in _PATCHED_CONTAINER & container.keys():
+        container[name] = msgspec.json.decode(container[name])
+    return container
+
+
+def _members(raw: msgspec.Raw) -> Json:
+    return msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | None) or {}

@@ -1,17 +1,21 @@
-"""HTTP towards whoever comes: at no port may strangers use up the connections that others need (edge).
+"""HTTP towards whoever comes: at no port may strangers use up the connections, memory or time that others need (edge).
 
-aiohttp waits for the first request of a connection, and for the rest of a body, as long as it takes. Here a connection
-that says nothing is closed after a while, and when there are too many the one that has been idle longest goes first.
+aiohttp waits for the first request of a connection, for the rest of a body and for who reads an answer as long as it
+takes, and asyncio counts no connection whose TLS handshake is not over. Here each of these ends after a while, and when
+there are too many connections, the address that has most of them loses the one that has kept us waiting longest.
 """
 
 import asyncio
 import logging
 import resource
+import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -23,7 +27,12 @@ _STRANGERS_MISTAKES = (HttpProcessingError, web.RequestPayloadError)
 log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _STRANGERS_MISTAKES)))
 
 MOST_FILES = 65_536
+MOST_HEADERS = 32
+LONGEST_HEADER = 8190
+"""Bytes of the request line and of each header, a bearer token's among them."""
+BACKLOG = 128
 _SWEEP_SECONDS = 0.5
+_AFTER_FAILED_ACCEPT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,8 @@ class Patience:
     """From the connection to its first request, its handshake included."""
     body_seconds: float = 30.0
     """From a request's header to the end of its body."""
+    answer_seconds: float = 120.0
+    """From a request's header until its answer is read."""
 
 
 @asynccontextmanager
@@ -50,100 +61,185 @@ async def serving(
     """Host and port where requests are served. Raises OSError; `host` None is every address."""
     allow_many_files()
     patience = patience or Patience()
-    door = _Door(patience)
+    door = _Door(patience, tls)
     application.middlewares.append(door.note_request)
     runner = web.AppRunner(application, access_log=None, logger=log, shutdown_timeout=shutdown_seconds)
     await runner.setup()
     try:
-        handshake = None if tls is None else patience.header_seconds
-        listener = await asyncio.get_running_loop().create_server(
-            partial(door.connection, runner.server), host, port, ssl=tls, ssl_handshake_timeout=handshake
-        )
-        sweeping = asyncio.create_task(door.sweep())
+        listeners = await _listeners(host, port)
+        server = cast("web.Server", runner.server)
+        work = [door.accept(listener, server) for listener in listeners]
+        tasks = [asyncio.create_task(each) for each in (*work, door.sweep())]
         try:
-            found_host, found_port = listener.sockets[0].getsockname()[:2]
+            found_host, found_port = listeners[0].getsockname()[:2]
             yield str(found_host), int(found_port)
         finally:
-            listener.close()
-            sweeping.cancel()
-            await asyncio.gather(sweeping, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for listener in listeners:
+                listener.close()
+            door.close()
     finally:
         await runner.cleanup()
 
 
-class _Turned(asyncio.Protocol):
-    """Away at the door."""
+async def _listeners(host: str | None, port: int) -> list[socket.socket]:
+    """One for each address of the host. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                listener = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # a kernel without IPv6
+            listeners.append(listener)
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
+
+@dataclass(slots=True, eq=False)
+class _Visitor:
+    """One connection. `since` is when it last kept us waiting: came, asked, or was answered; monotonic seconds."""
+
+    address: str
+    handler: web.RequestHandler
+    since: float
+    greeting: asyncio.Task[None] | None = None
+    """Its way to a transport, a handshake if there is one."""
+    request: web.Request | None = None
+    """What it asks and is not answered yet."""
+    has_asked: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        return self.handler.transport is None and (self.greeting is None or self.greeting.done())
+
+    @property
+    def awaits_us(self) -> bool:
+        """Whether it has asked for something, completely."""
+        return self.request is not None and self.request.content.is_eof()
+
+    def overstays(self, now: float, patience: Patience) -> bool:
+        waited = now - self.since
+        if self.request is None:
+            return not self.has_asked and waited >= patience.header_seconds
+        return waited >= (patience.answer_seconds if self.awaits_us else patience.body_seconds)
+
+    def drop(self) -> None:
+        if self.greeting is not None:
+            self.greeting.cancel()
+        if self.handler.transport is not None:
+            self.handler.transport.abort()
 
 
 class _Door:
-    """Knows of each connection since when it is idle, and of each request since when its body is awaited."""
+    """Lets connections in, and knows of each how long it has kept us waiting."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: Patience, tls: ssl.SSLContext | None) -> None:
         self._patience = patience
-        self._now = asyncio.get_running_loop().time
-        self._silent: dict[web.RequestHandler, float] = {}
-        """Those that have asked nothing yet."""
-        self._idle: dict[web.RequestHandler, None] = {}
-        """All that ask nothing now, whoever does so for longest first."""
-        self._asking: dict[web.RequestHandler, tuple[web.Request, float]] = {}
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._visitors: dict[web.RequestHandler, _Visitor] = {}
 
-    def connection(self, server: web.Server | None) -> asyncio.Protocol:
-        """The protocol of a new one."""
-        if server is None or (len(server.connections) >= self._patience.most_connections and not self._drop_one()):
-            return _Turned()
-        handler = server()
-        self._silent[handler] = self._now()
-        self._idle[handler] = None
-        return handler
+    async def accept(self, listener: socket.socket, server: web.Server) -> None:
+        """Until cancelled. One at a time, so that others get their answers between two handshakes."""
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(listener)
+            except OSError:
+                # No file is left for it, or it is gone already.
+                await asyncio.sleep(_AFTER_FAILED_ACCEPT_SECONDS)
+                continue
+            if len(self._visitors) >= self._patience.most_connections and not self._make_room():
+                connection.close()
+                continue
+            handler = web.RequestHandler(
+                server,
+                loop=self._loop,
+                access_log=None,  # type: ignore[arg-type]
+                logger=log,
+                max_line_size=LONGEST_HEADER,
+                max_field_size=LONGEST_HEADER,
+                max_headers=MOST_HEADERS,
+                # A small body that unpacks to a large one would be read before its size is known.
+                auto_decompress=False,
+            )
+            visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, self._loop.time())
+            visitor.greeting = asyncio.create_task(self._greet(connection, handler))
+            visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
+
+    async def _greet(self, connection: socket.socket, handler: web.RequestHandler) -> None:
+        handshake = None if self._tls is None else self._patience.header_seconds
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: handler, connection, ssl=self._tls, ssl_handshake_timeout=handshake
+            )
+        except OSError as error:
+            log.debug("a connection is not made: %s", error)
+            connection.close()
 
     @web.middleware
     async def note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        caller = request.protocol
-        self._silent.pop(caller, None)
-        self._idle.pop(caller, None)
-        self._asking[caller] = request, self._now()
+        visitor = self._visitors.get(request.protocol)
+        if visitor is None:
+            raise web.HTTPServiceUnavailable
+        visitor.has_asked, visitor.request, visitor.since = True, request, self._loop.time()
         try:
             return await handler(request)
         except web.RequestPayloadError as error:
             raise web.HTTPBadRequest(text=f"$: the body cannot be read: {error}\n") from error
         finally:
-            del self._asking[caller]
-            self._idle[caller] = None
+            visitor.request, visitor.since = None, self._loop.time()
 
     async def sweep(self) -> None:
         """Until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            now = self._now()
-            for handler, since in list(self._silent.items()):
-                if now - since >= self._patience.header_seconds:
-                    self._drop(handler)
-            for request, since in list(self._asking.values()):
-                if now - since >= self._patience.body_seconds and not request.content.is_eof():
-                    _abort(request.transport)
-            for handler in [each for each in self._idle if each.transport is None and each not in self._silent]:
-                self._drop(handler)
+            self._forget_those_gone()
+            now = self._loop.time()
+            for visitor in [each for each in self._visitors.values() if each.overstays(now, self._patience)]:
+                visitor.drop()
 
-    def _drop_one(self) -> bool:
-        """False when all of them ask."""
-        handler = next((each for each in self._idle if each.transport is not None), None)
-        if handler is not None:
-            self._drop(handler)
-        return handler is not None
+    def close(self) -> None:
+        """Leaves no handshake behind."""
+        for visitor in self._visitors.values():
+            if visitor.greeting is not None:
+                visitor.greeting.cancel()
 
-    def _drop(self, handler: web.RequestHandler) -> None:
-        self._silent.pop(handler, None)
-        self._idle.pop(handler, None)
-        _abort(handler.transport)
+    def _forget_those_gone(self) -> None:
+        for handler in [handler for handler, visitor in self._visitors.items() if visitor.is_gone]:
+            del self._visitors[handler]
+
+    def _make_room(self) -> bool:
+        """False when each of them waits for its answer."""
+        self._forget_those_gone()
+        if len(self._visitors) < self._patience.most_connections:
+            return True
+        by_address = Counter(visitor.address for visitor in self._visitors.values())
+        waiting = [visitor for visitor in self._visitors.values() if not visitor.awaits_us]
+        if not waiting:
+            return False
+        visitor = min(waiting, key=lambda each: (-by_address[each.address], each.since))
+        del self._visitors[visitor.handler]
+        visitor.drop()
+        return True
 
 
-def _abort(transport: asyncio.Transport | None) -> None:
-    if transport is not None:
-        transport.abort()
+def _close_ungreeted(connection: socket.socket, greeting: asyncio.Task[None]) -> None:
+    """A task that is cancelled before it starts closes nothing."""
+    if greeting.cancelled():
+        connection.close()
 
 
 def allow_many_files() -> None:

@@ -2,21 +2,34 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from io import BytesIO
 
 from aiohttp import web
 
 from scheduler_ext.metric_families import Seen
 from scheduler_ext.metrics import CONTENT_TYPE, Metrics
 
+PAUSE = 2.0
+"""A page is handed out again for so many times what it took to write it: anybody may ask, and kube-scheduler waits."""
+LONGEST_PAUSE_SECONDS = 10.0
+
 
 class MetricsServer:
     """`look` is called at every scrape, on the event loop; the page is written on another thread."""
 
-    def __init__(self, metrics: Metrics, look: Callable[[], Seen], probes: Sequence[web.RouteDef]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        look: Callable[[], Seen],
+        probes: Sequence[web.RouteDef],
+        monotonic: Callable[[], float],
+    ) -> None:
         self._metrics = metrics
+        self._monotonic = monotonic
         self._look = look
         self._probes = probes
         self._writing: asyncio.Task[bytes] | None = None
+        self._good_until = 0.0
 
     def application(self) -> web.Application:
         application = web.Application()
@@ -24,12 +37,16 @@ class MetricsServer:
         return application
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        """Who asks while a page is written gets that one: on a large cluster each takes seconds and tens of MiB."""
-        if self._writing is None:
-            self._writing = asyncio.create_task(asyncio.to_thread(self._metrics.exposition, self._look()))
-            self._writing.add_done_callback(self._written)
+        """On a large cluster a page takes seconds and tens of MiB: whoever asks too soon gets the one before."""
+        if self._writing is None or (self._writing.done() and self._monotonic() >= self._good_until):
+            self._writing = asyncio.create_task(self._write())
         page = await asyncio.shield(self._writing)
-        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+        # Sent piece by piece: a client that reads nothing holds a piece, not the page.
+        return web.Response(body=BytesIO(page), headers={"Content-Type": CONTENT_TYPE})
 
-    def _written(self, _: asyncio.Task[bytes]) -> None:
-        self._writing = None
+    async def _write(self) -> bytes:
+        self._good_until = began = self._monotonic()
+        page = await asyncio.to_thread(self._metrics.exposition, self._look())
+        ended = self._monotonic()
+        self._good_until = ended + min(PAUSE * (ended - began), LONGEST_PAUSE_SECONDS)
+        return page

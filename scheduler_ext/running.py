@@ -201,7 +201,7 @@ async def running_extender(
     try:
         yield Applications(
             verbs=extender.verbs(),
-            metrics=MetricsServer(metrics, look, web_routes(extender.probes())).application(),
+            metrics=MetricsServer(metrics, look, web_routes(extender.probes()), time.monotonic).application(),
             webhook=webhook,
             failed=failed,
         )

@@ -110,8 +110,7 @@ class MetricsServer:
         try:
             _, self.port = await stack.enter_async_context(port)
         except OSError as error:
-            # asyncio writes its own words and the address before the reason.
-            problem = (error.strerror or str(error)).rpartition(": ")[2]
+            problem = (error.strerror or str(error)).lower()
             raise MetricsAddressUnusable(
                 f"cannot serve metrics on {self._address}: {problem}; choose another address"
             ) from error

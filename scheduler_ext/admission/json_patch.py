@@ -23,16 +23,16 @@ def _members(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> 
         if key not in after:
             yield {"op": "remove", "path": f"{path}/{pointer_token(key)}"}
     for key, value in after.items():
-        place = f"{path}/{pointer_token(key)}"
-        if key in before:
-            yield from difference(before[key], value, place)
-        else:
-            yield {"op": "add", "path": place, "value": value}
+        if key not in before:
+            yield {"op": "add", "path": f"{path}/{pointer_token(key)}", "value": value}
+        elif before[key] is not value:
+            yield from difference(before[key], value, f"{path}/{pointer_token(key)}")
 
 
 def _items(before: list[Any], after: list[Any], path: str) -> Iterator[Json]:
     for index, (old, new) in enumerate(zip(before, after, strict=False)):
-        yield from difference(old, new, f"{path}/{index}")
+        if old is not new:
+            yield from difference(old, new, f"{path}/{index}")
     for index in reversed(range(len(after), len(before))):
         yield {"op": "remove", "path": f"{path}/{index}"}
     for value in after[len(before) :]:

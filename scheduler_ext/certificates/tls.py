@@ -29,8 +29,13 @@ def read_key_pair(certificate: Path, key: Path) -> KeyPair:
 class ServingTls:
     """`context` is for a listener. Every handshake shows the pair that `use` was last given; without one it fails."""
 
-    def __init__(self) -> None:
-        self.context = _context()
+    def __init__(self, client_ca: Path | None = None) -> None:
+        """With `client_ca`, PEM of authorities, only clients that show a certificate of one of them are answered.
+
+        Raises UnusableKeyPair.
+        """
+        self._client_ca = client_ca
+        self.context = self._context()
         self.context.sni_callback = self._choose
         self._chosen: ssl.SSLContext | None = None
         self._pair: KeyPair | None = None
@@ -43,11 +48,19 @@ class ServingTls:
         """Whether it is another one than before. Raises UnusableKeyPair, and the one before stays."""
         if pair == self._pair:
             return False
-        context = _context()
+        context = self._context()
         # A whole new context: one that fails half-way through must not be the one that serves.
         _load(context, pair)
         self._chosen, self._pair = context, pair
         return True
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            _trust(context, self._client_ca)
+        return context
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> int | None:
         # Called for every handshake, also of clients that name no server.
@@ -57,10 +70,13 @@ class ServingTls:
         return None
 
 
-def _context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
+def _trust(context: ssl.SSLContext, authorities: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=authorities)
+    except ssl.SSLError as error:
+        raise UnusableKeyPair(f"{authorities} holds no PEM of a certificate authority") from error
+    except OSError as error:
+        raise UnusableKeyPair(f"{authorities} cannot be read: {(error.strerror or '').lower()}") from error
 
 
 def _load(context: ssl.SSLContext, pair: KeyPair) -> None:

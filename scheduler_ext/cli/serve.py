@@ -191,8 +191,8 @@ async def _serve(
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    tls = ServingTls(webhook.client_ca)
     client = await api.connect()
-    tls = ServingTls()
 
     def certified() -> bool:
         return webhook.certificate is None or tls.ready

@@ -1,7 +1,7 @@
 """Flags of `serve` that concern the admission webhook, and its listener."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
 from ipaddress import ip_address
@@ -15,6 +15,7 @@ from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
 from scheduler_ext.certificates.tls import ServingTls
 from scheduler_ext.cli.options import Command, switch
+from scheduler_ext.own_thread import in_own_thread
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, listening, now
 from scheduler_ext.settings import (
@@ -41,6 +42,8 @@ class WebhookSettings:
 
     address: ListenAddress
     certificate: CertificatePaths | SecretPlace | None
+    client_ca: Path | None = None
+    """PEM of the authorities of which a caller must show a certificate; without one every caller is answered."""
     admission: AdmissionSettings
 
 
@@ -53,6 +56,7 @@ def webhook_options(command: Command) -> Command:
         requests: RequestSettings,
         scheduler_name: str,
         webhook_bind_address: str,
+        webhook_client_ca_file: Path | None,
         cert_file: Path | None,
         key_file: Path | None,
         webhook_secret: str,
@@ -69,6 +73,7 @@ def webhook_options(command: Command) -> Command:
         try:
             webhook = WebhookSettings(
                 address=parse_listen_address(webhook_bind_address),
+                client_ca=webhook_client_ca_file,
                 certificate=_certificate(cert_file, key_file, webhook_secret, webhook_configuration, webhook_service),
                 admission=AdmissionSettings(
                     requests=requests,
@@ -101,7 +106,11 @@ async def serving_webhook(
         yield ""
         return
     webhook = applications.webhook(settings.admission)
-    async with kept_current(certificate), listening(webhook, settings.address, ADDRESS_FLAG, tls.context) as url:
+
+    def listens() -> AbstractAsyncContextManager[str]:
+        return listening(webhook, settings.address, ADDRESS_FLAG, tls.context)
+
+    async with kept_current(certificate), in_own_thread(listens, "webhook") as url:
         yield url
 
 
@@ -159,6 +168,12 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         default=":9443",
         show_default=True,
         help="Where the API server calls the admission webhook, by HTTPS, if there is a certificate.",
+    ),
+    click.option(
+        "--webhook-client-ca-file",
+        type=click.Path(path_type=Path),
+        help="PEM of the authorities whose clients the webhook answers, the API server's own; without one it answers "
+        "every caller.",
     ),
     click.option(
         "--cert_file",

@@ -2,11 +2,14 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from proto.admission import (
+    LONGEST_WITH_NULLS,
     AdmissionError,
     PodReview,
     ReviewIdentity,
@@ -28,11 +31,16 @@ def question(**changes: Any) -> bytes:
     return json.dumps(review | changes).encode()
 
 
+def written(review: PodReview) -> Any:
+    return json.loads(msgspec.json.encode(review.object))
+
+
 @pytest.mark.parametrize("version", ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"])
 def test_a_question_of_either_version_is_answered_in_it(version: str) -> None:
     review = decode_review(question(apiVersion=version))
     identity = ReviewIdentity(uid="u", api_version=version)
-    assert review == PodReview(identity=identity, operation="CREATE", namespace="ns", object=POD, pod=READ)
+    shown = replace(review, object=written(review))
+    assert shown == PodReview(identity=identity, operation="CREATE", namespace="ns", object=POD, pod=READ)
     assert json.loads(encode_answer(review.identity, Verdict(allowed=True))) == {
         "apiVersion": version,
         "kind": "AdmissionReview",
@@ -48,7 +56,24 @@ def test_without_a_version_it_is_v1() -> None:
 def test_nulls_of_go_are_absent_and_stay_where_they_are_in_the_json() -> None:
     pod = {"kind": "Pod", "metadata": {"labels": None}, "spec": {"containers": [{"name": "a", "env": None}]}}
     review = decode_review(question(request={"uid": None, "name": None, "userInfo": {"groups": None}, "object": pod}))
-    assert (review.identity.uid, review.object, review.pod.spec.containers[0].env) == ("", pod, [])
+    assert (review.identity.uid, written(review), review.pod.spec.containers[0].env) == ("", pod, [])
+
+
+def test_a_pod_with_more_containers_than_any_has_is_not_read() -> None:
+    spec = {"containers": [{"name": "c"}] * 200, "initContainers": [{"name": "i"}] * 57}
+    with pytest.raises(AdmissionError, match="spec has 257 containers; a pod with more than 256 is not read"):
+        decode_review(question(request={"object": POD | {"spec": spec}}))
+
+
+def test_nulls_in_a_large_pod_are_not_looked_for() -> None:
+    large = {"metadata": {"name": None}, "spec": {"x": "y" * LONGEST_WITH_NULLS}}
+    with pytest.raises(AdmissionError, match=r"no pod: Expected `str`, got `null` - at `\$.metadata.name`"):
+        decode_review(question(request={"object": large}))
+
+
+@pytest.mark.parametrize("pod", [{"metadata": None, "spec": None}, {"spec": {"containers": None}}, {}])
+def test_a_pod_of_nulls_is_an_empty_one(pod: Any) -> None:
+    assert decode_review(question(request={"object": pod})).pod == Pod()
 
 
 def test_the_namespace_of_the_request_counts_then_the_pods_then_default() -> None:

@@ -1,13 +1,18 @@
 """A port among strangers, over real sockets."""
 
 import asyncio
+import gzip
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
 
 from proto.listening import Patience, serving
+from scheduler_ext.certificates.issue import issue
+from scheduler_ext.certificates.tls import KeyPair, ServingTls
 
 HASTY = Patience(most_connections=4, header_seconds=0.3, body_seconds=0.3)
 LENIENT = Patience(most_connections=4, header_seconds=60, body_seconds=60)
@@ -16,18 +21,18 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def port(patience: Patience) -> AsyncIterator[int]:
+async def port(patience: Patience, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=await request.read())
 
     application = web.Application()
     application.router.add_route("*", "/", answer)
-    async with serving(application, "127.0.0.1", 0, shutdown_seconds=0.1, patience=patience) as (_, number):
+    async with serving(application, "127.0.0.1", 0, tls, shutdown_seconds=0.1, patience=patience) as (_, number):
         yield number
 
 
-async def connected(number: int, said: bytes = b"") -> Streams:
-    reader, writer = await asyncio.open_connection("127.0.0.1", number)
+async def connected(number: int, said: bytes = b"", source: str = "127.0.0.1") -> Streams:
+    reader, writer = await asyncio.open_connection("127.0.0.1", number, local_addr=(source, 0))
     writer.write(said)
     return reader, writer
 
@@ -66,6 +71,55 @@ async def test_among_too_many_the_one_that_was_idle_longest_makes_room(said: byt
         for _ in range(8):
             assert await told(await connected(number, ASKED)) == b"HTTP/1.1 200 OK\r\n"
         assert (await silent[0][0].read()).startswith(b"HTTP/1.1 200 OK\r\n" if said else b"")
+
+
+async def test_handshakes_count_as_connections_and_end() -> None:
+    """asyncio alone lets in as many of them as there are files."""
+    issued = issue(frozenset({"127.0.0.1"}), datetime.now(UTC))  # noqa: TID251 - a real handshake
+    tls = ServingTls()
+    tls.use(KeyPair(issued.certificate, issued.key))
+    async with port(LENIENT, tls.context) as number:
+        silent = [await connected(number) for _ in range(12)]
+        over = [await told(each) for each in silent[:8]]
+        assert over == [b""] * 8
+        trusting = ssl.create_default_context(cadata=issued.authorities.decode())
+        reader, writer = await asyncio.open_connection("127.0.0.1", number, ssl=trusting)
+        writer.write(ASKED)
+        assert await told((reader, writer)) == b"HTTP/1.1 200 OK\r\n"
+    async with port(HASTY, tls.context) as number:
+        assert await told(await connected(number, b"\x16\x03\x01")) == b""
+
+
+async def test_among_too_many_the_address_that_has_most_makes_room() -> None:
+    async with port(LENIENT) as number:
+        quiet = await connected(number, ASKED, source="127.0.0.2")
+        assert await told(quiet) == b"HTTP/1.1 200 OK\r\n"
+        half = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf"
+        greedy = [await connected(number, half, source="127.0.0.3") for _ in range(40)]
+        assert [await told(each) for each in greedy[:30]] == [b""] * 30
+        quiet[1].write(ASKED)
+        while (line := await told(quiet)) != b"HTTP/1.1 200 OK\r\n":
+            assert line
+
+
+@pytest.mark.parametrize("header", [b"X-%d: y\r\n" * 40, b"X: " + b"y" * 9000 + b"\r\n"])
+async def test_headers_that_no_caller_needs_are_refused(header: bytes) -> None:
+    if b"%d" in header:
+        header = header % tuple(range(40))
+    async with port(LENIENT) as number:
+        asked = ASKED.removesuffix(b"\r\n") + header + b"\r\n"
+        assert b" 400 " in await told(await connected(number, asked))
+
+
+async def test_a_packed_body_is_not_unpacked() -> None:
+    body = gzip.compress(b"0" * 1_000_000)
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with port(LENIENT) as number:
+        reader, writer = await connected(number, head + body)
+        assert await told((reader, writer)) == b"HTTP/1.1 200 OK\r\n"
+        while await reader.readline() != b"\r\n":
+            pass
+        assert await reader.readexactly(len(body)) == body
 
 
 async def test_a_connection_that_asked_is_kept_between_its_requests() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proto.admission import Json, decode_review
+from proto.admission import AdmissionError, Json, decode_review
 from proto.annotations import keys
 from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.wire import decode_object
@@ -64,6 +64,14 @@ def steps(work: Callable[[], T]) -> tuple[int, T]:
     finally:
         sys.settrace(before)
     return count, result
+
+
+def asks_too_much(asked: Pod) -> bool:
+    try:
+        read_request(asked, RequestSettings())
+    except RequestError as refusal:
+        return isinstance(refusal, TooMany)
+    return False
 
 
 def node(name: str, *, slots: bool) -> NodeUsage:
@@ -164,13 +172,17 @@ def test_a_pod_is_read_and_placed_in_a_bounded_number_of_steps_or_refused(hostil
 @given(hostile_pods())
 @example(init_bomb(300))
 def test_what_the_webhook_admits_can_be_placed_and_what_is_too_much_is_denied(hostile: Json) -> None:
-    review = decode_review(envelope(hostile))
+    try:
+        review = decode_review(envelope(hostile))
+    except AdmissionError as refusal:
+        assert "a pod with more than 256 is not read" in str(refusal)  # noqa: PT017 - often it is none
+        return
     number = len(hostile["spec"]["containers"]) + len(hostile["spec"].get("initContainers", ()))
     taken, verdict = steps(lambda: admit(review, AdmissionSettings(), Quota(gpus=10**9, memory_mib=10**15)))
     assert taken < MOST_STEPS_READING + STEPS_PER_CONTAINER * number
     assert len(verdict.message) < LONGEST_SENTENCE
-    if verdict.allowed and verdict.reason == Why.GPUS:
-        read_request(review.pod, RequestSettings())
+    if verdict.reason == Why.GPUS:
+        assert not asks_too_much(review.pod)
 
 
 @given(st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(0, 2)), max_size=7))

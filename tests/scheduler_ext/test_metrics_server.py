@@ -1,6 +1,8 @@
 import asyncio
 import threading
 
+import pytest
+from aiohttp import Payload, web
 from aiohttp.test_utils import make_mocked_request
 
 from scheduler_ext.metric_families import Seen
@@ -40,13 +42,36 @@ async def test_however_many_scrape_at_once_one_page_is_written() -> None:
         looks.append(seen())
         return looks[-1]
 
-    server = MetricsServer(metrics, look, [])
+    server = MetricsServer(metrics, look, [], lambda: 0.0)
     request = make_mocked_request("GET", "/metrics")
     scrapes = [asyncio.create_task(server._scrape(request)) for _ in range(3)]
     await asyncio.sleep(0)
     metrics.may_write.set()
-    first, *others = [response.body for response in await asyncio.gather(*scrapes)]
+    first, *others = [page_of(response) for response in await asyncio.gather(*scrapes)]
     assert others == [first, first]
     assert len(looks) == 1
     await server._scrape(request)
     assert len(looks) == 2
+
+
+@pytest.mark.parametrize(("took", "until"), [(3.0, 9.0), (60.0, 70.0)])
+async def test_a_page_is_handed_out_again_for_twice_as_long_as_it_took_to_write(took: float, until: float) -> None:
+    """Within reason: ten seconds at the most."""
+    now, looks = [0.0], []
+
+    def look() -> Seen:
+        looks.append(now[0])
+        now[0] += took
+        return seen()
+
+    server = MetricsServer(Metrics(), look, [], lambda: now[0])
+    for asked in (0.0, took, until - 0.1, until):
+        now[0] = asked
+        await server._scrape(make_mocked_request("GET", "/metrics"))
+    assert looks == [0.0, until]
+
+
+def page_of(response: web.Response) -> str:
+    body = response.body
+    assert isinstance(body, Payload)
+    return body.decode()

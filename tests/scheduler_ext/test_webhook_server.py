@@ -110,7 +110,7 @@ async def test_a_pod_past_the_quota_is_refused() -> None:
         (b"{}", "application/json; charset=utf-8", 400, "the content type is 'application/json; charset=utf-8'; "),
         (b"{}", "application/json", 400, "request: missing"),
         (b"{", "application/json", 400, "the request body is no AdmissionReview: "),
-        (b" " * (LARGEST_BODY_BYTES + 1), "application/json", 413, "the request body is larger than 7340032 bytes"),
+        (b" " * (LARGEST_BODY_BYTES + 1), "application/json", 413, "the request body is larger than 1048576 bytes"),
     ],
 )
 async def test_what_is_wrong_with_a_question_stands_in_the_answer(

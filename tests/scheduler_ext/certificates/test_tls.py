@@ -9,7 +9,7 @@ import pytest
 from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.issue import Issued, issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls, UnusableKeyPair
-from tests.scheduler_ext.certificates.handshakes import HOST, served, trusts
+from tests.scheduler_ext.certificates.handshakes import HOST, client_identity, served, trusts
 
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
 NAMES = frozenset({HOST, "topogpu.ns.svc"})
@@ -42,6 +42,26 @@ async def test_the_next_handshake_shows_the_new_certificate() -> None:
         assert not await trusts(OLD.authorities, port)
         assert await trusts(NEW.authorities + OLD.authorities, port)
         assert await trusts(OLD.authorities + NEW.authorities, port)
+
+
+async def test_with_a_client_authority_only_its_clients_are_answered(tmp_path: Path) -> None:
+    (authority, ours), (_, strangers) = client_identity(NOW), client_identity(NOW)
+    for name, pem in (("ca.crt", authority), ("ours.pem", ours), ("strangers.pem", strangers)):
+        (tmp_path / name).write_bytes(pem)
+    tls = ServingTls(tmp_path / "ca.crt")
+    tls.use(pair(OLD))
+    async with served(tls.context) as port:
+        assert await trusts(OLD.authorities, port, shows=tmp_path / "ours.pem")
+        assert not await trusts(OLD.authorities, port, shows=tmp_path / "strangers.pem")
+        assert not await trusts(OLD.authorities, port)
+
+
+def test_authorities_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("nothing")
+    with pytest.raises(UnusableKeyPair, match=r"ca\.crt holds no PEM of a certificate authority"):
+        ServingTls(tmp_path / "ca.crt")
+    with pytest.raises(UnusableKeyPair, match=r"none cannot be read: no such file or directory"):
+        ServingTls(tmp_path / "none")
 
 
 @pytest.mark.parametrize(
