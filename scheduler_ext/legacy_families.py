@@ -4,9 +4,11 @@ Names and labels are those that HAMi's scheduler writes with its own flag `--leg
 of Project-HAMi/HAMi).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from scheduler_ext.gauges import Gauges, Rows
 
 _OF_GPU = {
     "node": "nodeid",
@@ -15,16 +17,14 @@ _OF_GPU = {
     "device_type": "devicetype",
     "device_cores": "devicecores",
     "device_memory_limit": "devicememorylimit",
-    "zone": "zone",
 }
-_OF_QUOTA = {"namespace": "quotanamespace", "quota_name": "quotaName", "limit": "limit", "zone": "zone"}
+_OF_QUOTA = {"namespace": "quotanamespace", "quota_name": "quotaName", "limit": "limit"}
 _OF_POD = {
     "namespace": "podnamespace",
     "node": "nodename",
     "pod": "podname",
     "container_index": "containeridx",
     "device_uuid": "deviceuuid",
-    "zone": "zone",
 }
 _LEGACY: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "hami_gpu_memory_limit_bytes": ("GPUDeviceMemoryLimit", _OF_GPU),
@@ -42,12 +42,14 @@ _LEGACY: Mapping[str, tuple[str, Mapping[str, str]]] = {
 """Name, and the labels it keeps, by those of now."""
 
 
-def legacy(family: Metric) -> Iterator[Metric]:
+def legacy(family: Gauges) -> Iterator[Gauges]:
     """It once more, if it had another name."""
     if family.name in _LEGACY:
         name, labels = _LEGACY[family.name]
-        renamed = GaugeMetricFamily(name, family.documentation)
-        for sample in family.samples:
-            kept = {labels[label]: value for label, value in sample.labels.items() if label in labels}
-            renamed.add_sample(name, kept, sample.value)
-        yield renamed
+        kept = [label in labels for label in family.labels]
+        renamed = tuple(labels[label] for label in family.labels if label in labels)
+        yield Gauges(name, family.documentation, renamed, partial(_shown, family, kept), family.constant)
+
+
+def _shown(family: Gauges, kept: Sequence[bool]) -> Rows:
+    return ((tuple(compress(values, kept)), value) for values, value in family.rows())

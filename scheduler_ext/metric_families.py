@@ -6,19 +6,19 @@ Names, labels and the constant label `zone` of the `hami_` families are those of
 
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from proto import __version__
 from proto.annotations.mig_allocations import MigAllocation
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot
+from scheduler_ext.gauges import Gauges, Rows
 from scheduler_ext.legacy_families import legacy
 from scheduler_ext.requests import ResourceNames
+from scheduler_ext.settings import MetricsDetail
 
 MIB = 1 << 20
 _ZONE = ("zone", "vGPU")
@@ -31,8 +31,6 @@ _MIG = (
 )
 _VGPU = ("namespace", "node", "pod", "container_index", "device_uuid")
 _BUILD = ("version", "revision", "build_date", "go_version", "compiler", "platform")
-
-_Rows = Iterable[tuple[Sequence[str], float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,89 +47,120 @@ class Seen:
     leads: bool
     synced: bool
     problems: int
+    detail: MetricsDetail = MetricsDetail.PODS
+    """Where there are none of pods, `holdings` and `names` may be empty."""
     legacy_names: bool = False
     """Whether HAMi's names from before 2.9 are written as well."""
 
 
-def families(seen: Seen) -> Iterator[Metric]:
-    """Each is made when it is asked for: those of a large cluster are not all in memory at once."""
+def families(seen: Seen) -> Iterator[Gauges]:
     yield _build()
-    for family in chain(_gpus(seen), _mig_instances(seen), _quotas(seen), _vgpus(seen)):
+    yield from _nodes(seen)
+    of_pods = (_mig_instances, _vgpus) if seen.detail is MetricsDetail.PODS else ()
+    of_gpus = () if seen.detail is MetricsDetail.NODES else (_gpus,)
+    for family in chain.from_iterable(families(seen) for families in (*of_gpus, _quotas, *of_pods)):
         yield family
         if seen.legacy_names:
             yield from legacy(family)
     yield from _state(seen)
 
 
-def _build() -> Metric:
+def _build() -> Gauges:
     """There is no Go and no build here: its labels are empty, and the interpreter stands for the compiler."""
     compiler = f"{platform.python_implementation()} {platform.python_version()}"
     labels = (__version__, "", "", "", compiler, f"{sys.platform}/{platform.machine()}")
-    return _family("hami_build_info", "Version of the extender.", _BUILD, [(labels, 1)])
+    return Gauges("hami_build_info", "Version of the extender.", _BUILD, lambda: [(labels, 1)])
 
 
-def _gpus(seen: Seen) -> Iterator[Metric]:
+def _nodes(seen: Seen) -> Iterator[Gauges]:
+    nodes = seen.snapshot.nodes
+
+    def rows(of: Callable[[GpuUsage], int]) -> Callable[[], Rows]:
+        return lambda: (((name,), sum(map(of, usage.gpus))) for name, usage in nodes.items())
+
+    for name, documentation, of in (
+        ("topogpu_node_gpus", "GPUs of the node.", lambda _: 1),
+        (
+            "topogpu_node_memory_limit_bytes",
+            "Memory of the node's GPUs that can be given out.",
+            lambda gpu: gpu.device.memory_mib * MIB,
+        ),
+        (
+            "topogpu_node_memory_allocated_bytes",
+            "Memory of the node's GPUs that is given out or reserved.",
+            lambda gpu: gpu.memory_mib * MIB,
+        ),
+        (
+            "topogpu_node_core_allocated_ratio",
+            "Cores of the node's GPUs that are given out or reserved, in percent of one GPU.",
+            lambda gpu: gpu.cores,
+        ),
+    ):
+        yield Gauges(name, documentation, ("node",), rows(of))
+
+
+def _gpus(seen: Seen) -> Iterator[Gauges]:
     gpus = [(node, gpu) for node, usage in sorted(seen.snapshot.nodes.items()) for gpu in usage.gpus]
     plain = [(_labels(node, gpu), gpu) for node, gpu in gpus]
-    with_cores = ((_labels(node, gpu, str(gpu.cores)), gpu) for node, gpu in gpus)
-    overview = ((_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu) for node, gpu in gpus)
     yield _hami(
         "hami_gpu_memory_limit_bytes",
         "Memory of the GPU that can be given out.",
         _GPU,
-        ((labels, gpu.device.memory_mib * MIB) for labels, gpu in plain),
+        lambda: ((labels, gpu.device.memory_mib * MIB) for labels, gpu in plain),
     )
     yield _hami(
         "hami_gpu_core_limit_ratio",
         "Cores of the GPU that can be given out, in percent of one GPU.",
         _GPU,
-        ((labels, gpu.device.cores) for labels, gpu in plain),
+        lambda: ((labels, gpu.device.cores) for labels, gpu in plain),
     )
     yield _hami(
         "hami_gpu_memory_allocated_bytes",
         "Memory of the GPU that is given out or reserved.",
         _GPU_AND_CORES,
-        ((labels, gpu.memory_mib * MIB) for labels, gpu in with_cores),
+        lambda: ((_labels(node, gpu, str(gpu.cores)), gpu.memory_mib * MIB) for node, gpu in gpus),
     )
     yield _hami(
         "hami_gpu_shared_count",
         "Containers that share the GPU.",
         _GPU,
-        ((labels, gpu.slots) for labels, gpu in plain),
+        lambda: ((labels, gpu.slots) for labels, gpu in plain),
     )
     yield _hami(
         "hami_gpu_core_allocated_ratio",
         "Cores of the GPU that are given out or reserved, in percent of one GPU.",
         _GPU,
-        ((labels, gpu.cores) for labels, gpu in plain),
+        lambda: ((labels, gpu.cores) for labels, gpu in plain),
     )
     yield _hami(
         "hami_node_gpu_overview",
         "Memory of the GPU that is given out or reserved, in bytes, with its limits as labels.",
         _OVERVIEW,
-        ((labels, gpu.memory_mib * MIB) for labels, gpu in overview),
+        lambda: (
+            (_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu.memory_mib * MIB) for node, gpu in gpus
+        ),
     )
     yield _hami(
         "hami_node_gpu_memory_allocated_ratio",
         "Share of the GPU's memory that is given out or reserved, 0 to 1.",
         _GPU,
-        ((labels, gpu.memory_mib / gpu.device.memory_mib) for labels, gpu in plain if gpu.device.memory_mib),
+        lambda: ((labels, gpu.memory_mib / gpu.device.memory_mib) for labels, gpu in plain if gpu.device.memory_mib),
     )
 
 
-def _mig_instances(seen: Seen) -> Iterator[Metric]:
+def _mig_instances(seen: Seen) -> Iterator[Gauges]:
     """Those that exist: a daemon that makes instances writes their names on the pod."""
     index = {
         (node, gpu.device.uuid): str(gpu.device.index)
         for node, usage in seen.snapshot.nodes.items()
         for gpu in usage.gpus
     }
-    rows = (
+    rows = [
         ((holding.node, allocation.gpu, index.get((holding.node, allocation.gpu), ""), *_instance(allocation)), 1)
         for holding in seen.holdings.values()
         for allocation in holding.instances
-    )
-    yield _hami("hami_node_gpu_mig_instance_info", "1 for each MIG instance that serves a pod.", _MIG, rows)
+    ]
+    yield _hami("hami_node_gpu_mig_instance_info", "1 for each MIG instance that serves a pod.", _MIG, lambda: rows)
 
 
 def _instance(allocation: MigAllocation) -> tuple[str, ...]:
@@ -146,7 +175,7 @@ def _labels(node: str, gpu: GpuUsage, *before_type: str) -> tuple[str, ...]:
     return (node, device.uuid, str(device.index), *before_type, device.type)
 
 
-def _quotas(seen: Seen) -> Iterator[Metric]:
+def _quotas(seen: Seen) -> Iterator[Gauges]:
     limits = [
         (namespace, name, limit, used)
         for namespace, quota in sorted(seen.snapshot.quotas.items())
@@ -156,13 +185,13 @@ def _quotas(seen: Seen) -> Iterator[Metric]:
         "hami_resource_quota_used",
         "What the pods of the namespace hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
         ("namespace", "quota_name", "limit"),
-        (((namespace, name, str(limit)), used) for namespace, name, limit, used in limits),
+        lambda: (((namespace, name, str(limit)), used) for namespace, name, limit, used in limits),
     )
     yield _hami(
         "hami_resource_quota_limit",
         "What the pods of the namespace may hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
         ("namespace", "quota_name"),
-        (((namespace, name), limit) for namespace, name, limit, _ in limits),
+        lambda: (((namespace, name), limit) for namespace, name, limit, _ in limits),
     )
 
 
@@ -176,7 +205,7 @@ def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]
         yield names.count, quota.gpus, quota.used.slots
 
 
-def _vgpus(seen: Seen) -> Iterator[Metric]:
+def _vgpus(seen: Seen) -> Iterator[Gauges]:
     """Containers are not told apart: as in HAMi their index is 0."""
     held = [
         ((name.namespace, holding.node, name.name, "0", uuid), footprint)
@@ -188,17 +217,17 @@ def _vgpus(seen: Seen) -> Iterator[Metric]:
         "hami_vgpu_memory_allocated_bytes",
         "Memory of the GPU that the pod holds.",
         _VGPU,
-        ((labels, footprint.memory_mib * MIB) for labels, footprint in held),
+        lambda: ((labels, footprint.memory_mib * MIB) for labels, footprint in held),
     )
     yield _hami(
         "hami_vgpu_core_allocated_ratio",
         "Cores of the GPU that the pod holds, in percent of one GPU.",
         _VGPU,
-        ((labels, footprint.cores) for labels, footprint in held),
+        lambda: ((labels, footprint.cores) for labels, footprint in held),
     )
 
 
-def _state(seen: Seen) -> Iterator[Metric]:
+def _state(seen: Seen) -> Iterator[Gauges]:
     snapshot = seen.snapshot
     for name, documentation, value in (
         ("topogpu_nodes_registered", "Nodes whose GPUs are given out.", len(snapshot.nodes)),
@@ -211,19 +240,15 @@ def _state(seen: Seen) -> Iterator[Metric]:
             "Nodes, pods and quotas that are unwell; their events say why.",
             seen.problems,
         ),
-        ("topogpu_leader", "1 while this replica decides.", seen.leads),
-        ("topogpu_synced", "1 once nodes, pods and quotas are known.", seen.synced),
+        ("topogpu_leader", "1 while this replica decides.", int(seen.leads)),
+        ("topogpu_synced", "1 once nodes, pods and quotas are known.", int(seen.synced)),
     ):
-        yield _family(name, documentation, (), [((), value)])
+        yield _one(name, documentation, value)
 
 
-def _hami(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -> Metric:
-    zone, here = _ZONE
-    return _family(name, documentation, (*labels, zone), (((*values, here), value) for values, value in rows))
+def _one(name: str, documentation: str, value: int) -> Gauges:
+    return Gauges(name, documentation, (), lambda: [((), float(value))])
 
 
-def _family(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -> Metric:
-    family = GaugeMetricFamily(name, documentation, labels=labels)
-    for values, value in rows:
-        family.add_metric(values, value)
-    return family
+def _hami(name: str, documentation: str, labels: Sequence[str], rows: Callable[[], Rows]) -> Gauges:
+    return Gauges(name, documentation, tuple(labels), rows, (_ZONE,))

@@ -2,13 +2,11 @@
 
 import re
 from collections import Counter as Counted
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from scheduler_ext.metric_families import Seen, families
 from scheduler_ext.scheduling.misfit import Reason
@@ -105,18 +103,5 @@ class Metrics:
 
     def exposition(self, seen: Seen) -> bytes:
         """The page Prometheus scrapes. Takes its time on a large cluster, and may be called on another thread."""
-        return b"".join(generate_latest(_Page(family)) for family in self._families(seen))
-
-    def _families(self, seen: Seen) -> Iterator[Metric]:
-        yield from families(seen)
-        yield from self._registry.collect()
-
-
-class _Page(Collector):
-    """Of one family: the texts of all of them as the library keeps them are several times the page."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
+        cluster = ("".join(family.text()).encode() for family in families(seen))
+        return b"".join((*cluster, generate_latest(self._registry)))

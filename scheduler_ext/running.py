@@ -38,7 +38,7 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.journal import Journal
 from scheduler_ext.scheduling.waiting import WaitingPods
-from scheduler_ext.settings import ListenAddress, ServeSettings
+from scheduler_ext.settings import ListenAddress, MetricsDetail, ServeSettings
 from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
@@ -169,10 +169,11 @@ async def running_extender(
     )
 
     def look() -> Seen:
+        of_pods = settings.metrics_detail is MetricsDetail.PODS
         return Seen(
             snapshot=ledger.snapshot(),
-            holdings=ledger.holdings(),
-            names=view.names(),
+            holdings=ledger.holdings() if of_pods else {},
+            names=view.names() if of_pods else {},
             resources=requests.names,
             reservations=ledger.reservations(),
             kept=len(ledger.kept()),
@@ -180,6 +181,7 @@ async def running_extender(
             leads=leadership.leads(),
             synced=not watch.missing(),
             problems=len(ledger.problems()),
+            detail=settings.metrics_detail,
             legacy_names=settings.legacy_metrics,
         )
 

@@ -42,6 +42,14 @@ class FilterReturns(StrEnum):
     """The best nodes, on each its GPUs reserved until kube-scheduler has chosen one."""
 
 
+class MetricsDetail(StrEnum):
+    """What a page has series of: each with those after it."""
+
+    PODS = "pods"
+    GPUS = "gpus"
+    NODES = "nodes"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """Times of one running extender, all below kube-scheduler's extender timeout of 30 s."""
@@ -69,6 +77,7 @@ class ServeSettings:
     """Until a Binding whose answer was lost is looked for. kube-apiserver drops what it has not carried out after
     --request-timeout, 60 s by default; given back any sooner, the GPUs could go to two pods.
     """
+    metrics_detail: MetricsDetail = MetricsDetail.PODS
     legacy_metrics: bool = False
 
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
 from deviceplugin.metrics import metrics as daemon
 from scheduler_ext import metrics as extender
+from scheduler_ext.gauges import Gauges
 from scheduler_ext.legacy_families import legacy
+from scheduler_ext.metric_families import families
 from tests.deviceplugin.metrics_view import view
 from tests.scheduler_ext.test_metrics import seen
 
@@ -62,7 +64,8 @@ def daemon_families() -> tuple[Family, ...]:
 
 def extender_families() -> tuple[Family, ...]:
     metrics = extender.Metrics()
-    return tuple(_declared(metrics._families(seen()), metrics._registry))
+    of_the_cluster = (_family(each) for each in families(seen()))
+    return (*of_the_cluster, *_declared(iter(metrics._registry.collect()), metrics._registry))
 
 
 def reference() -> str:
@@ -86,6 +89,10 @@ def _declared(families: Iterator[Metric], registry: CollectorRegistry) -> Iterat
             yield Family(name=name, kind=family.type, labels=tuple(labels), documentation=family.documentation)
 
 
+def _family(gauges: Gauges) -> Family:
+    return Family(name=gauges.name, kind="gauge", labels=gauges.labels, documentation=gauges.documentation)
+
+
 def _row(family: Family) -> str:
     unit = next((unit for ending, unit in _UNITS.items() if family.name.endswith(ending)), "")
     labels = ", ".join(f"`{label}`" for label in family.labels if label != _ZONE)
@@ -96,7 +103,7 @@ def _row(family: Family) -> str:
 
 def _schedulers(name: str) -> str:
     """The name before 2.9 of HAMi's scheduler, empty if there was none."""
-    return next((family.name for family in legacy(GaugeMetricFamily(name, ""))), "")
+    return next((family.name for family in legacy(Gauges(name, "", (), list))), "")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from scheduler_ext.settings import (
     LONGEST_LOCK_WAIT_SECONDS,
     FilterReturns,
     ListenAddress,
+    MetricsDetail,
     ServeSettings,
     SettingsError,
     bind_deadline_seconds,
@@ -84,6 +85,8 @@ than an answer takes.
 @click.option("--kube-scheduler-healthz", metavar="URL", default="",
               help="/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then says whether it and we are "
               "healthy: for its liveness probe.")  # fmt: skip
+@click.option("--metrics-detail", type=click.Choice([each.value for each in MetricsDetail]), default="pods",
+              show_default=True, help="What has series of its own on /metrics; nodes always have.")  # fmt: skip
 @switch("--legacy-metrics", show_default=True,
         help="Also write metrics under the names they had before HAMi 2.9.")  # fmt: skip
 @log_options
@@ -106,6 +109,7 @@ def serve(
     leader_elect_resource_namespace: str,
     readyz_requires_leader: bool,
     kube_scheduler_healthz: str,
+    metrics_detail: str,
     legacy_metrics: bool,
 ) -> None:
     """Answer kube-scheduler's /filter, /prioritize, /preempt and /bind until told to stop (SIGTERM or Ctrl-C).
@@ -128,6 +132,7 @@ def serve(
             lock_wait_seconds=lock_wait_seconds,
             bind_deadline_seconds=bind_deadline_seconds(lock_wait_seconds),
             reservation_lease_seconds=parse_duration(reservation_lease),
+            metrics_detail=MetricsDetail(metrics_detail),
             legacy_metrics=legacy_metrics,
         )
         lease = _lease(leader_elect_resource_name, leader_elect_resource_namespace, leader_elect=leader_elect)

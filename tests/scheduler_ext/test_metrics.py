@@ -13,6 +13,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.metric_families import MIB, Seen
 from scheduler_ext.metrics import Admission, Metrics, Outcome
 from scheduler_ext.requests import ResourceNames
+from scheduler_ext.settings import MetricsDetail
 from tests.scheduler_ext.gpus import container, device, node, pod
 from tests.scheduler_ext.rig import eventually, node_json, running
 
@@ -63,7 +64,7 @@ def mig_holding() -> Holding:
     return found
 
 
-def page(*, legacy_names: bool = False) -> str:
+def page(*, legacy_names: bool = False, detail: MetricsDetail = MetricsDetail.PODS) -> str:
     metrics = Metrics()
     metrics.answered("filter", Outcome.REFUSED, 0.002)
     metrics.misfits(["2/4 AllocatedCardsInsufficientRequest, 2/4 CardInsufficientMemory"] * 3)
@@ -71,7 +72,7 @@ def page(*, legacy_names: bool = False) -> str:
     metrics.lock_waited(0.5)
     metrics.nudged()
     metrics.admitted(Admission.DENIED, "QuotaExceeded", 0.002)
-    return metrics.exposition(replace(seen(), legacy_names=legacy_names)).decode()
+    return metrics.exposition(replace(seen(), legacy_names=legacy_names, detail=detail)).decode()
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -98,6 +99,30 @@ def test_hamis_families_have_its_names_labels_and_units() -> None:
     vgpu = {"namespace": "default", "node": "n", "pod": "p", "container_index": "0", "device_uuid": "G0"}
     assert samples(text, "hami_vgpu_memory_allocated_bytes") == [({**vgpu, "zone": "vGPU"}, 4096 * MIB)]
     assert samples(text, "hami_vgpu_core_allocated_ratio") == [({**vgpu, "zone": "vGPU"}, 20)]
+
+
+def test_a_large_cluster_may_leave_out_what_it_has_most_of() -> None:
+    pods, gpus, nodes = (set(families(page(detail=each))) for each in MetricsDetail)
+    assert {name for name in pods - gpus if not name.startswith("hami_vgpu")} == {"hami_node_gpu_mig_instance_info"}
+    assert {name.split("_gpu")[0] for name in gpus - nodes} == {"hami", "hami_node"}
+    text = page(detail=MetricsDetail.NODES)
+    assert "G0" not in text
+    told = {
+        "gpus": 1,
+        "memory_limit_bytes": 40960 * MIB,
+        "memory_allocated_bytes": 4096 * MIB,
+        "core_allocated_ratio": 20,
+    }
+    for name, value in told.items():
+        assert samples(text, f"topogpu_node_{name}") == [({"node": "n"}, value)]
+
+
+def test_whatever_a_node_calls_its_gpus_the_page_can_be_read() -> None:
+    odd = 'NVIDIA "A100"\\ 40\nGB'
+    ledger = Ledger()
+    ledger.replace_nodes([node("n", [replace(device(0), type=odd)])])
+    text = Metrics().exposition(replace(seen(), snapshot=ledger.snapshot())).decode()
+    assert [labels["device_type"] for labels, _ in samples(text, "hami_gpu_shared_count")] == [odd]
 
 
 def test_legacy_names_stand_beside_the_new_ones_if_asked_for() -> None:

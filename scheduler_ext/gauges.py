@@ -1,0 +1,39 @@
+"""Families of many series, written as Prometheus reads them.
+
+The client library keeps several objects for each series of a page and takes ten times as long to write it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+Rows = Iterable[tuple[Sequence[str], float]]
+"""Values of the labels, and the series' own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """A family. `rows` are made each time they are asked for; `constant` labels are the same in each."""
+
+    name: str
+    documentation: str
+    labels: tuple[str, ...]
+    rows: Callable[[], Rows]
+    constant: tuple[tuple[str, str], ...] = ()
+
+    def text(self) -> Iterator[str]:
+        """Line by line."""
+        yield f"# HELP {self.name} {self.documentation}\n# TYPE {self.name} gauge\n"
+        pairs = [*((label, "%s") for label in self.labels), *self.constant]
+        labels = ",".join(f'{label}="{value}"' for label, value in pairs)
+        series = f"{self.name}{{{labels}}} %s\n" if labels else f"{self.name} %s\n"
+        quotes = 2 * len(pairs)
+        for values, value in self.rows():
+            line = series % (*values, value)
+            # Hardly any value has to be escaped, and looking at the line costs less than looking at each.
+            if "\\" in line or line.count('"') != quotes or line.count("\n") != 1:
+                line = series % (*map(_escaped, values), value)
+            yield line
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
