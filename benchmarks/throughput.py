@@ -90,7 +90,8 @@ class Bench:
 
     async def send(self, method: str, path: str, body: object = None) -> Json:
         url, data = self.peer.url + path, None if body is None else msgspec.json.encode(body)
-        async with self.http.request(method, url, data=data, headers=_JSON) as response:
+        headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else _JSON
+        async with self.http.request(method, url, data=data, headers=headers) as response:
             answer: Json = msgspec.json.decode(await response.read())
             if response.status >= 300:
                 raise click.ClickException(f"{method} {path}: {answer.get('message')}")
