@@ -18,6 +18,7 @@ from scheduler_ext.binding.nominations import Nomination, Nominations
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.reservations import group_of
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.preempt import Holder, Plan, plan
@@ -91,8 +92,8 @@ class Preempting:
         """Until when, by UID."""
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
-        """No node has room; on these evicting pods may help."""
-        if not self._serving or pod.spec.preemption_policy == "Never":
+        """No node has room; on these evicting pods may help. Nobody is evicted for one member of a group."""
+        if not self._serving or pod.spec.preemption_policy == "Never" or group_of(pod):
             return
         now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
         if known is None:

@@ -34,7 +34,6 @@ from tests.cluster.scheduling import Cluster, eventually, gpu_node, gpu_pod, run
 pytestmark = pytest.mark.cluster
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-PREEMPT = {"preemptVerb": "preempt"}
 MACHINES = ("dgxa100-8x-a100-40g", "hgxh100-8x-h100-80g", "4x-a100-pcie-80g-bridged", "8x-rtx4090-dual-epyc")
 
 
@@ -237,46 +236,6 @@ async def test_a_pod_takes_the_gpus_of_one_that_ended(plane: ControlPlane, api_s
         await cluster.bound("second")
 
 
-async def test_an_urgent_pod_evicts_where_cpu_is_scarce_too_and_the_extender_chooses_for_the_gpus(
-    plane: ControlPlane, api_server: Peer, tmp_path: Path
-) -> None:
-    """kube-scheduler finds the pod to evict for the CPU, asks us, and evicts as well whom we add for the GPUs."""
-    await _priority_class(api_server, "urgent", 1000)
-    async with running(plane, api_server, tmp_path, gpu_node("a"), verbs=PREEMPT) as cluster:
-        for name, gpus, cpu in (("large", 4, "100"), ("small", 4, "1")):
-            await cluster.add(gpu_pod(name, gpus, cpu=cpu))
-        await cluster.bound("large", "small")
-        await cluster.add(gpu_pod("urgent", 8, cpu="100", priority_class="urgent"))
-
-        async def evicted() -> bool:
-            pods = (await cluster.pods()).values()
-            return sum("deletionTimestamp" in pod["metadata"] for pod in pods) == 2
-
-        await eventually(evicted)
-        [(asked, answered), *_] = cluster.recorder.of("preempt")
-        pods = await cluster.pods()
-        uids = {name: pods[name]["metadata"]["uid"] for name in ("large", "small")}
-        assert asked["NodeNameToMetaVictims"]["a"]["Pods"] == [{"UID": uids["large"]}]
-        assert answered["NodeNameToMetaVictims"]["a"]["Pods"] == [{"UID": uids["large"]}, {"UID": uids["small"]}]
-        for name in uids:
-            await cluster.remove(name)
-        await cluster.bound("urgent")
-
-
-async def test_kube_scheduler_does_not_ask_whom_to_evict_when_only_gpus_are_scarce(
-    plane: ControlPlane, api_server: Peer, tmp_path: Path
-) -> None:
-    """Its own filters pass without any eviction; should this fail, tell so in docs/install.md."""
-    await _priority_class(api_server, "urgent", 1000)
-    async with running(plane, api_server, tmp_path, gpu_node("a"), verbs=PREEMPT) as cluster:
-        await cluster.add(gpu_pod("first", 8))
-        await cluster.bound("first")
-        await cluster.add(gpu_pod("urgent", 8, priority_class="urgent"))
-        condition = await cluster.refused("urgent")
-        assert 'preemption: expected at least one victim pod on node "a"' in condition["message"]
-        assert cluster.recorder.of("preempt") == []
-
-
 async def test_scheduling_goes_on_after_a_crash_of_the_api_server(
     plane: ControlPlane, api_server: Peer, tmp_path: Path
 ) -> None:
@@ -365,9 +324,3 @@ async def _hold(peer: Peer, holder: str, method: str, seconds: int = 6) -> None:
     media_type = "application/json" if method == "POST" else "application/merge-patch+json"
     status, answer = await peer.send(method, path, {"metadata": {"name": "kube-scheduler"}, "spec": spec}, media_type)
     assert status in (200, 201), answer
-
-
-async def _priority_class(peer: Peer, name: str, value: int) -> None:
-    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    status, answer = await peer.send("POST", path, {"metadata": {"name": name}, "value": value})
-    assert status in (201, 409), json.dumps(answer)
