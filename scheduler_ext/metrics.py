@@ -54,6 +54,7 @@ class Metrics:
             "topogpu_extender_answers", "Answers to kube-scheduler by how they ended.", ("verb", "outcome"),
             registry=registry,
         )  # fmt: skip
+        self._answered: dict[tuple[str, Outcome], tuple[Histogram, Counter]] = {}
         self._misfits = Counter(
             "topogpu_fit_failures",
             "Nodes that did not fit a pod which fitted nowhere, by the word for each reason found there.",
@@ -81,8 +82,14 @@ class Metrics:
 
     def answered(self, verb: str, outcome: Outcome, seconds: float) -> None:
         """`verb` is `filter`, `prioritize`, `preempt` or `bind`."""
-        self._calls.labels(verb).observe(seconds)
-        self._answers.labels(verb, outcome.value).inc()
+        counted = self._answered.get((verb, outcome))
+        if counted is None:
+            # Looking a series up by its labels takes longer than counting.
+            counted = self._calls.labels(verb), self._answers.labels(verb, outcome.value)
+            self._answered[verb, outcome] = counted
+        seconds_of, answers = counted
+        seconds_of.observe(seconds)
+        answers.inc()
 
     def misfits(self, reasons: Iterable[str]) -> None:
         """The reasons of the nodes, in HAMi's words; numbers and what stands beside the words do not count."""

@@ -5,19 +5,24 @@ They are told at a pace, warnings first: neither the API server nor the loop tha
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import EVENTS, Event, EventSource, ObjectMeta, ObjectReference
+from proto.kubernetes.pace import Pace
 
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 60.0
 PAUSE_SECONDS = 0.02
 """Between two events: fifty a second."""
+ORDINARY_PER_SECOND = 10
+"""Of those that are no warnings, in the long run: each is a write that the Bindings of other pods wait for."""
+ORDINARY_AT_ONCE = 100
+"""After a rest: whoever creates a few pods sees their events at once."""
 LONGEST_QUEUE = 1000
 MOST_ORDINARY = 500
 """So many wait at most before one that is no warning is dropped."""
@@ -57,6 +62,7 @@ class EventRecorder:
         self._monotonic = monotonic
         self._queue: asyncio.PriorityQueue[_Waiting] = asyncio.PriorityQueue(LONGEST_QUEUE)
         self._quiet: dict[tuple[str, str, str], _Quiet] = {}
+        self._ordinary = Pace(per_second=ORDINARY_PER_SECOND, burst=ORDINARY_AT_ONCE)
         self._number = 0
 
     def record(self, subject: ObjectReference, notice: Notice) -> None:
@@ -69,11 +75,13 @@ class EventRecorder:
                 _Waiting(not notice.warning, self._number, subject, notice, count=count, at=self._now())
             )
 
-    async def run(self) -> None:
+    async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         """Posts until cancelled."""
         while True:
-            await self._post(await self._queue.get())
-            await asyncio.sleep(PAUSE_SECONDS)
+            waiting = await self._queue.get()
+            await self._post(waiting)
+            pause = self._ordinary.take(self._monotonic()) if waiting.is_ordinary else 0.0
+            await sleep(max(pause, PAUSE_SECONDS))
 
     async def flush(self, seconds: float) -> None:
         """Posts what is waiting, for as long as that."""

@@ -15,8 +15,6 @@ from scheduler_ext.binding.view import NodeFacts, View, node_facts, owner_state,
 log = logging.getLogger(__name__)
 
 RELEASE_ATTEMPTS = 5
-GATHERING_SECONDS = 0.05
-"""From a change anywhere until a waiting bind looks again: many may wait, and most changes concern none of them."""
 
 
 class NodeUnknown(Exception):
@@ -46,9 +44,9 @@ class NodeLocks:
         """
         facts: NodeFacts | None = self._view.node(node)
         while True:
-            changed = self._view.next_change()
             if facts is None:
                 raise NodeUnknown(node)
+            changed = self._view.next_change(node, owner_of(facts.lock))
             verdict = await self._judge(node, facts, pod, uid)
             if isinstance(verdict, Take):
                 beside = encode_lock_uid(verdict.value, uid)
@@ -136,6 +134,5 @@ class NodeLocks:
         try:
             async with asyncio.timeout(max((until - self._now()).total_seconds(), 0.01)):
                 await changed.wait()
-                await asyncio.sleep(GATHERING_SECONDS)
         except TimeoutError:
             pass

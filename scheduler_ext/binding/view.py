@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from sys import intern
+from weakref import WeakSet
 
 from proto.annotations.keys import (
     BIND_PHASE,
@@ -101,18 +102,21 @@ class View:
         self._pods: dict[PodName, PodFacts] = {}
         self._running: dict[str, dict[PodName, PodFacts]] = {}
         """Bound and not ended, by node."""
-        self._next_change: asyncio.Event | None = None
+        self._watching: dict[str | PodName, WeakSet[asyncio.Event]] = {}
+        """Who waits for a change, by the node's or pod's name."""
 
-    def next_change(self) -> asyncio.Event:
-        """Set at the first change after this call."""
-        if self._next_change is None:
-            self._next_change = asyncio.Event()
-        return self._next_change
+    def next_change(self, *names: str | PodName | None) -> asyncio.Event:
+        """Set at the first change of one of these nodes and pods after this call."""
+        event = asyncio.Event()
+        for name in names:
+            if name is not None:
+                self._watching.setdefault(name, WeakSet()).add(event)
+        return event
 
-    def _changed(self) -> None:
-        if self._next_change is not None:
-            self._next_change.set()
-            self._next_change = None
+    def _changed(self, *names: str | PodName) -> None:
+        for name in names:
+            for event in self._watching.pop(name, ()):
+                event.set()
 
     def node(self, name: str) -> NodeFacts | None:
         return self._nodes.get(name)
@@ -130,28 +134,28 @@ class View:
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
-        self._changed()
+        self._changed(*self._watching)
 
     def apply_node(self, node: Node) -> None:
         self._nodes[node.metadata.name] = node_facts(node)
-        self._changed()
+        self._changed(node.metadata.name)
 
     def remove_node(self, name: str) -> None:
         self._nodes.pop(name, None)
-        self._changed()
+        self._changed(name)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         self._pods, self._running = {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
                 self._put(pod_name(pod), pod_facts(pod))
-        self._changed()
+        self._changed(*self._watching)
 
     def apply_pod(self, pod: Pod) -> None:
         if self.concerns_gpus(pod):
             self._drop(pod_name(pod))
             self._put(pod_name(pod), pod_facts(pod))
-            self._changed()
+            self._changed(pod_name(pod))
 
     def _put(self, name: PodName, facts: PodFacts) -> None:
         self._pods[name] = facts
@@ -177,7 +181,7 @@ class View:
         known = self._pods.get(pod_name(pod))
         if known and known.uid == pod.metadata.uid:
             self._drop(pod_name(pod))
-            self._changed()
+            self._changed(pod_name(pod))
 
 
 def pod_name(pod: Pod) -> PodName:

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.events import LONGEST_QUEUE, MOST_ORDINARY, EventRecorder
+from proto.kubernetes.events import (
+    LONGEST_QUEUE,
+    MOST_ORDINARY,
+    ORDINARY_AT_ONCE,
+    ORDINARY_PER_SECOND,
+    PAUSE_SECONDS,
+    EventRecorder,
+)
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from simulation.apiserver import EmbeddedApiServer
@@ -65,3 +72,22 @@ async def test_when_more_happens_than_can_be_told_warnings_are_kept_longest(rig:
     told = [pod for pod, _, _ in await rig.told()]
     assert sum(pod.startswith("good") for pod in told) == MOST_ORDINARY
     assert sum(pod.startswith("bad") for pod in told) == LONGEST_QUEUE - MOST_ORDINARY
+
+
+async def test_what_went_well_is_told_at_once_after_a_rest_and_then_slower_than_warnings(rig: Rig) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        rig.seconds += seconds
+        if len(pauses) == 250:
+            raise EOFError
+
+    for number in range(200):
+        rig.happens(f"good-{number}", "bound")
+    for number in range(50):
+        rig.happens(f"bad-{number}", "no node", warning=True)
+    with pytest.raises(EOFError):
+        await rig.recorder.run(sleep)
+    assert set(pauses[: 50 + ORDINARY_AT_ONCE]) == {PAUSE_SECONDS}
+    assert pauses[-20:] == pytest.approx([1 / ORDINARY_PER_SECOND] * 20)

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock
+from proto.kubernetes.objects import Node
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.node_locks import NodeLocks
 from scheduler_ext.binding.view import View
@@ -11,7 +12,7 @@ from tests.scheduler_ext.gpus import container, device, node, pod
 from tests.scheduler_ext.rig import now
 
 
-async def test_who_waits_for_a_lock_does_not_look_again_at_each_change_of_others() -> None:
+async def test_who_waits_for_a_lock_looks_again_when_its_node_or_holder_changes_and_at_no_other_change() -> None:
     """Nothing is asked of the API server meanwhile: there is none."""
     view, looks = View(), list[str]()
     locked = node("n", [device(0)])
@@ -24,7 +25,16 @@ async def test_who_waits_for_a_lock_does_not_look_again_at_each_change_of_others
     for _ in range(1000):
         view.apply_pod(pod(container(gpu=1), name="other"))
         await asyncio.sleep(0)
-    assert 0 < len(looks) < 100
+    assert len(looks) == 1
+    for concerns_it in (locked, pod(container(gpu=1), name="h")):
+        before = len(looks)
+        if isinstance(concerns_it, Node):
+            view.apply_node(concerns_it)
+        else:
+            view.apply_pod(concerns_it)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(looks) == before + 1
     taking.cancel()
     with suppress(asyncio.CancelledError):
         await taking
