@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name, unfit
+from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, pod_name, unfit
 from deviceplugin.allocation.slots import larger, slot_in
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -22,8 +22,6 @@ from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 
 _ENDED = ("Succeeded", "Failed")
-_SHOWN = 4
-"""Ids or candidates named in a sentence; kubelet cuts an event's message at 1024 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +112,7 @@ def _holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
     if not owners:
         return _recorded_holder(ids, evidence)
     if len(owners) > 1:
-        return Unproven(f"pods {_enumerated(owners)} are listed by pod-resources with exactly these", may_change=True)
+        return Unproven(f"pods {enumerated(owners)} are listed by pod-resources with exactly these", may_change=True)
     pods = [pod for _, pod in alive if pod is not None]
     if len(pods) < len(alive) or len({pod.metadata.uid for pod in pods}) > 1:
         return _unknown(alive[0][0], ids, evidence)
@@ -142,9 +140,9 @@ def _unknown(match: Listed, ids: frozenset[str], evidence: Evidence) -> Unproven
         problem = f"{named}; kubelet's checkpoint, which would tell its UID, cannot be read"
         return Unproven(problem, may_change=True, unknown=match.name)
     seen = [pod.metadata.uid for pod in _bound(evidence) if pod_name(pod) == match.name]
-    shown = f"shows that pod with UID {_enumerated(seen)}" if seen else "has not shown that pod on this node"
+    shown = f"shows that pod with UID {enumerated(seen)}" if seen else "has not shown that pod on this node"
     recorded = sorted({entry.pod_uid for entry in _entries(ids, evidence)})
-    noted = f"the pod with UID {_enumerated(recorded)}" if recorded else "nobody"
+    noted = f"the pod with UID {enumerated(recorded)}" if recorded else "nobody"
     sentence = f"{named}, kubelet's checkpoint {noted}, and the API server {shown}"
     return Unproven(sentence, may_change=True, unknown=match.name)
 
@@ -158,7 +156,7 @@ def _recorded_holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unpro
         uid = alive[0].metadata.uid
         return _Holder(alive[0], frozenset(entry.container_name for entry in entries if entry.pod_uid == uid))
     if alive:
-        names = _enumerated(sorted(map(pod_name, alive)))
+        names = enumerated(sorted(map(pod_name, alive)))
         return Unproven(f"pods {names} stand with exactly these in kubelet's checkpoint", may_change=True)
     return Unproven(f"{_listing(ids, evidence)}; {_record(entries, holders, evidence)}", may_change=True)
 
@@ -170,7 +168,7 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
         uids = {entry.pod_uid for entry in _entries(ids, evidence)} - {pod.metadata.uid}
         others = sorted(pod_name(other) for other in _bound(evidence) if other.metadata.uid in uids and _lives(other))
         if others:
-            problem = f"pod-resources names pod {pod_name(pod)}, kubelet's checkpoint also {_enumerated(others)}"
+            problem = f"pod-resources names pod {pod_name(pod)}, kubelet's checkpoint also {enumerated(others)}"
             return Unproven(problem, may_change=True)
         names = {entry.container_name for entry in _entries(ids, evidence) if entry.pod_uid == pod.metadata.uid}
         return _Holder(pod, holder.containers | names)
@@ -190,7 +188,7 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
     containers = [container.name for container in containers_of(pod)]
     strangers = sorted(holder.containers - set(containers))
     if strangers:
-        return Unproven(f"pod {name} has no container {_enumerated(strangers)}, which holds them", may_change=True)
+        return Unproven(f"pod {name} has no container {enumerated(strangers)}, which holds them", may_change=True)
     try:
         decided = decided_devices(pod, DEVICES_ALLOCATED, evidence.resource)
     except AnnotationError as error:
@@ -254,14 +252,14 @@ def _entries(ids: frozenset[str], evidence: Evidence) -> list[Holding]:
 
 def _asked(ids: frozenset[str]) -> str:
     noun = "device" if len(ids) == 1 else "devices"
-    return f"kubelet asks for whoever holds exactly the {len(ids)} {noun} {_enumerated(sorted(ids))}"
+    return f"kubelet asks for whoever holds exactly the {len(ids)} {noun} {enumerated(sorted(ids))}"
 
 
 def _listing(ids: frozenset[str], evidence: Evidence) -> str:
     if evidence.listed is None:
         return f"pod-resources does not answer ({evidence.problem})"
     near = [f"{one.name} container {one.container} ({len(one.ids)})" for one in evidence.listed if one.ids & ids]
-    return f"pod-resources lists others with some of these: {_enumerated(near)}" if near else "pod-resources lists none"
+    return f"pod-resources lists others with some of these: {enumerated(near)}" if near else "pod-resources lists none"
 
 
 def _record(entries: list[Holding], holders: list[Pod], evidence: Evidence) -> str:
@@ -270,12 +268,7 @@ def _record(entries: list[Holding], holders: list[Pod], evidence: Evidence) -> s
     if not entries:
         return "kubelet's checkpoint has none"
     if holders:
-        names = _enumerated(sorted(map(pod_name, holders)))
+        names = enumerated(sorted(map(pod_name, holders)))
         return f"kubelet's checkpoint names pod {names}, which has ended or is being deleted"
-    uids = _enumerated(sorted({entry.pod_uid for entry in entries}))
+    uids = enumerated(sorted({entry.pod_uid for entry in entries}))
     return f"kubelet's checkpoint names the pod with UID {uids}, which the API server has not shown on this node"
-
-
-def _enumerated(names: list[str]) -> str:
-    shown = names[:_SHOWN] + ([f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

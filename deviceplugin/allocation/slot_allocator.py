@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from deviceplugin.allocation.capacity import exceeded, has_begun, lives
 from deviceplugin.allocation.checkpoint import Holding, witness
 from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
@@ -86,6 +87,8 @@ class SlotAllocator:
         self._draw = draw
         pause = {} if pause_seconds is None else {"pause_seconds": pause_seconds}
         self.specs = SlotSpecs(files, lambda: own.pods, monotonic=monotonic, **pause)
+        self._begun: set[str] = set()
+        """Pods of which a container was served: its status may say so later."""
         self._answered: dict[frozenset[str], str] = {}
         """The last answer for ids that no later one shares any of."""
         self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
@@ -147,6 +150,8 @@ class SlotAllocator:
             answer = await self._find(ids, deadline)
             if isinstance(answer, Unproven):
                 return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
+            # At once: whoever asks next counts it.
+            self._begun = {uid for uid in self._begun if uid in self._own.pods} | {answer.pod.metadata.uid}
             try:
                 specs = await asyncio.to_thread(self._prepared, answer)
                 await self.specs.put(specs, self._starts(answer))
@@ -198,7 +203,17 @@ class SlotAllocator:
             problem=problem,
             answered=self._answered.get(ids, ""),
         )
-        return prove_slot(ids, evidence)
+        answer = prove_slot(ids, evidence)
+        if isinstance(answer, Unproven):
+            return answer
+        uid = answer.pod.metadata.uid
+        others = [
+            other
+            for other in self._own.pods.values()
+            if other.metadata.uid != uid and lives(other) and (has_begun(other) or other.metadata.uid in self._begun)
+        ]
+        problem = exceeded(answer.pod, others, evidence.inventory, self._resource)
+        return Unproven(f"pod {pod_name(answer.pod)}: {problem}", may_change=True) if problem else answer
 
     async def _read(self, name: str, deadline: float) -> Pod | None:
         try:

@@ -72,6 +72,7 @@ async def test_a_restarted_container_is_proven_again_also_after_a_reboot(node: D
         await node.kubelet.restart_container(uid, "c0")
     await node.start()
     await until(lambda: node.registrations() == 2)
+    await node.ready()
     await node.kubelet.restart_container(uid, "c0")
     assert node.visible(uid, 2) == node.gpus()[1].uuid
 
@@ -96,3 +97,16 @@ async def test_ids_of_a_deleted_pod_serve_the_next(node: DaemonRig) -> None:
     uid = node.bind("p", 1)
     await node.runs("p")
     assert node.visible(uid) == node.gpus()[1].uuid
+
+
+async def test_a_gpu_that_is_decided_twice_is_given_to_the_first_and_the_others_say_who_has_it(node: DaemonRig) -> None:
+    gpu = node.gpus()[1]
+    whole = ((share(gpu.uuid, gpu.memory_mib, 100),),)
+    node.bind_shares("first", whole)
+    await node.runs("first")
+    for n in range(3):
+        node.bind_shares(f"late{n}", whole)
+    await until(lambda: all("were decided" in node.waiting(f"late{n}") for n in range(3)))
+    assert f"beside default/first ({gpu.memory_mib} MiB, 100 %)" in node.waiting("late0")
+    node.server.delete("pods", "first", namespace="default")
+    await until(lambda: sum("were decided" in node.waiting(f"late{n}") for n in range(3)) == 2)

@@ -1,0 +1,102 @@
+"""The second barrier behind the scheduler: no GPU is handed out beyond what it has, whoever decided so.
+
+What a GPU has is what its node advertises: with memory or cores scaled, that much more.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, pod_name
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.devices import Device, DeviceUUID, PodShares
+from proto.kubernetes.objects import Pod
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Part of one GPU."""
+
+    containers: int = 0
+    memory_mib: int = 0
+    cores: int = 0
+
+    def __add__(self, other: "Held") -> "Held":
+        return Held(self.containers + other.containers, self.memory_mib + other.memory_mib, self.cores + other.cores)
+
+    def __or__(self, other: "Held") -> "Held":
+        """The larger of each."""
+        return Held(
+            max(self.containers, other.containers),
+            max(self.memory_mib, other.memory_mib),
+            max(self.cores, other.cores),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.memory_mib} MiB, {self.cores} %"
+
+
+def exceeded(pod: Pod, others: Collection[Pod], inventory: Mapping[DeviceUUID, Device], resource: str) -> str:
+    """Why a GPU would hold more than it has with this pod beside the others, a clause; empty when none would.
+
+    A decision that cannot be read counts nothing: where it is the pod's own, that is refused elsewhere.
+    """
+    for uuid, own in _most(pod, inventory, resource).items():
+        device = inventory[uuid]
+        beside = [(other, _most(other, inventory, resource).get(uuid)) for other in others if _mentions(other, uuid)]
+        holders = [(pod_name(other), held) for other, held in beside if held is not None]
+        total = sum((held for _, held in holders), own)
+        if total | _all_of(device) != _all_of(device):
+            names = enumerated([f"{name} ({held})" for name, held in sorted(holders, key=lambda each: each[0])])
+            has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.slots} containers"
+            return f"{uuid} has {has}, but {total} for {total.containers} were decided: for this pod ({own})" + (
+                f" beside {names}" if names else ""
+            )
+    return ""
+
+
+def lives(pod: Pod) -> bool:
+    """Its containers may run, also while it is being deleted."""
+    return pod.status.phase not in _ENDED
+
+
+def has_begun(pod: Pod) -> bool:
+    """A container of it was created."""
+    return any(each.container_id for each in (*pod.status.init_container_statuses, *pod.status.container_statuses))
+
+
+def _most(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Mapping[DeviceUUID, Held]:
+    """What the pod holds of each GPU at once, at the most, from now on; never more than the extender books for it.
+
+    Init containers run one after the other beside the sidecars before them, app containers beside all sidecars.
+    """
+    try:
+        decided: PodShares = decided_devices(pod, DEVICES_ALLOCATED, resource)
+    except AnnotationError:
+        return {}
+    running: dict[DeviceUUID, Held] = {}
+    most: dict[DeviceUUID, Held] = {}
+    apps = len(pod.spec.init_containers)
+    for position, (container, shares) in enumerate(zip(containers_of(pod), decided, strict=True)):
+        ends = position < apps and container.restart_policy != "Always"
+        if ends and pod.status.phase == "Running":
+            continue
+        for share in shares:
+            if share.uuid in inventory:
+                memory = share.memory_mib or inventory[share.uuid].memory_mib
+                held = running.get(share.uuid, Held()) + Held(1, memory, share.cores)
+                most[share.uuid] = most.get(share.uuid, Held()) | held
+                if not ends:
+                    running[share.uuid] = held
+    return most
+
+
+def _all_of(device: Device) -> Held:
+    return Held(device.slots, device.memory_mib, device.cores)
+
+
+def _mentions(pod: Pod, uuid: DeviceUUID) -> bool:
+    """Quicker than to read what was decided."""
+    return uuid in pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
