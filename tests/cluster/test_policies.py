@@ -466,7 +466,8 @@ async def test_an_ephemeral_container_does_not_either_and_monitoring_may(site: S
 
 
 async def test_no_pod_that_asks_for_gpus_is_kept_away_from_the_scheduler_by_a_label(site: Site) -> None:
-    ignored, gpus = {keys.WEBHOOK: keys.WEBHOOK_IGNORE}, {"containers": [container(gpu="1")]}
+    ignored = {keys.WEBHOOK: keys.WEBHOOK_IGNORE}
+    gpus: dict[str, Any] = {"containers": [container(gpu="1")]}
     dry = f"{site.pods}?dryRun=All"
     answer = told(await site.stranger.send("POST", dry, pod_json("p", labels=ignored, **gpus)))
     assert refused_by("bypass", answer).startswith("GPUs are given out by scheduler topogpu-scheduler alone")

@@ -3,10 +3,11 @@ from collections.abc import Mapping
 import pytest
 
 from deviceplugin.allocation.slots import SPEC_FILE
-from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals
+from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals, totals_of_ours
+from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.annotations.node_lock import encode_lock_uid
-from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 
 FOLDERS = Folders(slots="/cdi", specs="/cdi", hook="/h/vgpu", locks="/tmp/vgpulock", plugins="/k/device-plugins")
 OURS = Ours(endpoint="nvidia-gpu.sock")
@@ -121,3 +122,10 @@ def test_a_plugin_that_serves_is_in_the_way() -> None:
         "A device plugin still serves /k/device-plugins/nvidia-gpu.sock. "
         "Stop it first: remove the daemon's DaemonSet, or end its process.",
     )
+
+
+def test_totals_go_where_our_own_annotation_stands_beside_them() -> None:
+    status = NodeStatus(capacity={keys.RESOURCE_MEMORY: "1", keys.RESOURCE_COUNT: "20", "cpu": "8"})
+    ours = Node(metadata=ObjectMeta(annotations={keys.NODE_ALLOCATION: "slots"}), status=status)
+    assert totals_of_ours(ours, TotalNames()) == (keys.RESOURCE_MEMORY,)
+    assert totals_of_ours(Node(status=status), TotalNames()) == ()

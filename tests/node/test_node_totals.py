@@ -1,0 +1,130 @@
+"""What kubelet makes of the totals that the daemon writes into its Node's status."""
+
+import asyncio
+
+import pytest
+
+from deviceplugin.settings import TotalNames
+from deviceplugin.totals import PRIORITY_TOTAL
+from proto.annotations import keys
+from proto.devices import DeviceShare
+from tests.cluster.scheduling import eventually
+from tests.node.pods import Pods, container, node_is_ready, pod
+from tests.node.real_node import NODE
+from tests.node.test_restarts import running
+
+pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
+MIB = 8 * 40960
+WRITTEN = f"reported the totals of node {NODE}"
+WHOLE = dict(zip(TotalNames(), (MIB, 800, 800, PRIORITY_TOTAL), strict=True))
+
+
+async def told(pods: Pods, totals: dict[str, int]) -> None:
+    """Capacity and allocatable of the Node are these."""
+
+    async def so_much() -> bool:
+        _, node = await pods.peer.send("GET", f"/api/v1/nodes/{NODE}")
+        parts = [node["status"].get(part, {}) for part in ("capacity", "allocatable")]
+        return all({name: _int(part.get(name, "0")) for name in totals} == totals for part in parts)
+
+    await eventually(so_much)
+
+
+def _int(amount: str) -> int:
+    return int(amount.removesuffix("k")) * (1000 if amount.endswith("k") else 1)
+
+
+async def restart_kubelet(pods: Pods) -> None:
+    """Returns once it counts the GPUs again."""
+    assert pods.node.daemon is not None
+    registered = "registered nvidia.com/gpu with kubelet"
+    times = pods.node.daemon.text().count(registered)
+    await asyncio.to_thread(pods.node.stop_kubelet)
+    await asyncio.to_thread(pods.node.start_kubelet)
+    await pods.logged(registered, times=times + 1)
+    await pods.offered(80)
+
+
+async def test_kubelet_keeps_them_over_its_own_restarts(pods: Pods) -> None:
+    await pods.serve()
+    await told(pods, WHOLE)
+    assert pods.node.daemon is not None
+    written = pods.node.daemon.text().count(WRITTEN)
+    for _ in range(2):
+        await restart_kubelet(pods)
+    await told(pods, WHOLE)
+    assert pods.node.daemon.text().count(WRITTEN) == written
+
+
+async def test_a_kubelet_that_forgot_its_devices_is_told_again(scheduled: Pods) -> None:
+    await scheduled.serve()
+    await told(scheduled, WHOLE)
+    await asyncio.to_thread(scheduled.node.stop_daemon)
+    await asyncio.to_thread(scheduled.node.stop_kubelet)
+    for left in (scheduled.node.root / "device-plugins").iterdir():
+        left.unlink()
+    await asyncio.to_thread(scheduled.node.start_kubelet)
+    await scheduled.serve()
+    await told(scheduled, WHOLE)
+    await scheduled.add(pod("after", container(gpumem=2000, gpucores=10, priority=1)))
+    await scheduled.started("after")
+
+
+async def test_a_node_that_was_deleted_has_them_again_once_kubelet_made_it(scheduled: Pods) -> None:
+    await scheduled.serve()
+    await told(scheduled, WHOLE)
+    await asyncio.to_thread(scheduled.node.stop_kubelet)
+    await scheduled.peer.send("DELETE", f"/api/v1/nodes/{NODE}")
+    await asyncio.to_thread(scheduled.node.start_kubelet)
+    await node_is_ready(scheduled.peer)
+    await told(scheduled, WHOLE)
+    await scheduled.offered(80)
+    await scheduled.add(pod("after", container(gpumem=2000)))
+    await scheduled.started("after")
+
+
+async def test_init_containers_and_sidecars_may_name_memory_on_every_release(scheduled: Pods) -> None:
+    await scheduled.serve()
+    await told(scheduled, WHOLE)
+    init = container("init", ends=True, gpumem=900, gpucores=5)
+    sidecar = container("sidecar", gpumem=500) | {"restartPolicy": "Always"}
+    await scheduled.add(pod("staged", container(gpumem=800), init=(init, sidecar)))
+    await scheduled.started("staged")
+    await scheduled.check("staged", "init", "sidecar", "main")
+
+
+async def test_pods_run_on_through_a_restart_of_kubelet_although_a_gpu_is_gone_for_good(pods: Pods) -> None:
+    """The daemon comes back with seven GPUs, the pods of the node ask for the memory of eight."""
+    await pods.serve()
+    await told(pods, WHOLE)
+    names = [f"all-{gpu}" for gpu in range(8)]
+    for gpu, name in enumerate(names):
+        share = DeviceShare(uuid=pods.node.uuid(gpu), memory_mib=40960, cores=100)
+        await pods.add_bound(pod(name, container(gpumem=40960, gpucores=100)), ((share,),))
+    before = await pods.started(*names)
+    await asyncio.to_thread(pods.node.stop_daemon)
+    await pods.serve("--filter-indices", "7", replicas=70)
+    await told(pods, WHOLE | {keys.RESOURCE_MEMORY_PERCENTAGE: 700})
+    await asyncio.to_thread(pods.node.stop_kubelet)
+    await asyncio.to_thread(pods.node.start_kubelet)
+    await pods.logged("registered nvidia.com/gpu with kubelet", times=2)
+    await pods.offered(70)
+    for name in names:
+        assert running(await pods.get(name)) == running(before[name])
+    await pods.remove(*names)
+    await told(pods, {keys.RESOURCE_MEMORY: 7 * 40960, keys.RESOURCE_CORES: 700})
+
+
+async def test_off_they_are_gone_and_stay_gone(pods: Pods) -> None:
+    await pods.serve()
+    await told(pods, WHOLE)
+    await asyncio.to_thread(pods.node.stop_daemon)
+    await pods.serve("--node-totals", "false")
+
+    async def gone() -> bool:
+        _, node = await pods.peer.send("GET", f"/api/v1/nodes/{NODE}")
+        return not set(TotalNames()) & (node["status"]["capacity"].keys() | node["status"]["allocatable"].keys())
+
+    await eventually(gone)
+    await restart_kubelet(pods)
+    await eventually(gone)
