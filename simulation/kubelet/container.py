@@ -1,10 +1,13 @@
-"""What a container is created with: the plugins' answers, the CDI specs they name, then the pod's own environment.
+"""What a container is created with: the environment of its image, the plugins' answers, the pod's own environment, and
+the CDI specs that the answers name.
 
-Sources: kubelet's pod_devices.go (deviceRunContainerOptions) and the Container Device Interface specification 0.6.
+Sources: kubelet's pod_devices.go (deviceRunContainerOptions), containerd's internal/cri/server/container_create.go,
+CRI-O's server/container_create.go, and the Container Device Interface specification 0.6.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
@@ -13,6 +16,17 @@ from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 from proto.kubernetes.objects import Container
 
 Phase = Literal["init", "app"]
+
+
+class CdiOrder(StrEnum):
+    """When a container runtime applies CDI devices."""
+
+    LAST = "last"
+    """containerd with CDI, and CRI-O from 1.31.11, 1.32.7, 1.33.3 and 1.34 on."""
+    FIRST = "first"
+    """CRI-O before: the environment of image, plugins and pod replaces that of the devices."""
+    NEVER = "never"
+    """containerd 1.7 to 2.2 with `enable_cdi = false`: containers start without them, and nobody says so."""
 
 
 class CdiError(Exception):
@@ -86,19 +100,23 @@ def create_container(
     device_ids: Sequence[str],
     answers: Sequence[ContainerAllocateResponse],
     specs: Sequence[CdiSpec],
+    *,
+    order: CdiOrder = CdiOrder.LAST,
+    image_env: Mapping[str, str] | None = None,
 ) -> CreatedContainer:
-    """Kubelet's merge of all answers, the runtime's CDI edits, and pod environment last so that it wins.
+    """Kubelet's merge of all answers and the pod's environment, over that of the image, and the runtime's CDI edits.
 
     Raises CdiError for a CDI device that no spec holds.
     """
     names = tuple(device.name for answer in answers for device in answer.cdi_devices)
-    edits = [edit for name in names for edit in resolve_cdi(name, specs)]
+    edits = [edit for name in names for edit in resolve_cdi(name, specs)] if order is not CdiOrder.NEVER else []
     own_env = {variable.name: variable.value for variable in container.env if variable.value_from is None}
+    asked = {**(image_env or {}), **_answered_env(answers), **own_env}
     return CreatedContainer(
         name=container.name,
         phase=phase,
         device_ids=tuple(device_ids),
-        env=_answered_env(answers) | own_env | _edited_env(edits),
+        env=_edited_env(edits) | asked if order is CdiOrder.FIRST else asked | _edited_env(edits),
         mounts=_answered_mounts(answers) + _edited_mounts(edits),
         devices=_answered_devices(answers) + _edited_devices(edits),
         annotations={key: value for answer in answers for key, value in sorted(answer.annotations.items())},
@@ -129,7 +147,6 @@ def _answered_env(answers: Sequence[ContainerAllocateResponse]) -> dict[str, str
 
 
 def _edited_env(edits: Sequence[CdiEdits]) -> dict[str, str]:
-    """CDI edits reach the runtime's spec after the pod's environment and replace it."""
     pairs = (variable.partition("=") for edit in edits for variable in edit.env)
     return {key: value for key, _, value in pairs}
 

@@ -11,7 +11,15 @@ from proto.kubernetes.objects import PODS, Container, Pod
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from simulation.kubelet import status
 from simulation.kubelet.apiserver import NodeApi, StatusNotWritten
-from simulation.kubelet.container import CdiError, CdiSpec, CreatedContainer, Phase, create_container, decode_cdi_spec
+from simulation.kubelet.container import (
+    CdiError,
+    CdiOrder,
+    CdiSpec,
+    CreatedContainer,
+    Phase,
+    create_container,
+    decode_cdi_spec,
+)
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.pod_resources import PodResources
@@ -36,7 +44,13 @@ class KubeletStandIn:
         labels: Mapping[str, str] | None = None,
         cdi_directories: Iterable[Path] = (),
         runtime_version: str = "simulated://1",
+        cdi_order: CdiOrder = CdiOrder.LAST,
+        cdi_lags: bool = False,
+        image_env: Mapping[str, str] | None = None,
     ) -> None:
+        """`cdi_lags`: the runtime's cache of CDI specs is told of a change too late for the container that it is for,
+        as containerd's and CRI-O's may be; each sees the folder as the one before could have. `image_env`: every image's.
+        """
         self.node_name = node_name
         self.root = root
         self.devices = DeviceManager(root / "device-plugins")
@@ -49,6 +63,10 @@ class KubeletStandIn:
         self._labels = dict(labels or {})
         self._cdi_directories = tuple(cdi_directories)
         self._runtime_version = runtime_version
+        self._cdi_order = cdi_order
+        self._cdi_lags = cdi_lags
+        self._cached: list[CdiSpec] = []
+        self._image_env = dict(image_env or {})
         self._admissions: asyncio.Queue[Pod] = asyncio.Queue()
         self._seen: set[str] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}
@@ -191,12 +209,17 @@ class KubeletStandIn:
     def _create(self, pod: Pod, container: Container, phase: Phase) -> CreatedContainer:
         held = [one for one in self.devices.held(pod.metadata.uid) if one.container == container.name]
         ids = [name for one in held for name in one.ids]
-        return create_container(container, phase, ids, [one.response for one in held], self._cdi_specs())
+        return create_container(
+            *(container, phase, ids, [one.response for one in held], self._cdi_specs()),
+            order=self._cdi_order,
+            image_env=self._image_env,
+        )
 
     def _cdi_specs(self) -> list[CdiSpec]:
-        """Read anew for every container, as runtimes do."""
         files = [file for directory in self._cdi_directories for file in sorted(directory.glob("*.json"))]
-        return [decode_cdi_spec(file.read_bytes()) for file in files]
+        found = [decode_cdi_spec(file.read_bytes()) for file in files]
+        before, self._cached = self._cached, found
+        return before if self._cdi_lags else found
 
     async def _refuse(self, pod: Pod, message: str) -> None:
         body = status.refused(message)

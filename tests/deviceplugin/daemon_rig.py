@@ -26,6 +26,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
+from simulation.kubelet.container import CdiOrder
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, Usage, write_machine_file, write_sysfs
@@ -242,6 +243,9 @@ async def daemon(
     library: Path | None = None,
     ready: bool = True,
     runtime_version: str = "simulated://1",
+    cdi_order: CdiOrder = CdiOrder.LAST,
+    cdi_lags: bool = False,
+    image_env: Mapping[str, str] | None = None,
     before: Callable[[EmbeddedApiServer, Path], None] = lambda *_: None,
     under: Callable[[Path], Sequence[str]] = lambda root: (),
 ) -> AsyncIterator[DaemonRig]:
@@ -266,6 +270,9 @@ async def daemon(
             now=lambda: T0,
             cdi_directories=[cdi],
             runtime_version=runtime_version,
+            cdi_order=cdi_order,
+            cdi_lags=cdi_lags,
+            image_env=image_env,
         )
         stack.push_async_callback(kubelet.stop)
         await kubelet.start()
