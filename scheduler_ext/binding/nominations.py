@@ -26,6 +26,8 @@ TAKEN_SECONDS = 120.0
 """Once the pod fits. kube-scheduler asks about it again within seconds, as an end of a pod wakes waiting ones."""
 MOST_KEPT = 200
 """Pods for which room is kept at a time; the rest go without."""
+MOST_LOOKED_AT = 20
+"""Of them, at a time: each look is a decision about one node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Nominations:
         self._monotonic = monotonic
         self._known: dict[str, Nomination] = {}
         """Also of pods whose time has passed: room is kept once for a nomination."""
+        self._looked_at = 0
         self._proposed: dict[str, Mapping[str, Collection[str]]] = {}
         """By pod and node, whom kube-scheduler was told to evict."""
 
@@ -114,12 +117,18 @@ class Nominations:
         now = self._monotonic()
         self._ledger.expire(now)
         rooms = self._ledger.kept()
-        for uid in rooms.uids():
+        for uid in self._next(rooms.uids()):
             known = self._known[uid]
             if placed(self._ledger, known.request, priority=known.priority, node=known.node, gone=()).node is not None:
                 rooms.shorten(uid, now + TAKEN_SECONDS)
         for uid in [uid for uid, known in self._known.items() if known.ours and rooms.get(uid) is None]:
             self.end(uid)
+
+    def _next(self, uids: Sequence[str]) -> Sequence[str]:
+        """`MOST_LOOKED_AT` of them, the next time those behind them."""
+        start = self._looked_at if self._looked_at < len(uids) else 0
+        self._looked_at = start + MOST_LOOKED_AT
+        return uids[start : start + MOST_LOOKED_AT]
 
     def end_ours(self) -> None:
         """Another replica decides now, and knows nothing of whom we have evicted for."""
@@ -133,12 +142,15 @@ class Nominations:
             self._ledger.give_up(uid)
 
     def _nominate(self, pod: Pod, node: str) -> None:
-        """By kube-scheduler. Whom it evicts is what we told it last; after a restart it is worked out again."""
+        """By kube-scheduler, and not only because it is about to bind the pod.
+
+        Whom it evicts is what we told it last; after a restart it is worked out again.
+        """
         try:
             request = read_request(pod, self._requests)
         except RequestError:
             return
-        if request is None:
+        if request is None or self._ledger.reservation(request.uid) is not None:
             return
         priority = pod.spec.priority or 0
         gone = frozenset(self._proposed.pop(request.uid, {}).get(node, ()))

@@ -30,7 +30,8 @@ TURN_SECONDS = 1.0
 MOST_PODS = 100
 """Remembered; of more the most important."""
 MOST_NODES = 100
-"""Looked at for a pod at a time; the next time goes on with those behind them."""
+LOOK_SECONDS = 0.3
+"""So many nodes are looked at for a pod at a time, and for so long; the next time goes on with those behind them."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Between two looks for a pod, twice as long each time that no eviction helps it."""
@@ -52,6 +53,8 @@ class Refused:
     since: float
     asked: float
     looks: int = 0
+    start: int = 0
+    """Where among the nodes the next look begins."""
     not_before: float = 0.0
 
     @property
@@ -115,6 +118,7 @@ class Preempting:
             await asyncio.sleep(TURN_SECONDS)
             self._nominations.look()
             if self._forbidden():
+                self._pods.clear()
                 self._nominations.end_ours()
             elif self._budgets.known:
                 await self._turn()
@@ -138,17 +142,27 @@ class Preempting:
         # Where it fits without any eviction, kube-scheduler only has to ask again.
         if served or facts.nominated or self._candidates.fitting(pod.request, pod.nodes):
             return
-        best: Plan | None = None
-        for node in _window(pod.nodes, pod.looks):
-            found = self._plan(pod, node)
-            if found is not None and (best is None or found.merit > best.merit):
-                best = found
-            # Between two nodes others get their answers.
-            await asyncio.sleep(0)
+        best = await self._best(pod)
         # Again, as nothing may have changed between the choice and the room that is kept for it.
         best = self._plan(pod, best.node) if best is not None else None
         if best is not None:
             await self._carry_out(pod, best)
+
+    async def _best(self, pod: Refused) -> Plan | None:
+        best: Plan | None = None
+        until = self._monotonic() + LOOK_SECONDS
+        for number, node in enumerate(_from(pod.nodes, pod.start)[:MOST_NODES], start=1):
+            found = self._plan(pod, node)
+            if found is not None and (best is None or found.merit > best.merit):
+                best = found
+            known = self._pods.get(pod.request.uid)
+            if known is not None:
+                self._pods[pod.request.uid] = replace(known, start=(pod.start + number) % len(pod.nodes))
+            if self._monotonic() >= until:
+                break
+            # Between two nodes others get their answers.
+            await asyncio.sleep(0)
+        return best
 
     def _plan(self, pod: Refused, node: str) -> Plan | None:
         there = holders(self._view, node)
@@ -217,10 +231,9 @@ class Preempting:
             self._pods[pod.request.uid] = replace(known, looks=pod.looks + 1, not_before=not_before)
 
 
-def _window(nodes: tuple[str, ...], looks: int) -> tuple[str, ...]:
-    """`MOST_NODES` of them; other ones each time."""
-    start = looks * MOST_NODES % max(len(nodes), 1)
-    return (nodes[start:] + nodes[:start])[:MOST_NODES]
+def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:
+    """All of them, in a round."""
+    return nodes[start:] + nodes[:start]
 
 
 def _reference(name: PodName, uid: str) -> ObjectReference:

@@ -4,7 +4,6 @@ The way of kube-scheduler's own preemption (pkg/scheduler/framework/plugins/defa
 take all pods away that may go, then bring back those that fit beside it, the most important first.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -130,7 +129,7 @@ def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> froz
     """Those of the pods that have to go, the first spared first. All of them together are enough.
 
     Where room never hurts, this is what bringing them back one by one would give; runs of them are brought back
-    together, which takes as many looks as there are victims times the logarithm of all.
+    together, so that it takes few looks where few have to go, and never more than three for each pod.
     """
     gone, start = frozenset(uids), 0
     while start < len(uids):
@@ -144,8 +143,18 @@ def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> froz
 
 
 def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> int:
-    """How many of the first of them need not go."""
-    return bisect_left(range(1, len(uids) + 1), True, key=lambda run: not fits(gone.difference(uids[:run])))
+    """How many of the first of them need not go: one look where the very first has to."""
+    run, step = 0, 1
+    while run + step <= len(uids) and fits(gone.difference(uids[: run + step])):
+        run, step = run + step, step * 2
+    too_many = min(run + step, len(uids) + 1)
+    while too_many - run > 1:
+        middle = (run + too_many) // 2
+        if fits(gone.difference(uids[:middle])):
+            run = middle
+        else:
+            too_many = middle
+    return run
 
 
 def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[Holder]) -> tuple[str, ...]:

@@ -85,3 +85,23 @@ def test_no_victim_is_unneeded_and_none_is_as_important(pods: list[tuple[int, in
         assert found <= lower
         assert fits(found)
         assert not any(fits(found - {uid}) for uid in found)
+
+
+def test_looks_are_few_where_few_have_to_go_and_bounded_where_all_do() -> None:
+    holders = [Holder(uid=f"{number:03d}", priority=0) for number in range(200)]
+    looks = 0
+
+    def needing(gpus: int) -> Callable[[frozenset[str]], bool]:
+        def fits(gone: frozenset[str]) -> bool:
+            nonlocal looks
+            looks += 1
+            return len(gone) >= gpus
+
+        return fits
+
+    for gpus, most in ((1, 20), (8, 30), (200, 3 * 200)):
+        looks = 0
+        found = victims(1, frozenset(), holders, needing(gpus))
+        assert found is not None
+        assert len(found) == gpus
+        assert looks <= most, gpus

@@ -1,0 +1,143 @@
+"""What holds of every eviction that we plan, and of the room that is kept after it, whatever runs on the node."""
+
+from itertools import chain, combinations
+from math import inf
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proto.kubernetes.objects import (
+    LabelSelector,
+    ObjectMeta,
+    Pod,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.holdings import decided_holding
+from scheduler_ext.cluster.kept import KeptRoom
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.scheduling.preempt import Holder, Plan, placed, plan
+from tests.scheduler_ext.gpus import container, device, node, pod, request
+
+DEVICES = tuple(device(number, memory_mib=16000, slots=3) for number in range(3))
+APPS = ("a", "b", "")
+
+holders_strategy = st.lists(
+    st.tuples(st.integers(1, 2), st.sampled_from([4000, 8000, 16000]), st.integers(0, 3), st.sampled_from(APPS)),
+    min_size=1,
+    max_size=7,
+)
+
+
+def full(asked: list[tuple[int, int, int, str]]) -> tuple[Ledger, list[Holder]]:
+    """As many of the pods as fit, one after the other."""
+    ledger, holders = Ledger(), []
+    ledger.replace_nodes([node("n", DEVICES)])
+    for number, (gpus, memory_mib, priority, app) in enumerate(asked):
+        each = pod(container(gpu=gpus, gpumem=memory_mib), name=f"p{number}")
+        if reserved(ledger, each):
+            labels = {"app": app} if app else {}
+            holders.append(
+                Holder(uid=each.metadata.uid, name=f"p{number}", namespace="default", priority=priority, labels=labels)
+            )
+    return ledger, holders
+
+
+def reserved(ledger: Ledger, each: Pod) -> bool:
+    decision = decide(request(each), ledger.snapshot(each.metadata.uid), ["n"])
+    if decision.node is not None:
+        ledger.reserve(each.metadata.uid, each, "n", decision.shares, until=inf)
+    return decision.node is not None
+
+
+def budgets(allowed: dict[str, int]) -> Budgets:
+    found = Budgets()
+    found.replace(
+        PodDisruptionBudget(
+            metadata=ObjectMeta(name=app, namespace="default"),
+            spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": app})),
+            status=PodDisruptionBudgetStatus(disruptions_allowed=number),
+        )
+        for app, number in allowed.items()
+    )
+    return found
+
+
+def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[Holder]) -> Plan | None:
+    return plan(ledger, known, request(wanted), priority=priority, node="n", holders=holders)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    holders_strategy,
+    st.integers(1, 3),
+    st.sampled_from([4000, 16000]),
+    st.integers(0, 4),
+    st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2)),
+)
+def test_victims_are_needed_less_important_and_within_their_budgets(
+    asked: list[tuple[int, int, int, str]],
+    gpus: int,
+    memory_mib: int,
+    priority: int,
+    allowed: tuple[int, int] | None,
+) -> None:
+    ledger, holders = full(asked)
+    known = budgets({} if allowed is None else dict(zip(APPS, allowed, strict=False)))
+    wanted = pod(container(gpu=gpus, gpumem=memory_mib), name="wanted")
+
+    def fits(gone: set[str]) -> bool:
+        return placed(ledger, request(wanted), priority=priority, node="n", gone=gone).node is not None
+
+    found = planned(ledger, known, wanted, priority, holders)
+    lower = {each.uid for each in holders if each.priority < priority}
+    helps = fits(lower) and not fits(set())
+    if found is None:
+        assert allowed is not None or not helps
+        return
+    chosen = {each.uid for each in found.victims}
+    assert helps
+    assert chosen <= lower
+    assert known.violating(found.victims) == frozenset()
+    assert fits(chosen)
+    proper = chain.from_iterable(combinations(sorted(chosen), size) for size in range(len(chosen)))
+    assert not any(fits(set(each)) for each in proper)
+
+
+@settings(max_examples=100, deadline=None)
+@given(holders_strategy, st.integers(1, 3), st.data())
+def test_whatever_comes_meanwhile_the_room_is_there_in_the_end_and_nothing_is_given_out_twice(
+    asked: list[tuple[int, int, int, str]], gpus: int, data: st.DataObject
+) -> None:
+    ledger, holders = full(asked)
+    wanted = pod(container(gpu=gpus, gpumem=16000), name="wanted")
+    found = planned(ledger, budgets({}), wanted, 4, holders)
+    if found is None:
+        return
+    gone = [each.uid for each in found.victims]
+    decision = placed(ledger, request(wanted), priority=4, node="n", gone=gone)
+    kinds = request(wanted).kinds
+    holding = decided_holding("default", kinds, "n", decision.shares)
+    ledger.keep("uid-wanted", KeptRoom(holding=holding, priority=4, until=60.0))
+    assert request(wanted).uid == "uid-wanted"
+    for step, uid in enumerate(data.draw(st.permutations(gone))):
+        for number in range(2):
+            late = pod(
+                container(gpu=data.draw(st.integers(1, 2)), gpumem=data.draw(st.sampled_from([4000, 16000]))),
+                name=f"late{step}-{number}",
+            )
+            reserved(ledger, late)
+        _assert_within_capacity(ledger)
+        ledger.remove_pod(uid)
+    _assert_within_capacity(ledger)
+    assert reserved(ledger, wanted)
+    _assert_within_capacity(ledger)
+
+
+def _assert_within_capacity(ledger: Ledger) -> None:
+    for gpu in ledger.snapshot().nodes["n"].gpus:
+        assert gpu.slots <= gpu.device.slots
+        assert gpu.memory_mib <= gpu.device.memory_mib
