@@ -49,7 +49,8 @@ class KubeletStandIn:
         image_env: Mapping[str, str] | None = None,
     ) -> None:
         """`cdi_lags`: the runtime's cache of CDI specs is told of a change too late for the container that it is for,
-        as containerd's and CRI-O's may be; each sees the folder as the one before could have. `image_env`: every image's.
+        as containerd's and CRI-O's may be; each sees the folder as the one before could have. `image_env` is that of
+        every image.
         """
         self.node_name = node_name
         self.root = root
