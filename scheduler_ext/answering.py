@@ -36,6 +36,9 @@ MOST_OFFERED = 32
 OFFER_SECONDS = 5.0
 """For which they are; a bind that comes later decides again for its node."""
 
+MOST_PLACED = 2_000
+"""Containers, for one answer about evictions. On nodes left out evicting is as if it did not help."""
+
 
 class Answering:
     """All state of one extender, and the order in which an answer comes about."""
@@ -134,8 +137,12 @@ class Answering:
         self._ledger.expire(self._monotonic())
         priority = args.pod.spec.priority or 0
         found: dict[str, NodeVictims] = {}
+        left, containers = MOST_PLACED, sum(need is not None for need in wanted.needs)
         for node, proposed in args.victims.items():
             there = holders(self._view, node)
+            left -= containers * (len(there) + 2)
+            if left < 0:
+                break
             chosen = preempt(
                 self._ledger, self._budgets, there, wanted, priority=priority, node=node, proposed=proposed
             )

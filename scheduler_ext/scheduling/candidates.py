@@ -13,6 +13,7 @@ from scheduler_ext.requests import ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.decide import NO_NODE_OFFERED, Decision, decide
 from scheduler_ext.scheduling.hopeless import told_apart
 from scheduler_ext.scheduling.judging import Judge
+from scheduler_ext.scheduling.misfit import Reason
 from scheduler_ext.scheduling.nodes import Preference, preference
 from scheduler_ext.scheduling.order import Order
 from scheduler_ext.scheduling.priorities import preferences
@@ -23,7 +24,10 @@ MOST_SHAPES = 32
 """Rankings kept; each takes about 1 MB at 5 000 nodes, up to 3 MB for pods of several containers."""
 BREATH = 500
 """Effort, as `Judge` counts it: about a millisecond."""
-MOST_BREATHS = 2_000
+MOST_EFFORT = 15
+"""For one answer, for each node of the cluster: some 30 ms at 1 000 nodes. What is left is looked at the next time."""
+LEAST_MOST_EFFORT = 10_000
+"""However small the cluster is."""
 TALLIED = 100
 """Effort for the sake of counting the nodes that fit."""
 MOST_NODES_NAMED = 20
@@ -74,9 +78,10 @@ class Candidates:
     would be taken first to the first one that fits.
     """
 
-    def __init__(self, ledger: Ledger, breath: int = BREATH) -> None:
+    def __init__(self, ledger: Ledger, breath: int = BREATH, *, least_most_effort: int = LEAST_MOST_EFFORT) -> None:
         """`breath` is the effort between which others get their answers."""
         self._ledger = ledger
+        self._least_most_effort = least_most_effort
         self._breath = breath
         self._makes = Standings()
         self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}
@@ -95,7 +100,9 @@ class Candidates:
         if self._ledger.is_bound(request.uid):
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
         ranking = self._ranking(self.shape(request))
-        node = ranking.seek(node_names).node
+        sought = ranking.seek(node_names, self._effort(ranking))
+        # One that fits is good enough when there is no time to look for a better one.
+        node = sought.node if sought.done else ranking.best_known(node_names)
         if node is None:
             return self._nowhere(ranking, node_names)
         shares = ranking.shares(self._standings[node].usage)
@@ -107,11 +114,14 @@ class Candidates:
         The ledger may change between them: nodes that did are looked at again.
         """
         shape = self.shape(request)
-        for _ in range(0 if self._ledger.is_bound(request.uid) else MOST_BREATHS):
+        if self._ledger.is_bound(request.uid):
+            return
+        for _ in range(max(self._most_effort() // self._breath, 1)):
             ranking = self._ranking(shape)
             if ranking.judge(node_names, self._breath) if every else ranking.seek(node_names, self._breath).done:
-                break
+                return
             yield
+        self._ranking(shape).is_spent = True
 
     def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:
         offered, unknown = set(node_names), 0
@@ -134,7 +144,7 @@ class Candidates:
         if self._ledger.is_bound(request.uid):
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
         ranking = self._ranking(self.shape(request))
-        ranking.judge(node_names)
+        ranking.judge(node_names, self._effort(ranking))
         return {name: ranking.fits[name] for name in node_names if name in ranking.fits}
 
     def others(self, request: GpuRequest, node_names: Sequence[str], best: str, most: int) -> Mapping[str, PodShares]:
@@ -143,7 +153,8 @@ class Candidates:
         if most < 1:
             return found
         ranking, left = self._ranking(self.shape(request)), set(node_names) - {best}
-        while len(found) < most and (node := ranking.seek(left).node) is not None:
+        effort = self._most_effort() // most
+        while len(found) < most and (node := ranking.seek(left, effort).node) is not None:
             found[node] = ranking.shares(self._standings[node].usage)
             left.remove(node)
         return found
@@ -154,6 +165,14 @@ class Candidates:
         quota = self._ledger.quota(request.namespace)
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
         return Shape(request=request, quota=None if covered else quota)
+
+    def _most_effort(self) -> int:
+        return max(MOST_EFFORT * len(self._standings), self._least_most_effort)
+
+    def _effort(self, ranking: Ranking) -> int:
+        """What is left for an answer."""
+        spent, ranking.is_spent = ranking.is_spent, False
+        return 0 if spent else self._most_effort()
 
     def judge(self, shape: Shape) -> Judge:
         return Judge(shape.request, shape.quota, self._most.gpu_mib)
@@ -173,9 +192,13 @@ class Candidates:
         # Usually these are all nodes there are, and copies of the whole cost least.
         if len(offered) == len(failed) + len(hopeless) and offered.issuperset(failed) and offered.issuperset(hopeless):
             return Choice(node=None, failed=dict(failed), hopeless=dict(hopeless))
+        unseen = {name for name in offered & self._standings.keys() if name not in failed and name not in hopeless}
+        failed = {
+            name: failed.get(name, Reason.NOT_LOOKED_AT) for name in node_names if name in failed or name in unseen
+        }
         return Choice(
             node=None,
-            failed={name: failed[name] for name in node_names if name in failed},
+            failed=failed,
             hopeless={
                 name: hopeless.get(name) or self._ledger.unregistered(name) for name in node_names if name not in failed
             },

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     """It would do, but its NUMA node has too few that do."""
     TOO_FEW = "AllocatedCardsInsufficientRequest"
     """It would do, but there are too few that do."""
+    NOT_LOOKED_AT = "NotLookedAtYet"
+    """Of a whole node: the answer took long enough without it, and the next one goes on there."""
 
 
 class Unit(StrEnum):

@@ -15,6 +15,9 @@ from scheduler_ext.scheduling.nodes import Preference, compares_connections, pre
 from scheduler_ext.scheduling.order import Order
 from scheduler_ext.scheduling.states import Standing
 
+LOOKING_AHEAD = 500
+"""Effort, as `Judge` counts it, for an answer that may never be asked for."""
+
 _asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "node_topology")
 """Of a request: everything but whose it is."""
 
@@ -64,6 +67,8 @@ class Ranking:
         self._failed: dict[str, str] = {}
         self._hopeless: dict[str, str] = {}
         self._ahead: tuple[NodeUsage, PodShares] | None = None
+        self.is_spent = False
+        """Whether what an answer may cost was spent before it is given."""
 
     @property
     def fits(self) -> Mapping[str, Preference]:
@@ -124,6 +129,12 @@ class Ranking:
         self._order.put(judged)
         return Sought(best[2] if best is not None and done else None, done)
 
+    def best_known(self, offered: Collection[str]) -> str | None:
+        """Of those that were judged and fit."""
+        names = set(offered)
+        best = min((fits for name, fits in self._fits.items() if name in names), default=None)
+        return None if best is None else best[2]
+
     def judge(self, names: Iterable[str], effort: int | None = None) -> bool:
         """Whether all of these nodes are judged, once no more than about `effort` was done for it."""
         if len(self._order) == len(self._fits):
@@ -144,7 +155,7 @@ class Ranking:
     def look_ahead(self) -> None:
         """Chooses the GPUs on the node that comes first, before anybody asks."""
         self.update()
-        node = self.seek().node
+        node = self.seek(effort=LOOKING_AHEAD).node
         if node is not None:
             usage = self._standings[node].usage
             self._ahead = usage, self.shares(usage)

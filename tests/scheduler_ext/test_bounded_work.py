@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
+from math import inf
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 
 from proto.admission import AdmissionError, Json, decode_review
 from proto.annotations import keys
+from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.requests import (
@@ -31,11 +34,14 @@ from scheduler_ext.requests import (
     TooMany,
     read_request,
 )
+from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.explain import explain
+from scheduler_ext.scheduling.misfit import Reason
 from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
 from tests.scheduler_ext.admission.pods import envelope
 from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.scheduler_ext.gpus import node as gpu_node
 
 T = TypeVar("T")
 
@@ -273,3 +279,33 @@ def test_a_list_of_types_is_gone_through_once_for_each_type_of_gpu() -> None:
     first, _ = steps(lambda: decide(wanted, CLUSTER, list(CLUSTER.nodes)))
     second, _ = steps(lambda: decide(wanted, CLUSTER, list(CLUSTER.nodes)))
     assert first > 3000 > second
+
+
+def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one_goes_on() -> None:
+    """All nodes differ, so that nothing known of one says anything about another."""
+    gpus = [device(number, memory_mib=50_000, slots=30) for number in range(8)]
+    ledger = Ledger()
+    names = [f"n{number}" for number in range(60)]
+    ledger.replace_nodes(
+        gpu_node(name, [replace(gpu, uuid=DeviceUUID(f"{name}-{gpu.uuid}")) for gpu in gpus]) for name in names
+    )
+    for number, name in enumerate(names):
+        held = (DeviceShare(uuid=DeviceUUID(f"{name}-G0"), memory_mib=100 + number, cores=0),)
+        ledger.reserve(name, pod(container(), name=name), name, (held,), until=inf)
+    costly = [container(f"c{number}", gpu=1, gpumem=1000 + number) for number in range(15)]
+    wanted = request(
+        pod(*costly, container("last", gpu=8, gpumem=49_000), annotations={keys.GPU_POLICY: "topology-aware"})
+    )
+    candidates = Candidates(ledger, least_most_effort=0)
+    decision = decide(wanted, ledger.snapshot(), names)
+    assert decision.node is None
+    left, answers = len(names), 0
+    while left:
+        for _ in candidates.preparing(wanted, names):
+            pass
+        failed = candidates.choose(wanted, names).failed
+        still = sum(reason == Reason.NOT_LOOKED_AT for reason in failed.values())
+        assert still < left
+        left, answers = still, answers + 1
+    assert failed == decision.failed
+    assert answers > 5
