@@ -240,14 +240,20 @@ async def by_scheduler(on: Bench, pods: int, who: str, scheduler: Start, *, gpu:
 async def _bound(on: Bench, version: str, pods: int) -> float:
     """Seconds from the first pod that is given a node to the last."""
     seen: dict[str, float] = {}
-    url = f"{on.peer.url}{PODS_URL}?watch=true&resourceVersion={version}"
-    async with on.http.get(url, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**24) as response:
-        async for line in response.content:
-            item = msgspec.json.decode(line)["object"]
-            if item.get("spec", {}).get("nodeName"):
-                seen.setdefault(item["metadata"]["name"], time.perf_counter())
-            if len(seen) == pods:
-                break
+    # kube-apiserver ends the watch of a reader that is slow for a moment.
+    while len(seen) < pods:
+        url = f"{on.peer.url}{PODS_URL}?watch=true&resourceVersion={version}"
+        async with on.http.get(url, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**24) as response:
+            async for line in response.content:
+                event = msgspec.json.decode(line)
+                if event["type"] == "ERROR":
+                    raise click.ClickException(f"the pods cannot be watched: {event['object'].get('message')}")
+                item = event["object"]
+                version = item["metadata"]["resourceVersion"]
+                if item.get("spec", {}).get("nodeName"):
+                    seen.setdefault(item["metadata"]["name"], time.perf_counter())
+                if len(seen) == pods:
+                    break
     return max(seen.values()) - min(seen.values())
 
 
