@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -19,11 +18,12 @@ from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.announcements import announcements, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
+from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.edits import AllocationSettings
+from deviceplugin.container.hook_names import CONTAINERS, LOCKS
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.kubelet import Allocator, PluginServer
 from deviceplugin.metrics.metrics import Metrics, Outcome
-from deviceplugin.metrics.region_files import RegionSweep
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
 from deviceplugin.reporter import Reporter
@@ -35,7 +35,8 @@ from proto.kubernetes.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
-_SWEEP_SECONDS = 60.0
+_SWEEP_SECONDS = 10.0
+"""What a container may write in its folders beyond their quota before the rest is removed."""
 _CLASSES_SECONDS = 600.0
 EVENT_SOURCE = "topogpu-device-plugin"
 
@@ -105,7 +106,9 @@ class Agent:
             resource=kubelet.resource_name,
             read_checkpoint=read_checkpoint,
         )
-        self._regions = RegionSweep(f"{settings.hook_path}/vgpu/containers")
+        self._folders = FolderSweep(
+            [f"{settings.hook_path}/vgpu/{name}" for name in (CONTAINERS, LOCKS)], settings.folder_quota
+        )
         self._plugins: dict[str, PluginServer] = {}
 
     async def run(self, *beside: Coroutine[None, None, None]) -> None:
@@ -236,12 +239,11 @@ class Agent:
             await news.wait()
 
     async def _sweep(self) -> None:
-        """Folders that containers left behind pile up for as long as a node lives."""
+        """Folders that containers left behind would pile up; those of running containers have a quota."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             if self._own.pods_known and not self._own.problem:
-                with suppress(OSError):
-                    await asyncio.to_thread(self._regions.sweep, frozenset(self._own.pods), time.monotonic())
+                await asyncio.to_thread(self._folders.sweep, frozenset(self._own.pods), time.monotonic())
 
     async def _announce(self) -> None:
         told = Inventory()

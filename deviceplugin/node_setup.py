@@ -5,7 +5,7 @@ import logging
 
 from deviceplugin.container.cdi_files import SpecGenerator, ensure_defined
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, cdi_names
-from deviceplugin.container.hook import HookUnusable, find_hook, make_lock_directory
+from deviceplugin.container.hook import find_hook
 from deviceplugin.gpus import Gpus
 from deviceplugin.news import News
 
@@ -17,8 +17,8 @@ _CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrat
 async def set_up_node(
     gpus: Gpus, news: News, allocation: AllocationSettings, generator: SpecGenerator, *, hook_path: str
 ) -> None:
-    """HAMi-core's lock folder now, NVIDIA's CDI specs once the GPUs are known."""
-    await asyncio.to_thread(_set_up_hook, hook_path)
+    """NVIDIA's CDI specs once the GPUs are known; a warning where HAMi-core is missing."""
+    await asyncio.to_thread(_tell_of_hook, hook_path)
     if not _CDI_STRATEGIES.intersection(allocation.strategies):
         return
     while not gpus.inventory.devices:
@@ -30,16 +30,10 @@ async def set_up_node(
         log.error("%s", problem)
 
 
-def _set_up_hook(hook_path: str) -> None:
+def _tell_of_hook(hook_path: str) -> None:
     if find_hook(hook_path) is None:
         log.warning(
             "HAMi-core is not installed below %s: containers are given their GPUs, but nothing holds them to their "
             "share of memory and cores; install it with `topogpu-device-plugin install-hook`",
             f"{hook_path}/vgpu",
         )
-        return
-    try:
-        # After a reboot kubelet asks no more for pods it knows, and the runtime would make the folder for root alone.
-        make_lock_directory()
-    except HookUnusable as error:
-        log.error("%s", error)

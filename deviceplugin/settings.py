@@ -79,11 +79,21 @@ class TotalNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FolderQuota:
+    """What one container may leave in one of its folders on the host. HAMi-core leaves one file of about 2 MiB."""
+
+    files: int = 64
+    mib: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """How this node allocates, and how often it looks at its GPUs."""
 
     node_name: str
     hook_path: str = "/usr/local"
+    folder_quota: FolderQuota = FolderQuota()
+    """For each of the folders of the host that one container may write to."""
     allocate_seconds: float = 2.0
     """How long one Allocate may wait for news of its pod."""
     prefer_seconds: float = 0.5

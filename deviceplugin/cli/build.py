@@ -25,7 +25,14 @@ from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, RequestedAllocation, TotalNames
+from deviceplugin.settings import (
+    AgentSettings,
+    FolderQuota,
+    HamiScheduler,
+    KubeletSettings,
+    RequestedAllocation,
+    TotalNames,
+)
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 
@@ -96,6 +103,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
     return AgentSettings(
         node_name=configuration.node_name,
         hook_path=configuration.hook_path,
+        folder_quota=FolderQuota(files=configuration.container_folder_files, mib=configuration.container_folder_mib),
         read_seconds=configuration.read_seconds,
         allocation=RequestedAllocation(configuration.allocation),
         cdi_directory=configuration.cdi_directory,

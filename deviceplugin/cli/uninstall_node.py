@@ -11,7 +11,7 @@ from deviceplugin.cli.build import kubelet_settings, total_names
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
-from deviceplugin.container.hook import LOCK_DIRECTORY
+from deviceplugin.container.hook_names import LOCK_DIRECTORY
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
 from deviceplugin.removal.cluster import read_node, read_pods, remove_annotations, remove_totals
 from deviceplugin.removal.files import find, remove

@@ -243,6 +243,17 @@ class Configuration:
     hook_path: str = _setting(
         "/usr/local", path(absolute=True), "HAMi-core is injected when it lies in the folder vgpu below this one."
     )
+    container_folder_files: int = _setting(
+        64,
+        Whole(minimum=8, maximum=100_000),
+        "Files that one container may leave in a folder of the host that HAMi-core needs. The rest is removed.",
+    )
+    container_folder_mib: int = _setting(
+        16,
+        Whole(minimum=4, maximum=100_000),
+        "How much one container may leave there. The rest is removed.",
+        unit="MiB",
+    )
     disable_core_limit: bool = _setting(
         False,
         Switch(),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from deviceplugin.container.hook_names import LOCK_DIRECTORY, LOCKS
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container
 from proto.quantity import QuantityError, integer_quantity
@@ -195,6 +196,16 @@ def cache_directory(hook_root: str, container: ContainerFacts) -> str:
     return f"{hook_root}/vgpu/containers/{container.pod_uid}_{container.name}"
 
 
+def lock_directory(hook_root: str, container: ContainerFacts) -> str:
+    """The host folder of the lock file that HAMi-core's processes take turns by.
+
+    One for each container, where HAMi's plugin has one for the node, which any container can then block for all others.
+    HAMi-core since March 2026 takes turns by a semaphore in the container's region, so no longer across containers
+    either (sem_postinit in multiprocess_memory_limit.c of Project-HAMi/HAMi-core).
+    """
+    return f"{hook_root}/vgpu/{LOCKS}/{container.pod_uid}_{container.name}"
+
+
 def _is_mig(uuid: DeviceUUID) -> bool:
     return uuid.startswith(_MIG_PREFIX)
 
@@ -265,7 +276,7 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
     mounts = [
         Mount(container_path=f"{inside}/libvgpu.so", host_path=hook.library, read_only=True),
         Mount(container_path=inside, host_path=cache_directory(hook.root, container), read_only=False),
-        Mount(container_path="/tmp/vgpulock", host_path="/tmp/vgpulock", read_only=False),  # noqa: S108 - HAMi-core's
+        Mount(container_path=LOCK_DIRECTORY, host_path=lock_directory(hook.root, container), read_only=False),
     ]
     if container.env.get(CONTROL_SWITCH) not in _GO_TRUE:
         mounts.append(Mount(container_path="/etc/ld.so.preload", host_path=hook.preload, read_only=True))

@@ -1,48 +1,73 @@
-"""Edge to the file system: a folder goes, whatever strangers made in it."""
+"""Edge to the file system: a folder goes, whatever tenants made in it."""
 
 import os
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from uuid import uuid4
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_folder(path: str, *, inside: int | None = None) -> None:
-    """With all below it, never through a symbolic link. `inside`: the open folder it lies in. Raises OSError.
+    """With all below it, never through a symbolic link. `inside`: the open folder it lies in. Raises OSError."""
+    for _ in removing(path, inside=inside):
+        pass
 
-    `shutil.rmtree` takes a frame and a descriptor for every level, and whoever fills the folder chooses how many there
-    are. Here what lies two levels down is moved up, until there is one level.
+
+def removing(path: str, *, inside: int | None = None) -> Iterator[None]:
+    """As `remove_folder`, one entry at a time: whoever stops halfway has made progress and can begin again.
+
+    Whoever fills the folder chooses how many entries and how many levels there are. So nothing is listed whole, and
+    what lies two levels down is moved up until there is one level: `shutil.rmtree` holds every name of a folder in
+    memory, and a frame and a descriptor for every level. What cannot be removed is passed over and raised at the end.
     """
     root = os.open(path, _OPEN, dir_fd=inside)
     try:
-        names = os.listdir(root)
-        while names:
-            names += _take_apart(root, names.pop())
+        while (yield from _pass_over(root)):
+            pass
     finally:
         os.close(root)
     os.rmdir(path, dir_fd=inside)
 
 
-def _take_apart(root: int, name: str) -> list[str]:
-    """Remove one entry; the names that the full folders in it have now, beside it."""
-    if _is_removed(root, name):
-        return []
-    moved: list[str] = []
-    folder = os.open(name, _OPEN, dir_fd=root)
-    try:
-        for child in os.listdir(folder):
-            if not _is_removed(folder, child):
-                moved.append(uuid4().hex)
-                os.rename(child, moved[-1], src_dir_fd=folder, dst_dir_fd=root)
-    finally:
-        os.close(folder)
-    os.rmdir(name, dir_fd=root)
-    return moved
+def _pass_over(root: int) -> Generator[None, None, bool]:
+    """Remove what one walk finds; whether another walk may find more. Raises OSError when nothing could be removed."""
+    removed, problem = False, None
+    with os.scandir(root) as entries:
+        for entry in entries:
+            try:
+                yield from take_apart(root, entry.name)
+                removed = True
+            except OSError as error:
+                problem = error
+    if problem is not None and not removed:
+        raise problem
+    return removed
+
+
+def take_apart(root: int, name: str) -> Iterator[None]:
+    """Remove one entry of an open folder; the full folders in it are moved beside it. Raises OSError."""
+    if not _is_removed(root, name):
+        folder = os.open(name, _OPEN, dir_fd=root)
+        try:
+            with os.scandir(folder) as children:
+                for child in children:
+                    if not _is_removed(folder, child.name):
+                        os.rename(child.name, uuid4().hex, src_dir_fd=folder, dst_dir_fd=root)
+                    yield
+        finally:
+            os.close(folder)
+        with suppress(FileNotFoundError):
+            os.rmdir(name, dir_fd=root)
+    yield
 
 
 def _is_removed(folder: int, name: str) -> bool:
     """Anything but a folder that has something in it."""
     try:
         os.unlink(name, dir_fd=folder)
+        return True
+    except FileNotFoundError:
         return True
     except IsADirectoryError:
         pass

@@ -1,15 +1,9 @@
 """Edge to the node's files: is HAMi-core installed here, and the folders its containers write to."""
 
-import os
 from pathlib import Path
 
-from deviceplugin.container.edits import ContainerFacts, Hook, cache_directory
-from deviceplugin.container.folder_removal import remove_folder
-
-LOCK_DIRECTORY = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's own path
-_OPEN_TO_ALL = 0o777
-"""The container's user is unknown, and HAMi-core creates files in both folders. Not sticky: with
-fs.protected_regular the kernel would refuse it a lock file that another user made."""
+from deviceplugin.container.container_folders import make_fresh
+from deviceplugin.container.edits import ContainerFacts, Hook, cache_directory, lock_directory
 
 
 class HookUnusable(Exception):
@@ -28,34 +22,17 @@ def find_hook(root: str) -> Hook | None:
     return Hook(root=root, library=str(library), preload=str(preload), license=str(licence) if licence.exists() else "")
 
 
-def prepare(hook: Hook, container: ContainerFacts, *, lock_directory: str = LOCK_DIRECTORY) -> None:
-    """A fresh folder for one container, and the lock's. Raises HookUnusable.
+def prepare(hook: Hook, container: ContainerFacts) -> None:
+    """Two empty folders for one container: for its region, and for the lock of its processes. Raises HookUnusable.
 
-    Whatever lies in the container's folder is removed. No running container can own it: kubelet calls Allocate once
-    for each container of a pod, before it first starts, and PreStartContainer before each start.
+    What lay there before is put aside. No running container can own it: kubelet calls Allocate once for each container
+    of a pod, before it first starts, and PreStartContainer before each start.
     """
-    region = cache_directory(hook.root, container)
-    if os.path.islink(region):
-        raise HookUnusable(f"{region} is a symbolic link, which nobody but an intruder would put there; remove it")
-    try:
-        if os.path.lexists(region):
-            remove_folder(region)
-        os.makedirs(region)
-        _open_to_all(region)
-    except OSError as error:
-        raise _unusable(region, error) from error
-    make_lock_directory(lock_directory)
-
-
-def make_lock_directory(path: str = LOCK_DIRECTORY) -> None:
-    """Due at start as well: a reboot empties /tmp, and for the pods it brings back kubelet asks no Allocate; the
-    container runtime would then make the folder for root alone. Raises HookUnusable.
-    """
-    try:
-        os.makedirs(path, exist_ok=True)
-        _open_to_all(path)
-    except OSError as error:
-        raise _unusable(path, error) from error
+    for path in (cache_directory(hook.root, container), lock_directory(hook.root, container)):
+        try:
+            make_fresh(path)
+        except OSError as error:
+            raise HookUnusable(f"cannot make {path} for HAMi-core: {error.strerror or error}") from error
 
 
 def _library(folder: Path) -> Path | None:
@@ -70,16 +47,3 @@ def _library(folder: Path) -> Path | None:
     if versions:
         return versions[-1]
     return plain if plain.is_file() else None
-
-
-def _open_to_all(path: str) -> None:
-    """Never through a symbolic link: /tmp is everybody's."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        os.fchmod(folder, _OPEN_TO_ALL)
-    finally:
-        os.close(folder)
-
-
-def _unusable(path: str, error: OSError) -> HookUnusable:
-    return HookUnusable(f"cannot make {path} for HAMi-core: {error.strerror or error}")

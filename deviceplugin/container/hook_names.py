@@ -8,6 +8,10 @@ PRELOAD = "ld.so.preload"
 OPTIONAL = {"license": 0o644, "vgpuvalidator": 0o755}
 """Installed with these modes where the build has them."""
 CONTAINERS = "containers"
+LOCKS = "locks"
+"""Folders with one folder for each container."""
+LOCK_DIRECTORY = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's own path
+"""Where a container finds its lock folder. HAMi's plugin has one folder of this name on the host, for all."""
 _OURS = re.compile(r"libvgpu\.so\.[0-9a-f]{16}")
 _DIGITS = 16
 

@@ -3,25 +3,19 @@
 A region is `<hook>/vgpu/containers/<pod UID>_<container>/<any name>.cache`.
 """
 
-import logging
 import os
-import re
 import stat
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
-from deviceplugin.container.folder_removal import remove_folder
-from deviceplugin.usage.shared_region import Region, RegionError, parse_region, stale_regions, unknown_since
-
-log = logging.getLogger(__name__)
+from deviceplugin.container.container_folders import is_of_container, opened, split_folder
+from deviceplugin.usage.shared_region import Region, RegionError, parse_region
 
 _MOST_FOLDERS = 1024
 _MOST_FILES = 64
 """Looked at in one folder; a region and an empty library is what HAMi-core leaves there."""
-_FOLDER = re.compile(r"(?P<uid>[0-9a-f][0-9a-f-]{31,35})_(?P<container>[a-z0-9][a-z0-9-]*)")
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Neither a symbolic link nor a pipe without a writer may catch us."""
 
@@ -40,7 +34,7 @@ def read_regions(containers: str) -> RegionFiles:
     regions: dict[tuple[str, str], Region] = {}
     problems: dict[tuple[str, str], str] = {}
     left_out = 0
-    with suppress(FileNotFoundError), _opened(containers) as root:
+    with suppress(FileNotFoundError), opened(containers) as root:
         names = _names(root)
         left_out = max(0, len(names) - _MOST_FOLDERS)
         for folder in names[:_MOST_FOLDERS]:
@@ -54,55 +48,20 @@ def read_regions(containers: str) -> RegionFiles:
     return RegionFiles(regions=regions, problems=problems, left_out=left_out)
 
 
-class RegionSweep:
-    """Removes the folders of pods that have been gone for a while; blocks. `containers` is the folder of all."""
-
-    def __init__(self, containers: str) -> None:
-        self._containers = containers
-        self._unknown: Mapping[str, float] = {}
-
-    def sweep(self, known_uids: Container[str], now: float) -> None:
-        """`known_uids` must be all pods of the node; `now` is the monotonic clock. Raises OSError without access."""
-        with suppress(FileNotFoundError), _opened(self._containers) as root:
-            folders = {name: split_folder(name)[0] for name in _names(root)}
-            self._unknown = unknown_since(folders, known_uids, self._unknown, now)
-            for folder in stale_regions(self._unknown, now):
-                try:
-                    remove_folder(folder, inside=root)
-                    log.info("removed the region folder %s: its pod is gone", folder)
-                except OSError as error:
-                    log.warning("the region folder %s cannot be removed: %s", folder, error)
-
-
-def split_folder(name: str) -> tuple[str, str]:
-    """Pod UID and container of a folder's name."""
-    uid, _, container = name.partition("_")
-    return uid, container
-
-
-@contextmanager
-def _opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, flags, dir_fd=inside)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _names(root: int) -> list[str]:
-    return sorted(name for name in os.listdir(root) if _FOLDER.fullmatch(name))
+    return sorted(name for name in os.listdir(root) if is_of_container(name))
 
 
 def _read_folder(root: int, name: str) -> Region | None:
     """The folder's one region. Raises RegionError or OSError."""
-    with _opened(name, inside=root) as folder:
+    with opened(name, inside=root) as folder:
         with os.scandir(folder) as entries:
             caches = [entry.name for entry in islice(entries, _MOST_FILES) if entry.name.endswith(".cache")]
         if not caches:
             return None
         if len(caches) > 1:
             raise RegionError(f"{len(caches)} files end in .cache; one is the region, and nobody can tell which")
-        with _opened(caches[0], _OPEN_FILE, inside=folder) as file:
+        with opened(caches[0], _OPEN_FILE, inside=folder) as file:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise RegionError("the region is no regular file")

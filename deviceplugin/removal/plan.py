@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.cdi import spec_file_name
-from deviceplugin.container.hook_names import CONTAINERS, installed_names
+from deviceplugin.container.hook_names import CONTAINERS, LOCKS, installed_names
 from deviceplugin.machine.discovery import MIG_RESOURCE_PREFIX
 from deviceplugin.settings import TotalNames
 from deviceplugin.totals import present_totals
@@ -75,7 +75,7 @@ def paths_of_ours(folders: Folders, found: Found, ours: Ours) -> tuple[str, ...]
         ),
         *chosen(folders.slots, _is_slot_file),
         *chosen(folders.specs, lambda name: bool(ours.cdi_kind) and _settled(name) == spec_file_name(ours.cdi_kind)),
-        *chosen(folders.hook, lambda name: name == CONTAINERS or name != _settled(name)),
+        *chosen(folders.hook, lambda name: name in (CONTAINERS, LOCKS) or name != _settled(name)),
         *(f"{folders.hook}/{name}" for name in installed_names(hook)),
         *([folders.locks] if folders.locks in found.names else []),
     )

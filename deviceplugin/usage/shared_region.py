@@ -6,7 +6,7 @@ and the older one without version, called v0 here.
 """
 
 import struct
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from proto.devices import DeviceUUID
@@ -21,10 +21,6 @@ _LARGEST_PERCENT = 10_000
 _LARGEST_SECONDS = 1 << 40
 _MAJOR, _MINORS = 1, (1, 2)
 
-KEPT_SECONDS = 600.0
-"""How long a region outlives its pod: longer than a watch that brings nothing any more goes unnoticed, in which time a
-pod may start that it has not shown.
-"""
 
 ReadAt = Callable[[int, int], bytes]
 """`(offset, length)` → that many bytes, fewer where the file ends."""
@@ -220,15 +216,3 @@ def _bounded(what: str, value: int, most: int) -> int:
     if not 0 <= value <= most:
         raise RegionError(f"{what} is {value}, which is beyond {most}")
     return value
-
-
-def unknown_since(
-    folders: Mapping[str, str], known_uids: Container[str], before: Mapping[str, float], now: float
-) -> Mapping[str, float]:
-    """Since when each folder's pod is unknown. `folders` are pod UIDs by folder; `before` is the last answer."""
-    return {folder: before.get(folder, now) for folder, uid in folders.items() if uid not in known_uids}
-
-
-def stale_regions(unknown: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """Folders whose pod has been unknown for long enough to be gone for good."""
-    return tuple(folder for folder, since in unknown.items() if now - since >= KEPT_SECONDS)

@@ -18,7 +18,6 @@ DAEMON_FOLDERS = {
 """By path on the host: where it is in the container, and whether read-only there."""
 HAMI_CORE_FOLDERS = {
     "/usr/local/vgpu": ("/usr/local/vgpu", False),
-    "/tmp/vgpulock": ("/tmp/vgpulock", False),
 }
 
 
@@ -28,12 +27,18 @@ def host_folders(pod: Any, container: Any) -> dict[str, tuple[str, bool]]:
     return {paths[name]: (mount["mountPath"], mount.get("readOnly", False)) for name, mount in mounts.items()}
 
 
+def uses_hami_core(manifests: list[Manifest]) -> bool:
+    return any(container.spec["name"] == "hami-core" for container in containers(manifests))
+
+
 def test_no_container_is_privileged(manifests: list[Manifest]) -> None:
     for container in containers(manifests):
         rights = container.spec["securityContext"]
         assert rights["allowPrivilegeEscalation"] is False, container.name
         assert rights["readOnlyRootFilesystem"] is True, container.name
-        assert rights["capabilities"] == {"drop": ["ALL"]}, container.name
+        cleans_up = container.name.endswith("/device-plugin") and uses_hami_core(manifests)
+        added = {"add": ["DAC_OVERRIDE", "FOWNER"]} if cleans_up else {}
+        assert rights["capabilities"] == {"drop": ["ALL"], **added}, container.name
         assert not rights.get("privileged"), container.name
         assert container.effective("seccompProfile") == {"type": "RuntimeDefault"}, container.name
 
@@ -55,7 +60,7 @@ def test_no_pod_shares_the_host_s_namespaces(manifests: list[Manifest]) -> None:
 
 
 def test_only_the_host_s_folders_that_are_used_are_mounted(manifests: list[Manifest]) -> None:
-    hami_core = any(container.spec["name"] == "hami-core" for container in containers(manifests))
+    hami_core = uses_hami_core(manifests)
     expected = {"topogpu-device-plugin/device-plugin": DAEMON_FOLDERS}
     if hami_core:
         expected["topogpu-device-plugin/device-plugin"] = DAEMON_FOLDERS | HAMI_CORE_FOLDERS
@@ -155,7 +160,6 @@ def test_folders_of_another_kubelet() -> None:
         "/k/pod-resources": ("/k/pod-resources", True),
         "/c": ("/c", False),
         "/opt/vgpu": ("/opt/vgpu", False),
-        "/tmp/vgpulock": ("/tmp/vgpulock", False),
     }
     assert "/usr/local" not in json.dumps([manifest.content for manifest in changed])
 

@@ -11,7 +11,7 @@ EDITS = ContainerEdits(
     env={"NVIDIA_VISIBLE_DEVICES": A, "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m"},
     mounts=(
         Mount(container_path="/etc/ld.so.preload", host_path="/usr/local/vgpu/ld.so.preload", read_only=True),
-        Mount(container_path="/tmp/vgpulock", host_path="/tmp/vgpulock", read_only=False),
+        Mount(container_path="/tmp/vgpulock", host_path="/usr/local/vgpu/locks/0d4f_train", read_only=False),
     ),
     devices=(
         DeviceNode(path="/dev/nvidiactl"),
@@ -66,7 +66,7 @@ def test_a_spec_says_what_the_container_gets() -> None:
                             "options": ["ro", "nosuid", "nodev", "bind"],
                         },
                         {
-                            "hostPath": "/tmp/vgpulock",
+                            "hostPath": "/usr/local/vgpu/locks/0d4f_train",
                             "containerPath": "/tmp/vgpulock",
                             "options": ["rw", "nosuid", "nodev", "bind"],
                         },
@@ -93,7 +93,7 @@ def test_a_runtime_reads_the_same_out_of_it() -> None:
                 options=["ro", "nosuid", "nodev", "bind"],
             ),
             CdiMount(
-                host_path="/tmp/vgpulock",
+                host_path="/usr/local/vgpu/locks/0d4f_train",
                 container_path="/tmp/vgpulock",
                 options=["rw", "nosuid", "nodev", "bind"],
             ),

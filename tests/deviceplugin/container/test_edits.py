@@ -29,7 +29,7 @@ HOOK = Hook(root="/usr/local", library="/usr/local/vgpu/libvgpu.so.v2", preload=
 HOOK_MOUNTS = (
     Mount(container_path="/usr/local/vgpu/libvgpu.so", host_path="/usr/local/vgpu/libvgpu.so.v2", read_only=True),
     Mount(container_path="/usr/local/vgpu", host_path="/usr/local/vgpu/containers/0d4f_train", read_only=False),
-    Mount(container_path="/tmp/vgpulock", host_path="/tmp/vgpulock", read_only=False),
+    Mount(container_path="/tmp/vgpulock", host_path="/usr/local/vgpu/locks/0d4f_train", read_only=False),
     Mount(container_path="/etc/ld.so.preload", host_path="/usr/local/vgpu/ld.so.preload", read_only=True),
 )
 LIMITS = {

@@ -1,14 +1,13 @@
 import os
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.edits import ContainerFacts, Hook
-from deviceplugin.container.folder_removal import remove_folder
-from deviceplugin.container.hook import prepare
-from deviceplugin.metrics.region_files import RegionSweep
+from deviceplugin.container.container_folders import KEPT_SECONDS, FolderSweep
+from deviceplugin.container.folder_removal import remove_folder, removing
 from deviceplugin.removal.files import remove
-from deviceplugin.usage.shared_region import KEPT_SECONDS
+from deviceplugin.settings import FolderQuota
 
 UID = "0d4f0000-0000-0000-0000-000000000000"
 DEEPER_THAN_THE_STACK = 3000
@@ -54,17 +53,41 @@ def test_folders_nested_deeper_than_the_stack_stop_nobody(tmp_path: Path) -> Non
     containers = tmp_path / "vgpu/containers"
     container = containers / f"{UID}_main"
     fill(container)
-    sweep = RegionSweep(str(containers))
+    sweep = FolderSweep([str(containers)], FolderQuota())
     sweep.sweep((), 0.0)
     sweep.sweep((), KEPT_SECONDS)
     assert list(containers.iterdir()) == []
 
     fill(container)
-    hook = Hook(root=str(tmp_path), library="", preload="")
-    prepare(hook, ContainerFacts(pod_uid=UID, name="main"), lock_directory=str(tmp_path / "lock"))
-    assert list(container.iterdir()) == []
-
-    container.rmdir()
-    fill(container)
     assert remove([str(containers)], str(tmp_path / "vgpu")) == {}
     assert not containers.exists()
+
+
+def test_a_removal_that_stops_halfway_has_made_progress(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for number in range(100):
+        (folder / f"{number // 10}").mkdir(parents=True, exist_ok=True)
+        (folder / f"{number // 10}" / f"{number}").touch()
+    left = 100
+    while folder.exists():
+        list(islice(removing(str(folder)), 20))
+        before, left = left, sum(path.is_file() for path in tmp_path.rglob("*"))
+        assert left < before or not folder.exists()
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in "abc":
+        (folder / name).touch()
+    unlink = os.unlink
+
+    def immutable(name: str, *, dir_fd: int) -> None:
+        if name == "b":
+            raise PermissionError(1, "Operation not permitted", name)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", immutable)
+    with pytest.raises(PermissionError):
+        remove_folder(str(folder))
+    assert [path.name for path in folder.iterdir()] == ["b"]

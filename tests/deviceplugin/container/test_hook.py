@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.container.edits import ContainerFacts, Hook
-from deviceplugin.container.hook import HookUnusable, find_hook, make_lock_directory, prepare
+from deviceplugin.container.hook import HookUnusable, find_hook, prepare
 
 FACTS = ContainerFacts(pod_uid="0d4f", name="train")
 
@@ -23,11 +23,6 @@ def hook(root: Path) -> Hook:
     found = find_hook(str(root))
     assert found is not None
     return found
-
-
-@pytest.fixture
-def lock(tmp_path: Path) -> Path:
-    return tmp_path / "vgpulock"
 
 
 def library(root: Path) -> str | None:
@@ -76,63 +71,48 @@ def test_a_licence_is_found_beside_the_library(root: Path, hook: Hook) -> None:
     assert found.license == f"{root}/vgpu/license"
 
 
-def test_a_container_gets_a_fresh_folder_open_to_its_user(root: Path, hook: Hook, lock: Path) -> None:
-    region = root / "vgpu/containers/0d4f_train"
-    prepare(hook, FACTS, lock_directory=str(lock))
+def test_a_container_gets_fresh_folders_of_its_own_open_to_its_user(root: Path, hook: Hook) -> None:
+    region, lock = root / "vgpu/containers/0d4f_train", root / "vgpu/locks/0d4f_train"
+    prepare(hook, FACTS)
     (region / "0d4f.cache").write_text("of a container that never started")
-    neighbour = root / "vgpu/containers/77aa_serve/77aa.cache"
-    neighbour.parent.mkdir()
-    neighbour.write_text("running")
-    prepare(hook, FACTS, lock_directory=str(lock))
-    assert list(region.iterdir()) == []
-    assert neighbour.read_text() == "running"
-    assert (mode(region), mode(lock)) == (0o777, 0o777)
-
-
-def test_the_lock_of_running_containers_survives_an_allocation(hook: Hook, lock: Path) -> None:
-    prepare(hook, FACTS, lock_directory=str(lock))
     (lock / "lock").write_text("held")
-    prepare(hook, FACTS, lock_directory=str(lock))
-    assert (lock / "lock").read_text() == "held"
+    for parent, file in (("containers", "77aa.cache"), ("locks", "lock")):
+        neighbour = root / f"vgpu/{parent}/77aa_serve/{file}"
+        neighbour.parent.mkdir()
+        neighbour.write_text("running")
+    prepare(hook, FACTS)
+    assert (list(region.iterdir()), list(lock.iterdir())) == ([], [])
+    assert (mode(region), mode(lock)) == (0o777, 0o777)
+    assert (root / "vgpu/containers/77aa_serve/77aa.cache").read_text() == "running"
+    assert (root / "vgpu/locks/77aa_serve/lock").read_text() == "running"
 
 
-def test_a_lock_folder_that_the_runtime_made_for_root_is_opened(lock: Path) -> None:
-    lock.mkdir(mode=0o755)
-    make_lock_directory(str(lock))
-    assert mode(lock) == 0o777
-
-
-def test_a_link_in_place_of_the_containers_folder_is_refused(root: Path, hook: Hook, lock: Path) -> None:
+def test_whatever_is_in_place_of_a_folder_is_put_aside_and_not_followed(root: Path, hook: Hook) -> None:
     precious = root / "precious"
     precious.mkdir(mode=0o700)
     (precious / "file").write_text("kept")
-    region = root / "vgpu/containers/0d4f_train"
-    region.parent.mkdir()
-    region.symlink_to(precious)
-    with pytest.raises(HookUnusable, match=f"{region} is a symbolic link"):
-        prepare(hook, FACTS, lock_directory=str(lock))
-    assert (precious / "file").read_text() == "kept"
-    assert mode(precious) == 0o700
+    (root / "vgpu/containers").mkdir()
+    (root / "vgpu/containers/0d4f_train").symlink_to(precious)
+    (root / "vgpu/locks").mkdir()
+    (root / "vgpu/locks/0d4f_train").write_text("a file")
+    prepare(hook, FACTS)
+    for parent in ("containers", "locks"):
+        folder = root / "vgpu" / parent / "0d4f_train"
+        assert (folder.is_symlink(), mode(folder), list(folder.iterdir())) == (False, 0o777, [])
+    assert ((precious / "file").read_text(), mode(precious)) == ("kept", 0o700)
 
 
-def test_a_link_in_place_of_the_lock_folder_is_not_followed(root: Path, hook: Hook, lock: Path) -> None:
-    precious = root / "precious"
-    precious.mkdir(mode=0o700)
-    lock.symlink_to(precious)
-    with pytest.raises(HookUnusable, match=f"cannot make {lock} for HAMi-core"):
-        prepare(hook, FACTS, lock_directory=str(lock))
-    assert mode(precious) == 0o700
+def test_the_owner_of_a_folder_does_not_matter(root: Path, hook: Hook) -> None:
+    prepare(hook, FACTS)
+    for parent in ("containers", "locks"):
+        os.chmod(root / "vgpu" / parent / "0d4f_train", 0)
+        if os.geteuid() == 0:
+            os.chown(root / "vgpu" / parent / "0d4f_train", 1234, 1234)
+    prepare(hook, FACTS)
+    assert {(mode(path), path.owner()) for path in root.glob("vgpu/*/0d4f_train")} == {(0o777, root.owner())}
 
 
-def test_a_folder_that_cannot_be_made_is_told_not_ignored(root: Path, hook: Hook, lock: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_told_not_ignored(root: Path, hook: Hook) -> None:
     (root / "vgpu/containers").write_text("a file")
-    with pytest.raises(HookUnusable, match=r"cannot make .*/containers/0d4f_train for HAMi-core: Not a directory"):
-        prepare(hook, FACTS, lock_directory=str(lock))
-
-
-def test_an_intruders_file_in_place_of_the_folder_is_told(root: Path, hook: Hook, lock: Path) -> None:
-    region = root / "vgpu/containers/0d4f_train"
-    region.parent.mkdir()
-    region.write_text("a file")
-    with pytest.raises(HookUnusable, match=r"cannot make .*/0d4f_train for HAMi-core: Not a directory"):
-        prepare(hook, FACTS, lock_directory=str(lock))
+    with pytest.raises(HookUnusable, match=r"cannot make .*/containers/0d4f_train for HAMi-core: (File exists|Not a)"):
+        prepare(hook, FACTS)

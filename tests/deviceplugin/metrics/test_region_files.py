@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.metrics.region_files import RegionFiles, RegionSweep, read_regions
-from deviceplugin.usage.shared_region import KEPT_SECONDS
+from deviceplugin.metrics.region_files import RegionFiles, read_regions
 from tests.deviceplugin.regions import Slot, v0, v1
 
 UID = "2f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"
@@ -65,34 +64,3 @@ def test_folders_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytes
         make(tmp_path, f"{UID}_{name}", v0([GPU], []))
     found = read_regions(str(tmp_path))
     assert (len(found.regions), found.left_out) == (2, 1)
-
-
-def test_a_sweep_removes_the_folders_of_pods_long_gone_and_nothing_they_point_at(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").touch()
-    containers = tmp_path / "containers"
-    containers.mkdir()
-    make(containers, f"{UID}_main")
-    gone = make(containers, f"{OTHER}_main")
-    (gone.parent / "out").symlink_to(precious)
-    (containers / "kept").mkdir()
-    sweep = RegionSweep(str(containers))
-    sweep.sweep({UID}, 0.0)
-    sweep.sweep({UID}, KEPT_SECONDS - 1)
-    assert gone.exists()
-    sweep.sweep({UID}, KEPT_SECONDS)
-    assert sorted(path.name for path in containers.iterdir()) == [f"{UID}_main", "kept"]
-    assert (precious / "file").exists()
-
-
-def test_a_link_in_place_of_a_folder_is_left_alone(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    containers = tmp_path / "containers"
-    containers.mkdir()
-    (containers / f"{OTHER}_main").symlink_to(precious)
-    sweep = RegionSweep(str(containers))
-    sweep.sweep((), 0.0)
-    sweep.sweep((), KEPT_SECONDS)
-    assert precious.is_dir()

@@ -5,13 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.usage.shared_region import (
-    KEPT_SECONDS,
     Region,
     RegionDevice,
     RegionError,
     parse_region,
-    stale_regions,
-    unknown_since,
 )
 from proto.devices import DeviceUUID
 from tests.deviceplugin.regions import V0_BYTES, V1_BYTES, Slot, v0, v1
@@ -146,18 +143,3 @@ def test_a_region_with_a_few_bytes_changed_is_read_or_refused(at: int, junk: byt
         parse(content)
     except RegionError:
         return
-
-
-def test_a_region_is_stale_once_its_pod_has_been_unknown_for_five_minutes() -> None:
-    folders = {"uid-a_main": "uid-a", "uid-b_main": "uid-b"}
-    first = unknown_since(folders, {"uid-b"}, {}, 1000.0)
-    assert first == {"uid-a_main": 1000.0}
-    later = unknown_since(folders, {"uid-b"}, first, 1000.0 + KEPT_SECONDS)
-    assert stale_regions(later, 1000.0 + KEPT_SECONDS - 1) == ()
-    assert stale_regions(later, 1000.0 + KEPT_SECONDS) == ("uid-a_main",)
-
-
-def test_a_pod_that_is_known_again_starts_anew() -> None:
-    folders = {"uid-a_main": "uid-a"}
-    known = unknown_since(folders, {"uid-a"}, {"uid-a_main": 0.0}, 100.0)
-    assert unknown_since(folders, (), known, 200.0) == {"uid-a_main": 200.0}

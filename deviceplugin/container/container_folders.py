@@ -1,0 +1,163 @@
+"""Edge to the folders of the host that containers write to: each belongs to one container, whose tenant is not trusted.
+
+A folder is `<parent>/<pod UID>_<container>`; the parent is the daemon's alone. One that is to go is renamed first,
+which costs the same whatever is in it, and is removed in the background, a bounded number of entries at a time.
+"""
+
+import logging
+import os
+import re
+import stat
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from uuid import uuid4
+
+from deviceplugin.container.folder_removal import removing, take_apart
+from deviceplugin.container.hook_names import LIBRARY
+from deviceplugin.settings import FolderQuota
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS = 600.0
+"""How long a folder outlives its pod: longer than a watch that brings nothing any more goes unnoticed, in which time a
+pod may start that it has not shown.
+"""
+_GONE = ".gone-"
+_MOST_STEPS = 200_000
+"""Entries removed in one sweep: a tenant makes fewer in the time between two."""
+_FOLDER = re.compile(r"(?P<uid>[0-9a-f][0-9a-f-]{31,35})_(?P<container>[a-z0-9][a-z0-9-]*)")
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_TO_ALL = 0o777
+"""The container's user is unknown, and HAMi-core creates files. Not sticky: with fs.protected_regular the kernel would
+refuse it a lock file that another user made."""
+_BLOCK = 512
+"""Bytes in a block of st_blocks."""
+
+
+def make_fresh(path: str) -> None:
+    """An empty folder open to all; what was there, a symbolic link too, is put aside. Raises OSError."""
+    parent = os.path.dirname(path)
+    os.makedirs(parent, exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.rename(path, f"{parent}/{_GONE}{uuid4().hex}")
+    os.mkdir(path)
+    with opened(path) as folder:
+        os.fchmod(folder, _OPEN_TO_ALL)
+
+
+def is_of_container(name: str) -> bool:
+    return _FOLDER.fullmatch(name) is not None
+
+
+def split_folder(name: str) -> tuple[str, str]:
+    """Pod UID and container of a folder's name."""
+    uid, _, container = name.partition("_")
+    return uid, container
+
+
+@contextmanager
+def opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -> Iterator[int]:
+    """The descriptor of a folder, or of a file with other flags; never through a symbolic link. Raises OSError."""
+    descriptor = os.open(path, flags, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+class FolderSweep:
+    """Removes the folders of pods that have been gone for a while, and what running containers leave beyond the quota.
+
+    `parents` are the folders that hold them. It blocks.
+    """
+
+    def __init__(self, parents: Sequence[str], quota: FolderQuota) -> None:
+        self._parents = parents
+        self._quota = quota
+        self._unknown: Mapping[tuple[str, str], float] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def sweep(self, known_uids: Container[str], now: float) -> None:
+        """`known_uids` must be all pods of the node; `now` is the monotonic clock."""
+        unknown: dict[tuple[str, str], float] = {}
+        for parent in self._parents:
+            try:
+                with opened(parent) as root:
+                    unknown |= self._sweep(parent, root, known_uids, now)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                log.warning("The folder %s cannot be cleaned up: %s", parent, error)
+        self._unknown = unknown
+
+    def _sweep(self, parent: str, root: int, known_uids: Container[str], now: float) -> Mapping[tuple[str, str], float]:
+        names = os.listdir(root)
+        unknown: dict[tuple[str, str], float] = {}
+        for name in filter(is_of_container, names):
+            if split_folder(name)[0] in known_uids:
+                self._hold_to_quota(parent, root, name)
+                continue
+            unknown[parent, name] = since = self._unknown.get((parent, name), now)
+            if now - since >= KEPT_SECONDS:
+                os.rename(name, _GONE + name, src_dir_fd=root, dst_dir_fd=root)
+                log.info("The pod of the folder %s/%s is gone; it is removed.", parent, name)
+        for name in [each for each in os.listdir(root) if each.startswith(_GONE)]:
+            self._remove(parent, root, name)
+        return unknown
+
+    def _remove(self, parent: str, root: int, name: str) -> None:
+        try:
+            if stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
+                for _ in islice(removing(name, inside=root), _MOST_STEPS):
+                    pass
+            else:
+                os.unlink(name, dir_fd=root)
+        except OSError as error:
+            self._tell(parent, name, f"cannot be removed: {error.strerror or error}")
+
+    def _hold_to_quota(self, parent: str, root: int, name: str) -> None:
+        try:
+            with opened(name, inside=root) as folder:
+                excess = _excess(folder, f"{split_folder(name)[0]}.cache", self._quota)
+                for _ in islice(excess, _MOST_STEPS):
+                    self._tell(parent, name, "held more than its container may leave there; the rest was removed")
+        except OSError as error:
+            self._tell(parent, name, f"cannot be held to its quota: {error.strerror or error}")
+
+    def _tell(self, parent: str, name: str, what: str) -> None:
+        """Once for each folder: its tenant decides how often it happens."""
+        if (parent, name) not in self._told:
+            self._told = {each for each in self._told if os.path.lexists("/".join(each))} | {(parent, name)}
+            log.warning("The folder %s/%s %s.", parent, name, what)
+
+
+def _excess(folder: int, region: str, quota: FolderQuota) -> Iterator[None]:
+    """Removes what is beyond the quota, a step each, until a walk through the folder finds nothing."""
+    found = True
+    while found:
+        found = False
+        for _ in _one_walk(folder, region, quota):
+            found = True
+            yield
+
+
+def _one_walk(folder: int, region: str, quota: FolderQuota) -> Iterator[None]:
+    """The region is cut, as programs use it. The library stays: it is a mount, which would go with its file."""
+    most = quota.mib << 20
+    files, size = 0, 0
+    with suppress(OSError), opened(region, _OPEN_FILE, inside=folder) as file:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            if os.fstat(file).st_size > most:
+                os.ftruncate(file, most)
+                yield
+            files, size = 1, os.fstat(file).st_blocks * _BLOCK
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == LIBRARY or (entry.name == region and files and entry.is_file(follow_symlinks=False)):
+                continue
+            files, size = files + 1, size + entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+            if files > quota.files or size > most or entry.is_dir(follow_symlinks=False):
+                files, size = files - 1, size - entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+                yield from take_apart(folder, entry.name)

@@ -1,0 +1,118 @@
+"""A tenant fills, takes over and locks what it finds of the host in its container; the daemon has the DaemonSet's rights."""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from simulation.apiserver import EmbeddedApiServer
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
+from tests.deviceplugin.registration import until
+
+pytestmark = [
+    pytest.mark.needs_compiler,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv"),
+]
+
+CGROUPS = Path("/sys/fs/cgroup/memory")
+SHIPPED = Path(__file__).parents[2] / "daemonset/components/hami-core/device-plugin.yaml"
+TENANT = 1234
+FILES = 25_000
+ROOM_BYTES = 7 << 20
+"""Beyond what the daemon uses already: less than the names of all files take."""
+_FILL = """
+import os, sys
+folder = os.open(sys.argv[1], os.O_RDONLY)
+for number in range(int(sys.argv[2])):
+    os.close(os.open(f"{number:07d}" + "x" * 248, os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+"""
+
+
+def rights(_: Path) -> Sequence[str]:
+    """As the DaemonSet's container with HAMi-core."""
+    documents = yaml.safe_load_all(SHIPPED.read_text())
+    added = {
+        right
+        for document in documents
+        for container in document["spec"]["template"]["spec"].get("containers", ())
+        for right in container.get("securityContext", {}).get("capabilities", {}).get("add", ())
+    }
+    kept = ",".join(["-all", *(f"+{right.lower()}" for right in sorted(added))])
+    return ("setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}")
+
+
+def with_hami_core(_: EmbeddedApiServer, root: Path) -> None:
+    folder = root / "hook/vgpu"
+    folder.mkdir(parents=True)
+    (folder / "libvgpu.so.v2.10").write_bytes(b"x")
+    (folder / "ld.so.preload").write_text("x")
+
+
+@asynccontextmanager
+async def node() -> AsyncIterator[DaemonRig]:
+    async with daemon(runtime_version="containerd://2.3.1", before=with_hami_core, under=rights) as rig:
+        yield rig
+
+
+async def folders(rig: DaemonRig, name: str, gpu: int) -> tuple[str, list[Path]]:
+    """A container that is held to a share: its pod's UID, and what it may write to on the host."""
+    uid = rig.bind(name, gpu)
+    await rig.runs(name)
+    return uid, [Path(mount.host_path) for mount in rig.kubelet.created[uid][0].mounts if not mount.read_only]
+
+
+async def test_what_one_container_does_to_its_folders_concerns_no_other_container() -> None:
+    async with node() as rig:
+        uid, tenants = await folders(rig, "tenant", 1)
+        assert len(tenants) == 2
+        for folder in tenants:
+            (folder / "lock").touch()
+            os.chown(folder, TENANT, TENANT)
+            os.chmod(folder, 0)
+        with (tenants[-1] / "lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            _, others = await folders(rig, "other", 2)
+            assert set(others).isdisjoint(tenants)
+            with (others[-1] / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its own container gets fresh folders, and what it left is removed.
+        await rig.kubelet.restart_container(uid, "c0")
+        assert {(folder.stat().st_uid, folder.stat().st_mode & 0o777) for folder in tenants} == {(0, 0o777)}
+        await until(lambda: not list((rig.kubelet.root / "hook/vgpu").glob("*/.gone-*")))
+        assert rig.problems() == []
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    if not os.access(CGROUPS / "memory.limit_in_bytes", os.W_OK):
+        pytest.skip("needs version 1 of the memory cgroups")
+    folder = CGROUPS / f"topogpu-test-{uuid4().hex[:8]}"
+    folder.mkdir()
+    yield folder
+    for pid in (folder / "cgroup.procs").read_text().split():
+        (CGROUPS / "cgroup.procs").write_text(pid)
+    folder.rmdir()
+
+
+async def test_a_folder_with_very_many_files_is_removed_in_little_memory(cgroup: Path) -> None:
+    async with node() as rig:
+        uid, (region, _) = await folders(rig, "tenant", 1)
+        fill = await asyncio.create_subprocess_exec(sys.executable, "-c", _FILL, str(region), str(FILES))
+        assert await fill.wait() == 0
+        (cgroup / "cgroup.procs").write_text(str(rig.process.pid))
+        resident = int(Path(f"/proc/{rig.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        (cgroup / "memory.limit_in_bytes").write_text(str(ROOM_BYTES))
+        assert resident > ROOM_BYTES  # it is counted from now on alone
+        await rig.kubelet.restart_container(uid, "c0")
+        await until(lambda: not list((rig.kubelet.root / "hook/vgpu").glob("*/.gone-*")))
+        await rig.runs("tenant")
+        assert rig.process.returncode is None
+        assert rig.problems() == []
