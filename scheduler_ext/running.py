@@ -88,7 +88,12 @@ async def running_extender(
         await binder.drop_reservations()
         await watch.list_pods_again()
 
-    leadership = Leadership(api=api, settings=lease or LeaseSettings(), catch_up=catch_up, monotonic=time.monotonic)
+    async def written() -> bool:
+        return await binder.written()
+
+    leadership = Leadership(
+        api=api, settings=lease or LeaseSettings(), catch_up=catch_up, written=written, monotonic=time.monotonic
+    )
     nudger = Nudger(
         api=api,
         ledger=ledger,
@@ -209,6 +214,7 @@ async def running_extender(
         )
     finally:
         await binder.finish()
+        await leadership.leave()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -18,6 +18,8 @@ DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
 LONGEST_LOCK_WAIT_SECONDS = 22.0
 """With the wait for the first lists and the write it stays below the 30 s that kube-scheduler waits for an extender."""
 SHORTEST_BIND_DEADLINE_SECONDS = 20.0
+SLACK_SECONDS = 5.0
+"""For a Binding that was long on its way, and for news of the Lease that came late to who held it before."""
 _WRITING_SECONDS = 2.0
 """What a bind has left for its write when the lock comes at the last moment."""
 

@@ -101,7 +101,7 @@ class ApiServer:
         self._client = client
         self._connections = Connections(client)
         self._configure = configure
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._silent_seconds = silent_seconds
         self._writes = writes
         self.url: str = client.configuration.host
@@ -159,12 +159,12 @@ class ApiServer:
             resourceVersion=resource_version,
             **{"continue": continue_},
         )
-        silence = aiohttp.ClientTimeout(sock_connect=self._timeout_seconds, sock_read=self._timeout_seconds)
+        silence = aiohttp.ClientTimeout(sock_connect=self.timeout_seconds, sock_read=self.timeout_seconds)
         try:
             # aiohttp's own total would lose a caller's deadline that passes in the same turn of the loop: its
             # TimerContext is entered twice, and on the way out takes two cancellations for its own.
             async with (
-                asyncio.timeout(max(self._timeout_seconds, LIST_SECONDS)),
+                asyncio.timeout(max(self.timeout_seconds, LIST_SECONDS)),
                 self._following(_path(resource, namespace) + query, timeout=silence) as response,
             ):
                 body = await response.read()
@@ -203,8 +203,8 @@ class ApiServer:
             labelSelector=label_selector,
         )
         path = _path(resource, namespace) + query
-        opening = min(self._timeout_seconds, OPENING_SECONDS)
-        end = asyncio.get_running_loop().time() + timeout_seconds + self._timeout_seconds
+        opening = min(self.timeout_seconds, OPENING_SECONDS)
+        end = asyncio.get_running_loop().time() + timeout_seconds + self.timeout_seconds
         async with self._following(path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening) as response:
             yield Opened()
             async for line in _lines(response.content, min(silent_seconds, self._silent_seconds), end):
@@ -235,11 +235,14 @@ class ApiServer:
         return self._read(resource, await self._call("POST", _path(resource, namespace), body=document, pool=pool))
 
     async def bind(self, binding: Binding) -> None:
-        """Gives a pod its node and the Binding's annotations in one write. Raises ApiError or ApiUnreachable."""
+        """Gives a pod its node and the Binding's annotations in one write. Raises ApiError or ApiUnreachable.
+
+        The API server carries it out within `timeout_seconds` of getting it, or not at all.
+        """
         metadata = binding.metadata
         document = {"apiVersion": "v1", "kind": "Binding", **msgspec.to_builtins(binding)}
         document["target"] = {"apiVersion": "v1", "kind": "Node", **document["target"]}
-        path = _path(PODS, metadata.namespace, metadata.name, "binding")
+        path = _path(PODS, metadata.namespace, metadata.name, "binding") + _query(timeout=f"{self.timeout_seconds:g}s")
         await self._call("POST", path, body=document, pool=Pool.BINDINGS)
 
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
@@ -275,7 +278,7 @@ class ApiServer:
             await asyncio.sleep(self._writes.take(asyncio.get_running_loop().time()))
         send = partial(self._send, method, path, pool=pool, body=body, content_type=content_type)
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(self.timeout_seconds):
                 reply = await send()
                 if reply.status == 401:
                     await self._configure()

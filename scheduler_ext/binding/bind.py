@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 from weakref import WeakValueDictionary
 
 from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
 from proto.extender import BindingArgs
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
-from proto.kubernetes.objects import NODES, PODS, Pod
+from proto.kubernetes.objects import NODES, PODS, Binding, Pod
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
 from scheduler_ext.binding.view import NodeFacts, View, node_facts
@@ -21,12 +22,14 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.kept_rooms import in_that_of_others
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.settings import SLACK_SECONDS, ServeSettings
 
 log = logging.getLogger(__name__)
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
 """Answers of an API server that may be different a moment later."""
+_UNSETTLED = _PASSING - {429}
+"""Those that leave open what became of a write; 429 turns it away at the door."""
 _RETRY_SECONDS = 0.2
 _MANY_SENT = 1000
 """Bindings remembered before those are looked for that are settled."""
@@ -83,6 +86,12 @@ class Binder:
         self._under_way: dict[PodName, tuple[BindingArgs, asyncio.Task[str]]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
         self._settling: set[asyncio.Task[None]] = set()
+        self._on_their_way = 0
+        self._answered = asyncio.Event()
+        """Set whenever no Binding is on its way."""
+        self._answered.set()
+        self._open_until = -inf
+        """Until then the API server may carry out a Binding of which no answer came."""
         self._sent: dict[str, _Attempt] = {}
         """Who sent the last Binding for a pod, by UID; without meaning once the pod's reservation is gone."""
 
@@ -119,6 +128,11 @@ class Binder:
         for uid in self._ledger.holdings():
             if not self.sent_to(uid):
                 self._ledger.forget(uid)
+
+    async def written(self) -> bool:
+        """Once no Binding is on its way; whether each that was sent has been carried out or never will be."""
+        await self._answered.wait()
+        return self._monotonic() >= self._open_until
 
     async def finish(self) -> None:
         """Lets the binds under way finish; each has a deadline of its own. Nothing is settled any more after that."""
@@ -281,7 +295,7 @@ class Binder:
             uncertain, attempt.uncertain = attempt.uncertain, True
             pause_seconds = _RETRY_SECONDS
             try:
-                return await self._api.bind(binding)
+                return await self._send(binding)
             except ApiUnreachable as error:
                 attempt.doing = str(error)
             except ApiError as error:
@@ -296,6 +310,30 @@ class Binder:
                     attempt.uncertain = uncertain
                 pause_seconds = max(pause_seconds, error.retry_after_seconds or 0)
             await asyncio.sleep(pause_seconds)
+
+    async def _send(self, binding: Binding) -> None:
+        """Given up in the time after which the API server gives up, so that nothing comes of it any later.
+
+        Raises ApiError or ApiUnreachable.
+        """
+        seconds, settled = self._api.timeout_seconds, False
+        self._on_their_way += 1
+        self._answered.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._api.bind(binding)
+            settled = True
+        except ApiError as error:
+            settled = error.status not in _UNSETTLED
+            raise
+        except TimeoutError as error:
+            raise ApiUnreachable(f"no answer to the Binding within {seconds:g} s") from error
+        finally:
+            if not settled:
+                self._open_until = self._monotonic() + seconds + SLACK_SECONDS
+            self._on_their_way -= 1
+            if not self._on_their_way:
+                self._answered.set()
 
     def _remember(self, attempt: _Attempt) -> None:
         if len(self._sent) >= _MANY_SENT:

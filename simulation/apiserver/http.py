@@ -1,6 +1,7 @@
 """HTTP towards clients: requests into operations, answers and refusals into JSON (edge)."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,10 @@ _PATCHABLE = frozenset({"", "status", "finalize"})
 _CREATED_ONLY = frozenset({"binding", "eviction"})
 
 
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
+_LONGEST_SECONDS = 60.0
+
+
 @dataclass(slots=True)
 class Handler:
     """Answers every request of one server."""
@@ -45,8 +50,12 @@ class Handler:
         seen = recorded(request.method, request.path, request.query, request.headers)
         self.note(seen)
         fault = self.faults.meet(seen)
-        if fault.latency_seconds:
-            await asyncio.sleep(fault.latency_seconds)
+        limit_seconds = _limit_seconds(request)
+        await asyncio.sleep(min(fault.latency_seconds, limit_seconds))
+        if fault.latency_seconds > limit_seconds:
+            return json_response(
+                ApiRefusal(504, "Timeout", "request did not complete within its timeout").status(), 504
+            )
         if fault.drop == "before":
             return _dropped(request)
         if fault.body:
@@ -262,3 +271,9 @@ def _dropped(request: web.Request) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
     return web.Response()
+
+
+def _limit_seconds(request: web.Request) -> float:
+    """What `timeout` allows a request that is no watch, in the one form of Go's durations that is used: `10s`."""
+    written = _SECONDS.fullmatch(request.query.get("timeout", ""))
+    return min(float(written[1]), _LONGEST_SECONDS) if written else _LONGEST_SECONDS

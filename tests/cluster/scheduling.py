@@ -29,7 +29,7 @@ from tests.daemonset import shipped
 JsonObject = dict[str, Any]
 EXTENDER_USER = "topogpu-scheduler"
 _LONGEST_SECONDS = 120.0
-_RIGHTS = (
+EXTENDER_RIGHTS = (
     ("", "nodes", "get list watch patch"),
     ("", "pods", "get list watch patch"),
     ("", "pods/binding", "create"),
@@ -37,7 +37,7 @@ _RIGHTS = (
     ("", "resourcequotas", "list watch"),
     ("policy", "poddisruptionbudgets", "list watch"),
     ("", "pods/eviction", "create"),
-    ("coordination.k8s.io", "leases", "list watch"),
+    ("coordination.k8s.io", "leases", "list watch patch"),
 )
 """What docs/security.md says the extender needs."""
 
@@ -164,7 +164,7 @@ async def placing(
     **configuration: object,
 ) -> AsyncIterator[Cluster]:
     """Scheduler and extender at work on whatever nodes there are."""
-    await grant_rights(peer, EXTENDER_USER, _RIGHTS)
+    await grant_rights(peer, EXTENDER_USER, EXTENDER_RIGHTS)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(_extender(plane, folder, options))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))

@@ -8,7 +8,7 @@ import pytest
 
 from proto.annotations import keys
 from scheduler_ext.leadership.lease import LeaseSettings
-from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json
 
 ELECTED = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
@@ -190,3 +190,122 @@ async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() 
             gone = "its reservation has ended and it does not fit: 1/1 CardTimeSlicingExhausted"
             problem = f"pod default/p cannot be bound to node n: {gone}"
             assert await rig.bind(pod, "n") == problem
+
+
+def mark(server: EmbeddedApiServer) -> str | None:
+    """Which process the Lease names as one that may be binding."""
+    lease = server.store.get("leases", "kube-system", "sched")
+    assert lease is not None
+    found: str | None = lease["metadata"].get("annotations", {}).get(keys.LEASE_BINDING)
+    return found
+
+
+async def decides(rig: Rig) -> bool:
+    """Asked with a pod that fits nowhere, so that nothing is reserved."""
+    return not (await rig.filter(pod_json("wide", gpus=5), "n"))["Error"]
+
+
+async def test_a_new_leader_decides_nothing_while_a_binding_of_the_one_before_is_on_its_way() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        server.create(lease_json("host-1_a"))
+        other = replace(ELECTED, identity="host-2")
+        async with (
+            extender_for(server, FAST, synced=True, lease=ELECTED) as rig,
+            extender_for(server, FAST, synced=True, lease=other) as successor,
+        ):
+            await eventually(lambda: decides(rig))
+            late = server.inject(Fault(subresource="binding", latency_seconds=2))
+            first, second = rig.add_pod("first"), rig.add_pod("second")
+            assert (await rig.filter(first, "n"))["NodeNames"] == ["n"]
+            binding = asyncio.create_task(rig.bind(first, "n"))
+            await eventually(lambda: sent(server, "first"))
+            hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
+            taken_over = False
+
+            async def answered() -> bool:
+                nonlocal taken_over
+                answer = await successor.filter(second, "n")
+                taken_over = taken_over or "waits until nothing more is bound by host-1_" in answer["Error"]
+                assert answer["NodeNames"] is None
+                return bool(answer["FailedNodes"])
+
+            await eventually(answered)
+            assert taken_over
+            assert await binding == ""
+            server.faults.remove(late)
+            assert (mark(server) or "").startswith("host-2_")
+
+
+async def sent(server: EmbeddedApiServer, pod: str) -> bool:
+    return any((each.subresource, each.name) == ("binding", pod) for each in server.requests)
+
+
+async def test_who_left_in_order_is_not_waited_for() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n"))
+        server.create(lease_json("host-1_a"))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+            await eventually(lambda: leads(rig))
+            assert (mark(server) or "").startswith("host-1_")
+            assert await rig.bind(rig.add_pod("p"), "n") == ""
+        assert mark(server) is None
+
+
+async def test_who_ended_without_a_word_is_waited_for_and_its_late_binding_is_seen() -> None:
+    """The API server is slow with a Binding whose sender is gone, and carries it out once the next leader is chosen."""
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        lease = lease_json("host-2_b", seconds=1)
+        lease["metadata"]["annotations"] = {keys.LEASE_BINDING: "host-1_gone"}
+        server.create(lease)
+        settings = replace(ELECTED, identity="host-2")
+        async with extender_for(server, FAST, synced=True, lease=settings, api_seconds=0.5) as rig:
+            pod, renewed = rig.add_pod("p"), 0
+
+            async def answered() -> bool:
+                nonlocal renewed
+                renewed += 1
+                hold(server, "host-2_b", f"2030-01-01T00:{renewed // 60:02}:{renewed % 60:02}.000000Z")
+                if renewed == 3:
+                    late = pod_json("late")
+                    late["metadata"]["annotations"] = {keys.DEVICES_ALLOCATED: "GPU-n-0,NVIDIA,1000,0:;"}
+                    late["spec"]["nodeName"] = "n"
+                    server.create(late)
+                answer = await rig.filter(pod, "n")
+                assert answer["NodeNames"] is None
+                return bool(answer["FailedNodes"])
+
+            await eventually(answered)
+            assert renewed > 3
+
+
+async def test_without_the_right_to_mark_the_lease_nothing_is_decided_and_the_answer_says_why() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n"))
+        server.create(lease_json("host-1_a"))
+        server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"leases"}), status=403))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+
+            async def told() -> bool:
+                error: str = (await rig.filter(pod_json("probe"), "n"))["Error"]
+                return "cannot mark the lease" in error and "403 Forbidden" in error
+
+            await eventually(told)
+            server.faults.clear()
+            await eventually(lambda: leads(rig))
+
+
+async def test_a_mark_that_somebody_took_off_is_put_back() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n"))
+        server.create(lease_json("host-1_a"))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+            await eventually(lambda: leads(rig))
+            body = {"metadata": {"annotations": {keys.LEASE_BINDING: None}}}
+            server.patch("leases", "sched", body, namespace="kube-system")
+
+            async def marked() -> bool:
+                return (mark(server) or "").startswith("host-1_")
+
+            await eventually(marked)
