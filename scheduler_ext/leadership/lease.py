@@ -69,6 +69,7 @@ class Leadership:
         self._catch_up = catch_up
         self._written = written
         self._process = f"{settings.identity}_{uuid4()}"
+        self._leaving = False
         self._marking = ""
         """Why the Lease cannot be marked; empty while it can."""
         self._monotonic = monotonic
@@ -79,12 +80,14 @@ class Leadership:
     def leads(self) -> bool:
         if not self._settings.name:
             return True
-        return after_time(self._standing, self._monotonic()).role is Role.LEADER
+        return not self._leaving and after_time(self._standing, self._monotonic()).role is Role.LEADER
 
     def problem(self) -> str:
         """One sentence about why this replica does not decide; empty when it does."""
         if self.leads():
             return ""
+        if self._leaving:
+            return "this replica is stopping"
         standing = self._standing
         if standing.role is Role.TAKING_OVER:
             if self._marking:
@@ -178,6 +181,8 @@ class Leadership:
         again; None if only a change is to be waited for.
         """
         is_ours = standing.marked == self._process
+        if self._leaving:
+            return None
         if standing.role is Role.LEADER:
             expires_in = standing.expires_at - self._monotonic()
             return expires_in if is_ours or await self._mark() else min(expires_in, _MARK_RETRY_SECONDS)
@@ -194,6 +199,7 @@ class Leadership:
 
     async def leave(self) -> None:
         """Nothing more will be bound here: whoever comes next need not wait. For when `run` is still at work."""
+        self._leaving = True
         try:
             async with asyncio.timeout(LEAVING_SECONDS):
                 while is_held_by(self._standing.holder, self._settings.identity):
