@@ -1,6 +1,7 @@
 """A cluster of any size, as its API server would list it: generated page by page, nothing ever changes.
 
-`python -m benchmarks.cluster NODES PODS_A_NODE` prints its URL and answers until it is ended.
+`python -m benchmarks.cluster NODES PODS_A_NODE` prints its URL and answers until it is ended; with `different` beside
+it the GPUs of each node have another amount of memory.
 """
 
 import asyncio
@@ -34,14 +35,14 @@ def gpu_uuid(node: int, number: int) -> DeviceUUID:
     return DeviceUUID(f"GPU-{node:08x}-0000-4000-8000-{number:012x}")
 
 
-def node_json(number: int) -> dict[str, object]:
+def node_json(number: int, memory_mib: int = GPU_MIB) -> dict[str, object]:
     """Two islands of four GPUs, an island a NUMA node."""
     devices = [
         Device(
             uuid=gpu_uuid(number, index),
             index=index,
             slots=SLOTS,
-            memory_mib=GPU_MIB,
+            memory_mib=memory_mib,
             cores=100,
             type="NVIDIA A100-SXM4-80GB",
             numa=index // 4,
@@ -93,8 +94,9 @@ def pod_json(node: int, number: int) -> dict[str, object]:
 
 
 class _Server:
-    def __init__(self, nodes: int, pods_a_node: int) -> None:
+    def __init__(self, nodes: int, pods_a_node: int, *, different: bool) -> None:
         self._nodes = nodes
+        self._different = different
         self._pods_a_node = pods_a_node
 
     def application(self) -> web.Application:
@@ -119,14 +121,17 @@ class _Server:
     def _page(self, plural: str, start: int, limit: int) -> Iterator[dict[str, object]]:
         counts = {"nodes": self._nodes, "pods": self._nodes * self._pods_a_node}
         for position in range(start, min(start + limit, counts.get(plural, 0))):
-            yield node_json(position) if plural == "nodes" else pod_json(*divmod(position, self._pods_a_node))
+            if plural == "nodes":
+                yield node_json(position, GPU_MIB - position * self._different)
+            else:
+                yield pod_json(*divmod(position, self._pods_a_node))
 
     async def _event(self, request: web.Request) -> web.Response:
         return web.Response(body=await request.read(), status=201)
 
 
-async def main(nodes: int, pods_a_node: int) -> None:
-    runner = web.AppRunner(_Server(nodes, pods_a_node).application(), access_log=None)
+async def main(nodes: int, pods_a_node: int, *, different: bool) -> None:
+    runner = web.AppRunner(_Server(nodes, pods_a_node, different=different).application(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
@@ -134,4 +139,4 @@ async def main(nodes: int, pods_a_node: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), different="different" in sys.argv[3:]))

@@ -159,9 +159,9 @@ def _times(*ms: float) -> str:
 def _measured(nodes: int, pods: int, clients: Sequence[int], requests: int) -> Measured:
     with ExitStack() as stack:
         began = time.perf_counter()
-        extender, url = stack.enter_context(_extender(nodes, pods))
+        extender, url, _ = stack.enter_context(running_extender(nodes, pods))
         ready_seconds, ready_mib = time.perf_counter() - began, _rss(extender)
-        floor, floor_url = stack.enter_context(_floor())
+        floor, floor_url = stack.enter_context(running_floor())
         answer_ms = _Series(extender, url, Ask(name="", memory_mib=2048), nodes=nodes, clients=1, requests=0).first_ms
         rows: dict[tuple[int, Ask], Row] = {}
         for number in clients:
@@ -188,7 +188,7 @@ class _Series:
         self._times: list[float] = []
         self._cpu_seconds = 0.0
         first: list[float] = []
-        _client(url, [next(self._bodies)], 0, first)
+        client(url, [next(self._bodies)], 0, first)
         self.first_ms = first[0]
 
     def ask(self, requests: int) -> None:
@@ -197,7 +197,7 @@ class _Series:
             pause = PAUSE_SECONDS
         with ThreadPoolExecutor(self._clients) as clients:
             shares = [batch[n :: self._clients] for n in range(self._clients)]
-            list(clients.map(lambda share: _client(self._url, share, pause, self._times), shares))
+            list(clients.map(lambda share: client(self._url, share, pause, self._times), shares))
         self._cpu_seconds += _cpu(self._process) - before
 
     def row(self) -> Row:
@@ -230,7 +230,7 @@ def _pod(ask: Ask, number: str) -> dict[str, object]:
     }
 
 
-def _client(url: str, asked: Sequence[bytes], pause_seconds: float, times: list[float]) -> None:
+def client(url: str, asked: Sequence[bytes], pause_seconds: float, times: list[float]) -> None:
     """One connection kept open. A bare socket: what the client itself needs would be counted in."""
     where = urlsplit(url)
     with socket.create_connection((where.hostname, where.port)) as connection:
@@ -265,13 +265,15 @@ def _received(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def _extender(nodes: int, pods: int) -> Iterator[tuple[psutil.Process, str]]:
-    """The program as it is shipped, once it is ready."""
+def running_extender(nodes: int, pods: int, *, different: bool = False) -> Iterator[tuple[psutil.Process, str, str]]:
+    """The program as it is shipped, once it is ready: where kube-scheduler asks it, and where Prometheus does."""
     with ExitStack() as stack:
-        api = stack.enter_context(_process("benchmarks.cluster", str(nodes), str(pods)))
+        cluster = (str(nodes), str(pods), *["different"] * different)
+        api = stack.enter_context(_process("benchmarks.cluster", *cluster))
+        metrics = f"127.0.0.1:{_free_port()}"
         kubeconfig = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "kubeconfig"
         kubeconfig.write_text(KUBECONFIG.format(url=_first_line(api)))
-        arguments = ("--kubeconfig", str(kubeconfig), "--http-bind", "127.0.0.1:0", "--metrics-bind-address", "")
+        arguments = ("--kubeconfig", str(kubeconfig), "--http-bind", "127.0.0.1:0", "--metrics-bind-address", metrics)
         served = ("scheduler_ext", "serve", *arguments, "--log-level", "error")
         extender = stack.enter_context(_process(*served))
         url = _first_line(extender).rpartition(" ")[2]
@@ -281,7 +283,12 @@ def _extender(nodes: int, pods: int) -> Iterator[tuple[psutil.Process, str]]:
             if time.monotonic() > until:
                 raise click.ClickException(f"the extender is not ready after {LONGEST_START_SECONDS} s")
             time.sleep(0.02)
-        yield psutil.Process(extender.pid), url
+        yield psutil.Process(extender.pid), url, f"http://{metrics}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def _is_ready(host: str, port: int) -> bool:
@@ -308,7 +315,7 @@ def _first_line(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def _floor() -> Iterator[tuple[psutil.Process, str]]:
+def running_floor() -> Iterator[tuple[psutil.Process, str]]:
     ports: multiprocessing.Queue[int] = multiprocessing.Queue()
     process = multiprocessing.Process(target=lambda: asyncio.run(_serve_constant(ports)), daemon=True)
     process.start()

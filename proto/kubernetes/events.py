@@ -26,6 +26,8 @@ ORDINARY_AT_ONCE = 100
 LONGEST_QUEUE = 1000
 MOST_ORDINARY = 500
 """So many wait at most before one that is no warning is dropped."""
+MOST_QUIET = 10_000
+"""Beyond so many a matter is forgotten as soon as it may be told again, with what was held back of it."""
 LONGEST_MESSAGE = 1024
 """What the API server accepts of an event's message."""
 
@@ -62,6 +64,7 @@ class EventRecorder:
         self._monotonic = monotonic
         self._queue: asyncio.PriorityQueue[_Waiting] = asyncio.PriorityQueue(LONGEST_QUEUE)
         self._quiet: dict[tuple[str, str, str], _Quiet] = {}
+        """Those told of last come last."""
         self._ordinary = Pace(per_second=ORDINARY_PER_SECOND, burst=ORDINARY_AT_ONCE)
         self._number = 0
 
@@ -99,8 +102,9 @@ class EventRecorder:
         if quiet is not None and now < quiet.until:
             quiet.held_back += 1
             return 0
-        if len(self._quiet) >= 10 * LONGEST_QUEUE:
-            self._quiet = {key: entry for key, entry in self._quiet.items() if now < entry.until}
+        self._quiet.pop(key, None)
+        while len(self._quiet) >= MOST_QUIET and self._quiet[first := next(iter(self._quiet))].until <= now:
+            del self._quiet[first]
         self._quiet[key] = _Quiet(until=now + WINDOW_SECONDS)
         return 1 + (quiet.held_back if quiet is not None else 0)
 

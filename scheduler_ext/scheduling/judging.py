@@ -25,8 +25,10 @@ from scheduler_ext.scheduling.shared_slots import with_shared_slots
 from scheduler_ext.scheduling.states import Kind, Standing
 from scheduler_ext.scheduling.topology import best_connected, pair_matrix
 
-MOST_KNOWN = 8_000
+MOST_KNOWN = 4_000
 """Of each kind of thing that is remembered about a shape."""
+MOST_STATES = 500
+"""Of whole nodes: hardly two are in the same state where that has to be looked at."""
 UNBOUNDED = 1 << 62
 """More than any connection."""
 
@@ -92,7 +94,7 @@ class Judge:
         state = standing.state
         found = self._by_state.get(state)
         if found is None:
-            _make_room(self._by_state)
+            _make_room(self._by_state, MOST_STATES)
             found = self._by_state[state] = self._placed(standing.usage)
         return found
 
@@ -278,6 +280,6 @@ def _most_of(need: ContainerNeed, count: int, largest_mib: int) -> Footprint:
     return Footprint(count, count * need.reserved_mib(largest_mib), count * need.reserved_cores)
 
 
-def _make_room(known: dict[Any, Any]) -> None:
-    if len(known) >= MOST_KNOWN:
+def _make_room(known: dict[Any, Any], most: int = MOST_KNOWN) -> None:
+    if len(known) >= most:
         known.clear()

@@ -16,6 +16,8 @@ from scheduler_ext.requests import ContainerNeed
 
 _SINGLE = Struct("f")
 _FACTOR = 10
+MOST_SCORES = 4_096
+"""Of each kind are remembered: amounts in use are new ones all the time, and what they came to is soon of no use."""
 
 
 def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
@@ -69,7 +71,7 @@ _Term = tuple[int, int, int]
 
 
 # The GPUs of a cluster are alike and in use alike: most of these have been computed before.
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=MOST_SCORES)
 def _device_score(slots: _Term, cores: _Term, memory: _Term) -> float:
     if not (slots[1] and cores[1] and memory[1]):
         return 0.0
@@ -77,12 +79,12 @@ def _device_score(slots: _Term, cores: _Term, memory: _Term) -> float:
 
 
 # The GPUs of a cluster are alike and in use alike: most of these have been computed before.
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=MOST_SCORES)
 def _total(slots: float, cores: float, memory: float) -> float:
     return _single(_single(_single(slots + cores) + memory) * _FACTOR)
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=MOST_SCORES)
 def _fraction(used: int, total: int, weight: int = 1) -> float:
     fraction = _single(_single(used) / _single(total))
     return fraction if weight == 1 else _single(fraction * _single(weight))

@@ -9,7 +9,7 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.scheduling.score import node_score
 
-MOST_NUMBERED = 50_000
+MOST_NUMBERED = 20_000
 
 _ALONE = {"uuid", "index", "numa"}
 _by_itself = attrgetter(*(field.name for field in fields(Device) if field.name not in _ALONE))
