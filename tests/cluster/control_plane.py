@@ -66,9 +66,13 @@ class Program:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def check_running(self) -> None:
         """Raises ControlPlaneFailed."""
-        if self._process.poll() is not None:
+        if not self.is_running:
             raise ControlPlaneFailed(f"{self._log.stem} ended with {self._process.returncode}:\n{self.last_lines()}")
 
     def stop(self, how: signal.Signals = signal.SIGTERM, grace_seconds: float = 20.0) -> None:
@@ -166,6 +170,10 @@ class ControlPlane:
             yield program
         finally:
             program.stop()
+
+    def binary(self, name: str) -> str:
+        """Its path."""
+        return self._binaries.path(name)
 
     def kubectl(self, *arguments: str) -> str:
         """What it prints. Raises ControlPlaneFailed with its words."""

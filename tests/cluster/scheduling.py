@@ -149,7 +149,7 @@ async def running(
         async with placing(plane, peer, folder, namespace, verbs=verbs, options=options, **configuration) as cluster:
             yield cluster
     finally:
-        await _clear(peer, namespace)
+        await clear(peer, namespace)
 
 
 @asynccontextmanager
@@ -217,7 +217,7 @@ async def grant_rights(peer: Peer, user: str, rights: Sequence[tuple[str, str, s
         assert status in (201, 409), answer
 
 
-async def _clear(peer: Peer, namespace: str) -> None:
+async def clear(peer: Peer, namespace: str) -> None:
     for path in (f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0", "/api/v1/nodes"):
         status, answer = await peer.send("DELETE", path)
         assert status == 200, answer
