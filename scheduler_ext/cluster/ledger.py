@@ -13,7 +13,7 @@ from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot
-from scheduler_ext.cluster.usage import usage_of
+from scheduler_ext.cluster.usage import left_of, usage_of
 from scheduler_ext.requests import RequestSettings, pod_key
 
 
@@ -384,11 +384,10 @@ class Ledger:
 
     def _usage_without(self, node: str, uids: Collection[str], *, at_least: float = -inf) -> NodeUsage:
         """As if these pods held nothing of it, and nothing were kept for them."""
-        used, held = dict(self._used.get(node, {})), self._held.get(node, {})
-        for uid in uids:
-            for device, footprint in held[uid].footprints.items() if uid in held else ():
-                used[device] = used[device] - footprint
-        others = (holding for uid, holding in held.items() if uid not in uids)
+        held = self._held.get(node, {})
+        gone = [held[uid] for uid in uids if uid in held]
+        others = [holding for uid, holding in held.items() if uid not in uids]
+        used = left_of(self._used.get(node, {}), gone, others)
         return self._usage(node, used, others, without=uids, at_least=at_least)
 
     def _quota(self, namespace: str, limits: Limits, own: Iterable[Holding] = ()) -> Quota:

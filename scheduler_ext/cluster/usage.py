@@ -9,6 +9,24 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 
 
+def left_of(
+    used: Mapping[DeviceUUID, Footprint], gone: Sequence[Holding], others: Sequence[Holding]
+) -> Mapping[DeviceUUID, Footprint]:
+    """What is used by the `others`; `used` is the sum of all. Whom to evict is asked of many choices of many pods."""
+    if len(gone) > len(others):
+        return _summed(others)
+    return {**used, **{device: used[device] - freed for device, freed in _summed(gone).items()}}
+
+
+def _summed(held: Iterable[Holding]) -> dict[DeviceUUID, Footprint]:
+    sums: dict[DeviceUUID, tuple[int, int, int]] = {}
+    for holding in held:
+        for uuid, each in holding.footprints.items():
+            slots, memory_mib, cores = sums.get(uuid, (0, 0, 0))
+            sums[uuid] = slots + each.slots, memory_mib + each.memory_mib, cores + each.cores
+    return {uuid: Footprint(*each) for uuid, each in sums.items()}
+
+
 def usage_of(
     node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding], kept: Sequence[Holding]
 ) -> NodeUsage:
