@@ -29,7 +29,7 @@ class Limits:
 
     most_connections: int = 4096
     head_bytes: int = 65_536
-    """And one read more, of at most 256 KiB."""
+    """And one read more, of at most 256 KiB; also for all else of a request that is not its body."""
     silent_seconds: float = 10.0
     """From the connection to the first byte of its first request."""
     request_seconds: float = 30.0
@@ -105,7 +105,7 @@ class _Connection(asyncio.Protocol):
         """Whether a request has begun, and whether it is whole and its answer awaited."""
         self._is_last = self._is_over = self._heard_all = False
         """Whether the next answer is the last, whether that was given, and whether the caller says nothing more."""
-        self._head_bytes, self._has_head, self._expects = 0, False, False
+        self._bytes, self._expects = 0, False
         self._target, self._body, self._body_bytes = b"", list[bytes](), 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's
@@ -145,20 +145,20 @@ class _Connection(asyncio.Protocol):
         if self._is_asking:
             self._is_last = True
             return
-        refusal = told("400: Bad Request", 400)
+        refusal: Answer | None = None
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
             self._is_last = True
-            if self._body_bytes > LARGEST_BODY_BYTES:
-                refusal = too_large()
-        if not self._has_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._door.limits.head_bytes:
-                self._is_last, refusal = True, told("431: the head is too large", 431)
+            refusal = too_large() if self._body_bytes > LARGEST_BODY_BYTES else told("400: Bad Request", 400)
         if self._is_asking:
             return
-        if self._is_last:
+        self._bytes += len(data)
+        # Chunks of less than 128 bytes, and what follows the last one, count as much as the head.
+        if self._bytes - self._body_bytes > self._door.limits.head_bytes + self._body_bytes // 16:
+            refusal = told("431: the head is too large", 431)
+        if refusal is not None:
+            self._is_last = True
             self._send(refusal)
         elif not self._is_reading:
             self._is_reading = True
@@ -167,7 +167,7 @@ class _Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._is_asking:
             raise _Unread
-        self._head_bytes, self._has_head, self._expects = 0, False, False
+        self._bytes, self._expects = 0, False
         self._target, self._body, self._body_bytes = b"", [], 0
 
     def on_url(self, part: bytes) -> None:
@@ -178,7 +178,6 @@ class _Connection(asyncio.Protocol):
             self._expects = True
 
     def on_headers_complete(self) -> None:
-        self._has_head = True
         is_new = self._parser.get_http_version() == "1.1"
         self._is_last = not (is_new and self._parser.should_keep_alive())
         if self._expects and is_new:

@@ -16,6 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 LARGEST_REPLY_BYTES = 16 * 1024 * 1024
 """Ten times what etcd stores of one object."""
+LARGEST_HEAD_BYTES = 1024 * 1024
 _HAPPY_EYEBALLS_SECONDS = 0.25
 """Before the other address family is tried as well (RFC 8305)."""
 SocketOptions = tuple[tuple[int, int, int], ...]
@@ -124,7 +125,8 @@ class _Connection(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
-        self._reason, self._retry_after, self._body, self._size = b"", b"", list[bytes](), 0
+        self._reason, self._retry_after, self._body = b"", b"", list[bytes]()
+        self._size = self._bytes = 0
 
     def is_free(self) -> bool:
         return self._is_usable and self._answer is None and not self._transport.is_closing()
@@ -151,6 +153,9 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
+            self._bytes += len(data)
+            if self._answer is not None and self._bytes - self._size > LARGEST_HEAD_BYTES + self._size // 16:
+                raise HttpParserError("there is too much of it beside its body")
         except (HttpParserError, HttpParserUpgrade) as error:
             self._fail(f"the answer cannot be read: {error.__context__ or error}")
             self.abort()

@@ -170,6 +170,15 @@ async def test_a_connection_is_kept_for_any_number_of_requests_in_any_number_of_
             assert (await caller.answer())[2] == body
 
 
+@pytest.mark.parametrize("head", [b"POST /echo HTTP/1.0\r\n", b"POST /echo HTTP/1.1\r\nConnection: close\r\n"])
+async def test_the_only_request_of_a_connection_may_come_in_pieces_too(head: bytes) -> None:
+    async with by_loopback(Answering().verbs()) as (_, number), calling(number) as caller:
+        for piece in (head[:30], head[30:] + b"Content-Length: 9\r\n\r\n", b"half ", b"done"):
+            caller.writer.write(piece)
+            await asyncio.sleep(0.02)
+        assert (await caller.rest()).endswith(b"\r\n\r\nhalf done")
+
+
 @both
 async def test_a_head_is_answered_without_a_body(serve: Serve) -> None:
     said = b"HEAD /public HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -282,9 +291,12 @@ async def test_what_is_no_request_is_400_and_the_end(said: bytes) -> None:
         b"GET /public HTTP/1.1\r\nX: " + b"a" * 10 * MIB,
         b"GET /public HTTP/1.1\r\n" + b"A: b\r\n" * MIB,
         b"GET /" + b"a" * 10 * MIB,
+        post(b"1\r\na\r\n0\r\nX: " + b"a" * 10 * MIB, b"Transfer-Encoding: chunked"),
+        post(b"1;" + b"a" * 10 * MIB, b"Transfer-Encoding: chunked"),
+        post(b"1\r\na\r\n" * MIB, b"Transfer-Encoding: chunked"),
     ],
 )
-async def test_a_head_without_end_is_431(said: bytes) -> None:
+async def test_a_head_without_end_and_what_is_as_useless_is_431(said: bytes) -> None:
     async with by_loopback(Answering().verbs()) as (_, number), calling(number, said) as caller:
         assert (await caller.rest()).startswith(b"HTTP/1.1 431 ")
 
