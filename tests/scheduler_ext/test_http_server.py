@@ -70,7 +70,7 @@ async def test_debug_lines_tell_of_every_answer_and_every_call(caplog: pytest.Lo
         "/preempt of pod default/p took … ms: it helps on 0 of 1 nodes",
         "/bind of pod default/p took … ms: bound to node a",
     ]
-    assert "POST /api/v1/namespaces/default/pods/p/binding: 201" in lines
+    assert "POST /api/v1/namespaces/default/pods/p/binding?timeout=30s: 201" in lines
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
