@@ -32,6 +32,7 @@ from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, 
 from scheduler_ext.binding.nominations import Nominations
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import containers, pod_key
 from scheduler_ext.scheduling.waiting import WaitingPods
@@ -41,6 +42,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 V = TypeVar("V")
 
+ORPHAN_SECONDS = 120.0
+"""For which a pod deleted by force keeps its GPUs.
+
+kubelet kills its containers then, and gives them their grace period, 30 s unless the pod says otherwise; nothing in the
+API says when they have ended.
+"""
 OUR_DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
 """Of the annotations that anybody here reads on a watched pod."""
 _SHARED_VALUES = frozenset({POD_NODE, BIND_PHASE})
@@ -103,6 +110,7 @@ class ClusterWatch:
         tell: Callable[[ObjectReference, Notice], None],
         freed: Callable[[], None],
         known: Callable[[], None],
+        monotonic: Callable[[], float],
         node_label_selector: str = "",
     ) -> None:
         self._api = api
@@ -112,6 +120,7 @@ class ClusterWatch:
         self._nominations = nominations
         self._waiting = waiting
         self._freed = freed
+        self._monotonic = monotonic
         self._known = known
         self._node_label_selector = node_label_selector
         self._nodes = _Complaints("UnreadableRegistration", tell)
@@ -255,7 +264,7 @@ class ClusterWatch:
         self._waiting.settled(pod_key(pod))
         if self._view.concerns_gpus(pod):
             self._freed()
-        self._ledger.remove_pod(pod_key(pod))
+        self._ledger.remove_pod(pod_key(pod), self._monotonic() + ORPHAN_SECONDS if outlives(pod) else None)
         self._view.remove_pod(pod)
         self._nominations.remove(pod)
         self._pods.drop(pod_key(pod))

@@ -125,6 +125,7 @@ async def running_extender(
         waiting=waiting,
         tell=events.record,
         freed=nudger.freed,
+        monotonic=time.monotonic,
         known=candidates.look_ahead,
         node_label_selector=settings.node_label_selector,
     )

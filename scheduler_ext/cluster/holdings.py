@@ -81,6 +81,16 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
     )
 
 
+def outlives(pod: Pod) -> bool:
+    """Whether containers of a bound pod may go on though it is deleted: by force, when it was last said that they run.
+
+    Otherwise kubelet deletes a pod for good, and not before it has said of each container that it has ended.
+    """
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    running = any(status.state.running is not None for status in statuses)
+    return bool(pod.spec.node_name) and pod.status.phase not in _ENDED and running
+
+
 def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
     """None for a pod that asks for no GPU."""
     ids = requested(pod, names.count)

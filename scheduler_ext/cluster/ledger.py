@@ -33,6 +33,8 @@ class Ledger:
         self._reserved: dict[str, tuple[Holding, ...]] = {}
         """What reservations hold, on the chosen node first."""
         self._reservations = Reservations()
+        self._orphans: dict[str, float] = {}
+        """Deleted pods that still count, and until when."""
         self._kept = KeptRooms()
         """Counts for nodes, not for quotas, and not while its pod is bound or holds a reservation."""
         self._held: dict[str, dict[str, Holding]] = {}
@@ -83,7 +85,7 @@ class Ledger:
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """These pods and no others; reservations stay until they are forgotten or expire."""
         current = {pod_key(pod): pod for pod in pods}
-        for uid in self._bound.keys() - current.keys():
+        for uid in self._bound.keys() - current.keys() - self._orphans.keys():
             self._unbind(uid)
         self._reservations.keep_only(current.keys())
         for pod in current.values():
@@ -113,7 +115,12 @@ class Ledger:
             self._bound[uid] = holding
             self._add(uid, holding)
 
-    def remove_pod(self, uid: str) -> None:
+    def remove_pod(self, uid: str, until: float | None = None) -> None:
+        """Until then it holds what it held, though it is gone; until now without a time."""
+        if until is not None and uid in self._bound:
+            self._orphans[uid] = until
+            return
+        self._orphans.pop(uid, None)
         self._unbind(uid)
         self.forget(uid)
         self._reservations.settled(uid)
@@ -222,7 +229,9 @@ class Ledger:
         return self._kept
 
     def expire(self, now: float) -> None:
-        """Drops every reservation and all kept room whose time has come."""
+        """Drops every reservation, all kept room and what is left of deleted pods whose time has come."""
+        for uid in [uid for uid, until in self._orphans.items() if until <= now]:
+            self.remove_pod(uid)
         for uid in self._kept.ended(now):
             self.give_up(uid)
         for uid in self._reservations.expired(now):

@@ -90,15 +90,18 @@ class Leadership:
             return "this replica is stopping"
         standing = self._standing
         if standing.role is Role.TAKING_OVER:
-            if self._marking:
-                return f"this replica is taking over, but cannot mark the lease: {self._marking}"
-            if self._others_may_write() > 0:
-                return f"this replica is taking over and waits until nothing more is bound by {standing.marked}"
-            return "this replica is taking over and still lists what was decided before"
+            return f"this replica is taking over {self._taking_over()}"
         lease = f"lease {self._settings.namespace}/{self._settings.name}"
         if not standing.holder:
             return f"this replica does not lead: nobody holds {lease}"
         return f"this replica does not lead: {lease} was last renewed by {standing.holder}"
+
+    def _taking_over(self) -> str:
+        if self._marking:
+            return f"but cannot mark the lease: {self._marking}"
+        if self._others_may_write() > 0:
+            return f"and waits until nothing more is bound by {self._standing.marked}"
+        return "and still lists what was decided before"
 
     def interrupted(self) -> str:
         """Why it is not known who holds the Lease now; empty while the API server answers for it."""

@@ -122,7 +122,8 @@ class Extender:
 @asynccontextmanager
 async def extender(folder: Path, host: str, config: str) -> AsyncIterator[Extender]:
     elected = ("--leader-elect", "--leader-elect-resource-name=gpus", "--leader-elect-resource-namespace=kube-system")
-    program = f"import socket, runpy; socket.gethostname = lambda: {host!r}; runpy.run_module('scheduler_ext', run_name='__main__')"
+    named = f"import socket, runpy; socket.gethostname = lambda: {host!r}"
+    program = f"{named}; runpy.run_module('scheduler_ext', run_name='__main__')"
     arguments = [
         *(sys.executable, "-c", program, "serve", "--http_bind", "127.0.0.1:0", "--metrics-bind-address", ""),
         *("--kubeconfig", config, "--kube-timeout", str(CALL_SECONDS), *elected),

@@ -20,6 +20,7 @@ class Cluster:
         self.nodes: dict[str, Json] = {}
         self.news: deque[tuple[str, Json]] = deque()
         self.mood = "well"
+        self.timeout_seconds = 10.0
         self.sent: set[str] = set()
         """UIDs of the pods for which a Binding came that was not refused outright."""
 

@@ -1,9 +1,10 @@
-"""Bound pods without a decision: what kubelet gave them is not there for others."""
+"""What is held though no annotation, or no pod any more, says so."""
 
 import pytest
 
 from proto.annotations import keys
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
+from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.decide import decide
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
@@ -67,3 +68,29 @@ def test_a_holding_ends_with_its_pod_not_with_its_annotation(text: str) -> None:
     assert used(made) == [(0, 0, 0), (1, 500, 5)]
     made.apply_pod(past("a", 1, phase="Succeeded"))
     assert used(made) == [(0, 0, 0)] * 2
+
+
+def with_container(state: ContainerState, phase: str = "Running") -> Pod:
+    found = bound("a", "G0,NVIDIA,1000,10:;", phase=phase)
+    found.status.container_statuses = [ContainerStatus(name="c", state=state)]
+    return found
+
+
+def test_only_a_pod_that_was_deleted_while_its_containers_ran_outlives_its_deletion() -> None:
+    running, ended = ContainerState(running={}), ContainerState(terminated=ContainerStateTerminated())
+    assert outlives(with_container(running))
+    assert not outlives(with_container(ended))
+    assert not outlives(with_container(running, phase="Failed"))
+    assert not outlives(bound("a", "G0,NVIDIA,1000,10:;"))
+
+
+def test_a_pod_deleted_by_force_keeps_its_gpus_until_its_time() -> None:
+    made = ledger()
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.remove_pod("uid-a", until=120.0)
+    made.replace_pods([])
+    made.expire(119.0)
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.expire(120.0)
+    assert used(made) == [(0, 0, 0)] * 2
+    assert made.holdings() == {}
