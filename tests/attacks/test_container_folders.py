@@ -1,4 +1,4 @@
-"""A tenant fills, takes over and locks what it finds of the host in its container; the daemon has the DaemonSet's rights."""
+"""A tenant fills, takes over and locks what it finds of the host; the daemon has the rights of the DaemonSet."""
 
 import asyncio
 import fcntl
