@@ -1,7 +1,9 @@
-"""What is added to one container: a GPU count, exclusive cores, environment variables.
+"""What is changed in one container: its GPU count, cores and percentage of memory, and environment variables.
 
 Source: pkg/device/nvidia/device.go of Project-HAMi/HAMi v2.10, MutateAdmission.
 """
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -35,12 +37,12 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> C
         _set_env(container, PRIORITY_ENV, str(_priority(read, names.priority)))
     if settings.core_policy is not CorePolicy.DEFAULT:
         _set_env(container, CORE_POLICY_ENV, settings.core_policy.value)
-    added = _defaults(read, settings)
-    if added:
-        resources = container["resources"]
-        container["resources"] = {**resources, "limits": {**(resources.get("limits") or {}), **added}}
-        limits = {**read.resources.limits, **added}
-        read = msgspec.structs.replace(read, resources=msgspec.structs.replace(read.resources, limits=limits))
+    for kind, changes in (
+        ("limits", {**_defaults(read, settings), **_corrected(read.resources.limits, names)}),
+        ("requests", _corrected(read.resources.requests, names)),
+    ):
+        if changes:
+            read = _changed(container, read, kind, changes)
     if settings.overwrite_env and not gets_gpus(read, settings):
         _set_env(container, VISIBLE_DEVICES_ENV, "none")
     return read
@@ -69,6 +71,37 @@ def check_percentage(container: Container, names: ResourceNames) -> None:
     raise BadPercentage(
         f"invalid {key} value {amount} in container {container.name}: must be an integer between 0 and 100"
     )
+
+
+def _changed(container: Json, read: Container, kind: str, changes: Mapping[str, str | None]) -> Container:
+    """With these amounts in its limits or requests; None takes one away."""
+
+    def merged(amounts: Mapping[str, _Amount]) -> dict[str, _Amount]:
+        return {name: amount for name, amount in {**amounts, **changes}.items() if amount is not None}
+
+    resources = container["resources"]
+    container["resources"] = {**resources, kind: merged(resources.get(kind) or {})}
+    amounts = merged(getattr(read.resources, kind))
+    return msgspec.structs.replace(read, resources=msgspec.structs.replace(read.resources, **{kind: amounts}))
+
+
+def _corrected(amounts: Mapping[str, _Amount], names: ResourceNames) -> dict[str, str | None]:
+    """What is decided is what is written: kubelet admits pods by it. An amount of memory wins over a percentage, and a
+    GPU has 100 percent of cores.
+    """
+    corrected: dict[str, str | None] = {}
+    if names.memory_percentage in amounts and _is_above(amounts, names.memory, 0):
+        corrected[names.memory_percentage] = None
+    if _is_above(amounts, names.cores, EXCLUSIVE_CORES):
+        corrected[names.cores] = str(EXCLUSIVE_CORES)
+    return corrected
+
+
+def _is_above(amounts: Mapping[str, _Amount], name: str, least: int) -> bool:
+    try:
+        return integer_quantity(amounts.get(name, 0)) > least
+    except QuantityError:
+        return False
 
 
 def _defaults(container: Container, settings: AdmissionSettings) -> dict[str, str]:

@@ -1,10 +1,9 @@
-"""What a pod holds of each GPU, and for how long."""
+"""What a pod holds of each GPU."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from proto.devices import DeviceUUID, PodShares
-from proto.kubernetes.objects import Container, ContainerStatus, Pod
 from scheduler_ext.requests import ContainerKind, ContainerNeed
 
 
@@ -33,15 +32,11 @@ NOTHING = Footprint()
 Footprints = Mapping[DeviceUUID, Footprint]
 
 
-def held_by(pod: Pod, kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
-    """The most the pod may still hold of each GPU: less than at first once its init containers can never run again."""
-    if _inits_are_over(pod):
-        shares = tuple(() if kind is ContainerKind.INIT else each for kind, each in zip(kinds, shares, strict=True))
-    return effective(kinds, shares)
-
-
 def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
-    """The most a pod ever holds of each GPU at once, each dimension by itself.
+    """The most a pod ever holds of each GPU at once, each dimension by itself; it holds that until it ends.
+
+    What an init container had is not given away after its end: kubelet may run it again in a new sandbox, say after a
+    reboot, and it admits other pods by what all pods of the node ask for, ended init containers included.
 
     Containers start in order: an init container runs beside the sidecars started before it, the app containers run
     beside all sidecars (KEP-753 of kubernetes/enhancements). `kinds` and `shares` have one entry per container.
@@ -72,31 +67,6 @@ def least(kinds: Sequence[ContainerKind], needs: Sequence[ContainerNeed | None])
         if kind is not ContainerKind.INIT:
             running = beside
     return peak
-
-
-def _inits_are_over(pod: Pod) -> bool:
-    """Whether no ordinary init container can run again.
-
-    Having ended is not enough: kubelet runs init containers anew when it makes a pod's sandbox anew, say after a
-    reboot, and a GPU that was given away meanwhile would be booked twice. Only a pod that restarts nothing is never
-    given a second sandbox (kubelet's computePodActions in kubernetes/kubernetes).
-    """
-    if pod.spec.restart_policy != "Never" or pod.status.phase != "Running":
-        return False
-    ordinary = [each for each in pod.spec.init_containers if each.restart_policy != "Always"]
-    if any(map(_restarts, (*ordinary, *pod.spec.containers))):
-        return False
-    ended = {status.name for status in pod.status.init_container_statuses if _ended_well(status)}
-    return all(container.name in ended for container in ordinary)
-
-
-def _restarts(container: Container) -> bool:
-    """Whether it has a restart policy of its own beside its pod's."""
-    return bool(container.restart_policy_rules) or container.restart_policy not in ("", "Never")
-
-
-def _ended_well(status: ContainerStatus) -> bool:
-    return status.state.terminated is not None and status.state.terminated.exit_code == 0
 
 
 def total(footprints: Iterable[Footprint]) -> Footprint:

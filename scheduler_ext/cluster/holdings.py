@@ -12,7 +12,7 @@ from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import MIG_MODE, ContainerShares, Device, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
-from scheduler_ext.cluster.accounting import Footprints, effective, held_by
+from scheduler_ext.cluster.accounting import Footprints, effective
 from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, containers, gpu_count
 
@@ -74,7 +74,7 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
     return Holding(
         node=node,
         namespace=namespace,
-        footprints=held_by(pod, kinds, shares),
+        footprints=effective(kinds, shares),
         placements=_placements(allocations, shares),
         instances=tuple(each for each in allocations if each.real is not None),
         problem=problem,

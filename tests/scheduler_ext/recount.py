@@ -59,18 +59,9 @@ def moments(pod: Mapping[str, Any], held: list[Held]) -> Iterator[list[Held]]:
     for container, amount in zip(inits, held, strict=False):
         if container.get("restartPolicy") == "Always":
             beside.append(amount)
-        elif not inits_are_over(pod):
+        else:
             yield [*beside, amount]
     yield [*beside, *held[len(inits) :]]
-
-
-def inits_are_over(pod: Mapping[str, Any]) -> bool:
-    """Of a pod that never starts anything anew and whose app containers run."""
-    status = pod.get("status", {})
-    ended = {one["name"] for one in status.get("initContainerStatuses", []) if "terminated" in one["state"]}
-    inits = [one for one in pod["spec"].get("initContainers", []) if one.get("restartPolicy") != "Always"]
-    never = pod["spec"].get("restartPolicy") == "Never" and status.get("phase") == "Running"
-    return never and all(one["name"] in ended for one in inits)
 
 
 def _shares(entry: str) -> list[list[str]]:

@@ -10,7 +10,7 @@ from deviceplugin.allocation.capacity import exceeded, has_begun, lives
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import PodShares
 from proto.kubernetes.objects import ContainerStatus, Pod
-from scheduler_ext.cluster.accounting import Footprint, held_by
+from scheduler_ext.cluster.accounting import Footprint, effective
 from scheduler_ext.requests import container_kinds
 from tests.deviceplugin.gpus import INVENTORY, A, B, bound_pod, share
 
@@ -100,6 +100,6 @@ def test_what_the_extender_books_within_a_gpu_is_never_refused(
         pods.append(bound_pod(f"p{number}", tuple(shares), init=min(init, len(shares) - 1), phase=phase))  # type: ignore[arg-type]
     booked = Footprint()
     for pod, (shares, _, _) in zip(pods, drawn, strict=True):
-        booked += held_by(pod, container_kinds(pod), tuple(shares)).get(A, Footprint())  # type: ignore[arg-type]
+        booked += effective(container_kinds(pod), tuple(shares)).get(A, Footprint())  # type: ignore[arg-type]
     fits = booked.memory_mib <= 40960 and booked.cores <= 100 and booked.slots <= 3
     assert not fits or asked(*pods) == ""

@@ -34,6 +34,17 @@ def failed(message: str) -> Verdict:
     return Verdict(allowed=False, code=500, message=message)
 
 
+WITHOUT_PERCENTAGE = {
+    "op": "remove",
+    "path": "/spec/containers/0/resources/limits/nvidia.com~1gpumem-percentage",
+}
+HUNDRED_CORES = {
+    "op": "replace",
+    "path": "/spec/containers/0/resources/limits/nvidia.com~1gpucores",
+    "value": "100",
+}
+
+
 @pytest.mark.parametrize(
     ("limits", "settings", "patch"),
     [
@@ -42,8 +53,12 @@ def failed(message: str) -> Verdict:
         pytest.param({"gpu": "1", "gpumem_percentage": "50"}, {}, (OURS,), id="so does a part of its memory"),
         pytest.param({"gpu": "1", "gpumem_percentage": "100"}, {}, (EXCLUSIVE, OURS), id="all its memory is all of it"),
         pytest.param(
-            {"gpu": "1", "gpumem": "9", "gpumem_percentage": "100"}, {}, (EXCLUSIVE, OURS), id="the percentage decides"
+            {"gpu": "1", "gpumem": "9", "gpumem_percentage": "100"},
+            {},
+            (EXCLUSIVE, OURS, WITHOUT_PERCENTAGE),
+            id="the percentage decides on cores, the amount on memory",
         ),
+        pytest.param({"gpu": "1", "gpucores": "150"}, {}, (HUNDRED_CORES, OURS), id="a GPU has 100 percent of cores"),
         pytest.param({"gpu": "1", "gpucores": "30"}, {}, (OURS,), id="cores asked for are cores given"),
         pytest.param({"gpumem": "3000"}, {}, (ONE_GPU, OURS), id="memory alone means one GPU"),
         pytest.param({"gpucores": "30"}, {}, (ONE_GPU, OURS), id="cores alone mean one GPU"),

@@ -1,23 +1,16 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.devices import DeviceShare, DeviceUUID, PodShares
 from proto.kubernetes.objects import (
-    Container,
     ContainerState,
     ContainerStateTerminated,
-    ContainerStatus,
-    Pod,
-    PodSpec,
-    PodStatus,
 )
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, held_by, total
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, total
 from scheduler_ext.requests import ContainerKind
 
 
@@ -108,27 +101,6 @@ class Life:
                 peak[uuid] = peak.get(uuid, NOTHING) | now
         return {uuid: footprint for uuid, footprint in peak.items() if footprint != NOTHING}
 
-    def pod(self, states: States, restart_policy: str) -> Pod:
-        """As kubelet reports it."""
-        inits = [(f"c{n}", kind, states[n]) for n, kind in enumerate(self.kinds) if kind is not APP]
-        started = all(self._passed(n, states) for n, _ in enumerate(inits))
-        return Pod(
-            spec=PodSpec(
-                restart_policy=restart_policy,
-                init_containers=[
-                    Container(name=name, restart_policy="Always" if kind is SIDECAR else "") for name, kind, _ in inits
-                ],
-                containers=[Container(name=f"c{n}") for n in range(len(inits), len(self.kinds))],
-            ),
-            status=PodStatus(
-                phase="Running" if started else "Pending",
-                init_container_statuses=[
-                    ContainerStatus(name=name, state=ENDED_WELL if state is State.ENDED else ContainerState())
-                    for name, _, state in inits
-                ],
-            ),
-        )
-
 
 lives = st.tuples(
     st.lists(st.tuples(st.sampled_from([INIT, SIDECAR]), shares), max_size=3),
@@ -140,47 +112,3 @@ lives = st.tuples(
 def test_a_pod_holds_the_most_that_any_moment_of_its_life_needs(life: Life) -> None:
     moments = life.reachable(life.begin(), new_sandbox=True)
     assert effective(life.kinds, life.shares) == life.peak(moments)
-
-
-@given(lives, st.sampled_from(["", "Always", "OnFailure", "Never"]), st.data())
-def test_at_no_moment_is_less_held_than_the_pod_may_come_to_need(
-    life: Life, restart_policy: str, data: st.DataObject
-) -> None:
-    now = data.draw(st.sampled_from(sorted(life.reachable(life.begin(), new_sandbox=False))))
-    pod = life.pod(now, restart_policy)
-    needed = life.peak(life.reachable(now, new_sandbox=restart_policy != "Never"))
-    held = held_by(pod, life.kinds, life.shares)
-    assert all(held.get(uuid, NOTHING) | footprint == held.get(uuid, NOTHING) for uuid, footprint in needed.items())
-    inits_ended = all(state is State.ENDED for kind, state in zip(life.kinds, now, strict=True) if kind is INIT)
-    if restart_policy == "Never" and inits_ended and pod.status.phase == "Running":
-        assert held == needed
-
-
-INIT_THEN_APP = Life((INIT, APP), (one(8000), one(1000)))
-INIT_ENDED = (State.ENDED, State.RUNNING)
-
-
-def test_what_init_containers_held_is_given_back_only_by_a_pod_that_restarts_nothing() -> None:
-    def held(pod: Pod) -> int:
-        return held_by(pod, INIT_THEN_APP.kinds, INIT_THEN_APP.shares)[UUIDS[0]].memory_mib
-
-    assert held(INIT_THEN_APP.pod(INIT_ENDED, "Never")) == 1000
-    assert held(INIT_THEN_APP.pod(INIT_ENDED, "Always")) == 8000
-    assert held(INIT_THEN_APP.pod((State.RUNNING, State.WAITING), "Never")) == 8000
-    not_yet_running = INIT_THEN_APP.pod(INIT_ENDED, "Never")
-    not_yet_running.status.phase = "Pending"
-    assert held(not_yet_running) == 8000
-
-
-@pytest.mark.parametrize("change", [{"restart_policy": "OnFailure"}, {"restart_policy_rules": [{"action": "Restart"}]}])
-def test_a_container_with_a_restart_policy_of_its_own_keeps_what_init_containers_held(change: dict[str, Any]) -> None:
-    pod = INIT_THEN_APP.pod(INIT_ENDED, "Never")
-    pod.spec.containers = [Container(name="c1", **change)]
-    assert held_by(pod, *(INIT_THEN_APP.kinds, INIT_THEN_APP.shares))[UUIDS[0]].memory_mib == 8000
-
-
-def test_an_init_container_that_failed_may_run_again() -> None:
-    pod = INIT_THEN_APP.pod(INIT_ENDED, "Never")
-    failed = ContainerState(terminated=ContainerStateTerminated(exit_code=1))
-    pod.status.init_container_statuses = [ContainerStatus(name="c0", state=failed)]
-    assert held_by(pod, INIT_THEN_APP.kinds, INIT_THEN_APP.shares)[UUIDS[0]].memory_mib == 8000

@@ -19,7 +19,7 @@ from proto.kubernetes.objects import (
     ResourceQuota,
     ResourceQuotaSpec,
 )
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, held_by, total
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, total
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.reservations import Reservation
 from scheduler_ext.cluster.snapshot import Quota
@@ -254,14 +254,18 @@ def finished_init(name: str, text: str) -> Pod:
     return there
 
 
-def test_what_an_init_container_held_is_free_once_it_can_never_run_again() -> None:
+def test_what_an_init_container_held_is_free_once_its_pod_has_ended() -> None:
     made, text = ledger(), "G0,NVIDIA,8000,50:;G1,NVIDIA,1000,10:;"
     starting = finished_init("a", text)
     starting.status = PodStatus(phase="Pending")
     made.apply_pod(starting)
     assert used(made) == [(1, 8000, 50), (1, 1000, 10)]
     made.apply_pod(finished_init("a", text))
-    assert used(made) == [(0, 0, 0), (1, 1000, 10)]
+    assert used(made) == [(1, 8000, 50), (1, 1000, 10)]
+    ended = finished_init("a", text)
+    ended.status = PodStatus(phase="Succeeded")
+    made.apply_pod(ended)
+    assert used(made) == [(0, 0, 0), (0, 0, 0)]
 
 
 names = st.sampled_from("abc")
@@ -321,7 +325,7 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
         held = [effective(kinds, shares) for shares, _ in waiting.values()]
         for there in running.values():
             shares = decode_pod_devices(keys.DEVICES_ALLOCATED, there.metadata.annotations[keys.DEVICES_ALLOCATED])
-            held.append(held_by(there, kinds, shares))
+            held.append(effective(kinds, shares))
         expected = [total(each.get(DeviceUUID(uuid), NOTHING) for each in held) for uuid in ("G0", "G1")]
         assert used(made) == [(each.slots, each.memory_mib, each.cores) for each in expected]
         assert made.snapshot().quotas["default"].used == total(expected)
