@@ -21,10 +21,13 @@ class Cluster:
         self.news: deque[tuple[str, Json]] = deque()
         self.mood = "well"
         self.timeout_seconds = 10.0
+        self.version = 0
         self.sent: set[str] = set()
         """UIDs of the pods for which a Binding came that was not refused outright."""
 
     def write(self, pod: Json) -> None:
+        self.version += 1
+        pod["metadata"]["resourceVersion"] = str(self.version)
         self.pods[pod["metadata"]["name"]] = pod
         self.news.append(("pod", copied(pod)))
 

@@ -169,10 +169,41 @@ class Machine(RuleBasedStateMachine):
         if node:
             self._bind(pod, node, mood)
 
-    def _arrive(self, asked: list[tuple[str, Json]], restart_policy: str = "Always") -> tuple[Json, str]:
+    @precondition(lambda self: not self.other_leads)
+    @rule(asked=pods, members=st.integers(2, 4), mood=moods)
+    def arrive_as_a_group(self, asked: list[tuple[str, Json]], members: int, mood: str) -> None:
+        """kube-scheduler asks about each, and binds all or none."""
+        group = f"g{self.made}"
+        placed = [self._arrive(asked, group=group) for _ in range(members)]
+        if all(node for _, node in placed):
+            for pod, node in placed:
+                self._bind(pod, node, mood)
+
+    @precondition(lambda self: self.promised)
+    @rule(which=several, nominated=st.booleans())
+    def let_go(self, which: int, *, nominated: bool) -> None:
+        """kube-scheduler took its decision back, and says so on the pod."""
+        name = self.promised[which % len(self.promised)][0]["metadata"]["name"]
+        pod = copied(self.cluster.pods.get(name, {}))
+        if not pod or pod["spec"].get("nodeName"):
+            return
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "x",
+            "message": f"for the {self.now:g}th time",
+        }
+        pod["status"] = {"nominatedNodeName": "a"} if nominated else {"conditions": [condition]}
+        self.cluster.write(pod)
+
+    def _arrive(
+        self, asked: list[tuple[str, Json]], restart_policy: str = "Always", group: str = ""
+    ) -> tuple[Json, str]:
         """The pod, and the node it is sent to; empty without one."""
         self.made, self.asked = self.made + 1, asked
         pod = pod_json(f"p{self.made}", asked, restart_policy=restart_policy)
+        if group:
+            pod["spec"]["schedulingGroup"] = {"podGroupName": group}
         self.shapes[pod["metadata"]["uid"]] = pod
         self.cluster.write(pod)
         return pod, self.filter(pod, list(NODES))
