@@ -8,7 +8,7 @@ import ssl
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,11 @@ class Proxy:
             return web.Response(status=status, body=answer, content_type="application/json")
         async with self.http.request(request.method, self.server + request.path_qs, data=body, headers=kept) as found:
             response = web.StreamResponse(status=found.status, headers={"Content-Type": "application/json"})
-            await response.prepare(request)
-            async for chunk in found.content.iter_any():
-                await response.write(chunk)
+            # Who was killed reads nothing more.
+            with suppress(ConnectionError):
+                await response.prepare(request)
+                async for chunk in found.content.iter_any():
+                    await response.write(chunk)
         return response
 
     async def _late(self, request: web.Request, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
