@@ -257,7 +257,7 @@ class Binder:
             decision = in_that_of_others(self._ledger, request, priority, [attempt.node]) or decision
         if decision.node is None:
             why = decision.error or decision.failed.get(attempt.node, "the pod does not fit")
-            raise BindRefused(f"its reservation has ended and it does not fit: {why}")
+            raise BindRefused(f"it has no reservation there and does not fit: {why}")
         until = self._until(self._settings.reservation_lease_seconds)
         self._ledger.reserve(attempt.uid, pod, attempt.node, decision.shares, until)
         return decision.shares

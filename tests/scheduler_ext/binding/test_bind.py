@@ -48,7 +48,7 @@ async def test_without_a_reservation_the_pod_is_decided_for_the_named_node() -> 
         assert await rig.bind(pod, "n") == ""
         assert rig.pod("p")["metadata"]["annotations"][keys.DEVICES_ALLOCATED] == "GPU-n-0,NVIDIA,1000,0:;"
         problem = await rig.bind(late, "n")
-        gone = "its reservation has ended and it does not fit: 1/1 CardTimeSlicingExhausted"
+        gone = "it has no reservation there and does not fit: 1/1 CardTimeSlicingExhausted"
         assert problem == f"pod default/late cannot be bound to node n: {gone}"
 
 

@@ -187,7 +187,7 @@ async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() 
                 return bool((await rig.filter(pod_json("probe"), "n"))["Error"] == "")
 
             await eventually(decides)
-            gone = "its reservation has ended and it does not fit: 1/1 CardTimeSlicingExhausted"
+            gone = "it has no reservation there and does not fit: 1/1 CardTimeSlicingExhausted"
             problem = f"pod default/p cannot be bound to node n: {gone}"
             assert await rig.bind(pod, "n") == problem
 
