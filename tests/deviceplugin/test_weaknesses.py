@@ -34,7 +34,7 @@ Paths are relative to `tests`; what is here only has its name.
     deviceplugin/container/test_edits.py::test_limit_i_is_that_of_the_gpu_with_the_ith_address
 11  the second container gets the GPUs of the first, and its folder is wiped
     deviceplugin/test_agent.py::test_containers_are_served_one_after_the_other_without_waiting_for_the_write
-    deviceplugin/container/test_hook.py::test_a_container_gets_a_fresh_folder_open_to_its_user
+    deviceplugin/container/test_hook.py::test_a_container_gets_fresh_folders_of_its_own_open_to_its_user
 12  one bad GPU takes the node down
     deviceplugin/nvml/test_isolation.py::test_a_call_that_fails_on_one_gpu_changes_nothing_of_the_others
     deviceplugin/test_daemon_health.py::test_what_no_event_tells_is_seen_and_each_gpu_has_its_own_reason
@@ -57,7 +57,7 @@ Paths are relative to `tests`; what is here only has its name.
     deviceplugin/container/test_hook_install.py::test_hamis_file_in_use_is_replaced_by_a_link_not_written_to
 18  folders that could not be made, and a lock folder that a reboot took, are found out by the user's process
     deviceplugin/container/test_hook.py::test_a_folder_that_cannot_be_made_is_told_not_ignored
-    deviceplugin/container/test_hook.py::test_a_lock_folder_that_the_runtime_made_for_root_is_opened
+    deviceplugin/container/test_hook.py::test_the_owner_of_a_folder_does_not_matter
 19  the environment of the pod wins (kubelet and runtimes have it so; GPUs by CDI do not depend on it, and the webhook
     refuses what lifts limits)
     deviceplugin/container/test_edits.py::test_each_strategy_tells_the_runtime_in_its_own_way
@@ -69,7 +69,7 @@ Paths are relative to `tests`; what is here only has its name.
     scheduler_ext/admission/test_admit.py::test_what_only_the_scheduler_writes_is_stripped_and_the_authors_wishes_stay
 21  a tenant's file crashes the monitor or leads it astray
     deviceplugin/metrics/test_region_files.py::test_links_pipes_and_folders_in_place_of_a_region_are_refused
-    deviceplugin/metrics/test_region_files.py::test_a_sweep_removes_the_folders_of_pods_long_gone_and_nothing_they_point_at
+    deviceplugin/container/test_container_folders.py::test_folders_of_pods_long_gone_are_removed_and_nothing_they_point_at
     deviceplugin/usage/test_shared_region.py::test_no_bytes_raise_anything_but_a_region_error
 22  a token that may write every node and pod: a matter of deployment
 23  host folders and sockets that nothing uses: a matter of deployment
