@@ -21,6 +21,16 @@ def budget_of(pod: JsonObject, budgets: Iterable[JsonObject]) -> JsonObject | No
     return found[0] if found else None
 
 
+def costs(pod: JsonObject, budget: JsonObject) -> bool:
+    """Whether the pod's eviction is charged: that of a pod that is not ready is not while enough others are healthy."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+        return True
+    status, policy = budget.get("status") or {}, (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy")
+    desired = int(status.get("desiredHealthy", 0))
+    return policy != "AlwaysAllow" and not int(status.get("currentHealthy", 0)) >= desired > 0
+
+
 def charged(budget: JsonObject, pod: JsonObject, at: str) -> JsonObject:
     """The budget after the pod's eviction. Raises ApiRefusal where it leaves none."""
     name, status = budget["metadata"]["name"], budget.get("status") or {}

@@ -227,7 +227,7 @@ class Operations:
         free = pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("phase") != "Running"
         budgets = [] if free else self.store.objects(BUDGET.plural, target.namespace)
         budget = evictions.budget_of(pod, budgets)
-        charged = None if budget is None else evictions.charged(budget, pod, at)
+        charged = evictions.charged(budget, pod, at) if budget and evictions.costs(pod, budget) else None
         if dry_run:
             return
         if charged is not None:

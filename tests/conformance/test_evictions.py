@@ -18,7 +18,8 @@ async def running(peer: Peer, pods: str, name: str = "p") -> Any:
     pod["metadata"]["labels"] = {"app": "a"}
     pod["spec"]["nodeName"] = "nowhere"
     await peer.create(pods, pod)
-    return await status(peer, f"{pods}/{name}", phase="Running")
+    ready = {"type": "Ready", "status": "True"}
+    return await status(peer, f"{pods}/{name}", phase="Running", conditions=[ready])
 
 
 async def budget(peer: Peer, namespace: str, name: str, allowed: int) -> str:
@@ -79,6 +80,15 @@ async def test_a_pod_of_two_budgets_cannot_be_evicted(peer: Peer, pods: str, nam
 async def test_a_pod_that_does_not_run_costs_no_budget(peer: Peer, pods: str, namespace: str) -> None:
     await running(peer, pods)
     await status(peer, f"{pods}/p", phase="Failed")
+    await budget(peer, namespace, "b", 0)
+    assert (await evict(peer, pods))[0] == 201
+
+
+async def test_a_pod_that_is_not_ready_costs_nothing_while_enough_are_healthy(
+    peer: Peer, pods: str, namespace: str
+) -> None:
+    await running(peer, pods)
+    await status(peer, f"{pods}/p", conditions=[{"type": "Ready", "status": "False"}])
     await budget(peer, namespace, "b", 0)
     assert (await evict(peer, pods))[0] == 201
 
