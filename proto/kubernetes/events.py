@@ -26,8 +26,8 @@ ORDINARY_AT_ONCE = 100
 LONGEST_QUEUE = 1000
 MOST_ORDINARY = 500
 """So many wait at most before one that is no warning is dropped."""
-MOST_QUIET = 10_000
-"""Beyond so many a matter is forgotten as soon as it may be told again, with what was held back of it."""
+MOST_QUIET = 2_000
+"""Beyond so many the matter that was told longest ago is forgotten, with what was held back of it."""
 LONGEST_MESSAGE = 1024
 """What the API server accepts of an event's message."""
 
@@ -103,8 +103,8 @@ class EventRecorder:
             quiet.held_back += 1
             return 0
         self._quiet.pop(key, None)
-        while len(self._quiet) >= MOST_QUIET and self._quiet[first := next(iter(self._quiet))].until <= now:
-            del self._quiet[first]
+        if len(self._quiet) >= MOST_QUIET:
+            del self._quiet[next(iter(self._quiet))]
         self._quiet[key] = _Quiet(until=now + WINDOW_SECONDS)
         return 1 + (quiet.held_back if quiet is not None else 0)
 

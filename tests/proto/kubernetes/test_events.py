@@ -91,3 +91,12 @@ async def test_what_went_well_is_told_at_once_after_a_rest_and_then_slower_than_
         await rig.recorder.run(sleep)
     assert set(pauses[: 50 + ORDINARY_AT_ONCE]) == {PAUSE_SECONDS}
     assert pauses[-20:] == pytest.approx([1 / ORDINARY_PER_SECOND] * 20)
+
+
+async def test_what_is_remembered_of_told_events_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proto.kubernetes.events.MOST_QUIET", 2)
+    for pod in "abcab":
+        rig.happens(pod, "bound")
+    assert [name for name, _, _ in await rig.told()] == ["a", "b", "c", "a", "b"]
+    rig.happens("b", "bound")
+    assert len(await rig.told()) == 5
