@@ -47,7 +47,7 @@ class OwnNode:
         self.name = name
         self.node: Node | None = None
         self.pods: Mapping[str, Pod] = {}
-        """By UID."""
+        """By UID, in the order in which they were bound."""
         self.pods_known = False
         self._problems: dict[str, str] = {}
         """By the resource whose watch is interrupted."""
@@ -102,7 +102,7 @@ class OwnNode:
             match change:
                 case Replaced(objects):
                     self._answered(PODS)
-                    self.pods, self.pods_known = {pod.metadata.uid: pod for pod in objects}, True
+                    self.pods, self.pods_known = in_order(objects, self.pods), True
                 case Applied(pod):
                     self._answered(PODS)
                     self.pods = {**self.pods, pod.metadata.uid: pod}
@@ -211,7 +211,20 @@ def _lock_uid(node: Node) -> str:
     return decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, ""))
 
 
-def _version(node: Node) -> int:
-    """Resource versions of one object grow (Kubernetes 1.35 promises it); anything else counts as newest."""
-    text = node.metadata.resource_version
+def in_order(listed: Sequence[Pod], known: Mapping[str, Pod]) -> Mapping[str, Pod]:
+    """By UID: as they were known, then those that kubelet has written of, then those that were last changed when they
+    were bound.
+    """
+    places = {uid: place for place, uid in enumerate(known)}
+
+    def place(pod: Pod) -> tuple[int, bool, int]:
+        told = bool(pod.status.init_container_statuses or pod.status.container_statuses)
+        return places.get(pod.metadata.uid, len(places)), not told, _version(pod)
+
+    return {pod.metadata.uid: pod for pod in sorted(listed, key=place)}
+
+
+def _version(found: Node | Pod) -> int:
+    """Resource versions of one kind grow (Kubernetes 1.35 promises it); anything else counts as newest."""
+    text = found.metadata.resource_version
     return int(text) if text.isascii() and text.isdigit() else 2**63

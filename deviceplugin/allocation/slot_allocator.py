@@ -17,12 +17,11 @@ from deviceplugin.allocation.capacity import exceeded, has_begun, lives
 from deviceplugin.allocation.checkpoint import Holding, witness
 from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
-from deviceplugin.allocation.immediate import NodeView, prove
-from deviceplugin.allocation.immediate import Proven as ProvenPod
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_files import SlotFiles, Spec
 from deviceplugin.allocation.slot_specs import SlotSpecs
 from deviceplugin.allocation.slots import Start, applied, container_id, named
+from deviceplugin.allocation.turn import shares_in_turn
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
@@ -99,23 +98,24 @@ class SlotAllocator:
         return self._news.changes(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Ids on the GPUs decided for the only pod that can be asking; empty, at once, when there are several.
+        """Ids on the GPUs decided for the container whose turn it is; empty when it is nobody's within the time for it.
 
         A hint for kubelet's own books; whatever ids it takes, the container gets the GPUs decided for it.
         """
-        holdings = self._read_checkpoint()
-        view = NodeView(
-            name=self._own.name,
-            resource=self._resource,
-            pods=tuple(self._own.pods.values()),
-            lock=None,
-            inventory=self._gpus.by_uuid(),
-            recorded=None if holdings is None else witness(holdings, self._resource),
-        )
-        answer = prove(view, size)
-        if not isinstance(answer, ProvenPod):
-            return ()
-        return preferred_replicas([share.uuid for share in answer.shares], available, must_include, size)
+        deadline = asyncio.get_running_loop().time() + self._settings.prefer_seconds
+        while True:
+            news = self._news.next()
+            holdings = self._read_checkpoint() or ()
+            pods = tuple(self._own.pods.values())
+            shares = shares_in_turn(pods, witness(holdings, self._resource), size, self._resource)
+            if shares is not None:
+                return preferred_replicas([share.uuid for share in shares], available, must_include, size)
+            try:
+                # Kubelet may have heard of the pod first.
+                async with asyncio.timeout_at(deadline):
+                    await news.wait()
+            except TimeoutError:
+                return ()
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """The name of a new slot, at once."""

@@ -330,14 +330,24 @@ async def test_a_container_that_starts_again_has_its_spec_again_under_the_same_n
             assert rig.defined() == []
 
 
-async def test_kubelet_is_pointed_to_the_decided_gpus_only_when_a_single_pod_can_be_asking() -> None:
+async def test_kubelet_is_pointed_to_the_gpus_decided_for_the_pod_whose_turn_it_is() -> None:
     async with slots() as rig:
         available = [f"{gpu}-{number}" for gpu in (A, B) for number in range(2)]
-        assert await rig.allocator.prefer(available, [], 1) == ()
-        rig.bring(bound_pod("p", (OTHER,)))
+        first, second = bound_pod("q", (OTHER,)), bound_pod("p", (ONE,))
+        rig.bring(first, second)
         assert await rig.allocator.prefer(available, [], 1) == (Y,)
-        rig.bring(bound_pod("q", (ONE,)))
+        rig.kubelet.hold(first, "c0", Y)
+        assert await rig.allocator.prefer(available, [], 1) == (X,)
+        rig.kubelet.hold(second, "c0", X)
         assert await rig.allocator.prefer(available, [], 1) == ()
+
+
+async def test_a_pod_that_kubelet_has_heard_of_first_is_waited_for() -> None:
+    async with slots() as rig:
+        preferring = asyncio.create_task(rig.allocator.prefer([X, Y], [], 1))
+        await asyncio.sleep(0)
+        rig.bring(bound_pod("q", (OTHER,)))
+        assert await preferring == (Y,)
 
 
 async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_started_meanwhile() -> None:
