@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
-"""At most one report in this time, whoever else may be writing the same."""
+"""At most one report in this time, whatever else writes the same."""
 
 
 class Reporter:

@@ -30,7 +30,7 @@ _CRIO_ORDER = {31: 11, 32: 7, 33: 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What is known of kubelet and the container runtime; empty and None where nobody tells."""
+    """What is known of kubelet and the container runtime; empty and None where they are unknown."""
 
     kubelet: str = ""
     """`v1.36.0`, as the Node has it."""
@@ -50,7 +50,7 @@ class Doubt:
 
 
 def why_no_cdi(node: Runtime) -> str:
-    """Why a slot is not applied here, or not last: a clause. Empty where it is, and where nobody can tell."""
+    """Why a slot is not applied here, or not last: a clause. Empty where it is, and where that is unknown."""
     kubelet = _version(node.kubelet)
     if kubelet is None:
         return "the Node does not tell its kubelet's version"

@@ -49,7 +49,7 @@ def without_totals(resources: Iterable[str]) -> Mapping[str, object]:
 
 
 def _both(amounts: Mapping[str, str | None]) -> Mapping[str, object]:
-    """Kubelet makes allocatable from capacity within seconds; nobody shall see the one without the other."""
+    """Kubelet makes allocatable from capacity within seconds; no reader may see the one without the other."""
     return {"status": {"capacity": amounts, "allocatable": amounts}}
 
 

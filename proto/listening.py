@@ -1,4 +1,4 @@
-"""HTTP towards whoever comes: at no port may strangers use up the connections, memory or time that others need (edge).
+"""HTTP towards any caller: at no port may strangers use up the connections, memory or time that others need (edge).
 
 aiohttp waits for the first request of a connection, for the rest of a body and for who reads an answer as long as it
 takes, and asyncio counts no connection whose TLS handshake is not over. Here each of these ends after a while, and when

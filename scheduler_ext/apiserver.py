@@ -239,7 +239,7 @@ class ClusterWatch:
         self._nodes.update(name, subject, self._ledger.node_problem(name))
 
     def _trim_pod(self, pod: Pod) -> None:
-        """Budgets select by labels, and nobody is evicted who holds no GPUs."""
+        """Budgets select by labels, and only pods with GPUs are evicted."""
         trim_pod(pod, labelled=self._view.concerns_gpus(pod))
 
     def _replace_pods(self, pods: Sequence[Pod]) -> None:

@@ -40,7 +40,7 @@ class Verbs:
     """What is served to kube-scheduler. `finish` is awaited before connections are closed."""
 
     private: Routes
-    """For callers on this host: what all pods hold, and get, is nobody else's business."""
+    """For callers on this host: what all pods hold, and get, is not for other hosts."""
     public: Routes
     finish: Callable[[], Awaitable[None]]
 

@@ -1,8 +1,8 @@
-"""HTTP/1.1 towards kube-scheduler on the same host, for less than half of what aiohttp takes (edge).
+"""HTTP/1.1 towards kube-scheduler on the same host, for half of the CPU that aiohttp takes (edge).
 
 For loopback alone: what others reach is served by aiohttp behind `proto.listening`. On each connection one request
-after the other is read whole and answered. What kube-scheduler does not do is not served either: whoever sends more
-before its answer is there gets that answer, and the connection ends.
+after the other is read whole and answered. What kube-scheduler does not do is not served either: a caller that sends
+more before its answer is there gets that answer, and the connection ends.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ async def serving(
 
 
 class _Door:
-    """All connections: those that are asking, and the others, whoever does nothing for longest first."""
+    """All connections: those that are asking, and the others, the longest idle first."""
 
     def __init__(self, verbs: Verbs, limits: Limits) -> None:
         self.limits = limits

@@ -37,7 +37,7 @@ class MetricsServer:
         return application
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        """On a large cluster a page takes seconds and tens of MiB: whoever asks too soon gets the one before."""
+        """On a large cluster a page takes seconds and tens of MiB: a caller that asks too soon gets the page before."""
         if self._writing is None or (self._writing.done() and self._monotonic() >= self._good_until):
             self._writing = asyncio.create_task(self._write())
         page = await asyncio.shield(self._writing)

@@ -1,4 +1,4 @@
-"""The second barrier behind the scheduler: no GPU is handed out beyond what it has, whoever decided so.
+"""The second barrier behind the scheduler: no GPU is handed out beyond what it has, whatever was decided.
 
 What a GPU has is what its node advertises: with memory or cores scaled, that much more.
 """

@@ -98,7 +98,7 @@ class SlotAllocator:
         return self._news.changes(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Ids on the GPUs decided for the container whose turn it is; empty when it is nobody's within the time for it.
+        """Ids on the GPUs decided for the container whose turn it is; empty when there is none in time.
 
         A hint for kubelet's own books; whatever ids it takes, the container gets the GPUs decided for it.
         """
@@ -150,7 +150,7 @@ class SlotAllocator:
             answer = await self._find(ids, deadline)
             if isinstance(answer, Unproven):
                 return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
-            # At once: whoever asks next counts it.
+            # At once: the next container that asks counts it.
             self._begun = {uid for uid in self._begun if uid in self._own.pods} | {answer.pod.metadata.uid}
             try:
                 specs = await asyncio.to_thread(self._prepared, answer)

@@ -25,7 +25,7 @@ _PREFIX = f"{SLOT_KIND}="
 _HASH_LENGTH = 32
 _BEFORE, _AFTER = spec_file_name(SLOT_KIND, "/").split("/")
 _KEPT_SECONDS = 150.0
-"""Kubelet gives the container runtime two minutes to create a container; then it asks anew."""
+"""Kubelet gives the container runtime two minutes to create a container; then it asks again."""
 
 _SETTLED_SECONDS = 2.0
 """Before that, another container id may be that of the life before, which the watch has told late."""

@@ -3,8 +3,8 @@
 Kubelet does not say. It admits one pod after the other, in the order in which the API server's watch showed them on the
 node, which is the order in which they were bound, and writes its checkpoint after each container. So the turn is that
 of the first pod, from the last on that the checkpoint names, whose next container asks for so many; a pod before that
-was refused. A kubelet that has just started admits in another order what it finds: then the answer may be another pod's.
-That is a fault of kubelet's books alone: nothing is handed out by this.
+was refused. A kubelet that has just started admits what it finds in another order: then the answer may be another
+pod's. That is a fault of kubelet's books alone: nothing is handed out by this.
 Source: pkg/kubelet/kubelet.go (HandlePodAdditions) and pkg/kubelet/cm/devicemanager of Kubernetes.
 """
 

@@ -15,7 +15,7 @@ def remove_folder(path: str, *, inside: int | None = None) -> None:
 
 
 def removing(path: str, *, inside: int | None = None) -> Iterator[None]:
-    """As `remove_folder`, one entry at a time: whoever stops halfway has made progress and can begin again.
+    """As `remove_folder`, one entry at a time: a caller that stops halfway has made progress and can begin again.
 
     Whoever fills the folder chooses how many entries and how many levels there are. So nothing is listed whole, and
     what lies two levels down is moved up until there is one level: `shutil.rmtree` holds every name of a folder in

@@ -16,7 +16,7 @@ def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) 
     if totals_patch(node, totals) is None:
         return ok(TOTALS, f"The Node has {_amounts(totals)} in all.")
     if not daemon_serves:
-        return skipped(TOTALS, "The daemon does not run, so nobody writes them.")
+        return skipped(TOTALS, "The daemon does not run, so they are not written.")
     said = {name: node.status.capacity.get(name, "none") for name in totals}
     return problem(
         TOTALS,

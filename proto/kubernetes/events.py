@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.02
 ORDINARY_PER_SECOND = 10
 """Of those that are no warnings, in the long run: each is a write that the Bindings of other pods wait for."""
 ORDINARY_AT_ONCE = 100
-"""After a rest: whoever creates a few pods sees their events at once."""
+"""After a pause: the events of the first few pods are written at once."""
 LONGEST_QUEUE = 1000
 MOST_ORDINARY = 500
 """So many wait at most before one that is no warning is dropped."""

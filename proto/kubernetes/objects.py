@@ -69,7 +69,7 @@ class PodSpec(Object):
     priority: int | None = None
     scheduling_group: SchedulingGroup | None = None
     preemption_policy: str = ""
-    """`Never` for a pod that nobody is to be evicted for."""
+    """`Never` for a pod for which no other pod may be evicted."""
     restart_policy: str = ""
     init_containers: list[Container] = []
     containers: list[Container] = []

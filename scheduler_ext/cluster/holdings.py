@@ -37,7 +37,7 @@ class Holding:
     wanted: int = 0
     """The most GPUs one of its containers asks for."""
     undecided: int = 0
-    """Ids that kubelet gave it without anybody's decision, on GPUs that nobody named."""
+    """Ids that kubelet gave it without a decision, on GPUs that are unknown."""
     everywhere: bool = False
     """Whether it may use any part of any GPU of the node."""
     remembered: bool = False

@@ -201,7 +201,7 @@ class Leadership:
         return max(until - self._monotonic(), 0.0)
 
     async def leave(self) -> None:
-        """Nothing more will be bound here: whoever comes next need not wait. For when `run` is still at work."""
+        """Nothing more will be bound here: the next leader need not wait. For when `run` is still at work."""
         self._leaving = True
         try:
             async with asyncio.timeout(LEAVING_SECONDS):

@@ -40,7 +40,7 @@ class Tally:
 
     fitting: int = 0
     unknown: int = 0
-    """At so many nobody has looked: the chosen one is better in any case."""
+    """So many were not looked at: the chosen one is better in any case."""
     scores: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -87,7 +87,7 @@ def plan(
 
 
 def _lacks_quota_only(ledger: Ledger, request: GpuRequest, priority: int, node: str) -> bool:
-    """Whether the GPUs are there, and its namespace may not have more of them: that is nobody else's fault."""
+    """Whether the GPUs are there, and its namespace may not have more of them: other pods are not the reason."""
     left = ledger.without(node, {request.uid}, request.namespace, priority=priority)
     return decide(request, replace(left, quotas={}), [node]).node is not None
 

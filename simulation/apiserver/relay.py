@@ -79,7 +79,7 @@ class Relay:
 
 
 async def _carry(flow: _Flow, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Until either side ends, which a silent flow tells to nobody."""
+    """Until either side ends, which a silent flow does not tell."""
     with suppress(ConnectionError):
         while data := await source.read(_CHUNK_BYTES):
             if not flow.silent:

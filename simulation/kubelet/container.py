@@ -26,7 +26,7 @@ class CdiOrder(StrEnum):
     FIRST = "first"
     """CRI-O before: the environment of image, plugins and pod replaces that of the devices."""
     NEVER = "never"
-    """containerd 1.7 to 2.2 with `enable_cdi = false`: containers start without them, and nobody says so."""
+    """containerd 1.7 to 2.2 with `enable_cdi = false`: containers start without them, without a word."""
 
 
 class CdiError(Exception):
