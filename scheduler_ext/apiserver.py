@@ -19,6 +19,7 @@ from proto.kubernetes.objects import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     RESOURCE_QUOTAS,
+    Affinity,
     Container,
     Node,
     Object,
@@ -27,6 +28,7 @@ from proto.kubernetes.objects import (
     PodStatus,
     Resource,
     ResourceQuota,
+    Resources,
 )
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from scheduler_ext.binding.nominations import Nominations
@@ -34,6 +36,7 @@ from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.quota_class import has_cross_namespace_affinity
 from scheduler_ext.requests import containers, pod_key
 from scheduler_ext.scheduling.waiting import WaitingPods
 
@@ -297,7 +300,9 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
         if key.startswith(OUR_DOMAINS)
     }
     metadata.namespace, spec.node_name = intern(metadata.namespace), intern(spec.node_name)
-    spec.scheduler_name = intern(spec.scheduler_name)
+    spec.scheduler_name, spec.priority_class_name = intern(spec.scheduler_name), intern(spec.priority_class_name)
+    spec.affinity = _one(Affinity, spec.affinity) if has_cross_namespace_affinity(spec) else None
+    spec.resources = _one(Resources | None, spec.resources)
     for container in containers(pod):
         container.image, container.security_context = "", None
         container.command, container.args, container.env = [], [], []

@@ -14,7 +14,7 @@ from proto import __version__
 from proto.annotations.mig_allocations import MigAllocation
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.cluster.holdings import Holding
-from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot
+from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot, least_left
 from scheduler_ext.gauges import Gauges, Rows
 from scheduler_ext.legacy_families import legacy
 from scheduler_ext.requests import ResourceNames
@@ -178,18 +178,19 @@ def _labels(node: str, gpu: GpuUsage, *before_type: str) -> tuple[str, ...]:
 def _quotas(seen: Seen) -> Iterator[Gauges]:
     limits = [
         (namespace, name, limit, used)
-        for namespace, quota in sorted(seen.snapshot.quotas.items())
+        for namespace, quotas in sorted(seen.snapshot.quotas.items())
+        if (quota := least_left(quotas)) is not None
         for name, limit, used in _limits(quota, seen.resources)
     ]
     yield _hami(
         "hami_resource_quota_used",
-        "What the pods of the namespace hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
+        "What the pods of a quota hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
         ("namespace", "quota_name", "limit"),
         lambda: (((namespace, name, str(limit)), used) for namespace, name, limit, used in limits),
     )
     yield _hami(
         "hami_resource_quota_limit",
-        "What the pods of the namespace may hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
+        "What the pods of a quota may hold of a resource: MiB of memory, percent of cores, shares of GPUs.",
         ("namespace", "quota_name"),
         lambda: (((namespace, name), limit) for namespace, name, limit, _ in limits),
     )

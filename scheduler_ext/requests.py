@@ -9,6 +9,7 @@ from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
+from scheduler_ext.quota_class import QuotaClass, quota_class
 
 _INT32_MAX = 2**31 - 1
 MOST_GPU_CONTAINERS = 16
@@ -147,6 +148,7 @@ class GpuRequest:
     pod: str
     namespace: str
     uid: str
+    quota_class: QuotaClass
     needs: tuple[ContainerNeed | None, ...]
     kinds: tuple[ContainerKind, ...]
     policies: Policies
@@ -173,6 +175,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         pod=pod.metadata.name,
         namespace=pod.metadata.namespace or "default",
         uid=pod_key(pod),
+        quota_class=quota_class(pod),
         needs=needs,
         kinds=container_kinds(pod),
         policies=policies,

@@ -23,6 +23,7 @@ from scheduler_ext.admission.registration import PATH
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.metrics import Admission, Metrics
+from scheduler_ext.quota_class import QuotaClass, quota_class
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Webhook:
         self,
         *,
         settings: AdmissionSettings,
-        quota_of: Callable[[str], Quota | None],
+        quota_of: Callable[[str, QuotaClass], Quota | None],
         metrics: Metrics,
         monotonic: Callable[[], float],
     ) -> None:
@@ -71,7 +72,8 @@ class Webhook:
         try:
             review = decode_review(await _body(request))
             identity = review.identity
-            verdict = admit(review, self._settings, self._quota_of(review.namespace))
+            quota = self._quota_of(review.namespace, quota_class(review.pod))
+            verdict = admit(review, self._settings, quota)
             _report(review, verdict)
         except AdmissionError as error:
             log.warning("a question to the webhook cannot be answered: %s", error)

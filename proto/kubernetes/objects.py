@@ -62,11 +62,38 @@ class SchedulingGroup(Object):
     pod_group_name: str = ""
 
 
+class PodAffinityTerm(Object):
+    namespaces: list[str] = []
+    namespace_selector: dict[str, Any] | None = None
+    """An empty one selects all namespaces."""
+
+
+class WeightedPodAffinityTerm(Object):
+    pod_affinity_term: PodAffinityTerm = msgspec.field(default_factory=PodAffinityTerm)
+
+
+class PodAffinity(Object):
+    """Of affinity and of anti-affinity."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
+
+
+class Affinity(Object):
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
 class PodSpec(Object):
     node_name: str = ""
     scheduler_name: str = ""
     runtime_class_name: str | None = None
     priority: int | None = None
+    priority_class_name: str = ""
+    active_deadline_seconds: int | None = None
+    affinity: Affinity | None = None
+    resources: Resources | None = None
+    """Of all containers together, for cpu, memory and huge pages."""
     scheduling_group: SchedulingGroup | None = None
     preemption_policy: str = ""
     """`Never` for a pod for which no other pod may be evicted."""
@@ -133,12 +160,22 @@ class Node(Object):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
+class ScopedResourceSelectorRequirement(Object):
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] = []
+
+
+class ScopeSelector(Object):
+    match_expressions: list[ScopedResourceSelectorRequirement] = []
+
+
 class ResourceQuotaSpec(Object):
     """`scopes` and `scope_selector` limit the quota to some of the namespace's pods."""
 
     hard: dict[str, str | int | float] = {}
     scopes: list[str] = []
-    scope_selector: dict[str, Any] | None = None
+    scope_selector: ScopeSelector | None = None
 
 
 class ResourceQuota(Object):

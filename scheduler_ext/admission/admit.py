@@ -53,7 +53,7 @@ class Why(StrEnum):
 
 
 def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = None) -> Verdict:
-    """`quota` is that of the pod's namespace. A second call on the patched pod patches nothing."""
+    """`quota` is what those of the namespace leave to this pod. A second call on the patched pod patches nothing."""
     if review.operation != "CREATE":
         return Verdict(allowed=True, reason=Why.NOT_CREATED)
     edited = _editable(review.object)

@@ -107,7 +107,8 @@ class Nominations:
         decision = placed(self._ledger, request, priority=priority, node=node, gone={*gone, *leaving})
         if decision.node is None:
             return False
-        holding = decided_holding(request.namespace, request.kinds, node, decision.shares)
+        of = request.namespace, request.quota_class, request.kinds
+        holding = decided_holding(*of, node, decision.shares)
         until = self._monotonic() + LONGEST_SECONDS
         self._ledger.keep(request.uid, KeptRoom(holding=holding, priority=priority, until=until))
         return True

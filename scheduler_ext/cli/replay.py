@@ -129,7 +129,7 @@ def answer_single_node(case: SingleNode) -> Document:
     if request is None:
         return _single_answer(reason=NOT_ASKED)
     quota = Quota(memory_mib=case.quota_memory, cores=case.quota_cores)
-    decision = decide(request, Snapshot(nodes={NODE: _usage(case)}, quotas={NAMESPACE: quota}), [NODE])
+    decision = decide(request, Snapshot(nodes={NODE: _usage(case)}, quotas={NAMESPACE: (quota,)}), [NODE])
     if decision.node is None:
         return _single_answer(reason=decision.failed[NODE])
     return _fitting_answer(request, decision)

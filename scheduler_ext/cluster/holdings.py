@@ -14,6 +14,7 @@ from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
 from scheduler_ext.cluster.accounting import Footprints, effective
 from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, containers, gpu_count
 
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -28,6 +29,7 @@ class Holding:
 
     node: str
     namespace: str
+    quota_class: QuotaClass
     footprints: Footprints = field(default_factory=dict)
     placements: Placements = field(default_factory=lambda: _NO_PLACEMENTS)
     """Of the GPUs whose every share is known to be a MIG instance: until the pod is gone, also its init containers'."""
@@ -63,17 +65,25 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
         if known is None or known.node != pod.spec.node_name or known.undecided or known.everywhere:
             return _undecided(pod, names)
         problem = f"{DEVICES_ALLOCATED} was removed; until the pod ends it holds what it said"
-        return replace(known, remembered=True, problem=problem)
-    node, namespace = intern(pod.spec.node_name), _namespace(pod)
+        return replace(known, quota_class=quota_class(pod), remembered=True, problem=problem)
+    node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
     try:
         kinds, shares = _aligned(pod, value, names)
     except AnnotationError as error:
         wanted = max((gpu_count(container, names) for container in containers(pod)), default=0)
-        return Holding(node=node, namespace=namespace, unreadable=value, wanted=wanted, problem=str(error))
+        return Holding(
+            node=node,
+            namespace=namespace,
+            quota_class=counted_as,
+            unreadable=value,
+            wanted=wanted,
+            problem=str(error),
+        )
     allocations, problem = _read_allocations(pod)
     return Holding(
         node=node,
         namespace=namespace,
+        quota_class=counted_as,
         footprints=effective(kinds, shares),
         placements=_placements(allocations, shares),
         instances=tuple(each for each in allocations if each.real is not None),
@@ -96,13 +106,13 @@ def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
     ids = requested(pod, names.count)
     if not ids:
         return None
-    node = intern(pod.spec.node_name)
+    node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
     if pod.status.phase != "Running":
         problem = f"bound to node {node} past the scheduler; {ids} of its {names.count} count as taken until it ends"
-        return Holding(node=node, namespace=_namespace(pod), undecided=ids, problem=problem)
+        return Holding(node=node, namespace=namespace, quota_class=counted_as, undecided=ids, problem=problem)
     # Something has let it run, so it may use any memory of any GPU.
     problem = f"runs on node {node} without {DEVICES_ALLOCATED}; all GPUs of the node count as full until it ends"
-    return Holding(node=node, namespace=_namespace(pod), everywhere=True, problem=problem)
+    return Holding(node=node, namespace=namespace, quota_class=counted_as, everywhere=True, problem=problem)
 
 
 def with_undecided(gpus: Iterable[GpuUsage], ids: int) -> tuple[GpuUsage, ...]:
@@ -119,14 +129,17 @@ def with_undecided(gpus: Iterable[GpuUsage], ids: int) -> tuple[GpuUsage, ...]:
 
 def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
     """Of a pod that is about to be bound to the node."""
-    return decided_holding(_namespace(pod), container_kinds(pod), node, shares)
+    return decided_holding(_namespace(pod), quota_class(pod), container_kinds(pod), node, shares)
 
 
-def decided_holding(namespace: str, kinds: Sequence[ContainerKind], node: str, shares: PodShares) -> Holding:
+def decided_holding(
+    namespace: str, counted_as: QuotaClass, kinds: Sequence[ContainerKind], node: str, shares: PodShares
+) -> Holding:
     """What a decision gives a pod with these containers."""
     return Holding(
         node=node,
         namespace=namespace,
+        quota_class=counted_as,
         footprints=effective(kinds, shares),
         placements=_placements(mig_allocations(shares), shares),
     )

@@ -6,14 +6,15 @@ from math import inf
 
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
+from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
 from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
-from scheduler_ext.cluster.quotas import Limits, read_limits, strictest
+from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
-from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot
+from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.cluster.usage import left_of, usage_of
+from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import RequestSettings, pod_key
 
 
@@ -40,9 +41,7 @@ class Ledger:
         self._held: dict[str, dict[str, Holding]] = {}
         """Bound and reserved, by node and pod."""
         self._used: dict[str, dict[DeviceUUID, Footprint]] = {}
-        self._namespace_used: dict[str, Footprint] = {}
-        self._limits: dict[str, dict[str, Limits]] = {}
-        self._strictest: dict[str, Limits] = {}
+        self._quotas = Quotas(self._settings)
         self._usages: dict[str, NodeUsage] = {}
         self._outdated: set[str] = set()
         """Nodes whose entry in `_usages` is to be rebuilt."""
@@ -128,25 +127,13 @@ class Ledger:
 
     def replace_quotas(self, quotas: Iterable[ResourceQuota]) -> None:
         """These quotas and no others."""
-        self._limits.clear()
-        self._strictest.clear()
-        for quota in quotas:
-            self.apply_quota(quota)
+        self._quotas.replace(quotas)
 
     def apply_quota(self, quota: ResourceQuota) -> None:
-        namespace = quota.metadata.namespace or "default"
-        limits = self._limits.setdefault(namespace, {})
-        limits[quota.metadata.name] = read_limits(quota, self._settings)
-        self._strictest[namespace] = strictest(limits.values())
+        self._quotas.apply(quota)
 
     def remove_quota(self, quota: ResourceQuota) -> None:
-        namespace = quota.metadata.namespace or "default"
-        limits = self._limits.get(namespace, {})
-        limits.pop(quota.metadata.name, None)
-        self._strictest[namespace] = strictest(limits.values())
-        if not limits:
-            self._limits.pop(namespace, None)
-            self._strictest.pop(namespace, None)
+        self._quotas.remove(quota)
 
     def ask(self, pod: Pod) -> None:
         """kube-scheduler asks about the pod: what this shows it to have given up is free."""
@@ -250,22 +237,18 @@ class Ledger:
         affected = {holding.node for holding in own} | ({kept.node} if kept is not None else set())
         for node in affected & nodes.keys():
             nodes[node] = self._usage_without(node, {excluding_uid})
-        quotas = {namespace: self._quota(namespace, limits, own) for namespace, limits in self._strictest.items()}
-        return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=quotas)
+        return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=self._quotas.every(own))
 
     def without(self, node: str, uids: Collection[str], namespace: str, *, priority: int) -> Snapshot:
-        """This one node, and this namespace's quota, as they would be for a pod of this priority if these pods of the
+        """This one node, and this namespace's quotas, as they would be for a pod of this priority if these pods of the
         node were gone: room that is kept for pods of lower priority is free for it.
         """
         if node not in self._registered:
             return Snapshot(unregistered={node: self.unregistered(node)})
         held = self._held.get(node, {})
-        gone = [held[uid] for uid in uids if uid in held and held[uid].namespace == namespace]
-        freed = total(footprint for holding in gone for footprint in holding.footprints.values())
         usage = self._usage_without(node, uids, at_least=priority)
-        quota = self.quota(namespace)
-        quotas = {} if quota is None else {namespace: replace(quota, used=quota.used - freed)}
-        return Snapshot(nodes={node: usage}, quotas=quotas)
+        quotas = self._quotas.of(namespace, (held[uid] for uid in uids if uid in held))
+        return Snapshot(nodes={node: usage}, quotas={namespace: quotas})
 
     def holdings(self) -> Mapping[str, Holding]:
         """Of bound pods and of reservations, by pod UID."""
@@ -274,10 +257,6 @@ class Ledger:
     def reservations(self) -> int:
         """How many there are."""
         return len(self._reservations)
-
-    def quotas(self) -> Mapping[str, Quota]:
-        """By namespace, as in a snapshot."""
-        return {namespace: self._quota(namespace, limits) for namespace, limits in self._strictest.items()}
 
     def take_changed(self) -> set[str]:
         """Nodes that came, went or changed in any way since the last call."""
@@ -290,10 +269,9 @@ class Ledger:
         self._rebuild()
         return self._usages.get(node)
 
-    def quota(self, namespace: str) -> Quota | None:
-        """As in a snapshot."""
-        limits = self._strictest.get(namespace)
-        return None if limits is None else self._quota(namespace, limits)
+    def quota(self, namespace: str, pods: QuotaClass) -> Quota | None:
+        """What the namespace's quotas leave to these pods, in one; None where none holds for them. For any thread."""
+        return quota_for(pods, self._quotas.of(namespace))
 
     def unregistered(self, node: str) -> str:
         """Why a node that is not registered is not."""
@@ -320,13 +298,7 @@ class Ledger:
         """Unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why."""
         nodes = {f"node {name}": reason for name, reason in self._unregistered.items() if ": " in reason}
         pods = {f"pod {uid}": holding.problem for uid, holding in self._bound.items() if holding.problem}
-        quotas = {
-            f"resourcequota {namespace}/{name}": "; ".join(limits.problems)
-            for namespace, by_name in self._limits.items()
-            for name, limits in by_name.items()
-            if limits.problems
-        }
-        return {**nodes, **pods, **quotas}
+        return {**nodes, **pods, **self._quotas.problems()}
 
     def _unbind(self, uid: str) -> None:
         holding = self._bound.pop(uid, None)
@@ -338,13 +310,12 @@ class Ledger:
         for device, footprint in holding.footprints.items():
             used[device] = used[device] + footprint if device in used else footprint
         self._held.setdefault(holding.node, {})[uid] = holding
-        namespace = self._namespace_used.get(holding.namespace, NOTHING)
-        self._namespace_used[holding.namespace] = namespace + total(holding.footprints.values())
+        self._quotas.charge(holding)
         self._touch(holding.node)
         self._touch_kept(uid)
 
     def _subtract(self, uid: str, holding: Holding) -> None:
-        """Of a node or namespace of which nothing is held any more nothing stays: most names never come back."""
+        """Of a node of which nothing is held any more nothing stays: most names never come back."""
         used, held = self._used[holding.node], self._held[holding.node]
         for device, footprint in holding.footprints.items():
             left = used[device] - footprint
@@ -355,9 +326,7 @@ class Ledger:
         del held[uid]
         if not held:
             del self._used[holding.node], self._held[holding.node]
-        left = self._namespace_used.pop(holding.namespace, NOTHING) - total(holding.footprints.values())
-        if left != NOTHING:
-            self._namespace_used[holding.namespace] = left
+        self._quotas.release(holding)
         self._touch(holding.node)
         self._touch_kept(uid)
 
@@ -398,10 +367,3 @@ class Ledger:
         others = [holding for uid, holding in held.items() if uid not in uids]
         used = left_of(self._used.get(node, {}), gone, others)
         return self._usage(node, used, others, without=uids, at_least=at_least)
-
-    def _quota(self, namespace: str, limits: Limits, own: Iterable[Holding] = ()) -> Quota:
-        used = self._namespace_used.get(namespace, NOTHING)
-        for holding in own:
-            if holding.namespace == namespace:
-                used = used - total(holding.footprints.values())
-        return Quota(memory_mib=limits.memory_mib, cores=limits.cores, gpus=limits.gpus, used=used)

@@ -1,28 +1,110 @@
-"""Limits of namespaces on GPUs, GPU memory and cores, from their ResourceQuotas."""
+"""Limits of a namespace's pods on GPUs, GPU memory and cores, from its ResourceQuotas."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from proto.kubernetes.objects import ResourceQuota
+from proto.kubernetes.objects import ResourceQuota, ScopedResourceSelectorRequirement
 from proto.quantity import QuantityError, integer_quantity
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
+from scheduler_ext.cluster.holdings import Holding
+from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.quota_class import EXISTS, QuotaClass, Scope, ScopeError, are_in, read_scope
 from scheduler_ext.requests import RequestSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """None does not limit."""
+    """Of one ResourceQuota. None does not limit; `scopes` are those of a `Quota`."""
 
     memory_mib: int | None = None
     cores: int | None = None
     gpus: int | None = None
+    scopes: tuple[Scope, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def quota(self, held: Mapping[QuotaClass, Footprint]) -> Quota:
+        """`held` is what the namespace's pods hold, by their class."""
+        used = total(amount for pods, amount in held.items() if are_in(pods, self.scopes))
+        return Quota(memory_mib=self.memory_mib, cores=self.cores, gpus=self.gpus, used=used, scopes=self.scopes)
+
+
+@dataclass(slots=True)
+class Quotas:
+    """The ResourceQuotas of all namespaces, and what pods hold there.
+
+    What is held is added up by class of pods: it need not be counted again when a quota changes its scopes. Any thread
+    may call `of`.
+    """
+
+    _settings: RequestSettings
+    _limits: dict[str, dict[str, Limits]] = field(default_factory=dict)
+    """By namespace and name of the quota."""
+    _held: dict[str, dict[QuotaClass, Footprint]] = field(default_factory=dict)
+
+    def replace(self, quotas: Iterable[ResourceQuota]) -> None:
+        """These quotas and no others."""
+        limits: dict[str, dict[str, Limits]] = {}
+        for quota in quotas:
+            limits.setdefault(_namespace(quota), {})[quota.metadata.name] = read_limits(quota, self._settings)
+        self._limits = limits
+
+    def apply(self, quota: ResourceQuota) -> None:
+        self._limits.setdefault(_namespace(quota), {})[quota.metadata.name] = read_limits(quota, self._settings)
+
+    def remove(self, quota: ResourceQuota) -> None:
+        limits = self._limits.get(_namespace(quota), {})
+        limits.pop(quota.metadata.name, None)
+        if not limits:
+            self._limits.pop(_namespace(quota), None)
+
+    def charge(self, holding: Holding) -> None:
+        self._change(holding, total(holding.footprints.values()))
+
+    def release(self, holding: Holding) -> None:
+        self._change(holding, NOTHING - total(holding.footprints.values()))
+
+    def _change(self, holding: Holding, more: Footprint) -> None:
+        """Nothing stays of namespaces and classes of which nothing is held any more: most names never come back."""
+        held = self._held.setdefault(holding.namespace, {})
+        now = held.get(holding.quota_class, NOTHING) + more
+        if now != NOTHING:
+            held[holding.quota_class] = now
+            return
+        held.pop(holding.quota_class, None)
+        if not held:
+            del self._held[holding.namespace]
+
+    def of(self, namespace: str, gone: Iterable[Holding] = ()) -> tuple[Quota, ...]:
+        """Of one namespace, as if these pods held nothing."""
+        limits = self._limits.get(namespace)
+        if not limits:
+            return ()
+        held = self._held.get(namespace, {}).copy()
+        for holding in gone:
+            if holding.namespace == namespace:
+                left = held.get(holding.quota_class, NOTHING) - total(holding.footprints.values())
+                held[holding.quota_class] = left
+        return tuple(each.quota(held) for each in limits.copy().values())
+
+    def every(self, gone: Iterable[Holding] = ()) -> dict[str, tuple[Quota, ...]]:
+        """By namespace, as if these pods held nothing."""
+        gone = tuple(gone)
+        return {namespace: self.of(namespace, gone) for namespace in self._limits}
+
+    def problems(self) -> dict[str, str]:
+        """By `resourcequota ns/q`, what of it cannot be read."""
+        return {
+            f"resourcequota {namespace}/{name}": "; ".join(limits.problems)
+            for namespace, by_name in self._limits.items()
+            for name, limits in by_name.items()
+            if limits.problems
+        }
 
 
 def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
-    """An unreadable limit counts as 0 and is named in `problems`: nobody is let past it.
+    """An unreadable limit counts as 0 and an unreadable scope as one of all pods, so that nobody is let past it.
 
-    Scopes are not read: memory, cores and `limits.` of GPUs hold for all pods of the namespace. `requests.` of GPUs the
-    API server holds itself, and knows for which pods; without scopes it is read for pods that were there before.
+    `problems` names them.
     """
     problems: list[str] = []
 
@@ -36,21 +118,27 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
             return 0
 
     memory, cores = limit(f"limits.{settings.names.memory}"), limit(f"limits.{settings.names.cores}")
-    memory_mib = None if memory is None else memory * max(settings.memory_factor, 1)
-    words = ("limits",) if quota.spec.scopes or quota.spec.scope_selector else ("limits", "requests")
-    gpus = _smallest(limit(f"{word}.{settings.names.count}") for word in words)
-    return Limits(memory_mib=memory_mib, cores=cores, gpus=gpus, problems=tuple(problems))
-
-
-def strictest(limits: Iterable[Limits]) -> Limits:
-    """Every quota of a namespace must hold, so the smallest limit counts."""
-    every = tuple(limits)
+    gpus = [found for word in ("limits", "requests") if (found := limit(f"{word}.{settings.names.count}")) is not None]
+    scopes: list[Scope] = []
+    for each in _scopes(quota):
+        try:
+            scopes.append(read_scope(each.scope_name, each.operator, each.values))
+        except ScopeError as error:
+            problems.append(f"{error}; the quota holds for pods in and out of this scope until it is corrected")
     return Limits(
-        memory_mib=_smallest(each.memory_mib for each in every),
-        cores=_smallest(each.cores for each in every),
-        gpus=_smallest(each.gpus for each in every),
+        memory_mib=None if memory is None else memory * max(settings.memory_factor, 1),
+        cores=cores,
+        gpus=min(gpus, default=None),
+        scopes=tuple(scopes),
+        problems=tuple(problems),
     )
 
 
-def _smallest(limits: Iterable[int | None]) -> int | None:
-    return min((limit for limit in limits if limit is not None), default=None)
+def _namespace(quota: ResourceQuota) -> str:
+    return quota.metadata.namespace or "default"
+
+
+def _scopes(quota: ResourceQuota) -> list[ScopedResourceSelectorRequirement]:
+    named = [ScopedResourceSelectorRequirement(scope_name=name, operator=EXISTS) for name in quota.spec.scopes]
+    selector = quota.spec.scope_selector
+    return named if selector is None else [*named, *selector.match_expressions]

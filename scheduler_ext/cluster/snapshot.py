@@ -1,11 +1,12 @@
 """The state of the cluster one decision is taken on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.quota_class import QuotaClass, Scope, are_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,15 @@ class NodeUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a namespace may hold of all GPUs together; None does not limit."""
+    """What pods of a namespace may hold of all GPUs together; None does not limit."""
 
     memory_mib: int | None = None
     cores: int | None = None
     gpus: int | None = None
     """Shares of GPUs, as many as containers ask for; in `used` they are slots."""
     used: Footprint = NOTHING
+    scopes: tuple[Scope, ...] = ()
+    """It counts and limits the pods that are in every one of them."""
 
     def charged(self, shares: ContainerShares) -> "Quota":
         """With one more container counted."""
@@ -63,11 +66,36 @@ class Quota:
         )
 
 
+def quota_for(pods: QuotaClass, quotas: Iterable[Quota]) -> Quota | None:
+    """All quotas that hold for these pods in one; None without any.
+
+    What a pod takes counts in each of them, so of every amount the quota that leaves least of it decides.
+    """
+    return least_left(quota for quota in quotas if are_in(pods, quota.scopes))
+
+
+def least_left(quotas: Iterable[Quota]) -> Quota | None:
+    """Of every amount limit and use in the quota that leaves least of it; `used` of what none limits is 0."""
+    every = tuple(quotas)
+    if not every:
+        return None
+    memory_mib, memory_used = _least((quota.memory_mib, quota.used.memory_mib) for quota in every)
+    cores, cores_used = _least((quota.cores, quota.used.cores) for quota in every)
+    gpus, slots = _least((quota.gpus, quota.used.slots) for quota in every)
+    return Quota(memory_mib=memory_mib, cores=cores, gpus=gpus, used=Footprint(slots, memory_used, cores_used))
+
+
+def _least(amounts: Iterable[tuple[int | None, int]]) -> tuple[int | None, int]:
+    """Limit and use."""
+    limited = [(limit, used) for limit, used in amounts if limit is not None]
+    return min(limited, key=lambda each: (each[0] - each[1], each)) if limited else (None, 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Immutable. `unregistered` says why a known node offers no GPU."""
 
     nodes: Mapping[str, NodeUsage] = field(default_factory=dict)
     unregistered: Mapping[str, str] = field(default_factory=dict)
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    quotas: Mapping[str, Sequence[Quota]] = field(default_factory=dict)
     """By namespace; a namespace without one is not limited."""

@@ -162,7 +162,7 @@ class Candidates:
     def shape(self, request: GpuRequest) -> Shape:
         """What the pod asks of every node, as its quota stands now."""
         self._catch_up()
-        quota = self._ledger.quota(request.namespace)
+        quota = self._ledger.quota(request.namespace, request.quota_class)
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
         return Shape(request=request, quota=None if covered else quota)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.registered import UNREGISTERED
-from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.policies import SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.fit import Rules, fit
@@ -42,7 +42,7 @@ class Decision:
 
 def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -> Decision:
     """Among `node_names` the best node that fits, as `choose_node` ranks them, and the pod's GPUs there."""
-    quota = snapshot.quotas.get(request.namespace)
+    quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     placed: dict[str, PodShares] = {}
     fits: dict[str, NodeScore] = {}
     misfits: dict[str, Misfit | NotOffered] = {}

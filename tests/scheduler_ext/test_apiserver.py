@@ -85,6 +85,13 @@ def test_a_trimmed_pod_is_smaller_and_means_the_same() -> None:
     written["metadata"]["labels"] = {"app": "x"}
     written["metadata"]["annotations"] |= {"example.com/note": "x", keys.GPU_POLICY: "mutex", keys.POD_NODE: "n"}
     written["spec"]["containers"][0] |= {"env": [{"name": "A", "value": "b"}], "args": ["x"]}
+    term = {"topologyKey": "zone", "namespaceSelector": {}, "labelSelector": {"matchLabels": {"app": "x"}}}
+    written["spec"] |= {
+        "priorityClassName": "low",
+        "activeDeadlineSeconds": 60,
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+        "resources": {"requests": {"cpu": "1"}},
+    }
     written["status"] = {"phase": "Running", "conditions": [{"type": "Ready"}], "containerStatuses": [{"name": "main"}]}
     whole, trimmed = (msgspec.convert(written, Pod) for _ in range(2))
     trim_pod(trimmed, labelled=True)
@@ -109,3 +116,35 @@ async def test_only_nodes_with_the_labels_asked_for_give_out_gpus() -> None:
             return bool(answer["FailedAndUnresolvableNodes"] == {"mine": "node unregistered"})
 
         await eventually(gone)
+
+
+async def test_a_quota_with_a_scope_refuses_only_pods_in_it() -> None:
+    """Also once pods have been seen by the watch, of which it keeps little."""
+    low, high = "system-cluster-critical", "system-node-critical"
+    async with running(node_json("n", gpus=4)) as rig:
+        selector = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [low]}]}
+        rig.server.create(
+            {
+                "apiVersion": "v1",
+                "kind": "ResourceQuota",
+                "metadata": {"name": "low", "namespace": "default"},
+                "spec": {"hard": {"limits.nvidia.com/gpumem": "1500"}, "scopeSelector": selector},
+            }
+        )
+
+        async def seen() -> bool:
+            return low in (await rig.status("/debug/snapshot"))[1]
+
+        await eventually(seen)
+
+        async def bound(name: str, priority: str) -> bool:
+            asking = pod_json(name)
+            asking["spec"]["priorityClassName"] = priority
+            made = rig.server.create(asking)
+            if not (await rig.filter(made, "n"))["NodeNames"]:
+                return False
+            assert await rig.bind(made, "n") == ""
+            return True
+
+        fits = [await bound(f"{priority}-{n}", priority) for n in range(2) for priority in (low, high)]
+        assert fits == [True, True, False, True]

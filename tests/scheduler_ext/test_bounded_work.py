@@ -23,6 +23,7 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
+from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import (
     LONGEST_LIST,
     MOST_CONTAINERS,
@@ -216,6 +217,7 @@ def test_sharing_slots_takes_as_many_steps_as_there_are_containers(count: int) -
         pod="p",
         namespace="ns",
         uid=f"u{count}",
+        quota_class=QuotaClass(),
         needs=tuple(
             ContainerNeed(count=1 + n % 3, memory_mib=n % 2 * n, memory_percent=n % 100, cores=n) for n in range(count)
         ),

@@ -367,7 +367,7 @@ class Machine(RuleBasedStateMachine):
         for name, usage in self.ledger.snapshot().nodes.items():
             for used in usage.gpus:
                 assert (used.slots, used.memory_mib, used.cores) == held.get(used.device.uuid, NONE), (name, used)
-        quota = self.ledger.quotas()["default"].used
+        (quota,) = (quota.used for quota in self.ledger.snapshot().quotas["default"])
         total = NONE
         for amount in held.values():
             total = plus(total, amount)

@@ -3,19 +3,23 @@
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import aiohttp
+import msgspec
 import pytest
 
 from proto.admission import Json
+from proto.kubernetes.objects import ResourceQuota
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.metrics import Metrics
+from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.running import listening
 from scheduler_ext.settings import ListenAddress
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
@@ -49,14 +53,14 @@ class Client:
             return response.status
 
 
-def quota_of(namespace: str) -> Quota | None:
+def quota_of(namespace: str, _: QuotaClass) -> Quota | None:
     if namespace == "broken":
         raise KeyError(namespace)
     return QUOTAS.get(namespace)
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Client]:
+async def serving(quota_of: Callable[[str, QuotaClass], Quota | None] = quota_of) -> AsyncIterator[Client]:
     tls = ServingTls()
     tls.use(KeyPair(OURS.certificate, OURS.key))
     metrics = Metrics()
@@ -100,6 +104,17 @@ async def test_a_pod_past_the_quota_is_refused() -> None:
         )
         elsewhere = await client.post(envelope(pod(container(gpumem="1001")), namespace="other"))
         assert elsewhere["response"]["allowed"]
+
+
+async def test_a_pod_is_refused_only_by_quotas_that_hold_for_pods_like_it() -> None:
+    ledger = Ledger()
+    selector = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}
+    spec = {"hard": {"limits.nvidia.com/gpumem": "1000"}, "scopeSelector": selector}
+    ledger.apply_quota(msgspec.convert({"metadata": {"name": "q", "namespace": "ns"}, "spec": spec}, ResourceQuota))
+    async with serving(ledger.quota) as client:
+        for priority, allowed in (("low", False), ("high", True), ("", True)):
+            asking = envelope(pod(container(gpumem="1001"), priorityClassName=priority))
+            assert (await client.post(asking))["response"]["allowed"] is allowed
 
 
 @pytest.mark.parametrize(

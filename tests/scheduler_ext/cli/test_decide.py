@@ -90,6 +90,10 @@ def test_a_pod_refused_by_its_quota_says_so_in_the_answer(tmp_path: Path) -> Non
     assert (result.exit_code, answer["node"], answer["devices_to_allocate"]) == (0, None, "")
     assert answer["error"] == "none of 1 nodes fits the pod"
     assert "Quota" in answer["failed"]["n1"]
+    case["state"]["items"][-1]["spec"]["scopes"] = ["PriorityClass"]
+    assert json.loads(run(tmp_path, case, "--output", "json").stdout)["node"] == "n1"
+    case["pod"]["spec"]["priorityClassName"] = "high"
+    assert json.loads(run(tmp_path, case, "--output", "json").stdout)["node"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,8 +145,8 @@ def test_without_pods_a_node_is_freer_and_so_is_the_quota_of_their_own_namespace
         )
     left = made.without("n", {"uid-theirs"}, "default", priority=0)
     assert [(gpu.slots, gpu.memory_mib) for gpu in left.nodes["n"].gpus] == [(1, 1000), (0, 0)]
-    assert left.quotas == {"default": Quota(memory_mib=5000, used=Footprint(1, 1000, 10))}
-    assert made.without("n", {"uid-ours"}, "default", priority=0).quotas == {"default": Quota(memory_mib=5000)}
+    assert left.quotas == {"default": (Quota(memory_mib=5000, used=Footprint(1, 1000, 10)),)}
+    assert made.without("n", {"uid-ours"}, "default", priority=0).quotas == {"default": (Quota(memory_mib=5000),)}
     assert made.without("nowhere", {"uid-ours"}, "default", priority=0).quotas == {}
 
 
@@ -220,23 +219,7 @@ def test_resources_may_have_other_names() -> None:
     made.apply_quota(
         ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
     )
-    assert made.snapshot().quotas["default"] == Quota(memory_mib=3000, cores=50, gpus=7)
-
-
-@pytest.mark.parametrize(
-    "scope",
-    [
-        {"scopes": ["NotTerminating"]},
-        {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}},
-    ],
-)
-def test_gpus_of_a_quota_for_some_pods_only_are_left_to_the_api_server(scope: dict[str, Any]) -> None:
-    """Only that knows for which; memory and cores it does not count, so these hold for all."""
-    hard = {"requests.nvidia.com/gpu": "2", "limits.nvidia.com/gpumem": "5000"}
-    document = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard, **scope}}
-    made = ledger()
-    made.apply_quota(msgspec.convert(document, ResourceQuota))
-    assert made.quota("default") == Quota(memory_mib=5000)
+    assert made.snapshot().quotas["default"] == (Quota(memory_mib=3000, cores=50, gpus=7),)
 
 
 def finished_init(name: str, text: str) -> Pod:
@@ -328,7 +311,7 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
             held.append(effective(kinds, shares))
         expected = [total(each.get(DeviceUUID(uuid), NOTHING) for each in held) for uuid in ("G0", "G1")]
         assert used(made) == [(each.slots, each.memory_mib, each.cores) for each in expected]
-        assert made.snapshot().quotas["default"].used == total(expected)
+        assert made.snapshot().quotas["default"][0].used == total(expected)
 
 
 def test_changes_are_handed_out_once_whatever_they_were() -> None:

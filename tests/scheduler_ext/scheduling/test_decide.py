@@ -29,7 +29,7 @@ def on(
     found = usage("n", gpus, scores)
     cluster = snapshot(dataclasses.replace(found, node=dataclasses.replace(found.node, slots=slots)))
     if quota is not None:
-        cluster = dataclasses.replace(cluster, quotas={"default": quota})
+        cluster = dataclasses.replace(cluster, quotas={"default": (quota,)})
     decision = decide(request(wanted), cluster, ["n"])
     return encode_pod_devices(decision.shares) if decision.node else decision.failed["n"]
 

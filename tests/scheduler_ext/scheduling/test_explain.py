@@ -27,7 +27,7 @@ def why(
     """Word and sentence of the only GPU of the only node."""
     cluster = snapshot(usage("n", [gpu]))
     if quota is not None:
-        cluster = dataclasses.replace(cluster, quotas={"default": quota})
+        cluster = dataclasses.replace(cluster, quotas={"default": (quota,)})
     (line,) = lines(cluster, pod(wanted, annotations=annotations))
     (told,) = line.gpus
     return told.refusal.reason, told.sentence

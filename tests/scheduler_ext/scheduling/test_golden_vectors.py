@@ -214,7 +214,7 @@ def decided(vector: Vector, scores: PairScores | None = None) -> Decision:
         annotations[keys.NUMA_BIND] = "true"
     wanted = request(pod(*vector.containers, inits=vector.inits, annotations=annotations))
     cluster = snapshot(usage("n", vector.gpus, scores))
-    quotas = {} if vector.quota is None else {"default": vector.quota}
+    quotas = {} if vector.quota is None else {"default": (vector.quota,)}
     return decide(wanted, replace(cluster, quotas=quotas), ["n"])
 
 

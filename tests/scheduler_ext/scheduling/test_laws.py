@@ -118,7 +118,7 @@ def _assert_within_capacity(cluster: Snapshot, limit: int | None) -> None:
         whole = gpu.device
         assert (gpu.slots <= whole.slots, gpu.memory_mib <= whole.memory_mib, gpu.cores <= whole.cores) == (True,) * 3
     if limit is not None:
-        assert cluster.quotas["default"].used.memory_mib <= limit
+        assert cluster.quotas["default"][0].used.memory_mib <= limit
 
 
 @settings(max_examples=100)
@@ -171,7 +171,7 @@ def test_more_capacity_never_turns_a_fit_into_a_misfit(data: st.DataObject) -> N
     before = data.draw(nodes())
     wanted = request(pod(container(), data.draw(asking()), annotations=data.draw(annotated())))
     by_amount = all(need is None or need.memory_mib for need in wanted.needs)
-    quotas = {"default": Quota(memory_mib=data.draw(st.sampled_from([8000, 30000])))} if by_amount else {}
+    quotas = {"default": (Quota(memory_mib=data.draw(st.sampled_from([8000, 30000]))),)} if by_amount else {}
     less, more = (dataclasses.replace(snapshot(each), quotas=quotas) for each in (before, data.draw(_grown(before))))
     if decide(wanted, less, ["n"]).node is not None:
         assert decide(wanted, more, ["n"]).node == "n"

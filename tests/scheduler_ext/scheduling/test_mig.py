@@ -59,7 +59,7 @@ def test_the_whole_card_is_more_than_its_largest_instance() -> None:
 
 def on(devices: list[Device], wanted: Pod, quota: Quota | None = None) -> Decision:
     cluster = snapshot(usage("n", [GpuUsage(each) for each in devices]))
-    return decide(request(wanted), Snapshot(nodes=cluster.nodes, quotas={"default": quota} if quota else {}), ["n"])
+    return decide(request(wanted), Snapshot(nodes=cluster.nodes, quotas={"default": (quota,)} if quota else {}), ["n"])
 
 
 def places(decision: Decision) -> list[tuple[str, int]]:

@@ -18,6 +18,7 @@ from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.holdings import decided_holding
 from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.preempt import Holder, Plan, placed, plan
 from tests.scheduler_ext.gpus import container, device, node, pod, request
@@ -120,7 +121,7 @@ def test_whatever_comes_meanwhile_the_room_is_there_in_the_end_and_nothing_is_gi
     gone = [each.uid for each in found.victims]
     decision = placed(ledger, request(wanted), priority=4, node="n", gone=gone)
     kinds = request(wanted).kinds
-    holding = decided_holding("default", kinds, "n", decision.shares)
+    holding = decided_holding("default", QuotaClass(), kinds, "n", decision.shares)
     ledger.keep("uid-wanted", KeptRoom(holding=holding, priority=4, until=60.0))
     assert request(wanted).uid == "uid-wanted"
     for step, uid in enumerate(data.draw(st.permutations(gone))):

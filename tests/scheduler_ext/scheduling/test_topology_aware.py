@@ -30,7 +30,7 @@ def chosen(gpus: list[GpuUsage], wanted: Pod, quota: Quota | None = None) -> lis
     """The GPUs of each container."""
     cluster = snapshot(usage("n", gpus, in_islands(gpus)))
     if quota is not None:
-        cluster = replace(cluster, quotas={"default": quota})
+        cluster = replace(cluster, quotas={"default": (quota,)})
     return [{str(share.uuid) for share in shares} for shares in decide(request(wanted), cluster, ["n"]).shares]
 
 

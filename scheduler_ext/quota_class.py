@@ -1,0 +1,133 @@
+"""What the scopes of ResourceQuotas tell pods apart by, and which pods are in a scope.
+
+Source: pkg/quota/v1/evaluator/core/pods.go and pkg/apis/core/v1/helper/qos of kubernetes/kubernetes v1.37.1.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from sys import intern
+from typing import NamedTuple
+
+from proto.kubernetes.objects import Pod, PodAffinity, PodAffinityTerm, PodSpec, Resources
+from proto.quantity import QuantityError, parse_quantity
+
+EXISTS = "Exists"
+_COMPUTE = ("cpu", "memory")
+
+
+class QuotaClass(NamedTuple):
+    """Pods of one class are in the same scopes."""
+
+    priority_class: str = ""
+    """Its name; empty for a pod without one."""
+    terminating: bool = False
+    """Whether it has a deadline; one that is being deleted is not meant."""
+    best_effort: bool = True
+    cross_namespace_affinity: bool = False
+
+
+class ScopeError(ValueError):
+    """A scope cannot be read; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """As a quota says it; `read_scope` makes only those that can be read."""
+
+    name: str
+    operator: str = EXISTS
+    values: tuple[str, ...] = ()
+
+    def includes(self, pods: QuotaClass) -> bool:
+        """Whether pods of this class are in it."""
+        if self.name == _PRIORITY_CLASS:
+            return _OPERATORS[self.operator](pods.priority_class, self.values)
+        return _SCOPES[self.name](pods)
+
+
+_PRIORITY_CLASS = "PriorityClass"
+_OPERATORS: Mapping[str, Callable[[str, Sequence[str]], bool]] = {
+    "In": lambda name, values: name in values,
+    "NotIn": lambda name, values: name not in values,
+    EXISTS: lambda name, _: bool(name),
+    "DoesNotExist": lambda name, _: not name,
+}
+_SCOPES: Mapping[str, Callable[[QuotaClass], bool]] = {
+    "BestEffort": lambda pods: pods.best_effort,
+    "NotBestEffort": lambda pods: not pods.best_effort,
+    "Terminating": lambda pods: pods.terminating,
+    "NotTerminating": lambda pods: not pods.terminating,
+    "CrossNamespacePodAffinity": lambda pods: pods.cross_namespace_affinity,
+    "VolumeAttributesClass": lambda _: False,
+}
+
+
+def read_scope(name: str, operator: str, values: Iterable[str]) -> Scope:
+    """Raises ScopeError for what the API server does not accept, or did not when this was written."""
+    if name != _PRIORITY_CLASS and name not in _SCOPES:
+        raise ScopeError(f"scope {name!r}: expected {_PRIORITY_CLASS}, {', '.join(_SCOPES)}")
+    scope = Scope(name, operator, tuple(values))
+    operators = (EXISTS,) if name in _SCOPES and name != "VolumeAttributesClass" else tuple(_OPERATORS)
+    if operator not in operators:
+        raise ScopeError(f"scope {name}: operator {operator!r}: expected {', '.join(operators)}")
+    if operator in ("In", "NotIn") and not scope.values:
+        raise ScopeError(f"scope {name}: operator {operator} needs values")
+    return scope
+
+
+def are_in(pods: QuotaClass, scopes: Iterable[Scope]) -> bool:
+    """In every one; without scopes all pods are."""
+    return all(scope.includes(pods) for scope in scopes)
+
+
+def quota_class(pod: Pod) -> QuotaClass:
+    """By the pod's spec alone: before its creation its author may claim any QoS class in its status."""
+    spec = pod.spec
+    terminating = spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0
+    return _one(spec.priority_class_name, terminating, is_best_effort(spec), has_cross_namespace_affinity(spec))
+
+
+@lru_cache(maxsize=4096)
+def _one(priority_class: str, terminating: bool, best_effort: bool, cross_namespace_affinity: bool) -> QuotaClass:
+    """The same object for equal ones: every pod that holds GPUs has one."""
+    return QuotaClass(intern(priority_class), terminating, best_effort, cross_namespace_affinity)
+
+
+def is_best_effort(spec: PodSpec) -> bool:
+    """Whether nothing asks for cpu or memory. Where they are set for the whole pod, its containers do not count."""
+    if spec.resources is not None and any(_pod_level_names(spec.resources)):
+        return not any(_compute_amounts(spec.resources))
+    containers = (*spec.init_containers, *spec.containers)
+    return not any(some for container in containers for some in _compute_amounts(container.resources))
+
+
+def has_cross_namespace_affinity(spec: PodSpec) -> bool:
+    if spec.affinity is None:
+        return False
+    both = (*_terms(spec.affinity.pod_affinity), *_terms(spec.affinity.pod_anti_affinity))
+    return any(term.namespaces or term.namespace_selector is not None for term in both)
+
+
+def _terms(affinity: PodAffinity | None) -> Iterator[PodAffinityTerm]:
+    if affinity is not None:
+        yield from affinity.required_during_scheduling_ignored_during_execution
+        for weighted in affinity.preferred_during_scheduling_ignored_during_execution:
+            yield weighted.pod_affinity_term
+
+
+def _pod_level_names(resources: Resources) -> Iterator[str]:
+    return (
+        name for name in (*resources.requests, *resources.limits) if name in _COMPUTE or name.startswith("hugepages-")
+    )
+
+
+def _compute_amounts(resources: Resources) -> Iterator[bool]:
+    """Of each amount of cpu or memory, whether it is more than 0; one that cannot be read is."""
+    for amounts in (resources.requests, resources.limits):
+        for name in _COMPUTE:
+            if name in amounts:
+                try:
+                    yield parse_quantity(amounts[name]) != 0
+                except QuantityError:
+                    yield True
