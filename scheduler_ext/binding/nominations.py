@@ -63,14 +63,16 @@ class Nominations:
     def propose(self, pod: Pod, victims_of: Mapping[str, Collection[str]]) -> None:
         """What `/preempt` answered: kube-scheduler takes one of the nodes, and nominates the pod for it."""
         uid = pod_key(pod)
+        is_nominated = pod.status.nominated_node_name in victims_of
+        if is_nominated:
+            self.end(uid)
         self._proposed.pop(uid, None)
         if len(self._proposed) >= MOST_KEPT:
             # The oldest makes way: kube-scheduler chooses at once.
             del self._proposed[next(iter(self._proposed))]
         self._proposed[uid] = victims_of
-        if pod.status.nominated_node_name in victims_of:
-            # Nominated there already: no change of the pod may follow.
-            self._known.pop(uid, None)
+        if is_nominated:
+            # There already: no change of the pod may follow.
             self.apply(pod)
 
     def replace(self, pods: Sequence[Pod]) -> None:

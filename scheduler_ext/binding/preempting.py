@@ -202,13 +202,21 @@ class Preempting:
         """Why not all of them go; empty when they do. All are asked for first, so that none goes in vain."""
         for dry_run in (True, False):
             for victim in chosen.victims:
-                problem = self._forbidden() or await self._evict_one(victim, dry_run=dry_run)
+                problem = self._forbidden() or self._needless(pod) or await self._evict_one(victim, dry_run=dry_run)
                 if problem:
                     return problem
                 if not dry_run:
                     message = f"evicted from node {chosen.node} for pod {pod.name} of higher priority {pod.priority}"
                     subject = _reference(PodName(namespace=victim.namespace, name=victim.name), victim.uid)
                     self._tell(subject, Notice(reason="Preempted", message=message))
+        return ""
+
+    def _needless(self, pod: Refused) -> str:
+        """Why nothing is gained by evicting any more: much may happen while the API server takes its time."""
+        if self._ledger.reservation(pod.request.uid) is not None:
+            return "it has its GPUs elsewhere by now"
+        if self._ledger.kept().get(pod.request.uid) is None:
+            return "the room is no longer kept for it"
         return ""
 
     async def _evict_one(self, victim: Holder, *, dry_run: bool) -> str:

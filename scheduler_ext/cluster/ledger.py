@@ -96,6 +96,7 @@ class Ledger:
         One that kube-scheduler no longer means to bind loses its reservation, and its group theirs.
         """
         uid = pod_key(pod)
+        self._orphans.pop(uid, None)
         holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)

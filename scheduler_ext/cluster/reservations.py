@@ -20,6 +20,8 @@ REFUSED_SECONDS = 1.0
 
 It is kept no longer than until kube-scheduler asks about another pod.
 """
+MOST_MEMBERS = 10_000
+"""Remembered of one attempt at a group; more than that are pods that come and go under one name."""
 _GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 """Of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
 
@@ -126,7 +128,7 @@ class Reservations:
                 del self._rounds[name]
         if group:
             ours = self._rounds.setdefault(group, _Round())
-            if uid in ours.asked:
+            if uid in ours.asked or len(ours.asked) >= MOST_MEMBERS:
                 void |= self._held_back(ours)
                 ours.asked, ours.refused = set(), False
             ours.asked.add(uid)

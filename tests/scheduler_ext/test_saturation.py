@@ -42,7 +42,7 @@ class Crowd:
     refused: int = 0
     """How often there was no room."""
     filtered: list[tuple[Pod, str]] = field(default_factory=list)
-    """Pods with the node they were promised, not bound so far."""
+    """Pods with the node they were promised, not bound as far as the clients know."""
     bound: list[tuple[Pod, str]] = field(default_factory=list)
     """Whose bind was answered without an error."""
     binds: Counter[str] = field(default_factory=Counter)
@@ -116,8 +116,9 @@ class Crowd:
 
     async def end(self) -> None:
         """A pod finishes, or is deleted at once or with a grace, so that there is room for others."""
-        if self.bound:
-            pod, _ = self.bound.pop(self.random.randrange(len(self.bound)))
+        known = self.bound or self.filtered
+        if known:
+            pod, _ = known.pop(self.random.randrange(len(known)))
             match self.random.randrange(4):
                 case 0:
                     self.finish(pod)
@@ -147,6 +148,13 @@ class Crowd:
         self.binds[pod["metadata"]["name"]] += 1
         if not await self.rig.bind(pod, node):
             self.bound.append((pod, node))
+        elif self.is_there(pod):
+            # It may be bound all the same, and it may hold what was to be bound: it is tried again, or goes.
+            self.filtered.append((pod, node))
+
+    def is_there(self, pod: Pod) -> bool:
+        found = self.rig.server.store.get("pods", "default", pod["metadata"]["name"])
+        return found is not None and found["metadata"]["uid"] == pod["metadata"]["uid"]
 
     async def stop(self, pod: Pod) -> None:
         """Deletes it with a grace of a second: so long it still holds its GPUs."""

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
+from scheduler_ext.binding.nominations import Nominations
+from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import RequestSettings
+from tests.scheduler_ext import gpus
 from tests.scheduler_ext.binding.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
+from tests.scheduler_ext.cluster.ledgers import share
 from tests.scheduler_ext.rig import Rig, eventually, node_json, running
 
 NODE = node_json("n", gpus=4, slots=1)
@@ -149,3 +155,18 @@ async def test_the_budgets_that_victims_exceed_are_counted_and_other_victims_are
 async def _known(rig: Rig) -> bool:
     """Once the extender watches budgets it has listed them."""
     return any(each.resource == "poddisruptionbudgets" and each.verb == "watch" for each in rig.server.requests)
+
+
+def test_a_second_preemption_for_a_pod_that_has_gpus_elsewhere_by_now_keeps_no_room() -> None:
+    """kube-scheduler's own filters may refuse the node that was promised before the next question."""
+    ledger, view, requests = Ledger(), View(), RequestSettings()
+    ledger.replace_nodes([gpus.node(name, [gpus.device(0)]) for name in ("n", "elsewhere")])
+    nominations = Nominations(ledger=ledger, view=view, requests=requests, monotonic=lambda: 0.0)
+    urgent = gpus.pod(gpus.container(gpu=1), name="urgent")
+    urgent.status.nominated_node_name = "n"
+    nominations.apply(urgent)
+    assert len(ledger.kept()) == 1
+    ledger.reserve("uid-urgent", urgent, "elsewhere", ((share("G0"),),), until=60.0)
+    nominations.propose(urgent, {"n": {"uid-low"}})
+    assert len(ledger.kept()) == 0
+    nominations.look()

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from simulation.apiserver import Fault
 from tests.scheduler_ext.binding.priorities import add, add_classes, budget, placed, preempt, rooms_kept
 from tests.scheduler_ext.rig import Rig, eventually, node_json, running
 
@@ -138,6 +141,35 @@ async def test_nobody_goes_for_a_pod_that_may_not_or_need_not_preempt() -> None:
 
 async def _preempted(rig: Rig) -> bool:
     return bool(events(rig, "Preempting"))
+
+
+@pytest.mark.parametrize("lose", ["deleted", "promised"])
+async def test_nobody_goes_for_a_pod_that_needs_the_room_no_longer(lose: str) -> None:
+    """Asking whether all may go takes its time, and the pod may be gone by then, or have GPUs elsewhere."""
+    async with running(NODE, gpu_preemption=True) as rig:
+        add_classes(rig, urgent=1000)
+        await full(rig)
+        urgent = add(rig, "urgent", 4, priority="urgent")
+        rig.server.inject(Fault(subresource="eviction", latency_seconds=0.5, times=4))
+        await asked(rig, urgent, 1)
+        if lose == "deleted":
+            rig.server.delete("pods", "urgent", namespace="default")
+        else:
+            rig.server.create(node_json("later", gpus=4, slots=1))
+            await eventually(lambda: _promised(rig, urgent))
+        await eventually(lambda: _given_up(rig))
+        assert leaving(rig) == set()
+        await rooms_kept(rig, 0)
+
+
+async def _promised(rig: Rig, pod: Any) -> bool:
+    return (await rig.filter(pod, "n", "later"))["NodeNames"] == ["later"]
+
+
+async def _given_up(rig: Rig) -> bool:
+    return "PreemptionFailed" in {each["reason"] for each in rig.server.store.objects("events", "default")} or bool(
+        leaving(rig)
+    )
 
 
 async def test_without_the_flag_nobody_is_evicted() -> None:

@@ -8,6 +8,7 @@ from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.reservations import (
+    MOST_MEMBERS,
     REFUSED_SECONDS,
     SHORTEST_LEASE_SECONDS,
     Reservations,
@@ -217,6 +218,17 @@ def test_nothing_is_remembered_of_pods_and_groups_that_are_gone() -> None:
     asked.now += 1000.0
     asked.ledger.expire(asked.now)
     assert vars(asked.ledger)["_reservations"] == Reservations()
+
+
+def test_of_pods_that_come_and_go_in_one_group_so_many_are_remembered() -> None:
+    made = Reservations()
+    for number in range(2 * MOST_MEMBERS + 1):
+        made.asked_about(f"uid-{number}", "default/g")
+    made.asked_about("uid-last", "default/g")
+    assert made.asked_about(f"uid-{2 * MOST_MEMBERS}", "default/g") == set()
+    fresh = Reservations()
+    fresh.asked_about(f"uid-{2 * MOST_MEMBERS}", "default/g")
+    assert made == fresh
 
 
 def test_the_condition_that_counts_is_podscheduled() -> None:

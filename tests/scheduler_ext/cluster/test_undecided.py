@@ -94,3 +94,15 @@ def test_a_pod_deleted_by_force_keeps_its_gpus_until_its_time() -> None:
     made.expire(120.0)
     assert used(made) == [(0, 0, 0)] * 2
     assert made.holdings() == {}
+
+
+def test_a_pod_that_is_listed_again_after_its_deletion_holds_its_gpus_past_that_time() -> None:
+    """As after etcd was restored from a copy: same pod, same uid."""
+    made = ledger()
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.remove_pod("uid-a", until=120.0)
+    made.replace_pods([bound("a", "G0,NVIDIA,1000,10:;")])
+    made.expire(120.0)
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.replace_pods([])
+    assert used(made) == [(0, 0, 0)] * 2
