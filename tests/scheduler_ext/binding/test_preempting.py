@@ -163,7 +163,7 @@ async def test_nobody_goes_for_a_pod_that_needs_the_room_no_longer(lose: str) ->
 
 
 async def _promised(rig: Rig, pod: Any) -> bool:
-    return (await rig.filter(pod, "n", "later"))["NodeNames"] == ["later"]
+    return bool((await rig.filter(pod, "n", "later"))["NodeNames"] == ["later"])
 
 
 async def _given_up(rig: Rig) -> bool:
