@@ -9,6 +9,7 @@ from math import inf
 from types import FrameType
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
-from scheduler_ext.quota_class import QuotaClass
+from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.requests import (
     LONGEST_LIST,
     MOST_CONTAINERS,
@@ -190,6 +191,15 @@ def test_what_the_webhook_admits_can_be_placed_and_what_is_too_much_is_denied(ho
     assert len(verdict.message) < LONGEST_SENTENCE
     if verdict.reason == Why.GPUS:
         assert not asks_too_much(review.pod)
+
+
+@pytest.mark.parametrize("amount", ["0e999", "0E-999", f"0.{'0' * 60}", "0" * 100_000])
+def test_what_quotas_tell_pods_apart_by_is_found_without_working_out_amounts(amount: str) -> None:
+    resources = {"requests": {"cpu": amount, "memory": amount}, "limits": {"cpu": amount, "memory": amount}}
+    asking = msgspec.convert({"spec": {"containers": [{"name": "c", "resources": resources}] * 256}}, Pod)
+    taken, found = steps(lambda: quota_class(asking))
+    assert taken < 30 * 256
+    assert found.best_effort
 
 
 @given(st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(0, 2)), max_size=7))
