@@ -62,6 +62,8 @@ class Nudger:
         self._room = Room(candidates)
         self._queue: list[WaitingPod] = []
         """Who is still to be looked at before anybody is looked at again; the next one comes last."""
+        self._unfinished: list[WaitingPod] = []
+        """Who was looked at without an end: others have their turn first."""
         self._shapes: set[Shape] = set()
         """Of those that were looked at since all were."""
         self._missed = False
@@ -94,20 +96,21 @@ class Nudger:
         self._ledger.expire(self._monotonic())
         if not self._queue:
             self._begin()
+        if not self._queue:
+            self._end_round()
         worked, nudges = _Worked(self._monotonic), MOST_NUDGED
         while self._queue and nudges and worked.seconds < TURN_SECONDS:
-            pod = self._queue[-1]
+            pod = self._queue.pop()
             has_room = self._has_room(pod)
-            if has_room is not None:
-                self._queue.pop()
+            if has_room is None:
+                self._unfinished.append(pod)
             if has_room:
                 await worked.pause(self._touch(pod))
                 nudges -= 1
             elif worked.since_pause >= BREATH_SECONDS:
                 await worked.pause(asyncio.sleep(0))
-        if not self._queue:
-            self._room.keep(self._shapes)
-            self._shapes = set()
+            if not self._queue:
+                self._end_round()
         if not nudges:
             # Who was nudged takes the room first; then the first in order are looked at again.
             self._queue = []
@@ -115,8 +118,18 @@ class Nudger:
             self._freed.set()
 
     def _begin(self) -> None:
-        self._missed = False
+        self._missed, self._unfinished = False, []
         self._queue = list(reversed(self._waiting.due(self._monotonic())))
+
+    def _end_round(self) -> None:
+        """Each was looked at. Those without an end have another turn, with all others if there may be room since."""
+        if self._unfinished and not self._missed:
+            self._queue, self._unfinished = self._unfinished[::-1], []
+            return
+        self._room.keep(self._shapes)
+        self._shapes = set()
+        if self._unfinished:
+            self._begin()
 
     def _has_room(self, pod: WaitingPod) -> bool | None:
         """None if more is to be done to know; False of a pod that waits no more."""

@@ -139,8 +139,12 @@ class Preempting:
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.looks, 10), LONGEST_PAUSE_SECONDS)
         self._wait(pod, pause)
         served = self._ledger.reservation(uid) is not None or self._nominations.of(uid) is not None
+        if served or facts.nominated:
+            return
+        for _ in self._candidates.preparing(pod.request, pod.nodes, every=True):
+            await asyncio.sleep(0)
         # Where it fits without any eviction, kube-scheduler only has to ask again.
-        if served or facts.nominated or self._candidates.fitting(pod.request, pod.nodes):
+        if not self._candidates.fits_nowhere(pod.request, pod.nodes):
             return
         best = await self._best(pod)
         # Again, as nothing may have changed between the choice and the room that is kept for it.

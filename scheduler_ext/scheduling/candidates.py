@@ -30,6 +30,8 @@ LEAST_MOST_EFFORT = 10_000
 """However small the cluster is."""
 TALLIED = 100
 """Effort for the sake of counting the nodes that fit."""
+MOST_ROOMS = 10_000
+"""Shapes of which it is remembered where somebody else found room."""
 MOST_NODES_NAMED = 20
 """A choice among more fitting nodes than these names the score of the chosen one only."""
 
@@ -92,6 +94,7 @@ class Candidates:
         """By node the number of its last change, in this order."""
         self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
         """The one used last comes last."""
+        self._rooms: dict[Shape, str] = {}
         self._most = _Most()
         self.last_change = 0
 
@@ -99,8 +102,11 @@ class Candidates:
         """As `decide` does among `node_names`. What a reservation of the pod itself holds counts as taken."""
         if self._ledger.is_bound(request.uid):
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
-        ranking = self._ranking(self.shape(request))
+        shape = self.shape(request)
+        ranking = self._ranking(shape)
         sought = ranking.seek(node_names, self._effort(ranking))
+        if not sought.done:
+            ranking.judge(filter(None, [self._rooms.pop(shape, None)]))
         # One that fits is good enough when there is no time to look for a better one.
         node = sought.node if sought.done else ranking.best_known(node_names)
         if node is None:
@@ -165,6 +171,21 @@ class Candidates:
         quota = self._ledger.quota(request.namespace, request.quota_class)
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
         return Shape(request=request, quota=None if covered else quota)
+
+    def fits_nowhere(self, request: GpuRequest, node_names: Sequence[str]) -> bool:
+        """Whether that is known of each of these nodes: False also if what one answer may cost does not tell."""
+        if self._ledger.is_bound(request.uid):
+            return False
+        ranking = self._ranking(self.shape(request))
+        return ranking.judge(node_names, self._effort(ranking)) and ranking.best_known(node_names) is None
+
+    def has_room(self, shape: Shape, node: str) -> None:
+        """Somebody has found that out. It is looked at where an answer's effort leaves other nodes unknown, so that
+        nodes that change all the time, and many shapes in turn, hide it from no pod.
+        """
+        if len(self._rooms) >= MOST_ROOMS:
+            self._rooms.clear()
+        self._rooms[shape] = node
 
     def _most_effort(self) -> int:
         return max(MOST_EFFORT * len(self._standings), self._least_most_effort)

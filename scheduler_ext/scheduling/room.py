@@ -58,6 +58,7 @@ class Room:
             standing = self._candidates.standing(name)
             if standing is not None and not isinstance(judge.judge(standing), Unfit):
                 del self._searches[shape]
+                self._candidates.has_room(shape, name)
                 return True
             del search.left[name]
         search.judge = None

@@ -57,9 +57,11 @@ class WaitingPods:
         self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
 
     def due(self, now: float) -> Sequence[WaitingPod]:
-        """Whom to try, in kube-scheduler's order: higher priority first, then who waits longest."""
+        """Whom to try: higher priority first, as kube-scheduler does, then who was nudged in vain least, then who waits
+        longest. So pods that something else keeps from fitting, however many, leave the others their turn.
+        """
         ready = [pod for pod in self._pods.values() if pod.not_before <= now]
-        return sorted(ready, key=lambda pod: (-pod.priority, pod.since))
+        return sorted(ready, key=lambda pod: (-pod.priority, pod.nudges, pod.since))
 
     def nudged(self, uid: str, now: float) -> None:
         pod = self._pods.get(uid)

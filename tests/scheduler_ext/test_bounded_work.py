@@ -21,7 +21,6 @@ from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings
-from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -36,14 +35,15 @@ from scheduler_ext.requests import (
     TooMany,
     read_request,
 )
-from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.explain import explain
 from scheduler_ext.scheduling.misfit import Reason
+from scheduler_ext.scheduling.room import Room
 from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
 from tests.scheduler_ext.admission.pods import envelope
+from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
-from tests.scheduler_ext.gpus import node as gpu_node
 
 T = TypeVar("T")
 
@@ -294,20 +294,8 @@ def test_a_list_of_types_is_gone_through_once_for_each_type_of_gpu() -> None:
 
 
 def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one_goes_on() -> None:
-    """All nodes differ, so that nothing known of one says anything about another."""
-    gpus = [device(number, memory_mib=50_000, slots=30) for number in range(8)]
-    ledger = Ledger()
-    names = [f"n{number}" for number in range(60)]
-    ledger.replace_nodes(
-        gpu_node(name, [replace(gpu, uuid=DeviceUUID(f"{name}-{gpu.uuid}")) for gpu in gpus]) for name in names
-    )
-    for number, name in enumerate(names):
-        held = (DeviceShare(uuid=DeviceUUID(f"{name}-G0"), memory_mib=100 + number, cores=0),)
-        ledger.reserve(name, pod(container(), name=name), name, (held,), until=inf)
-    costly = [container(f"c{number}", gpu=1, gpumem=1000 + number) for number in range(15)]
-    wanted = request(
-        pod(*costly, container("last", gpu=8, gpumem=49_000), annotations={keys.GPU_POLICY: "topology-aware"})
-    )
+    ledger, names = different_nodes()
+    wanted = costly(49_000)
     candidates = Candidates(ledger, least_most_effort=0)
     decision = decide(wanted, ledger.snapshot(), names)
     assert decision.node is None
@@ -321,3 +309,33 @@ def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one
         left, answers = still, answers + 1
     assert failed == decision.failed
     assert answers > 5
+    assert candidates.fits_nowhere(wanted, names)
+
+
+def test_what_an_answer_leaves_unknown_is_no_reason_to_evict() -> None:
+    ledger, names = different_nodes()
+    candidates = Candidates(ledger, least_most_effort=0)
+    assert not candidates.fits_nowhere(costly(49_000), names)
+
+
+def test_room_that_was_found_for_a_pod_is_taken_though_other_costly_pods_had_what_is_known_of_it_forgotten() -> None:
+    ledger, names = different_nodes()
+    for name in names[:-1]:
+        held = (DeviceShare(uuid=DeviceUUID(f"{name}-G1"), memory_mib=25_000, cores=0),)
+        ledger.reserve(f"{name}+", pod(container(), name=f"{name}+"), name, (held,), until=inf)
+    candidates = Candidates(ledger, least_most_effort=0)
+    wanted, room = costly(30_000), Room(candidates)
+    others = [costly(49_000 + number) for number in range(MOST_SHAPES)]
+
+    def answer() -> str | None:
+        for each in (*others, wanted):
+            for _ in candidates.preparing(each, names):
+                pass
+            chosen = candidates.choose(each, names)
+        return chosen.node
+
+    assert decide(wanted, ledger.snapshot(), names).node == names[-1]
+    assert {answer() for _ in range(3)} == {None}
+    while room.look(candidates.shape(wanted), 200) is None:
+        pass
+    assert answer() == names[-1]

@@ -14,6 +14,7 @@ from scheduler_ext.nudging import Nudger
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.waiting import WaitingPods
 from simulation.apiserver import EmbeddedApiServer
+from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 from tests.scheduler_ext.rig import eventually, now, pod_json
 
@@ -26,10 +27,12 @@ async def nudging(
     *,
     leads: Callable[[], bool],
     nudged: Callable[[], None] = lambda: None,
+    ledger: Ledger | None = None,
 ) -> AsyncIterator[Nudger]:
-    """At work before a node with one GPU."""
-    ledger = Ledger()
-    ledger.replace_nodes([node("n", [device(0)])])
+    """At work before a node with one GPU, or another ledger's."""
+    if ledger is None:
+        ledger = Ledger()
+        ledger.replace_nodes([node("n", [device(0)])])
     (folder / "config").write_text(server.kubeconfig())
     api = await ApiServer.connect(str(folder / "config"))
     nudger = Nudger(
@@ -96,6 +99,23 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
 
             async def nudged() -> bool:
                 nudger.freed()
+                found = server.store.get("pods", "default", "small")
+                return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
+
+            await eventually(nudged)
+
+
+async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_path: Path) -> None:
+    waiting = WaitingPods()
+    for number in range(150):
+        waiting.refused(costly(49_000 + number, f"costly{number}"), 0, time.monotonic())
+    ledger, _ = different_nodes()
+    async with EmbeddedApiServer() as server:
+        uid = server.create(pod_json("small"))["metadata"]["uid"]
+        waiting.refused(replace(request(pod(container(gpu=1), name="small")), uid=uid), 0, time.monotonic())
+        async with nudging(server, waiting, tmp_path, leads=lambda: True, ledger=ledger):
+
+            async def nudged() -> bool:
                 found = server.store.get("pods", "default", "small")
                 return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
 

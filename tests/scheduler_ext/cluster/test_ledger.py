@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -131,6 +132,25 @@ def test_the_strictest_of_several_quotas_holds_and_usage_is_counted_with_the_pod
     assert decide(wanted, made.snapshot(), ["n"]).failed == {"n": "2/2 ResourceQuotaNotFit"}
     made.remove_pod("uid-a")
     assert decide(wanted, made.snapshot(), ["n"]).node == "n"
+
+
+def test_while_quotas_are_listed_again_those_before_hold() -> None:
+    """The webhook asks from a thread of its own."""
+    made = Ledger()
+    spec = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": "7"})
+    listed = [ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=spec)]
+    made.replace_quotas(listed)
+
+    def limit() -> int | None:
+        return made.snapshot().quotas["default"][0].memory_mib
+
+    def seen() -> Iterator[ResourceQuota]:
+        assert limit() == 7
+        yield from listed
+        assert limit() == 7
+
+    made.replace_quotas(seen())
+    assert limit() == 7
 
 
 def test_without_pods_a_node_is_freer_and_so_is_the_quota_of_their_own_namespace() -> None:

@@ -45,6 +45,16 @@ def test_a_pod_nudged_in_vain_is_left_alone_for_longer_each_time() -> None:
     assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
 
 
+def test_pods_nudged_in_vain_leave_their_turn_to_those_that_came_after_them() -> None:
+    waiting = WaitingPods()
+    for number, name in enumerate(["vain", "new", "twice"]):
+        waiting.refused(asks(name), 0, float(number))
+    waiting.nudged("uid-vain", 3.0)
+    for _ in range(2):
+        waiting.nudged("uid-twice", 3.0)
+    assert due(waiting, 100.0) == ["new", "vain", "twice"]
+
+
 def test_a_changed_request_is_the_one_that_counts() -> None:
     waiting = WaitingPods()
     waiting.refused(asks("p"), 0, 0.0)

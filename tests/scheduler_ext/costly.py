@@ -1,0 +1,32 @@
+"""Pods of which each node has to be judged by itself, and that takes long."""
+
+from dataclasses import replace
+from math import inf
+
+from proto.annotations import keys
+from proto.devices import DeviceShare, DeviceUUID
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import GpuRequest
+from tests.scheduler_ext.gpus import container, device, pod, request
+from tests.scheduler_ext.gpus import node as gpu_node
+
+
+def different_nodes() -> tuple[Ledger, list[str]]:
+    """Nothing known of one says anything about another."""
+    gpus = [device(number, memory_mib=50_000, slots=30) for number in range(8)]
+    ledger = Ledger()
+    names = [f"n{number}" for number in range(60)]
+    ledger.replace_nodes(
+        gpu_node(name, [replace(gpu, uuid=DeviceUUID(f"{name}-{gpu.uuid}")) for gpu in gpus]) for name in names
+    )
+    for number, name in enumerate(names):
+        held = (DeviceShare(uuid=DeviceUUID(f"{name}-G0"), memory_mib=100 + number, cores=0),)
+        ledger.reserve(name, pod(container(), name=name), name, (held,), until=inf)
+    return ledger, names
+
+
+def costly(last_mib: int, name: str = "p") -> GpuRequest:
+    """The last container wants so much of each of eight GPUs."""
+    others = [container(f"c{number}", gpu=1, gpumem=1000 + number) for number in range(15)]
+    last = container("last", gpu=8, gpumem=last_mib)
+    return request(pod(*others, last, annotations={keys.GPU_POLICY: "topology-aware"}, name=name))
