@@ -191,7 +191,6 @@ class Answering:
     def _remember(self, pod: Pod, wanted: GpuRequest, answer: Filtered) -> None:
         if answer.result.node_names:
             self._waiting.settled(wanted.uid)
-            self._preempting.settled(wanted.uid)
         else:
             self._waiting.refused(wanted, pod.spec.priority or 0, self._monotonic())
             self._preempting.refused(pod, wanted, answer.result.failed_nodes or ())

@@ -108,10 +108,6 @@ class Preempting:
             del self._pods[least]
         self._pods[request.uid] = replace(known, request=request, priority=priority, nodes=tuple(nodes), asked=now)
 
-    def settled(self, uid: str) -> None:
-        """The pod has got its GPUs."""
-        self._pods.pop(uid, None)
-
     async def run(self) -> None:
         """Until cancelled."""
         while True:
@@ -126,15 +122,21 @@ class Preempting:
     async def _turn(self) -> None:
         now = self._monotonic()
         self._spared = {uid: until for uid, until in self._spared.items() if now < until}
-        self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
+        self._pods = {
+            uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS and self._waits(pod)
+        }
         due = [pod for pod in self._pods.values() if pod.not_before <= now]
         if due:
             await self._serve(min(due, key=lambda pod: (-pod.priority, pod.since)))
 
+    def _waits(self, pod: Refused) -> bool:
+        """Also with a promise: one that comes to nothing must not have others evicted again before its time."""
+        facts = self._view.pod(pod.name)
+        return facts is not None and facts.uid == pod.request.uid and not facts.node and not facts.leaving
+
     async def _serve(self, pod: Refused) -> None:
         uid, facts = pod.request.uid, self._view.pod(pod.name)
-        if facts is None or facts.uid != uid or facts.node or facts.leaving:
-            self._pods.pop(uid, None)
+        if facts is None:
             return
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.looks, 10), LONGEST_PAUSE_SECONDS)
         self._wait(pod, pause)

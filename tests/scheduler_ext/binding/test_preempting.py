@@ -1,6 +1,7 @@
 """The extender evicts for a pod that lacks nothing but GPUs, where that is asked for."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -141,6 +142,35 @@ async def test_nobody_goes_for_a_pod_that_may_not_or_need_not_preempt() -> None:
 
 async def _preempted(rig: Rig) -> bool:
     return bool(events(rig, "Preempting"))
+
+
+async def test_a_pod_that_came_for_its_room_and_was_not_bound_has_nobody_evicted_again_soon() -> None:
+    """Its volume cannot be had, say: whoever takes the room after it would be evicted over and over."""
+    async with running(NODE, gpu_preemption=True, reservation_lease_seconds=0.1) as rig:
+        add_classes(rig, urgent=1000, critical=2000)
+        low = await full(rig)
+        urgent = add(rig, "urgent", 4, priority="urgent")
+        assert not await fits(rig, urgent)
+        await eventually(lambda: _leave(rig, 4))
+        for pod in low:
+            rig.server.delete("pods", pod["metadata"]["name"], namespace="default")
+        await eventually(lambda: fits(rig, urgent))
+        critical = add(rig, "critical", 4, priority="critical")
+        await eventually(lambda: fits(rig, critical))
+        await placed(rig, critical, "n")
+        rig.server.delete("pods", "critical", namespace="default")
+        for number in range(4):
+            await eventually(partial(fits, rig, again := add(rig, f"again{number}")))
+            await placed(rig, again, "n")
+        assert not await fits(rig, urgent)
+        # The one for whom a pod goes comes last, and each is looked at in turn.
+        assert not await fits(rig, add(rig, "allowed", 1, priority="urgent"))
+        await eventually(lambda: _decided(rig))
+        assert len(leaving(rig)) == 1
+
+
+async def _decided(rig: Rig) -> bool:
+    return "allowed" in events(rig, "Preempting") or len(leaving(rig)) > 1
 
 
 @pytest.mark.parametrize("lose", ["deleted", "promised"])
