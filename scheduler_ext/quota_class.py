@@ -35,11 +35,20 @@ class ScopeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """As a quota says it; `read_scope` makes only those that can be read."""
+    """As a quota says it. Raises ScopeError for what the API server did not accept when this was written."""
 
     name: str
     operator: str = EXISTS
     values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name != _PRIORITY_CLASS and self.name not in _SCOPES:
+            raise ScopeError(f"scope {self.name!r}: expected {_PRIORITY_CLASS}, {', '.join(_SCOPES)}")
+        operators = tuple(_OPERATORS) if self.name in (_PRIORITY_CLASS, "VolumeAttributesClass") else (EXISTS,)
+        if self.operator not in operators:
+            raise ScopeError(f"scope {self.name}: operator {self.operator!r}: expected {', '.join(operators)}")
+        if self.operator in ("In", "NotIn") and not self.values:
+            raise ScopeError(f"scope {self.name}: operator {self.operator} needs values")
 
     def includes(self, pods: QuotaClass) -> bool:
         """Whether pods of this class are in it."""
@@ -63,19 +72,6 @@ _SCOPES: Mapping[str, Callable[[QuotaClass], bool]] = {
     "CrossNamespacePodAffinity": lambda pods: pods.cross_namespace_affinity,
     "VolumeAttributesClass": lambda _: False,
 }
-
-
-def read_scope(name: str, operator: str, values: Iterable[str]) -> Scope:
-    """Raises ScopeError for what the API server does not accept, or did not when this was written."""
-    if name != _PRIORITY_CLASS and name not in _SCOPES:
-        raise ScopeError(f"scope {name!r}: expected {_PRIORITY_CLASS}, {', '.join(_SCOPES)}")
-    scope = Scope(name, operator, tuple(values))
-    operators = (EXISTS,) if name in _SCOPES and name != "VolumeAttributesClass" else tuple(_OPERATORS)
-    if operator not in operators:
-        raise ScopeError(f"scope {name}: operator {operator!r}: expected {', '.join(operators)}")
-    if operator in ("In", "NotIn") and not scope.values:
-        raise ScopeError(f"scope {name}: operator {operator} needs values")
-    return scope
 
 
 def are_in(pods: QuotaClass, scopes: Iterable[Scope]) -> bool:

@@ -8,7 +8,7 @@ from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.cluster.snapshot import Quota
-from scheduler_ext.quota_class import EXISTS, QuotaClass, Scope, ScopeError, are_in, read_scope
+from scheduler_ext.quota_class import EXISTS, QuotaClass, Scope, ScopeError, are_in
 from scheduler_ext.requests import RequestSettings
 
 
@@ -122,7 +122,7 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
     scopes: list[Scope] = []
     for each in _scopes(quota):
         try:
-            scopes.append(read_scope(each.scope_name, each.operator, each.values))
+            scopes.append(Scope(each.scope_name, each.operator, tuple(each.values)))
         except ScopeError as error:
             problems.append(f"{error}; the quota holds for pods in and out of this scope until it is corrected")
     return Limits(

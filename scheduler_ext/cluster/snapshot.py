@@ -1,6 +1,6 @@
 """The state of the cluster one decision is taken on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement
@@ -97,5 +97,5 @@ class Snapshot:
 
     nodes: Mapping[str, NodeUsage] = field(default_factory=dict)
     unregistered: Mapping[str, str] = field(default_factory=dict)
-    quotas: Mapping[str, Sequence[Quota]] = field(default_factory=dict)
+    quotas: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
     """By namespace; a namespace without one is not limited."""

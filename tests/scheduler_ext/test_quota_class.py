@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.quota_class import QuotaClass, Scope, ScopeError, quota_class, read_scope
+from scheduler_ext.quota_class import QuotaClass, Scope, ScopeError, quota_class
 
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 CPU = {"requests": {"cpu": "100m"}}
@@ -77,15 +77,17 @@ PLAIN, LOW, HIGH = QuotaClass(), QuotaClass(priority_class="low"), QuotaClass(pr
 @pytest.mark.parametrize(
     ("scope", "included"),
     [
-        (("PriorityClass", "In", ["low", "other"]), [LOW]),
-        (("PriorityClass", "NotIn", ["low"]), [PLAIN, HIGH]),
-        (("PriorityClass", "Exists", []), [LOW, HIGH]),
-        (("PriorityClass", "DoesNotExist", []), [PLAIN]),
-        (("VolumeAttributesClass", "In", ["gold"]), []),
+        (("PriorityClass", "In", ("low", "other")), [LOW]),
+        (("PriorityClass", "NotIn", ("low",)), [PLAIN, HIGH]),
+        (("PriorityClass", "Exists", ()), [LOW, HIGH]),
+        (("PriorityClass", "DoesNotExist", ()), [PLAIN]),
+        (("VolumeAttributesClass", "In", ("gold",)), []),
     ],
 )
-def test_priority_classes_are_told_apart_by_name(scope: tuple[str, str, list[str]], included: list[QuotaClass]) -> None:
-    assert [each for each in (PLAIN, LOW, HIGH) if read_scope(*scope).includes(each)] == included
+def test_priority_classes_are_told_apart_by_name(
+    scope: tuple[str, str, tuple[str, ...]], included: list[QuotaClass]
+) -> None:
+    assert [each for each in (PLAIN, LOW, HIGH) if Scope(*scope).includes(each)] == included
 
 
 @pytest.mark.parametrize(
@@ -105,16 +107,16 @@ def test_of_two_opposite_scopes_every_pod_is_in_one(scope: str, opposite: str | 
 @pytest.mark.parametrize(
     ("scope", "sentence"),
     [
-        (("Weekdays", "Exists", []), "scope 'Weekdays': expected PriorityClass, BestEffort, "),
-        (("", "", []), "scope '': expected "),
+        (("Weekdays", "Exists", ()), "scope 'Weekdays': expected PriorityClass, BestEffort, "),
+        (("", "", ()), "scope '': expected "),
         (
-            ("PriorityClass", "Gt", ["low"]),
+            ("PriorityClass", "Gt", ("low",)),
             "scope PriorityClass: operator 'Gt': expected In, NotIn, ",
         ),
-        (("PriorityClass", "In", []), "scope PriorityClass: operator In needs values"),
-        (("Terminating", "DoesNotExist", []), "scope Terminating: operator 'DoesNotExist': expected Exists"),
+        (("PriorityClass", "In", ()), "scope PriorityClass: operator In needs values"),
+        (("Terminating", "DoesNotExist", ()), "scope Terminating: operator 'DoesNotExist': expected Exists"),
     ],
 )
-def test_what_the_api_server_does_not_accept_is_named(scope: tuple[str, str, list[str]], sentence: str) -> None:
+def test_what_the_api_server_does_not_accept_is_named(scope: tuple[str, str, tuple[str, ...]], sentence: str) -> None:
     with pytest.raises(ScopeError, match=sentence):
-        read_scope(*scope)
+        Scope(*scope)

@@ -1,5 +1,6 @@
 """Quotas with scopes hold for the pods that Kubernetes counts under them, and for no others."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.kubernetes.objects import Pod, ResourceQuota
+from scheduler_ext.cli.state import StateError, read_snapshot
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota, quota_for
+from scheduler_ext.debugging import encode_snapshot
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates
@@ -178,6 +181,14 @@ def test_a_quota_whose_scope_cannot_be_read_holds_for_all_pods_and_is_a_problem(
     assert problem.startswith(said)
     made.apply_quota(quota(quota_json("q", 1000, scope, priority("In", "low"))))
     assert fits(pod_json("p", 1001, priorityClassName="high")), "the other scope of the quota can be read"
+
+
+def test_a_snapshot_that_was_written_down_tells_the_same_pods_apart() -> None:
+    made, _ = made_with(quota_json("low", 1000, priority("In", "low"), scopes=("BestEffort",)))
+    written = encode_snapshot(made.snapshot())
+    assert read_snapshot(json.loads(written), "file") == made.snapshot()
+    with pytest.raises(StateError, match="file: scope 'Fullmoon': expected PriorityClass, "):
+        read_snapshot(json.loads(written.replace(b"BestEffort", b"Fullmoon")), "file")
 
 
 SCOPES = st.one_of(
