@@ -51,7 +51,8 @@ class Handler:
         self.note(seen)
         fault = self.faults.meet(seen)
         limit_seconds = _limit_seconds(request)
-        await asyncio.sleep(min(fault.latency_seconds, limit_seconds))
+        if fault.latency_seconds:
+            await asyncio.sleep(min(fault.latency_seconds, limit_seconds))
         if fault.latency_seconds > limit_seconds:
             return json_response(
                 ApiRefusal(504, "Timeout", "request did not complete within its timeout").status(), 504

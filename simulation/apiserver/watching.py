@@ -56,12 +56,12 @@ class Watching:
         response.enable_chunked_encoding()
         feed = Feed(self.operations, target, chosen, request, as_table)
         opening = feed.opening()
-        await response.prepare(request)
         connection = request.transport
         if connection is None:
             return response
         self._open.append(connection)
         try:
+            await response.prepare(request)
             await self._send(response, feed, opening, stall=stall)
         except (ConnectionError, asyncio.CancelledError):
             if not connection.is_closing():

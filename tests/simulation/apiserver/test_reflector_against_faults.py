@@ -95,3 +95,17 @@ async def test_after_a_compaction_the_list_is_read_anew(cluster: Cluster) -> Non
         cluster.server.compact()
         assert isinstance((await seen(changes, "b"))[-1], Replaced)
     assert cluster.requests("list") == 2
+
+
+async def test_a_watch_that_is_only_just_asked_for_is_cut_with_the_others(cluster: Cluster) -> None:
+    """A test that hides what happens from now on would otherwise leave this one open."""
+    async with cluster.changes() as changes:
+        assert isinstance(await following(changes), Replaced)
+        next_change = asyncio.create_task(following(changes))
+        while not cluster.requests("watch"):  # noqa: ASYNC110 - at the first turn of the loop that can show it
+            await asyncio.sleep(0)
+        assert cluster.server.drop_watches() == 1
+        cluster.server.create(node("b"))
+        while not isinstance(change := await next_change, Applied):
+            next_change = asyncio.create_task(following(changes))
+        assert change.object.metadata.name == "b"
