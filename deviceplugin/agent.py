@@ -9,10 +9,12 @@ from datetime import datetime
 
 from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.checkpoint_file import checkpoint_reader
-from deviceplugin.allocation.choice import choose_allocation
+from deviceplugin.allocation.choice import choose_allocation, confirm
 from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
 from deviceplugin.allocation.instance_allocator import InstanceAllocator
 from deviceplugin.allocation.measured_allocator import MeasuredAllocator
+from deviceplugin.allocation.memory import Memory, memory_of, why_foreign
+from deviceplugin.allocation.memory_file import MemoryFile
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 10.0
 """What a container may write in its folders beyond their quota before the rest is removed."""
 _CLASSES_SECONDS = 600.0
+_MEMORY_SECONDS = 0.2
+"""Between two writes: in a burst many pods share one."""
 EVENT_SOURCE = "topogpu-device-plugin"
 
 
@@ -82,7 +86,9 @@ class Agent:
             now=now,
         )
         self._mode: AllocationMode | None = None
+        self._memory_problem = ""
         read_checkpoint = checkpoint_reader(kubelet.root)
+        self._memory_file = MemoryFile(settings.cdi_directory)
         self._slot_files = SlotFiles(settings.cdi_directory)
         self._pod_resources = PodResources(kubelet.pod_resources_socket, kubelet.resource_name)
         self._slots = SlotAllocator(
@@ -124,6 +130,7 @@ class Agent:
                     self._warn_without_totals(),
                     self._serve(),
                     self._allocate(),
+                    self._remember(),
                     self._announce(),
                     self._sweep(),
                     self._events.run(),
@@ -222,15 +229,52 @@ class Agent:
 
     async def _allocate(self) -> None:
         """Choose how; until then nothing is reported or served."""
-        self._mode, sentence = await choose_allocation(
-            self._own, self._news, self._settings, self._slot_files, self._pod_resources
+        memory = await asyncio.to_thread(self._memory_file.read)
+        boot = await asyncio.to_thread(self._memory_file.boot)
+        chosen = await choose_allocation(
+            self._own,
+            self._news,
+            self._settings,
+            self._slot_files,
+            self._pod_resources,
+            recall=lambda: self._recalled(memory, boot),
         )
-        log.info("%s", sentence)
+        self._mode = chosen.mode
+        log.info("%s", chosen.sentence)
+        if chosen.memory is not None:
+            known = f"{len(chosen.memory.pods)} pods are remembered, others are refused"
+            log.warning("the API server is away: what this node's last daemon knew stands until it is back; %s", known)
+            self._own.recall(chosen.memory.pods)
         self._news.tell()
-        if self._mode is AllocationMode.SLOTS:
-            await self._slots.run()
-        else:
-            await self._catch_up()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._slots.run() if self._mode is AllocationMode.SLOTS else self._catch_up())
+            if chosen.memory is not None:
+                group.create_task(confirm(self._own, self._news, self._settings, chosen, chosen.memory))
+
+    def _recalled(self, memory: Memory | None, boot: str) -> Memory | None:
+        """None before the GPUs are known, and where it is of another node or time."""
+        gpus = self._gpus.inventory.physical
+        if memory is None or not gpus:
+            return None
+        problem = why_foreign(memory, self._own.name, boot, gpus)
+        if problem and problem != self._memory_problem:
+            self._memory_problem = problem
+            log.warning("%s %s; it is not used", self._memory_file.path, problem)
+        return None if problem else memory
+
+    async def _remember(self) -> None:
+        """What the next life of this process needs while the API server is away."""
+        boot = await asyncio.to_thread(self._memory_file.boot)
+        written: Memory | None = None
+        while True:
+            news = self._news.next()
+            gpus, pods = self._gpus.inventory.physical, self._own.pods.values()
+            if self._own.node is not None and self._mode is not None and self._own.pods_known and gpus:
+                memory = memory_of(self._own.node, boot, self._mode, gpus, pods)
+                if memory != written:
+                    written = memory if await asyncio.to_thread(self._memory_file.write, memory) else None
+                    await asyncio.sleep(_MEMORY_SECONDS)
+            await news.wait()
 
     async def _catch_up(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Edge to the API server: this node and the pods bound to it, and what the daemon writes on them."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from deviceplugin.news import News
@@ -113,6 +113,12 @@ class OwnNode:
                     self._answered(PODS)
                 case Interrupted(problem):
                     self._interrupted(PODS, problem)
+            self._news.tell()
+
+    def recall(self, pods: Iterable[Pod]) -> None:
+        """What was known in an earlier life: it stands until the API server answers, and `pods_known` stays False."""
+        if not self.pods_known:
+            self.pods = {pod.metadata.uid: pod for pod in pods}
             self._news.tell()
 
     async def read_pod(self, namespace: str, name: str) -> Pod:

@@ -1,9 +1,11 @@
 """Edge that tries what slots need on this node."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from deviceplugin.allocation.mode import NodeAbilities, choose
+from deviceplugin.allocation.memory import Memory
+from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
@@ -18,6 +20,19 @@ _PAUSE_SECONDS = 1.0
 """Between attempts: a kubelet that is just starting must not decide how this process serves as long as it lives."""
 
 
+class ModeOutdated(SlotsUnsupported):
+    """What the Node tells now wants another mode than what was remembered; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`sentence` says why; `memory` is what was chosen by while the API server is away, None where the Node told."""
+
+    mode: AllocationMode
+    sentence: str
+    memory: Memory | None = None
+
+
 async def choose_allocation(
     own: OwnNode,
     news: News,
@@ -25,24 +40,45 @@ async def choose_allocation(
     files: SlotFiles,
     pod_resources: PodResources,
     *,
+    recall: Callable[[], Memory | None] = lambda: None,
     pause_seconds: float = _PAUSE_SECONDS,
-) -> tuple[AllocationMode, str]:
-    """The mode, and one sentence that says why, once the Node is known. Raises SlotsUnsupported."""
-    abilities = replace(await _told(own, news), enable_cdi=await ask_enable_cdi(settings.cri_socket))
+) -> Chosen:
+    """Once the Node is known; while the API server is away, once `recall` has an answer. Raises SlotsUnsupported."""
+    told, memory = await _told(own, news, recall)
+    abilities = replace(told, enable_cdi=await ask_enable_cdi(settings.cri_socket))
     mode, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
     if mode is AllocationMode.IMMEDIATE:
-        return mode, sentence
+        return Chosen(mode, sentence, memory)
     tried = replace(
         abilities,
         cdi_problem=await asyncio.to_thread(files.problem),
         pod_resources_problem=await _pod_resources_problem(pod_resources, pause_seconds),
     )
-    return choose(settings.allocation, tried, settings.hami_scheduler)
+    return Chosen(*choose(settings.allocation, tried, settings.hami_scheduler), memory)
 
 
-async def _told(own: OwnNode, news: News) -> NodeAbilities:
+async def confirm(own: OwnNode, news: News, settings: AgentSettings, chosen: Chosen, memory: Memory) -> None:
+    """Returns once the Node tells nothing else than was remembered. Raises ModeOutdated, and SlotsUnsupported."""
+    told, _ = await _told(own, news, lambda: None)
+    if (told.kubelet_version, told.runtime_version) == (memory.kubelet, memory.runtime):
+        return
+    by_slots = chosen.mode is AllocationMode.SLOTS
+    abilities = replace(told, by_slots=by_slots, enable_cdi=await ask_enable_cdi(settings.cri_socket))
+    now, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
+    if now is not chosen.mode:
+        raise ModeOutdated(f"The Node tells of other versions than were remembered. {sentence} A restart applies it.")
+
+
+async def _told(own: OwnNode, news: News, recall: Callable[[], Memory | None]) -> tuple[NodeAbilities, Memory | None]:
     following = news.next()
     while own.node is None:
+        # A Node that the API server says is not there was not remembered wrongly: it is gone.
+        memory = recall() if own.problem else None
+        if memory is not None:
+            by_slots = memory.mode is AllocationMode.SLOTS
+            return NodeAbilities(
+                kubelet_version=memory.kubelet, runtime_version=memory.runtime, by_slots=by_slots
+            ), memory
         await following.wait()
         following = news.next()
     told = own.node.status.node_info
@@ -50,7 +86,7 @@ async def _told(own: OwnNode, news: News) -> NodeAbilities:
         kubelet_version=told.kubelet_version,
         runtime_version=told.container_runtime_version,
         by_slots=own.node.metadata.annotations.get(NODE_ALLOCATION) == AllocationMode.SLOTS,
-    )
+    ), None
 
 
 async def _pod_resources_problem(pod_resources: PodResources, pause_seconds: float) -> str:

@@ -2,7 +2,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from deviceplugin.allocation.choice import choose_allocation
+import pytest
+
+from deviceplugin.allocation.choice import Chosen, ModeOutdated, choose_allocation, confirm
+from deviceplugin.allocation.memory import Memory
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import AgentSettings
@@ -12,6 +15,9 @@ from tests.deviceplugin.allocation.slot_rig import SlotRig, slots
 from tests.deviceplugin.gpus import NODE
 from tests.deviceplugin.registration import until
 
+REMEMBERED = Memory(
+    node=NODE, boot="b007", mode=AllocationMode.SLOTS, kubelet="v1.36.0", runtime="containerd://2.4.2", gpus=(), pods=()
+)
 SETTINGS = AgentSettings(node_name=NODE)
 
 
@@ -22,7 +28,7 @@ def node(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
 
 
 @asynccontextmanager
-async def choosing() -> AsyncIterator[tuple[SlotRig, "asyncio.Task[tuple[AllocationMode, str]]"]]:
+async def choosing() -> AsyncIterator[tuple[SlotRig, "asyncio.Task[Chosen]"]]:
     async with slots() as rig:
         files = SlotFiles(str(rig.directory))
         chosen = choose_allocation(rig.own, rig.news, SETTINGS, files, rig.kubelet, pause_seconds=0.01)
@@ -41,7 +47,7 @@ async def test_nothing_is_chosen_before_the_node_is_known() -> None:
         await asyncio.sleep(0.01)
         assert not chosen.done()
         show(rig, node())
-        assert (await chosen)[0] is AllocationMode.SLOTS
+        assert (await chosen).mode is AllocationMode.SLOTS
         assert rig.specs() == []
 
 
@@ -51,14 +57,14 @@ async def test_a_kubelet_that_answers_a_moment_later_is_waited_for() -> None:
         show(rig, node())
         await until(lambda: rig.kubelet.asked >= 2)
         rig.kubelet.listed_now = []
-        assert (await chosen)[0] is AllocationMode.SLOTS
+        assert (await chosen).mode is AllocationMode.SLOTS
 
 
 async def test_a_kubelet_that_never_answers_makes_it_immediate() -> None:
     async with choosing() as (rig, chosen):
         rig.kubelet.listed_now = None
         show(rig, node())
-        assert await chosen == (
+        assert await chosen == Chosen(
             AllocationMode.IMMEDIATE,
             "Allocation is immediate: kubelet's pod-resources cannot be asked (connection refused).",
         )
@@ -69,12 +75,35 @@ async def test_a_folder_that_cannot_be_written_makes_it_immediate_unless_slots_a
         async with choosing() as (rig, chosen):
             rig.directory.write_text("in the way")
             show(rig, node(annotated=annotated))
-            assert (await chosen)[0] is mode
-            assert f"the CDI folder {rig.directory} cannot be written" in (await chosen)[1]
+            assert (await chosen).mode is mode
+            assert f"the CDI folder {rig.directory} cannot be written" in (await chosen).sentence
 
 
 async def test_an_old_kubelet_is_told_from_its_version_and_nothing_is_tried() -> None:
     async with choosing() as (rig, chosen):
         show(rig, node(kubelet="v1.28.3"))
-        assert (await chosen)[0] is AllocationMode.IMMEDIATE
+        assert (await chosen).mode is AllocationMode.IMMEDIATE
         assert not rig.directory.exists()
+
+
+async def test_what_was_remembered_counts_only_while_the_api_server_does_not_answer() -> None:
+    async with slots() as rig:
+        choosing = asyncio.create_task(
+            choose_allocation(
+                rig.own, rig.news, SETTINGS, SlotFiles(str(rig.directory)), rig.kubelet, recall=lambda: REMEMBERED
+            )
+        )
+        await asyncio.sleep(0.01)
+        assert not choosing.done()
+        show(rig, node())
+        assert (await choosing).memory is None
+
+
+async def test_a_node_that_tells_of_another_runtime_after_an_outage_is_served_by_another_process() -> None:
+    async with slots() as rig:
+        chosen = Chosen(AllocationMode.SLOTS, "", REMEMBERED)
+        rig.own.node = node()
+        await confirm(rig.own, rig.news, SETTINGS, chosen, REMEMBERED)
+        rig.own.node = node(kubelet="v1.27.0")
+        with pytest.raises(ModeOutdated, match=r"other versions than were remembered\. Allocation is immediate: "):
+            await confirm(rig.own, rig.news, SETTINGS, chosen, REMEMBERED)

@@ -34,7 +34,7 @@ def a_pod(name: str, limits: dict[str, str | int | float], phase: str = "Running
 
 def test_of_the_cdi_folder_only_slots_and_what_a_crash_left_of_them_go() -> None:
     others = ("nvidia.yaml", "topogpu.io-slot-notes.json", "k8s.device-plugin.nvidia.com-gpu.json")
-    ours = (f".{SPEC_FILE}.new", f".{SLOT}.new", ".topogpu-trial", SLOT, SPEC_FILE)
+    ours = (f".{SPEC_FILE}.new", f".{SLOT}.new", ".topogpu", ".topogpu-trial", SLOT, SPEC_FILE)
     assert paths({"/cdi": (*others, *ours)}) == tuple(f"/cdi/{name}" for name in sorted(ours))
 
 

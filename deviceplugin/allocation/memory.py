@@ -1,0 +1,121 @@
+"""What a node daemon that starts while the API server is away needs of its life before.
+
+How the node allocates, the GPUs that it had, and what was decided for the pods bound to it, as the API server told
+last. It serves only until the API server answers, and only this node, since its last boot, with GPUs of it still there.
+A pod that is not in it is refused; so is one of which kubelet does not say the same.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+from deviceplugin.container.edits import CONTROL_SWITCH
+from deviceplugin.reporting import AllocationMode
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.devices import DeviceUUID
+from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMeta, Pod, PodSpec, PodStatus
+
+FORM = 1
+MEMORY_FOLDER = ".topogpu"
+_ENDED = ("Succeeded", "Failed")
+
+
+class MemoryUnreadable(Exception):
+    """Not what this release writes; one clause."""
+
+
+class Memory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """`kubelet` and `runtime` are versions as the Node tells them; `gpus` are whole ones, also those not shared."""
+
+    form: int = FORM
+    node: str
+    boot: str
+    """The kernel's id of it."""
+    mode: AllocationMode
+    kubelet: str
+    runtime: str
+    gpus: tuple[str, ...]
+    pods: tuple[Pod, ...]
+    """Those bound by slots that have not ended, no more of each than serving its containers takes."""
+
+
+def memory_of(
+    node: Node, boot: str, mode: AllocationMode, gpus: Collection[DeviceUUID], pods: Collection[Pod]
+) -> Memory:
+    info = node.status.node_info
+    held = [pod for pod in pods if pod.status.phase not in _ENDED and DEVICES_ALLOCATED in pod.metadata.annotations]
+    return Memory(
+        node=node.metadata.name,
+        boot=boot,
+        mode=mode,
+        kubelet=info.kubelet_version,
+        runtime=info.container_runtime_version,
+        gpus=tuple(sorted(gpus)),
+        # An Allocate that does not say whose it is needs all pods of the node: it is refused meanwhile.
+        pods=tuple(map(_reduced, held)) if mode is AllocationMode.SLOTS else (),
+    )
+
+
+def encode_memory(memory: Memory) -> bytes:
+    return msgspec.json.encode(memory)
+
+
+def decode_memory(text: bytes) -> Memory:
+    """Raises MemoryUnreadable."""
+    try:
+        memory = msgspec.json.decode(text, type=Memory)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MemoryUnreadable(f"is not understood: {error}") from error
+    if memory.form != FORM:
+        raise MemoryUnreadable(f"has form {memory.form}, this release reads {FORM}")
+    return memory
+
+
+def why_foreign(memory: Memory, node: str, boot: str, gpus: Collection[DeviceUUID]) -> str:
+    """Why it does not speak of this node as it is now, a clause; empty where it does."""
+    if memory.node != node:
+        return f"is of node {memory.node}"
+    if not boot or memory.boot != boot:
+        return "is of an earlier boot"
+    if not set(memory.gpus) & set(gpus):
+        return "names none of the GPUs that the driver shows"
+    strangers = [pod.metadata.name for pod in memory.pods if pod.spec.node_name != node]
+    return f"has pods of another node ({strangers[0]})" if strangers else ""
+
+
+def _reduced(pod: Pod) -> Pod:
+    """Without what may be secret: variables, commands."""
+    metadata = pod.metadata
+    return Pod(
+        metadata=ObjectMeta(
+            name=metadata.name,
+            namespace=metadata.namespace,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            annotations={DEVICES_ALLOCATED: metadata.annotations[DEVICES_ALLOCATED]},
+            deletion_timestamp=metadata.deletion_timestamp,
+        ),
+        spec=PodSpec(
+            node_name=pod.spec.node_name,
+            init_containers=[_reduced_container(each) for each in pod.spec.init_containers],
+            containers=[_reduced_container(each) for each in pod.spec.containers],
+        ),
+        status=PodStatus(
+            phase=pod.status.phase,
+            init_container_statuses=[_reduced_status(each) for each in pod.status.init_container_statuses],
+            container_statuses=[_reduced_status(each) for each in pod.status.container_statuses],
+        ),
+    )
+
+
+def _reduced_container(container: Container) -> Container:
+    return Container(
+        name=container.name,
+        env=[variable for variable in container.env if variable.name == CONTROL_SWITCH],
+        resources=container.resources,
+        restart_policy=container.restart_policy,
+    )
+
+
+def _reduced_status(status: ContainerStatus) -> ContainerStatus:
+    return ContainerStatus(name=status.name, container_id=status.container_id)
