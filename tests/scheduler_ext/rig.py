@@ -24,6 +24,8 @@ ANY_PORT = ListenAddress(host="127.0.0.1", port=0)
 API_SECONDS = 30.0
 """Nobody gives up on an answer that is on its way, however busy the machine is."""
 _LONGEST_SECONDS = 60.0
+_WATCHES = 4
+"""Nodes, pods, quotas and disruption budgets."""
 FAST = ServeSettings(sync_wait_seconds=0.3)
 
 
@@ -104,6 +106,9 @@ async def running(
         for node in nodes:
             server.create(node)
         async with extender_for(server, replace(settings, **changes), synced=synced) as rig:
+            if synced:
+                # A watch that is still being opened would escape what a test does to watches.
+                await eventually(lambda: _watches(server))
             yield rig
 
 
@@ -136,6 +141,10 @@ async def extender_for(
             yield rig
     finally:
         await api.close()
+
+
+async def _watches(server: EmbeddedApiServer) -> bool:
+    return server.open_watches >= _WATCHES
 
 
 async def _ready(rig: Rig) -> bool:
