@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.checkpoint_file import checkpoint_reader
@@ -18,6 +18,7 @@ from deviceplugin.allocation.memory_file import MemoryFile
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
+from deviceplugin.allocation.undecided import known_of, undecided, undecided_report
 from deviceplugin.announcements import announcements, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.container.container_folders import FolderSweep
@@ -42,6 +43,8 @@ _SWEEP_SECONDS = 10.0
 _CLASSES_SECONDS = 600.0
 _MEMORY_SECONDS = 0.2
 """Between two writes: in a burst many pods share one."""
+_ADMITTED = timedelta(seconds=5)
+"""Between looks whether kubelet has admitted a pod without a decision; it mostly says so at once."""
 EVENT_SOURCE = "topogpu-device-plugin"
 
 
@@ -85,9 +88,16 @@ class Agent:
             write=self._own.patch_status,
             now=now,
         )
+        self._undecided = Reporter(
+            lambda: f"the pods without a decision on node {self._own.name}",
+            news,
+            due=self._undecided_due,
+            write=self._own.patch_node,
+            now=now,
+        )
         self._mode: AllocationMode | None = None
         self._memory_problem = ""
-        read_checkpoint = checkpoint_reader(kubelet.root)
+        self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
         self._memory_file = MemoryFile(settings.cdi_directory)
         self._slot_files = SlotFiles(settings.cdi_directory)
         self._pod_resources = PodResources(kubelet.pod_resources_socket, kubelet.resource_name)
@@ -127,6 +137,7 @@ class Agent:
                     self._gpus.run(),
                     self._reporter.run(),
                     self._totals.run(),
+                    self._undecided.run(),
                     self._warn_without_totals(),
                     self._serve(),
                     self._allocate(),
@@ -180,6 +191,17 @@ class Agent:
         if not devices or not self._own.pods_known:
             return Report()
         return Report(body=totals_patch(node, node_totals(names, devices, self._own.pods.values())))
+
+    def _undecided_due(self, now: datetime, _last: datetime | None) -> Report:
+        """What the Node says stands until pods and GPUs are known: no pod is given other GPUs while it lives."""
+        node, gpus = self._own.node, self._gpus.by_uuid()
+        if node is None or not self._own.pods_known or not gpus:
+            return Report()
+        resource = self._kubelet.resource_name
+        pods = undecided(self._own.pods.values(), resource)
+        known = known_of(pods, self._read_checkpoint() or (), gpus, resource) if pods else {}
+        due = undecided_report(node, known)
+        return due if len(known) == len(pods) else replace(due, look_again=now + _ADMITTED)
 
     async def _warn_without_totals(self) -> None:
         """Of every DeviceClass because of which pods that name memory or cores are refused here, once."""

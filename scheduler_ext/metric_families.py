@@ -97,6 +97,12 @@ def _nodes(seen: Seen) -> Iterator[Gauges]:
         ),
     ):
         yield Gauges(name, documentation, ("node",), rows(of))
+    yield Gauges(
+        "topogpu_node_undecided_pods",
+        "Pods that hold GPUs of the node without a decision: bound past the scheduler, or from before it.",
+        ("node",),
+        lambda: (((name,), len(usage.undecided)) for name, usage in nodes.items()),
+    )
 
 
 def _gpus(seen: Seen) -> Iterator[Gauges]:

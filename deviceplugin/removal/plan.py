@@ -18,6 +18,7 @@ from proto.annotations.keys import (
     NODE_LOCK_UID,
     NODE_REGISTER,
     NODE_SCORE,
+    NODE_UNDECIDED,
 )
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
 from proto.annotations.node_lock import decode_lock_uid
@@ -89,7 +90,7 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
     annotations = node.metadata.annotations
     keys: list[str] = []
     if NODE_ALLOCATION in annotations:
-        keys += [NODE_REGISTER, NODE_SCORE, NODE_ALLOCATION]
+        keys += [NODE_REGISTER, NODE_SCORE, NODE_ALLOCATION, NODE_UNDECIDED]
         if decode_handshake(annotations.get(NODE_HANDSHAKE, "")).state is HandshakeState.REPORTED:
             keys.append(NODE_HANDSHAKE)
     if decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, "")):

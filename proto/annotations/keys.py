@@ -11,6 +11,7 @@ NODE_LOCK = "hami.io/mutex.lock"
 DEVICE_CORDON = "hami.io/device-cordon"
 NODE_ALLOCATION = "topogpu.io/allocation"
 NODE_LOCK_UID = "topogpu.io/lock-uid"
+NODE_UNDECIDED = "topogpu.io/undecided-pods"
 
 POD_NODE = "hami.io/vgpu-node"
 POD_TIME = "hami.io/vgpu-time"

@@ -13,6 +13,7 @@ from proto.annotations.keys import (
     NODE_LOCK,
     NODE_LOCK_UID,
     NODE_REGISTER,
+    NODE_UNDECIDED,
     POD_NODE,
 )
 from proto.annotations.node_lock import decode_lock_uid
@@ -57,7 +58,8 @@ def node_facts(node: Node) -> NodeFacts:
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
-    offer = (annotations.get(NODE_REGISTER), annotations.get(DEVICE_CORDON), *sorted(node.status.allocatable.items()))
+    written = map(annotations.get, (NODE_REGISTER, DEVICE_CORDON, NODE_UNDECIDED))
+    offer = (*written, *sorted(node.status.allocatable.items()))
     return NodeFacts(
         resource_version=node.metadata.resource_version,
         lock=lock,

@@ -63,6 +63,8 @@ def explanation_table(explanation: tuple[NodeLine, ...]) -> Table:
             Text("chosen", "bold green") if line.chosen else Text("yes", "green") if line.score else Text("no", "red")
         )
         why = [line.sentence, *dict.fromkeys(f"  {gpu.sentence}" for gpu in line.gpus)]
+        if line.undecided:
+            why.append(f"  without a decision it serves {', '.join(line.undecided)}")
         table.add_row(Text(line.node), fits, Text("\n".join(why)))
     return table
 
@@ -78,6 +80,8 @@ def shortest(score: float) -> float:
 
 def _node_document(line: NodeLine) -> dict[str, object]:
     head: dict[str, object] = {"node": line.node, "fits": line.score is not None, "why": line.sentence}
+    if line.undecided:
+        head["undecided"] = line.undecided
     if line.score is not None:
         links = {} if line.connection is None else {"pair_scores": line.connection}
         return head | {"chosen": line.chosen, **links, "score": _score_document(line.score)}

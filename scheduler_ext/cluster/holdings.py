@@ -9,10 +9,12 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations, mig_allocations
 from proto.annotations.pod_devices import decode_pod_devices
-from proto.devices import MIG_MODE, ContainerShares, Device, DeviceUUID, MigPlacement, PodShares
+from proto.annotations.undecided_pods import Given
+from proto.devices import MIG_MODE, ContainerShares, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
 from scheduler_ext.cluster.accounting import Footprints, effective
+from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, containers, gpu_count
@@ -38,10 +40,14 @@ class Holding:
     unreadable: str = ""
     wanted: int = 0
     """The most GPUs one of its containers asks for."""
+    uid: str = ""
+    """Of a pod without a decision, as its node's daemon names it."""
+    pod: str = ""
+    """Its namespace and name, for people."""
     undecided: int = 0
-    """Ids that kubelet gave it without a decision, on GPUs that are unknown."""
+    """Ids that kubelet gave it without a decision."""
     everywhere: bool = False
-    """Whether it may use any part of any GPU of the node."""
+    """Whether it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
     remembered: bool = False
     """Whether its annotation is gone."""
     problem: str = ""
@@ -107,20 +113,46 @@ def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
     if not ids:
         return None
     node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
-    if pod.status.phase != "Running":
-        problem = f"bound to node {node} past the scheduler; {ids} of its {names.count} count as taken until it ends"
-        return Holding(node=node, namespace=namespace, quota_class=counted_as, undecided=ids, problem=problem)
-    # Something has let it run, so it may use any memory of any GPU.
-    problem = f"runs on node {node} without {DEVICES_ALLOCATED}; all GPUs of the node count as full until it ends"
-    return Holding(node=node, namespace=namespace, quota_class=counted_as, everywhere=True, problem=problem)
+    # Something has let it run, so it may use any memory of what it was given.
+    runs = pod.status.phase == "Running"
+    problem = (
+        f"runs on node {node} without {DEVICES_ALLOCATED}; until it ends all GPUs of the node count as full, or only "
+        "those that kubelet gave it where the node's daemon names them"
+        if runs
+        else f"bound to node {node} past the scheduler; {ids} of its {names.count} count as taken until it ends"
+    )
+    name = f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
+    return Holding(
+        node=node,
+        namespace=namespace,
+        quota_class=counted_as,
+        uid=pod.metadata.uid,
+        pod=name,
+        undecided=ids,
+        everywhere=runs,
+        problem=problem,
+    )
 
 
-def with_undecided(gpus: Iterable[GpuUsage], ids: int) -> tuple[GpuUsage, ...]:
-    """With so many slots more in use, one after the other on the GPU with most slots left, then the first.
+def known_given(holding: Holding, node: RegisteredNode) -> Given:
+    """What the node's daemon says that kubelet gave the pod; empty where it says nothing, or what cannot be all."""
+    given = node.given.get(holding.uid, {}) if holding.undecided else {}
+    known = given.keys() <= {device.uuid for device in node.devices}
+    return given if known and sum(given.values()) >= holding.undecided else {}
 
-    Kubelet counts ids of all the node's GPUs together, so that any GPUs with slots left stand for those it took from.
+
+def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[GpuUsage, ...]:
+    """With so many slots more in use: of the GPUs they were `given` of as far as these have any left, the others one
+    after the other on the GPU with most slots left, then the first.
+
+    Kubelet counts ids of all the node's GPUs together, and a container that was decided for has the GPUs decided for
+    it, whatever its ids are: any GPUs with slots left stand for those it took from.
     """
-    charged = list(gpus)
+    charged = []
+    for gpu in gpus:
+        taken = min(given.get(gpu.device.uuid, 0), max(gpu.device.slots - gpu.slots, 0))
+        charged.append(replace(gpu, slots=gpu.slots + taken) if taken else gpu)
+        ids -= taken
     for _ in range(min(ids, sum(max(gpu.device.slots - gpu.slots, 0) for gpu in charged))):
         emptiest = max(range(len(charged)), key=lambda at: (charged[at].device.slots - charged[at].slots, -at))
         charged[emptiest] = replace(charged[emptiest], slots=charged[emptiest].slots + 1)
@@ -145,14 +177,15 @@ def decided_holding(
     )
 
 
-def counted_as_full(holding: Holding, devices: Sequence[Device]) -> frozenset[DeviceUUID]:
+def counted_as_full(holding: Holding, node: RegisteredNode) -> frozenset[DeviceUUID]:
     """The GPUs of which nobody can say what the holding leaves.
 
     All when nothing is known of it; those an unreadable annotation names, or all when it names too few; those in MIG
     mode on which its instances are unknown; those not in MIG mode on which it has instances.
     """
+    devices = node.devices
     if holding.everywhere:
-        return frozenset(device.uuid for device in devices)
+        return frozenset() if known_given(holding, node) else frozenset(device.uuid for device in devices)
     if holding.unreadable:
         named = frozenset(device.uuid for device in devices if device.uuid in holding.unreadable)
         return named if len(named) >= max(holding.wanted, 1) else frozenset(device.uuid for device in devices)

@@ -1,12 +1,14 @@
 """A node's GPUs as its annotations register them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICE_CORDON, NODE_ALLOCATION, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import DEVICE_CORDON, NODE_ALLOCATION, NODE_REGISTER, NODE_SCORE, NODE_UNDECIDED
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
+from proto.annotations.undecided_pods import Given, decode_undecided
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Node
 from proto.quantity import QuantityError, integer_quantity
@@ -34,6 +36,8 @@ class RegisteredNode:
     cordoned: frozenset[DeviceUUID] = frozenset()
     slots: bool = False
     """Its daemon knows containers by the device ids that kubelet gave them."""
+    given: Mapping[str, Given] = field(default_factory=dict)
+    """What kubelet gave to pods without a decision, by UID, as far as the daemon knows it."""
 
 
 def read_node(node: Node, count_name: str) -> RegisteredNode:
@@ -61,7 +65,16 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         pair_scores=scores,
         cordoned=decode_cordon(annotations.get(DEVICE_CORDON, "")),
         slots=annotations.get(NODE_ALLOCATION) == "slots",
+        given=_given(annotations.get(NODE_UNDECIDED, "")),
     )
+
+
+def _given(value: str) -> Mapping[str, Given]:
+    """Without a word that can be read such pods count as before it: more than they may hold."""
+    try:
+        return decode_undecided(value) if value else {}
+    except AnnotationError:
+        return {}
 
 
 def _kubelet_offers_none(node: Node, count_name: str) -> bool:

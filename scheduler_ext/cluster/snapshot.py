@@ -37,6 +37,8 @@ class NodeUsage:
 
     node: RegisteredNode
     gpus: tuple[GpuUsage, ...]
+    undecided: tuple[str, ...] = ()
+    """The pods that hold GPUs of it without a decision, by namespace and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,12 @@
 """What is taken of each GPU of one node."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from proto.annotations.undecided_pods import Given
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
-from scheduler_ext.cluster.holdings import Holding, counted_as_full, with_undecided
+from scheduler_ext.cluster.holdings import Holding, counted_as_full, known_given, with_undecided
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 
@@ -33,7 +35,7 @@ def usage_of(
     """`used` is the sum of what is `held`, by GPU; beside it the node has room that is `kept`."""
     in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
     special = [each for each in (*held, *kept) if in_mig_mode or each.is_special]
-    full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node.devices) for each in special))
+    full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node) for each in special))
     placements: dict[DeviceUUID, tuple[MigPlacement, ...]] = {}
     for each in special:
         for uuid, places in each.placements.items():
@@ -44,9 +46,32 @@ def usage_of(
         taken = used.get(uuid, NOTHING)
         if kept:
             taken = _beside(taken, (each.footprints.get(uuid, NOTHING) for each in kept), device)
-        gpus.append(_gpu_usage(device, taken, placements.get(uuid, ()), uuid in full))
-    undecided = sum(each.undecided for each in special)
-    return NodeUsage(node=node, gpus=with_undecided(gpus, undecided) if undecided else tuple(gpus))
+        gpus.append(_gpu_usage(device, taken, placements.get(uuid, ()), full=uuid in full))
+    undecided = [(each, known_given(each, node)) for each in special if each.undecided]
+    return _with_undecided(node, gpus, undecided) if undecided else NodeUsage(node=node, gpus=tuple(gpus))
+
+
+def _with_undecided(
+    node: RegisteredNode, gpus: Sequence[GpuUsage], undecided: Sequence[tuple[Holding, Given]]
+) -> NodeUsage:
+    """Each with what is known to be given to it. Nothing limits one that runs: it takes the whole of its GPUs."""
+    ids = sum(sum(given.values()) or each.undecided for each, given in undecided)
+    slots, whole = Counter[DeviceUUID](), set[DeviceUUID]()
+    for each, given in undecided:
+        slots.update(given)
+        if each.everywhere:
+            whole |= given.keys()
+    charged = with_undecided(gpus, ids, slots)
+    return NodeUsage(
+        node=node,
+        gpus=tuple(_filled(gpu) if gpu.device.uuid in whole else gpu for gpu in charged),
+        undecided=tuple(sorted(each.pod for each, _ in undecided)),
+    )
+
+
+def _filled(gpu: GpuUsage) -> GpuUsage:
+    used = Footprint(gpu.slots, gpu.memory_mib, gpu.cores)
+    return _gpu_usage(gpu.device, used, gpu.placements, full=True)
 
 
 def _beside(used: Footprint, kept: Iterable[Footprint], device: Device) -> Footprint:
@@ -58,7 +83,7 @@ def _beside(used: Footprint, kept: Iterable[Footprint], device: Device) -> Footp
     )
 
 
-def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], full: bool) -> GpuUsage:
+def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], *, full: bool) -> GpuUsage:
     """A GPU somebody holds an unknown part of counts as wholly taken."""
     if full:
         used = used | Footprint(device.slots, device.memory_mib, device.cores)

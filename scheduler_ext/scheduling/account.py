@@ -1,6 +1,7 @@
 """Where a pod is and why, or what it waits for: one account for people."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.kubernetes.objects import Pod
@@ -42,7 +43,7 @@ def account(
     if request is not None:
         unwell = [name for name, reason in snapshot.unregistered.items() if ": " in reason]
         decision = decide(request, snapshot, [*snapshot.nodes, *unwell])
-        lines, would_fit = explain(request, decision), decision.node
+        lines, would_fit = _with_undecided(explain(request, decision), snapshot), decision.node
     sentence = "asks for no GPU: kube-scheduler places it alone"
     if request is not None or problem:
         sentence = _sentence(pod, devices, problem, would_fit, len(snapshot.nodes))
@@ -56,6 +57,11 @@ def account(
         nodes=lines[:MOST_LINES],
         more_nodes=max(len(lines) - MOST_LINES, 0),
     )
+
+
+def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[NodeLine, ...]:
+    held = {name: usage.undecided for name, usage in snapshot.nodes.items() if usage.undecided}
+    return tuple(replace(line, undecided=held[line.node]) if line.node in held else line for line in lines)
 
 
 def _sentence(pod: Pod, devices: str, problem: str, would_fit: str | None, nodes: int) -> str:

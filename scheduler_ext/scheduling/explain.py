@@ -37,6 +37,8 @@ class NodeLine:
     """In HAMi's words; empty when it fits."""
     sentence: str
     gpus: tuple[GpuLine, ...] = ()
+    undecided: tuple[str, ...] = ()
+    """The pods that hold GPUs of the node without a decision."""
 
 
 def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:

@@ -50,6 +50,7 @@ NODE_KEYS = (
     keys.NODE_LOCK,
     keys.NODE_ALLOCATION,
     keys.NODE_LOCK_UID,
+    keys.NODE_UNDECIDED,
 )
 
 
@@ -215,7 +216,8 @@ async def test_the_api_server_says_on_which_node_a_daemon_runs(site: Site) -> No
 
 async def test_a_daemon_writes_its_own_node_and_there_only_what_it_has_to_say(site: Site) -> None:
     own, other = f"/api/v1/nodes/{site.own}", f"/api/v1/nodes/{site.other}"
-    said = dict.fromkeys((keys.NODE_REGISTER, keys.NODE_SCORE, keys.NODE_ALLOCATION, keys.NODE_HANDSHAKE), "[]")
+    written = (keys.NODE_REGISTER, keys.NODE_SCORE, keys.NODE_ALLOCATION, keys.NODE_UNDECIDED, keys.NODE_HANDSHAKE)
+    said = dict.fromkeys(written, "[]")
     assert await site.daemon.annotate(own, said) == (200, "")
     assert await site.daemon.annotate(own, dict.fromkeys(said)) == (200, "")
     answer = await site.daemon.annotate(other, said)

@@ -7,6 +7,7 @@ TOPOGPU_NIGHTLY=1 makes the histories a thousand.
 
 import asyncio
 import os
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,17 +17,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from proto.annotations import keys
+from proto.annotations.undecided_pods import decode_undecided, encode_undecided
+from proto.devices import DeviceUUID
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
+from scheduler_ext.apiserver import ORPHAN_SECONDS
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import kept, reserve
 from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import ServeSettings
 from tests.scheduler_ext.played_cluster import Cluster, Json, copied, pod_json
-from tests.scheduler_ext.recount import NONE, Amount, allocated, holds, moments, peak, recount
+from tests.scheduler_ext.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
 from tests.scheduler_ext.rig import node_json
 
 NIGHTLY = os.environ.get("TOPOGPU_NIGHTLY") == "1"
@@ -38,6 +44,8 @@ SETTINGS = ServeSettings(
 )
 LONGEST_LAG_SECONDS = 500.0
 """Of a watch that has not failed: short of the lease of a written Binding."""
+
+HAPPENINGS = ("runs", "runs its apps", "succeeds", "fails", "is deleted", "is deleted by force", "goes")
 
 several = st.integers(0, 99)
 containers = st.builds(
@@ -58,7 +66,9 @@ moods = st.sampled_from(["well", "well", "well", "refuses", "silent", "loses ans
 
 class Machine(RuleBasedStateMachine):
     """`seen` is what the watch has told, `promised` the last pods that were sent to a node, and to which; `shapes` are
-    the pods as they were created. `tampered` are those whose annotation somebody else has changed.
+    the pods as they were created. `tampered` are those whose annotation somebody else has changed; `given` is what
+    kubelet gave to those past the scheduler, slots by GPU, `orphans` those that were seen deleted while they ran, and
+    until when they count.
     """
 
     binder: Binder
@@ -70,6 +80,8 @@ class Machine(RuleBasedStateMachine):
         self.cluster, self.now, self.lag, self.made = Cluster(), 1000.0, 0.0, 0
         self.other_leads = False
         self.tampered: set[str] = set()
+        self.given: dict[str, dict[str, int]] = {}
+        self.orphans: dict[str, tuple[Json, float]] = {}
         self.shapes: dict[str, Json] = {}
         self.promised: list[tuple[Json, str]] = []
         self.asked: list[tuple[str, Json]] = []
@@ -92,6 +104,7 @@ class Machine(RuleBasedStateMachine):
         """Nothing is left but what a fresh list says."""
         if hasattr(self, "binder"):
             self.loop.run_until_complete(self.binder.finish())
+        self.orphans = {}
         requests = RequestSettings()
         self.ledger, self.view = Ledger(requests), View(requests.names)
         self.candidates, self.requests = Candidates(self.ledger), requests
@@ -117,6 +130,7 @@ class Machine(RuleBasedStateMachine):
         self.cluster.news.clear()
         self.lag = 0.0
         self.seen = {pod["metadata"]["uid"]: copied(pod) for pod in self.cluster.pods.values()}
+        self.seen_nodes = {name: copied(node) for name, node in self.cluster.nodes.items()}
         pods = [msgspec.convert(pod, Pod) for pod in self.seen.values()]
         nodes = [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]
         self.ledger.replace_nodes(nodes)
@@ -136,8 +150,11 @@ class Machine(RuleBasedStateMachine):
     def tell_pod(self, kind: str, item: Json) -> None:
         pod = msgspec.convert(item, Pod)
         if kind == "pod gone":
-            self.seen.pop(pod.metadata.uid, None)
-            self.ledger.remove_pod(pod.metadata.uid)
+            known = self.seen.pop(pod.metadata.uid, None)
+            until = self.now + ORPHAN_SECONDS if outlives(pod) else None
+            if until is not None and known is not None:
+                self.orphans[pod.metadata.uid] = known, until
+            self.ledger.remove_pod(pod.metadata.uid, until)
             self.view.remove_pod(pod)
         else:
             self.seen[pod.metadata.uid] = item
@@ -148,9 +165,11 @@ class Machine(RuleBasedStateMachine):
         node = msgspec.convert(item, Node)
         name = node.metadata.name
         if kind == "node gone":
+            self.seen_nodes.pop(name, None)
             self.ledger.remove_node(name)
             self.view.remove_node(name)
         else:
+            self.seen_nodes[name] = item
             self.ledger.apply_node(node)
             self.view.apply_node(node)
 
@@ -259,22 +278,29 @@ class Machine(RuleBasedStateMachine):
     # Users, kubelet, controllers
 
     @precondition(lambda self: self.cluster.pods)
-    @rule(which=several, happens=st.sampled_from(["runs", "runs its apps", "succeeds", "fails", "is deleted", "goes"]))
+    @rule(which=several, happens=st.sampled_from(HAPPENINGS))
     def live(self, which: int, happens: str) -> None:
         pod = copied(list(self.cluster.pods.values())[which % len(self.cluster.pods)])
         match happens:
-            case "goes":
+            case "goes" | "is deleted by force":
+                if happens == "goes":
+                    pod["status"].pop("containerStatuses", None)
                 del self.cluster.pods[pod["metadata"]["name"]]
                 self.cluster.news.append(("pod gone", pod))
                 return
             case "is deleted":
                 pod["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
-            case "runs" | "runs its apps" if holds(pod):
+            case "runs" | "runs its apps" if holds(pod) or is_undecided(pod):
                 ended = pod["status"].get("initContainerStatuses", [])
                 if happens == "runs its apps":
                     inits = pod["spec"]["initContainers"]
                     ended = [{"name": one["name"], "state": {"terminated": {"exitCode": 0}}} for one in inits]
-                pod["status"] = {"phase": "Running", "initContainerStatuses": ended}
+                running = [{"name": one["name"], "state": {"running": {}}} for one in pod["spec"]["containers"]]
+                pod["status"] = {
+                    "phase": "Running",
+                    "initContainerStatuses": ended,
+                    "containerStatuses": running,
+                }
             case "succeeds" | "fails" if pod["spec"].get("nodeName"):
                 pod["status"] = {"phase": "Succeeded" if happens == "succeeds" else "Failed"}
         self.cluster.write(pod)
@@ -289,6 +315,33 @@ class Machine(RuleBasedStateMachine):
         share = f"GPU-{pod['spec']['nodeName']}-{gpu},NVIDIA,{memory_mib},10:;"
         pod["metadata"]["annotations"][keys.DEVICES_ALLOCATED] = share * len(allocated(pod))
         self.cluster.write(pod)
+
+    @rule(name=st.sampled_from(NODES), ids=st.lists(st.integers(0, GPUS - 1), min_size=1, max_size=GPUS * SLOTS))
+    def bind_past_the_scheduler(self, name: str, ids: list[int]) -> None:
+        """Kubelet gives it whatever ids it has left."""
+        alive = [pod for pod in self.cluster.pods.values() if pod["spec"].get("nodeName") == name]
+        taken = sum(amount[0] for amount in recount(filter(holds, alive)).values())
+        taken += sum(sum(self.given[pod["metadata"]["uid"]].values()) for pod in alive if is_undecided(pod))
+        if taken + len(ids) > GPUS * SLOTS:
+            return
+        self.made += 1
+        limits = {keys.RESOURCE_COUNT: str(len(ids))}
+        pod = pod_json(f"p{self.made}", [("app", limits)], restart_policy="Always")
+        pod["spec"]["nodeName"] = name
+        self.given[pod["metadata"]["uid"]] = dict(Counter(f"GPU-{name}-{gpu}" for gpu in ids))
+        self.cluster.write(pod)
+
+    @precondition(lambda self: self.given)
+    @rule(name=st.sampled_from(NODES), knows=st.sampled_from(["all", "all", "some", "gone"]))
+    def the_daemon_tells(self, name: str, knows: str) -> None:
+        """What it knows of them, also of some that are gone."""
+        node = copied(self.cluster.nodes.get(name, {}))
+        if not node:
+            return
+        there = {uid: given for uid, given in self.given.items() if all(name in gpu for gpu in given)}
+        told = {uid: there[uid] for uid in list(there)[: None if knows == "all" else len(there) // 2]}
+        node["metadata"]["annotations"][keys.NODE_UNDECIDED] = "?" if knows == "gone" else word(told)
+        self.cluster.write_node(node)
 
     @rule(name=st.sampled_from(NODES), becomes=st.sampled_from(["well", "unready", "cordoned", "smaller", "gone"]))
     def change_node(self, name: str, becomes: str) -> None:
@@ -359,12 +412,19 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_the_sum_of_the_objects_and_the_promises(self) -> None:
         bound = {uid: pod for uid, pod in self.seen.items() if holds(pod)}
-        held = dict(recount(bound.values()))
+        self.orphans = {uid: (pod, until) for uid, (pod, until) in self.orphans.items() if until > self.now}
+        orphans = [pod for pod, _ in self.orphans.values()]
+        held = dict(recount([*bound.values(), *filter(holds, orphans)]))
         for uid, _, promised in self.promises():
             assert uid not in bound
             for gpu, amount in peak(moments(self.shapes[uid], promised)).items():
                 held[gpu] = plus(held.get(gpu, NONE), amount)
         for name, usage in self.ledger.snapshot().nodes.items():
+            past = [pod for pod in (*self.seen.values(), *orphans) if is_undecided(pod) and is_on(pod, name)]
+            if past:
+                self.check_undecided(usage, past, held)
+                continue
+            assert not usage.undecided
             for used in usage.gpus:
                 assert (used.slots, used.memory_mib, used.cores) == held.get(used.device.uuid, NONE), (name, used)
         (quota,) = (quota.used for quota in self.ledger.snapshot().quotas["default"])
@@ -372,6 +432,27 @@ class Machine(RuleBasedStateMachine):
         for amount in held.values():
             total = plus(total, amount)
         assert (quota.slots, quota.memory_mib, quota.cores) == total
+
+    def check_undecided(self, usage: NodeUsage, past: list[Json], held: dict[str, Amount]) -> None:
+        """The GPUs of those that run are full; of the others as many slots are taken as kubelet has given away."""
+        value = self.seen_nodes[usage.node.name]["metadata"]["annotations"].get(keys.NODE_UNDECIDED, "?")
+        told = {} if value == "?" else decode_undecided(value)
+        offered = {used.device.uuid for used in usage.gpus}
+        running = [pod["metadata"]["uid"] for pod in past if pod["status"].get("phase") == "Running"]
+        full = {gpu for uid in running for gpu in self.given[uid]}
+        known = all(uid in told and told[uid].keys() <= offered for uid in running)
+        for used in usage.gpus:
+            decided = held.get(used.device.uuid, NONE)
+            if used.device.uuid in full or not known:
+                most = tuple(max(pair) for pair in zip(decided, WHOLE, strict=True))
+                assert (used.slots, used.memory_mib, used.cores) == most
+            else:
+                assert (used.memory_mib, used.cores) == decided[1:]
+                assert used.slots >= decided[0]
+        ids = sum(sum(self.given[pod["metadata"]["uid"]].values()) for pod in past)
+        decided_slots = sum(held.get(uuid, NONE)[0] for uuid in offered)
+        assert sum(used.slots for used in usage.gpus) >= min(decided_slots + ids, SLOTS * len(offered))
+        assert usage.undecided == tuple(sorted(f"default/{pod['metadata']['name']}" for pod in past))
 
     @invariant()
     def what_the_watch_has_not_shown_is_still_promised(self) -> None:
@@ -390,9 +471,25 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_gpu_is_given_out_beyond_what_it_has(self) -> None:
-        ours = [pod for pod in self.cluster.pods.values() if holds(pod) and pod["metadata"]["uid"] not in self.tampered]
+        alive = {**self.cluster.pods, **{pod["metadata"]["name"]: pod for pod, _ in self.orphans.values()}}
+        ours = [pod for pod in alive.values() if holds(pod) and pod["metadata"]["uid"] not in self.tampered]
         for gpu, amount in recount(ours).items():
             assert all(taken <= most for taken, most in zip(amount, WHOLE, strict=True)), (gpu, amount)
+
+
+def is_on(pod: Json, node: str) -> bool:
+    return bool(pod["spec"].get("nodeName") == node)
+
+
+def is_undecided(pod: Json) -> bool:
+    """Of those past the scheduler alone: nobody takes an annotation away here."""
+    ended = pod["status"].get("phase") in ("Succeeded", "Failed")
+    return bool(pod["spec"].get("nodeName")) and not ended and keys.DEVICES_ALLOCATED not in annotations(pod)
+
+
+def word(told: dict[str, dict[str, int]]) -> str:
+    given = {uid: {DeviceUUID(gpu): slots for gpu, slots in each.items()} for uid, each in told.items()}
+    return encode_undecided(given)
 
 
 def plus(one: Amount, other: Amount) -> Amount:

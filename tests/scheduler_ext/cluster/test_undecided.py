@@ -3,6 +3,8 @@
 import pytest
 
 from proto.annotations import keys
+from proto.annotations.undecided_pods import encode_undecided
+from proto.devices import DeviceUUID
 from proto.kubernetes.objects import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
@@ -42,7 +44,87 @@ def test_one_that_runs_all_the_same_may_use_any_gpu_of_the_node() -> None:
     made = ledger()
     made.apply_pod(past("a", 1, phase="Running"))
     assert used(made) == [(10, 40960, 100)] * 2
-    assert "all GPUs of the node count as full" in made.pod_problem("uid-a")
+    assert "all GPUs of the node count as full, or only those that kubelet gave it" in made.pod_problem("uid-a")
+
+
+def told(made: Ledger, value: str, slots: int = 2) -> None:
+    """The node's daemon writes this."""
+    known = node("n", [device(number, slots=slots) for number in range(2)])
+    known.metadata.annotations[keys.NODE_UNDECIDED] = value
+    made.apply_node(known)
+
+
+def word(**pods: dict[str, int]) -> str:
+    return encode_undecided(
+        {f"uid-{name}": {DeviceUUID(gpu): n for gpu, n in held.items()} for name, held in pods.items()}
+    )
+
+
+def test_the_daemon_names_the_gpus_whose_slots_a_pod_past_the_scheduler_has() -> None:
+    made = Ledger()
+    told(made, word(a={"G1": 1}))
+    made.apply_pod(past("a", 1))
+    assert used(made) == [(0, 0, 0), (1, 0, 0)]
+    told(made, word(a={"G0": 1}))
+    assert used(made) == [(1, 0, 0), (0, 0, 0)]
+    made.remove_pod("uid-a")
+    assert used(made) == [(0, 0, 0)] * 2
+
+
+def test_slots_that_were_decided_for_others_are_taken_elsewhere() -> None:
+    """Kubelet counts ids of the node together: two of four are left to it."""
+    made = Ledger()
+    told(made, word(a={"G0": 1}))
+    for name in ("x", "y"):
+        made.apply_pod(bound(name, "G0,NVIDIA,1000,10:;"))
+    made.apply_pod(past("a", 1))
+    assert used(made) == [(2, 2000, 20), (1, 0, 0)]
+    made.apply_pod(past("a", 1, phase="Running"))
+    assert used(made) == [(2, 40960, 100), (1, 0, 0)]
+
+
+def test_one_that_runs_takes_the_whole_of_the_gpus_that_the_daemon_names() -> None:
+    made = Ledger()
+    told(made, word(a={"G1": 1}))
+    made.apply_pod(past("a", 1, phase="Running"))
+    assert used(made) == [(0, 0, 0), (2, 40960, 100)]
+    snapshot = made.snapshot()
+    assert snapshot.nodes["n"].undecided == ("default/a",)
+    assert decide(request(pod(container(gpu=1), name="w")), snapshot, ["n"]).node == "n"
+    assert decide(request(pod(container(gpu=2), name="w")), snapshot, ["n"]).node is None
+    told(made, "")
+    assert used(made) == [(2, 40960, 100)] * 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("", id="none"),
+        pytest.param("{", id="unreadable"),
+        pytest.param('{"version":2,"pods":{"uid-a":{"G1":2}}}', id="of another version"),
+        pytest.param(word(b={"G1": 2}), id="of another pod"),
+        pytest.param(word(a={"G1": 1}), id="of fewer slots than it asks for"),
+        pytest.param(word(a={"G1": 1, "G7": 1}), id="of a GPU that the node does not have"),
+    ],
+)
+def test_a_word_that_cannot_be_all_counts_as_none(value: str) -> None:
+    made = Ledger()
+    told(made, value)
+    made.apply_pod(past("a", 2, phase="Running"))
+    assert used(made) == [(2, 40960, 100)] * 2
+    made.apply_pod(past("a", 2))
+    assert used(made) == [(1, 0, 0)] * 2
+
+
+def test_the_word_of_another_node_does_not_count() -> None:
+    made = Ledger()
+    made.apply_node(node("n", [device(number, slots=2) for number in range(2)]))
+    other = node("m", [device(number, slots=2) for number in range(2)])
+    other.metadata.annotations[keys.NODE_UNDECIDED] = word(a={"G1": 1})
+    made.apply_node(other)
+    made.apply_pod(past("a", 1, phase="Running"))
+    assert [gpu.slots for gpu in made.snapshot().nodes["n"].gpus] == [2, 2]
+    assert [gpu.slots for gpu in made.snapshot().nodes["m"].gpus] == [0, 0]
 
 
 def test_a_pod_that_asks_for_no_gpu_holds_none() -> None:

@@ -1,0 +1,89 @@
+"""What kubelet gave to pods without a decision: they were bound past the scheduler, or run from before it came.
+
+Kubelet's checkpoint names a pod by its UID and has an entry of each of its containers as soon as it is admitted. A pod
+is told of only when all of it is known, and when its ids are the GPUs that its containers were given.
+"""
+
+import base64
+import binascii
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from deviceplugin.allocation.capacity import has_begun, lives
+from deviceplugin.allocation.checkpoint import Holding
+from deviceplugin.allocation.decided import containers_of, gpus_asked
+from deviceplugin.allocation.slots import slot_in
+from deviceplugin.container.edits import VISIBLE_DEVICES
+from deviceplugin.replicas import split_replica
+from deviceplugin.reporting import Report
+from proto.annotations.keys import DEVICES_ALLOCATED, NODE_UNDECIDED
+from proto.annotations.undecided_pods import Given, encode_undecided
+from proto.devices import DeviceUUID
+from proto.kubernetes.objects import Node, Pod
+
+_DEVICE = re.compile(rb"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def undecided(pods: Iterable[Pod], resource: str) -> tuple[Pod, ...]:
+    """Those that ask for GPUs, have not ended, and have no decision, readable or not."""
+    return tuple(
+        pod
+        for pod in pods
+        if not pod.metadata.annotations.get(DEVICES_ALLOCATED)
+        and lives(pod)
+        and any(gpus_asked(container, resource) for container in containers_of(pod))
+    )
+
+
+def known_of(
+    pods: Iterable[Pod], recorded: Sequence[Holding], gpus: Collection[DeviceUUID], resource: str
+) -> Mapping[str, Given]:
+    """Slots by GPU of those pods of which everything is known, by UID. `gpus` are those of the node."""
+    found = {pod.metadata.uid: _given(pod, recorded, gpus, resource) for pod in pods}
+    return {uid: given for uid, given in found.items() if given}
+
+
+def undecided_report(node: Node, known: Mapping[str, Given]) -> Report:
+    """The patch after which the Node says what is known; a Node without such pods has no such annotation."""
+    wanted = encode_undecided(known) if known else None
+    if node.metadata.annotations.get(NODE_UNDECIDED) == wanted:
+        return Report()
+    return Report(body={"metadata": {"annotations": {NODE_UNDECIDED: wanted}}})
+
+
+def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], resource: str) -> Given:
+    """Empty where something is not known, or where the pod names its GPUs itself: that outdoes what it was given."""
+    entries = {
+        entry.container_name: entry
+        for entry in recorded
+        if entry.pod_uid == pod.metadata.uid and entry.resource_name == resource
+    }
+    ids: set[str] = set()
+    begun = has_begun(pod)
+    if begun and any(variable.name == VISIBLE_DEVICES for each in containers_of(pod) for variable in each.env):
+        return {}
+    for container in containers_of(pod):
+        asked, entry = gpus_asked(container, resource), entries.get(container.name)
+        if not asked:
+            continue
+        if entry is None or len(entry.ids) != asked or not _is_served_by_ids(entry, begun=begun):
+            return {}
+        ids |= entry.ids
+    given = Counter(split_replica(identifier)[0] for identifier in ids)
+    return given if given.keys() <= set(gpus) else {}
+
+
+def _is_served_by_ids(entry: Holding, *, begun: bool) -> bool:
+    """Whether the container has the GPUs of its ids and no others: ours gets the decided ones, whatever its ids are.
+
+    One that waits for its slot has none yet, and gets none without a decision.
+    """
+    if slot_in(entry.cdi_devices):
+        return not begun
+    try:
+        answer = base64.b64decode(entry.answer, validate=True)
+    except binascii.Error:
+        return False
+    named = {DeviceUUID(found.decode()) for found in _DEVICE.findall(answer)}
+    return named <= {split_replica(identifier)[0] for identifier in entry.ids}
