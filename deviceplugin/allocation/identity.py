@@ -194,7 +194,10 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
     except AnnotationError as error:
         return Unproven(f"pod {name} holds them, but nothing readable was decided for it: {error}", may_change=False)
     positions = tuple(position for position, each in enumerate(containers) if each in holder.containers)
-    problem = next((found for at in positions if (found := _mismatch(containers[at], decided[at], ids, evidence))), "")
+    problems = {at: found for at in positions if (found := _mismatch(containers[at], decided[at], ids, evidence))}
+    # An init container that has ended is not started: what became of its GPUs must not hold up the others.
+    positions = tuple(at for at in positions if at not in problems or not _has_ended(pod, at)) or positions
+    problem = next((problems[at] for at in positions if at in problems), "")
     if problem:
         return Unproven(f"pod {name}, {problem}", may_change=False)
     slots = _slots(ids, holder, evidence)
@@ -202,7 +205,7 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
         problem = "kubelet's checkpoint, which would tell its slot, cannot be read"
         return Unproven(f"pod {name} holds them; {problem}", may_change=True)
     proven = []
-    for slot in dict.fromkeys(filter(None, slots.values())):
+    for slot in dict.fromkeys(filter(None, (slots[containers[position]] for position in positions))):
         sharing = tuple(position for position in positions if slots[containers[position]] == slot)
         problem = _difference(sharing, containers, decided)
         if problem:
@@ -219,6 +222,12 @@ def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str
     return {
         entry.container_name: slot_in(entry.cdi_devices) for entry in _entries(ids, evidence) if entry.pod_uid == uid
     }
+
+
+def _has_ended(pod: Pod, position: int) -> bool:
+    """An ordinary init container of a pod whose app containers have begun."""
+    inits = pod.spec.init_containers
+    return pod.status.phase == "Running" and position < len(inits) and inits[position].restart_policy != "Always"
 
 
 def _mismatch(container: str, held: ContainerShares, ids: frozenset[str], evidence: Evidence) -> str:

@@ -1,8 +1,10 @@
-"""Containers of one pod that kubelet gives the same device ids, on nodes whose daemon knows them by those ids.
+"""Containers of one pod that kubelet gives the same device ids.
 
 Kubelet takes an ordinary init container's ids for later containers of its pod before it takes free ones
-(devicesToReuse of pkg/kubelet/cm/devicemanager). What shares ids shares a slot, and with it GPUs and limits: such
-containers are placed together, each with the larger of what they ask.
+(devicesToReuse of pkg/kubelet/cm/devicemanager). Such containers are placed together, each with the larger of what they
+ask: so kubelet's books name the GPUs that they have. Which ids kubelet combines cannot be foreseen where counts differ,
+and need not be: a daemon knows each container by a slot of its own. One of an earlier release gave containers with the
+same ids one slot, and with it the same GPUs and limits; kubelet keeps such a slot for as long as its pod lives.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """Containers, kubelet, the daemon, containerd and the whole node end and come back; every container keeps its GPUs."""
 
 import asyncio
+import re
 import signal
 from typing import Any
 
@@ -144,3 +145,21 @@ async def test_pods_that_kubelet_refuses_after_a_power_cut_give_their_gpus_to_th
     await scheduled.add(pod("all", container(gpus=8, gpumem=40000)))
     await scheduled.started("all")
     await scheduled.check("all", "main")
+
+
+async def test_a_daemon_that_starts_while_the_api_server_is_away_serves_the_pods_that_its_life_before_knew(
+    scheduled: Pods,
+) -> None:
+    await scheduled.serve("--allocation", "slots")
+    await scheduled.add(pod("steady", container(gpumem=1000)), pod("again", container(gpumem=700, ends=True)))
+    await scheduled.started("steady")
+    known = (await scheduled.starts("again"))[-1].number
+    await asyncio.to_thread(scheduled.node.stop_daemon, signal.SIGKILL)
+    await scheduled.offered(0)
+    nobody = scheduled.node.root.parent / "nobody.kubeconfig"
+    own = scheduled.node.root.parent / "daemon.kubeconfig"
+    nobody.write_text(re.sub(r"https://[\d.]+:\d+", "https://127.0.0.1:1", own.read_text()))
+    await asyncio.to_thread(scheduled.node.start_daemon, "--allocation", "slots", "--kubeconfig", str(nobody))
+    await scheduled.logged("the API server is away")
+    await scheduled.offered(80)
+    await scheduled.check("again", "main", number=known + 1)
