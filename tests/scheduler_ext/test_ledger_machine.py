@@ -316,8 +316,13 @@ class Machine(RuleBasedStateMachine):
         pod["metadata"]["annotations"][keys.DEVICES_ALLOCATED] = share * len(allocated(pod))
         self.cluster.write(pod)
 
-    @rule(name=st.sampled_from(NODES), ids=st.lists(st.integers(0, GPUS - 1), min_size=1, max_size=GPUS * SLOTS))
-    def bind_past_the_scheduler(self, name: str, ids: list[int]) -> None:
+    @rule(
+        name=st.sampled_from(NODES),
+        ids=st.lists(st.integers(0, GPUS - 1), min_size=1, max_size=2),
+        runs=st.booleans(),
+        told=st.booleans(),
+    )
+    def bind_past_the_scheduler(self, name: str, ids: list[int], *, runs: bool, told: bool) -> None:
         """Kubelet gives it whatever ids it has left."""
         alive = [pod for pod in self.cluster.pods.values() if pod["spec"].get("nodeName") == name]
         taken = sum(amount[0] for amount in recount(filter(holds, alive)).values())
@@ -330,6 +335,10 @@ class Machine(RuleBasedStateMachine):
         pod["spec"]["nodeName"] = name
         self.given[pod["metadata"]["uid"]] = dict(Counter(f"GPU-{name}-{gpu}" for gpu in ids))
         self.cluster.write(pod)
+        if told:
+            self.the_daemon_tells(name, "all")
+        if runs:
+            self.live(list(self.cluster.pods).index(pod["metadata"]["name"]), "runs")
 
     @precondition(lambda self: self.given)
     @rule(name=st.sampled_from(NODES), knows=st.sampled_from(["all", "all", "some", "gone"]))
