@@ -1,6 +1,8 @@
 """Strategy `slots` from the pod to the container: the daemon as a process, kubelet and runtime stood in for."""
 
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -58,16 +60,20 @@ async def test_a_folder_that_cannot_be_written_and_a_killed_daemon_only_delay_th
     assert node.visible(uid) == node.gpus()[2].uuid
 
 
+def empty(folder: Path) -> None:
+    """As a reboot does."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
 async def test_a_restarted_container_is_proven_again_also_after_a_reboot(node: DaemonRig) -> None:
     uid = node.bind("p", 1)
     await node.runs("p")
-    for spec in node.cdi.iterdir():
-        spec.unlink()
+    empty(node.cdi)
     await node.kubelet.restart_container(uid, "c0")
     assert node.visible(uid, 1) == node.visible(uid, 0) == node.gpus()[1].uuid
     await node.kill()
-    for spec in node.cdi.iterdir():
-        spec.unlink()
+    empty(node.cdi)
     with pytest.raises(PreStartRefused):
         await node.kubelet.restart_container(uid, "c0")
     await node.start()
