@@ -215,7 +215,7 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
 
 
 def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str, str] | None:
-    """By container, empty for one that was served without; None where nobody tells."""
+    """By container, empty for one that was served without; None where it is unknown."""
     if evidence.recorded is None:
         return dict.fromkeys(holder.containers, evidence.answered) if evidence.answered else None
     uid = holder.pod.metadata.uid

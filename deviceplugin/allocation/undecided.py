@@ -1,7 +1,7 @@
 """What kubelet gave to pods without a decision: they were bound past the scheduler, or run from before it came.
 
 Kubelet's checkpoint names a pod by its UID and has an entry of each of its containers as soon as it is admitted. A pod
-is told of only when all of it is known, and when its ids are the GPUs that its containers were given.
+is named only when all of it is known, and when its ids are the GPUs that its containers were given.
 """
 
 import base64
