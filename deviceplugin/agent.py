@@ -308,8 +308,9 @@ class Agent:
         """Folders that containers left behind would pile up; those of running containers have a quota."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            if self._own.pods_known and not self._own.problem:
-                await asyncio.to_thread(self._folders.sweep, frozenset(self._own.pods), time.monotonic())
+            are_known = self._own.pods_known and not self._own.problem
+            known = frozenset(self._own.pods) if are_known else None
+            await asyncio.to_thread(self._folders.sweep, known, time.monotonic())
 
     async def _announce(self) -> None:
         told = Inventory()

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from uuid import uuid4
@@ -68,7 +68,7 @@ def opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -
 
 
 class FolderSweep:
-    """Removes the folders of pods that have been gone for a while, and what running containers leave beyond the quota.
+    """Removes what containers leave beyond the quota, and the folders of pods that have been gone for a while.
 
     `parents` are the folders that hold them. It blocks.
     """
@@ -79,9 +79,13 @@ class FolderSweep:
         self._unknown: Mapping[tuple[str, str], float] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def sweep(self, known_uids: Container[str], now: float) -> None:
-        """`known_uids` must be all pods of the node; `now` is the monotonic clock."""
-        unknown: dict[tuple[str, str], float] = {}
+    def sweep(self, known_uids: Container[str] | None, now: float) -> None:
+        """`known_uids` are all pods of the node, None while they are not known: then no pod counts as gone.
+
+        `now` is the monotonic clock.
+        """
+        self._told = {each for each in self._told if os.path.lexists("/".join(each))}
+        unknown = {} if known_uids is not None else dict(self._unknown)
         for parent in self._parents:
             try:
                 with opened(parent) as root:
@@ -92,16 +96,18 @@ class FolderSweep:
                 log.warning("The folder %s cannot be cleaned up: %s", parent, error)
         self._unknown = unknown
 
-    def _sweep(self, parent: str, root: int, known_uids: Container[str], now: float) -> Mapping[tuple[str, str], float]:
+    def _sweep(
+        self, parent: str, root: int, known_uids: Container[str] | None, now: float
+    ) -> Mapping[tuple[str, str], float]:
         names = os.listdir(root)
         unknown: dict[tuple[str, str], float] = {}
         for name in filter(is_of_container, names):
-            if split_folder(name)[0] in known_uids:
-                self._hold_to_quota(parent, root, name)
+            self._hold_to_quota(parent, root, name)
+            if known_uids is None or split_folder(name)[0] in known_uids:
                 continue
             unknown[parent, name] = since = self._unknown.get((parent, name), now)
             if now - since >= KEPT_SECONDS:
-                os.rename(name, _GONE + name, src_dir_fd=root, dst_dir_fd=root)
+                os.rename(name, _GONE + uuid4().hex, src_dir_fd=root, dst_dir_fd=root)
                 log.info("The pod of the folder %s/%s is gone; it is removed.", parent, name)
         for name in [each for each in os.listdir(root) if each.startswith(_GONE)]:
             self._remove(parent, root, name)
@@ -121,43 +127,65 @@ class FolderSweep:
         try:
             with opened(name, inside=root) as folder:
                 excess = _excess(folder, f"{split_folder(name)[0]}.cache", self._quota)
-                for _ in islice(excess, _MOST_STEPS):
-                    self._tell(parent, name, "held more than its container may leave there; the rest was removed")
+                for removed in islice(excess, _MOST_STEPS):
+                    if removed:
+                        self._tell(parent, name, "held more than its container may leave there; the rest was removed")
         except OSError as error:
             self._tell(parent, name, f"cannot be held to its quota: {error.strerror or error}")
 
     def _tell(self, parent: str, name: str, what: str) -> None:
         """Once for each folder: its tenant decides how often it happens."""
         if (parent, name) not in self._told:
-            self._told = {each for each in self._told if os.path.lexists("/".join(each))} | {(parent, name)}
+            self._told.add((parent, name))
             log.warning("The folder %s/%s %s.", parent, name, what)
 
 
-def _excess(folder: int, region: str, quota: FolderQuota) -> Iterator[None]:
-    """Removes what is beyond the quota, a step each, until a walk through the folder finds nothing."""
-    found = True
-    while found:
-        found = False
-        for _ in _one_walk(folder, region, quota):
-            found = True
-            yield
+def _excess(folder: int, region: str, quota: FolderQuota) -> Iterator[bool]:
+    """Removes what is beyond the quota until a walk through the folder finds nothing. At each step: whether it removed
+    something. Raises OSError.
+    """
+    while (yield from _one_walk(folder, region, quota)):
+        pass
 
 
-def _one_walk(folder: int, region: str, quota: FolderQuota) -> Iterator[None]:
-    """The region is cut, as programs use it. The library stays: it is a mount, which would go with its file."""
+def _one_walk(folder: int, region: str, quota: FolderQuota) -> Generator[bool, None, bool]:
+    """Whether another walk may find more. The region is cut, as programs use it.
+
+    The tenant may rename and remove entries meanwhile. What cannot be removed is passed over; when that was all there
+    was, it is raised at the end.
+    """
     most = quota.mib << 20
     files, size = 0, 0
+    removed, problem = False, None
     with suppress(OSError), opened(region, _OPEN_FILE, inside=folder) as file:
         if stat.S_ISREG(os.fstat(file).st_mode):
             if os.fstat(file).st_size > most:
                 os.ftruncate(file, most)
-                yield
+                removed = True
+                yield True
             files, size = 1, os.fstat(file).st_blocks * _BLOCK
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name == LIBRARY or (entry.name == region and files and entry.is_file(follow_symlinks=False)):
-                continue
-            files, size = files + 1, size + entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-            if files > quota.files or size > most or entry.is_dir(follow_symlinks=False):
-                files, size = files - 1, size - entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-                yield from take_apart(folder, entry.name)
+            try:
+                found = entry.stat(follow_symlinks=False)
+                is_region = entry.name == region and files and stat.S_ISREG(found.st_mode)
+                if is_region or _is_place_of_library(entry.name, found):
+                    continue
+                files, size = files + 1, size + found.st_blocks * _BLOCK
+                if files > quota.files or size > most or stat.S_ISDIR(found.st_mode):
+                    for _ in take_apart(folder, entry.name):
+                        removed = True
+                        yield True
+                    files, size = files - 1, size - found.st_blocks * _BLOCK
+            except FileNotFoundError:
+                yield False
+            except OSError as error:
+                problem = error
+    if problem is not None and not removed:
+        raise problem
+    return removed
+
+
+def _is_place_of_library(name: str, found: os.stat_result) -> bool:
+    """Where the library is mounted in the container; the mount would go with this file. Its tenant cannot write it."""
+    return name == LIBRARY and stat.S_ISREG(found.st_mode) and not found.st_size and not found.st_blocks

@@ -1,6 +1,8 @@
 """The folders that containers write to, after tenants have written what they like."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -161,3 +163,66 @@ def test_a_link_in_place_of_a_folder_leads_nowhere(parent: Path, sweep: FolderSw
     sweep.sweep((), KEPT_SECONDS)
     assert len(names(precious)) == 20
     assert names(parent) == []
+
+
+def test_a_container_of_a_pod_that_is_gone_is_held_to_the_quota_as_long_as_its_folder_is_there(
+    parent: Path, sweep: FolderSweep
+) -> None:
+    folder = folder_of(parent, UID)
+    for number in range(20):
+        (folder / str(number)).touch()
+    sweep.sweep((), 0.0)
+    assert len(names(folder)) == QUOTA.files
+
+
+def test_while_the_pods_are_not_known_quotas_hold_and_only_what_was_put_aside_goes(
+    parent: Path, sweep: FolderSweep
+) -> None:
+    folder_of(parent, OTHER)
+    folder = folder_of(parent, OTHER)
+    for number in range(20):
+        (folder / str(number)).touch()
+    sweep.sweep((), 0.0)
+    sweep.sweep(None, 2 * KEPT_SECONDS)
+    assert names(parent) == [f"{OTHER}_main"]
+    assert len(names(folder)) == QUOTA.files
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
+def test_the_name_of_the_library_hides_nothing_from_the_quota(
+    parent: Path, sweep: FolderSweep, *, is_folder: bool
+) -> None:
+    """In the folder of locks nothing is mounted over it."""
+    library = folder_of(parent, UID) / "libvgpu.so"
+    if is_folder:
+        library.mkdir()
+        (library / "large").write_bytes(bytes(20 * MIB))
+    else:
+        library.write_bytes(bytes(20 * MIB))
+    sweep.sweep({UID}, 0.0)
+    assert names(library.parent) == []
+
+
+_RENAMES = """
+import os, sys
+os.chdir(sys.argv[1])
+while True:
+    for number in range(4):
+        os.rename(f"a{number}", f"b{number}")
+        os.rename(f"b{number}", f"a{number}")
+"""
+
+
+def test_entries_that_come_and_go_while_it_is_looked_at_hide_no_others(parent: Path) -> None:
+    folder = folder_of(parent, UID)
+    for number in range(4):
+        (folder / f"a{number}").touch()
+    with subprocess.Popen([sys.executable, "-c", _RENAMES, str(folder)]) as tenant:
+        try:
+            for _ in range(30):
+                for number in range(100):
+                    (folder / str(number)).mkdir(exist_ok=True)
+                FolderSweep([str(parent)], QUOTA).sweep({UID}, 0.0)
+                assert not [name for name in names(folder) if name.isdecimal()]
+        finally:
+            tenant.kill()
