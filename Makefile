@@ -33,8 +33,9 @@ $(DOCUMENTS): $(RUNTIME)
 demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 	@$(BIN)/topogpu-sim demo $(ARGS)
 
-test: $(DEVELOPMENT) ## the test suite, on up to four cores
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+# Four also on two cores: a test waits for real programs about as long as it computes.
+test: $(DEVELOPMENT) ## the test suite, in four processes
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile $(ARGS)
 
 test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go builds once
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
