@@ -1,8 +1,6 @@
 """Every decision recorded from HAMi v2.10 is ours too, replayed line by line."""
 
-import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,9 +12,8 @@ from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import PairScores
 from scheduler_ext.cli.replay import replay
 from scheduler_ext.requests import RequestSettings
+from tests.scheduler_ext.recorded import CLUSTERS, cluster, single_nodes
 
-DATA = Path(__file__).parents[1] / "data" / "decisions"
-CLUSTERS = sorted(DATA.glob("cluster/*.json"))
 Case = dict[str, Any]
 
 
@@ -25,7 +22,7 @@ def answers(lines: list[bytes]) -> list[Case]:
 
 
 def test_every_single_node_decision_is_the_recorded_one() -> None:
-    lines = gzip.decompress((DATA / "single-node.jsonl.gz").read_bytes()).splitlines()
+    lines = single_nodes()
     cases = [msgspec.json.decode(line) for line in lines]
     pairs = list(zip(cases, answers(lines), strict=True))
     different = [(case, ours) for case, ours in pairs if case["expect"] != ours and not _as_well_connected(case, ours)]
@@ -33,11 +30,11 @@ def test_every_single_node_decision_is_the_recorded_one() -> None:
     assert different == []
 
 
-@pytest.mark.parametrize("file", CLUSTERS, ids=lambda file: file.stem)
-def test_the_decision_on_a_cluster_is_a_recorded_one(file: Path) -> None:
-    case = json.loads(file.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_the_decision_on_a_cluster_is_a_recorded_one(name: str) -> None:
+    case = cluster(name)
     (ours,) = answers([json.dumps(case).encode()])
-    if file.stem == "78-mem-huge":
+    if name == "78-mem-huge":
         assert (ours["node"], "counts MiB already" in ours["error"]) == (None, True)
         return
     expect = case["expect"]

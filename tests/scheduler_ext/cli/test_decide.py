@@ -6,8 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from scheduler_ext.cli.decide import decide
-
-CLUSTERS = Path(__file__).parents[2] / "data" / "decisions" / "cluster"
+from tests.scheduler_ext.recorded import cluster as recorded
 
 
 def run(tmp_path: Path, case: dict[str, Any], *arguments: str) -> Result:
@@ -15,11 +14,6 @@ def run(tmp_path: Path, case: dict[str, Any], *arguments: str) -> Result:
     state.write_text(json.dumps(case["state"]))
     pod.write_text(json.dumps(case["pod"]))
     return CliRunner().invoke(decide, ["--state", str(state), "--pod", str(pod), *arguments])
-
-
-def recorded(name: str) -> dict[str, Any]:
-    case: dict[str, Any] = json.loads((CLUSTERS / f"{name}.json").read_text())
-    return case
 
 
 def test_the_json_answer_has_node_devices_scores_and_failures(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from scheduler_ext.cli.decide import decide
-
-CLUSTERS = Path(__file__).parents[2] / "data" / "decisions" / "cluster"
+from tests.scheduler_ext import recorded
 
 GPU = {"id": "G0", "memory": 16384, "numa": 0, "count": 10, "cores": 100, "type": "NVIDIA A30", "health": True}
 SINGLE: dict[str, Any] = {
@@ -26,7 +25,7 @@ SINGLE: dict[str, Any] = {
 
 
 def cluster(name: str, **changes: object) -> dict[str, Any]:
-    case: dict[str, Any] = json.loads((CLUSTERS / f"{name}.json").read_text(encoding="utf-8"))
+    case = recorded.cluster(name)
     return {key: case[key] for key in ("state", "pod", "node_names", "config")} | changes
 
 
