@@ -39,6 +39,9 @@ _CLOSEST_POLLS_SECONDS = 0.25
 _KINDS = {XidSeen: "xid", DoubleBitError: "double_bit_error", Hint: "hint", Monitored: "registration"}
 """What the driver tells, in the words it is counted by."""
 
+_XID_QUIET_SECONDS = 60.0
+"""The same XID of a GPU is logged once in this time: programs of tenants cause some at will. The metric counts all."""
+
 _REGISTER_SECONDS = 60.0
 """Between two tries to hear of GPUs that no events are heard of."""
 
@@ -91,6 +94,7 @@ class HealthWatch:
         self._gpus: frozenset[DeviceUUID] = frozenset()
         self._registered: tuple[NvmlCalls, frozenset[DeviceUUID]] | None = None
         self._registered_at = 0.0
+        self._logged: dict[tuple[DeviceUUID | None, int], float] = {}
         self._poll_due = asyncio.Event()
         self.problems: Mapping[DeviceUUID, str] = {}
         """Why each unhealthy GPU is unhealthy."""
@@ -166,10 +170,17 @@ class HealthWatch:
     def _hear(self, event: HealthEvent) -> None:
         """An event is followed by a poll: it may have been the first sign of more, and events can be lost."""
         if isinstance(event, XidSeen):
-            log.info("GPU %s: the driver reported XID %d", event.gpu or "(not named)", event.xid)
+            self._log_xid(event)
         self._count(_KINDS[type(event)])
         self._take(event)
         self._poll_due.set()
+
+    def _log_xid(self, event: XidSeen) -> None:
+        now, matter = self._now(), (event.gpu, event.xid)
+        self._logged = {each: at for each, at in self._logged.items() if now - at < _XID_QUIET_SECONDS}
+        if matter not in self._logged:
+            self._logged[matter] = now
+            log.info("GPU %s: the driver reported XID %d", event.gpu or "(not named)", event.xid)
 
     def _take(self, event: HealthEvent) -> None:
         before = self._state

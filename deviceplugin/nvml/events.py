@@ -4,6 +4,7 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,9 @@ _WAIT_MS = 500
 """One wait in the driver: how long `stop` may have to wait for the thread."""
 _LEAVE_SECONDS = 1.0
 _BREATH_SECONDS = 0.01
-"""Between two waits, so that a driver which answers at once, for whatever reason, costs little."""
+"""Between two rounds of waits, so that a driver which answers at once, for whatever reason, costs little."""
+_MOST_IN_A_ROUND = 16
+"""Events: more than programs of tenants cause, so that those of one GPU do not hold up another's."""
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 
@@ -43,6 +46,8 @@ class NvmlEvents:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._lanes = Lanes()
+        """For all event sets: a registration that hangs is not begun a second time."""
         self._pause, self._problem = _FIRST_PAUSE_SECONDS, ""
 
     def start(self, tell: Callable[[HealthEvent], object]) -> None:
@@ -67,13 +72,14 @@ class NvmlEvents:
         while True:
             self._wake.clear()
             if self._stopped.is_set():
+                self._lanes.close()
                 return
             if self._wanted is None:
                 self._wake.wait()
                 continue
             calls, gpus = self._wanted
             try:
-                with _EventSet(calls, gpus) as events:
+                with _EventSet(calls, gpus, self._lanes) as events:
                     events.wait(0, self._say)  # a set that cannot be waited on is none
                     self._say(events.monitored())
                     self._listen(events)
@@ -83,7 +89,10 @@ class NvmlEvents:
     def _listen(self, events: "_EventSet") -> None:
         """Until there is something else to watch. Raises CallFailed when the set can no longer be waited on."""
         while not self._wake.wait(_BREATH_SECONDS):
-            events.wait(_WAIT_MS, self._say)
+            if events.wait(_WAIT_MS, self._say):
+                for _ in range(_MOST_IN_A_ROUND - 1):
+                    if not events.wait(0, self._say):
+                        break
             self._pause, self._problem = _FIRST_PAUSE_SECONDS, ""
 
     def _failed(self, error: CallFailed, gpus: frozenset[DeviceUUID]) -> None:
@@ -101,61 +110,90 @@ class NvmlEvents:
             self._tell(event)
 
 
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """`outcome` is the address of the GPU's handle, or why there are no events of it."""
+
+    events: "_EventSet"
+    outcome: int | CallFailed
+
+
 class _EventSet:
     """One event set and the GPUs registered with it. Raises CallFailed when there can be none."""
 
-    def __init__(self, calls: NvmlCalls, gpus: frozenset[DeviceUUID]) -> None:
+    def __init__(self, calls: NvmlCalls, gpus: frozenset[DeviceUUID], lanes: Lanes) -> None:
         self._calls = calls
         self._set: object = calls.ask("nvmlEventSetCreate")
         self._gpu_of_handle: dict[int, DeviceUUID] = {}
         self._refused: dict[DeviceUUID, str] = {}
-        self._lanes = Lanes()
-        self._hangs = False
-        registered = self._lanes.ask("registration", {uuid: partial(self._register, uuid) for uuid in sorted(gpus)})
-        for uuid, outcome in registered.items():
-            if isinstance(outcome, int):
-                self._gpu_of_handle[outcome] = uuid
+        self._lock = threading.Lock()
+        self._in_use = 1
+        """By those who hold it open and by registrations under way: a set that the driver works on is not freed."""
+        self._is_closed = False
+        answers = lanes.ask("registration", {uuid: partial(self._register, uuid) for uuid in sorted(gpus)})
+        for uuid, answer in answers.items():
+            if isinstance(answer, Hangs):
+                self._refused[uuid] = str(answer)
+            elif answer.events is not self:
+                self._refused[uuid] = "the driver answered too late"
+            elif isinstance(answer.outcome, int):
+                self._gpu_of_handle[answer.outcome] = uuid
             else:
-                self._refused[uuid] = str(outcome)
-                self._hangs = self._hangs or isinstance(outcome, Hangs)
+                self._refused[uuid] = str(answer.outcome)
 
     def __enter__(self) -> "_EventSet":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lanes.close()
-        if self._hangs:
-            return  # a registration that comes late must not meet a set that is freed
+        self._is_closed = True
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._in_use -= 1
+            if self._in_use:
+                return
         try:
             self._calls.ask("nvmlEventSetFree", self._set)
         except CallFailed as error:
             log.warning("an NVML event set could not be freed: %s", error)
 
-    def _register(self, uuid: DeviceUUID) -> int | CallFailed:
-        """The address of the GPU's handle, or why there are no events of it."""
+    def _register(self, uuid: DeviceUUID) -> _Registration:
         try:
-            handle = self._calls.ask("nvmlDeviceGetHandleByUUID", uuid)
-            types = _WANTED & self._calls.ask("nvmlDeviceGetSupportedEventTypes", handle)
-            if not types:
-                raise CallFailed("nvmlDeviceGetSupportedEventTypes", NOT_SUPPORTED, "none of the wanted ones")
-            self._calls.ask("nvmlDeviceRegisterEvents", handle, types, self._set)
+            return _Registration(self, self._registered(uuid))
         except CallFailed as error:
-            return error
+            return _Registration(self, error)
+
+    def _registered(self, uuid: DeviceUUID) -> int:
+        """Raises CallFailed."""
+        handle = self._calls.ask("nvmlDeviceGetHandleByUUID", uuid)
+        types = _WANTED & self._calls.ask("nvmlDeviceGetSupportedEventTypes", handle)
+        if not types:
+            raise CallFailed("nvmlDeviceGetSupportedEventTypes", NOT_SUPPORTED, "none of the wanted ones")
+        with self._lock:
+            if self._is_closed:
+                raise CallFailed("nvmlDeviceRegisterEvents", TIMEOUT, "the event set is closed")
+            self._in_use += 1
+        try:
+            self._calls.ask("nvmlDeviceRegisterEvents", handle, types, self._set)
+        finally:
+            self._leave()
         return _address(handle)
 
     def monitored(self) -> Monitored:
         refused: Mapping[DeviceUUID, str] = dict(self._refused)
         return Monitored(gpus=frozenset(self._gpu_of_handle.values()), refused=refused)
 
-    def wait(self, timeout_ms: int, tell: Callable[[HealthEvent], object]) -> None:
-        """One wait; no event in time is ordinary. Raises CallFailed."""
+    def wait(self, timeout_ms: int, tell: Callable[[HealthEvent], object]) -> bool:
+        """One wait, and whether it brought an event; none in time is ordinary. Raises CallFailed."""
         try:
             event = self._calls.ask("nvmlEventSetWait_v2", self._set, timeout_ms)
         except CallFailed as error:
             if error.code != TIMEOUT:
                 raise
-        else:
-            tell(self._translated(event))
+            return False
+        tell(self._translated(event))
+        return True
 
     def _translated(self, event: Any) -> HealthEvent:
         gpu = self._gpu(event.device)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -290,3 +291,19 @@ def test_a_gpu_leaves_and_returns_through_the_real_threads_and_the_fake_library(
         0,
         [[LOST], [], ["a remapped memory row waits for a GPU reset"], []],
     ), done.stderr
+
+
+async def test_an_xid_that_a_gpu_reports_without_pause_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(poll_seconds=NEVER) as it:
+        await it.thread.next_poll()
+        for round_, second in enumerate((0, 1, 59, 60), start=1):
+            it.clock[0] = second
+            for _ in range(100):
+                it.thread.tell(XidSeen(gpu=A, xid=13))
+            it.thread.tell(XidSeen(gpu=B, xid=31))
+            while it.counted.count("xid") < 101 * round_:  # noqa: ASYNC110 - nothing else to wait for
+                await asyncio.sleep(0)
+    assert [caplog.text.count(f"{gpu}: the driver reported XID {xid}") for gpu, xid in ((A, 13), (B, 31))] == [2, 2]

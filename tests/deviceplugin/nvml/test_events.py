@@ -1,21 +1,24 @@
 """The event thread: the real nvidia-ml-py over the fake library, in a fresh process."""
 
 # ruff: noqa: N802 - the names are those of nvidia-ml-py
+import ctypes
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from deviceplugin.health.step import Monitored
+from deviceplugin.health.step import Monitored, XidSeen
 from deviceplugin.nvml.calls import TIMEOUT, NvmlCalls
 from deviceplugin.nvml.events import NvmlEvents
+from proto.devices import DeviceUUID
 from simulation.machines import gpu_uuid, load
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
@@ -57,7 +60,7 @@ nvml.close()
 """
 
 H100 = load("hgxh100-8x-h100-80g")
-FIRST, SECOND = gpu_uuid(H100.id, 0, ""), gpu_uuid(H100.id, 1, "")
+FIRST, SECOND = (DeviceUUID(gpu_uuid(H100.id, number, "")) for number in (0, 1))
 BOTH = ["Monitored", {"gpus": sorted([FIRST, SECOND]), "refused": []}]
 RECOVERY_ACTION = 0x8000
 UNKNOWN = 999
@@ -187,6 +190,85 @@ def test_a_wait_that_fails_once_makes_a_new_set_and_loses_no_monitoring() -> Non
     driver.released.set()
     events.stop()
     assert (heard, driver.sets) == ([Monitored(), Monitored()], 2)
+
+
+class HangingRegistration(ScriptedDriver):
+    """GPU `stuck` is registered as soon as it is let go; the others at once. No event ever comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck: str = ""
+        self.freed, self.registered = list[int](), list[tuple[str, int]]()
+        self.let_go = threading.Event()
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any:
+        self.handles = {**getattr(self, "handles", {}), uuid: ctypes.create_string_buffer(uuid.encode())}
+        return self.handles[uuid]
+
+    def nvmlDeviceGetSupportedEventTypes(self, handle: Any) -> int:
+        return XID
+
+    def nvmlDeviceRegisterEvents(self, handle: Any, types: int, number: int) -> None:
+        uuid = handle.value.decode()
+        if uuid == self.stuck:
+            self.let_go.wait()
+        self.registered.append((uuid, number))
+
+    def nvmlEventSetFree(self, number: int) -> None:
+        self.freed.append(number)
+
+    def nvmlEventSetWait_v2(self, number: int, timeout_ms: int) -> None:
+        raise self.NVMLError(TIMEOUT)
+
+
+def test_a_registration_that_hangs_is_begun_once_and_costs_one_thread_and_one_set() -> None:
+    driver, heard = HangingRegistration(), queue.Queue[Any]()
+    driver.stuck = SECOND
+    events, before = NvmlEvents(), threading.active_count()
+    events.start(heard.put)
+    for _ in range(5):
+        events.watch(NvmlCalls(driver), frozenset({FIRST, SECOND}))
+        told = heard.get(timeout=30)
+        assert (told.gpus, set(told.refused)) == ({FIRST}, {SECOND})
+    assert threading.active_count() - before == 3  # for the events and for each GPU
+    assert (driver.sets, set(driver.freed)) == (5, {2, 3, 4})
+    driver.let_go.set()
+    while told.refused:
+        events.watch(NvmlCalls(driver), frozenset({FIRST, SECOND}))
+        told = heard.get(timeout=30)
+    assert 1 in driver.freed
+    assert (SECOND, driver.sets) in driver.registered
+    events.stop()
+    assert sorted(driver.freed) == list(range(1, driver.sets + 1))
+
+
+class Flood(HangingRegistration):
+    """`left` events are waiting."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+        self.rounds = 0
+
+    def nvmlEventSetWait_v2(self, number: int, timeout_ms: int) -> Any:
+        self.rounds += bool(timeout_ms)
+        if not self.left:
+            raise self.NVMLError(TIMEOUT)
+        self.left -= 1
+        return SimpleNamespace(
+            device=self.handles[FIRST], eventType=XID, eventData=13, gpuInstanceId=0, computeInstanceId=0
+        )
+
+
+def test_events_that_wait_are_fetched_many_in_a_round() -> None:
+    driver, heard = Flood(1601), queue.Queue[Any]()
+    events = NvmlEvents()
+    events.start(heard.put)
+    events.watch(NvmlCalls(driver), frozenset({FIRST}))
+    found = [heard.get(timeout=30) for _ in range(1602)]
+    assert sum(isinstance(each, XidSeen) for each in found) == 1601
+    assert driver.rounds <= 101
+    events.stop()
 
 
 def test_a_driver_that_hangs_does_not_hold_up_the_stop() -> None:
