@@ -260,7 +260,7 @@ class ClusterWatch:
         self._check_pod(pod)
         if pod.spec.node_name:
             self._waiting.settled(pod_key(pod))
-        if pod.status.phase in ("Succeeded", "Failed") and self._view.concerns_gpus(pod):
+        if pod.has_ended and self._view.concerns_gpus(pod):
             self._freed()
 
     def _remove_pod(self, pod: Pod) -> None:

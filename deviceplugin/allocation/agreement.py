@@ -19,7 +19,6 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
-_ENDED = ("Succeeded", "Failed")
 _MEMORY, _CORES = "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_DEVICE_SM_LIMIT_"
 _MIG_PREFIX = "MIG-"
 
@@ -116,7 +115,7 @@ def _held(sources: Sources) -> list[_Held]:
     found: list[_Held] = []
     for entry in sources.recorded or ():
         pod = by_uid.get(entry.pod_uid)
-        over = sources.pods is not None and (pod is None or pod.status.phase in _ENDED)
+        over = sources.pods is not None and (pod is None or pod.has_ended)
         if entry.resource_name == sources.resource and not over:
             name = pod_name(pod) if pod is not None else _listed_name(entry, sources)
             also = listed.pop((name, entry.container_name), None)
@@ -125,7 +124,7 @@ def _held(sources: Sources) -> list[_Held]:
     by_name = {pod_name(pod): pod for pod in by_uid.values()}
     for (name, container), ids in listed.items():
         pod = by_name.get(name)
-        if pod is None or pod.status.phase not in _ENDED:
+        if pod is None or not pod.has_ended:
             found.append(_Held(name, container, pod, None, ids))
     return found
 

@@ -12,8 +12,6 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 
-_ENDED = ("Succeeded", "Failed")
-
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -59,7 +57,7 @@ def exceeded(pod: Pod, others: Collection[Pod], inventory: Mapping[DeviceUUID, D
 
 def lives(pod: Pod) -> bool:
     """Its containers may run, also while it is being deleted."""
-    return pod.status.phase not in _ENDED
+    return not pod.has_ended
 
 
 def has_begun(pod: Pod) -> bool:

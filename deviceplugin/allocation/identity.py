@@ -21,8 +21,6 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 
-_ENDED = ("Succeeded", "Failed")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
@@ -107,7 +105,7 @@ def _holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
     """pod-resources' word, confirmed by the checkpoint; where it lists nobody, the checkpoint's alone."""
     matches = [match for match in evidence.listed or () if match.ids == ids]
     found = [(match, _pod_of(match, ids, evidence)) for match in matches]
-    alive = [(match, pod) for match, pod in found if pod is None or pod.status.phase not in _ENDED]
+    alive = [(match, pod) for match, pod in found if pod is None or not pod.has_ended]
     owners = sorted({match.name for match, _ in alive})
     if not owners:
         return _recorded_holder(ids, evidence)
@@ -251,7 +249,7 @@ def _bound(evidence: Evidence) -> list[Pod]:
 
 
 def _lives(pod: Pod) -> bool:
-    return pod.status.phase not in _ENDED and pod.metadata.deletion_timestamp is None
+    return not pod.has_ended and pod.metadata.deletion_timestamp is None
 
 
 def _entries(ids: frozenset[str], evidence: Evidence) -> list[Holding]:

@@ -17,7 +17,6 @@ from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMet
 
 FORM = 1
 MEMORY_FOLDER = ".topogpu"
-_ENDED = ("Succeeded", "Failed")
 
 
 class MemoryUnreadable(Exception):
@@ -43,7 +42,7 @@ def memory_of(
     node: Node, boot: str, mode: AllocationMode, gpus: Collection[DeviceUUID], pods: Collection[Pod]
 ) -> Memory:
     info = node.status.node_info
-    held = [pod for pod in pods if pod.status.phase not in _ENDED and DEVICES_ALLOCATED in pod.metadata.annotations]
+    held = [pod for pod in pods if not pod.has_ended and DEVICES_ALLOCATED in pod.metadata.annotations]
     return Memory(
         node=node.metadata.name,
         boot=boot,

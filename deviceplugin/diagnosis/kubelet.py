@@ -70,7 +70,7 @@ def judge_pod_resources(socket: SocketFacts, mode: AllocationMode) -> Finding:
 
 def is_other_plugin(pod: Pod) -> bool:
     """Whether the pod runs NVIDIA's, HAMi's or GKE's device plugin. Their images also hold other programs."""
-    if pod.status.phase in ("Succeeded", "Failed"):
+    if pod.has_ended:
         return False
     return any(_runs_other_plugin(container) for container in pod.spec.containers)
 

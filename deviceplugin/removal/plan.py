@@ -25,7 +25,6 @@ from proto.annotations.node_lock import decode_lock_uid
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.quantity import QuantityError, integer_quantity
 
-_ENDED = ("Succeeded", "Failed")
 _MIG_SOCKETS = "nvidia-mig-"
 
 
@@ -120,7 +119,7 @@ def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str)
 
 
 def _holds_gpus(pod: Pod, resource: str) -> bool:
-    return pod.status.phase not in _ENDED and any(_asks(container, resource) for container in containers_of(pod))
+    return not pod.has_ended and any(_asks(container, resource) for container in containers_of(pod))
 
 
 def _asks(container: Container, resource: str) -> bool:

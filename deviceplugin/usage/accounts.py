@@ -13,7 +13,6 @@ from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container, ContainerStatus, Pod
 
 _MIB = 1 << 20
-_OVER = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceU
 def _holders(pod: Pod) -> list[_Holder]:
     """Containers with shares that have not ended. Raises AnnotationError."""
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED)
-    if value is None or pod.status.phase in _OVER:
+    if value is None or pod.has_ended:
         return []
     containers = _containers(pod)
     statuses = {status.name: status for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
@@ -156,7 +155,7 @@ def _holders(pod: Pod) -> list[_Holder]:
 def _mig_uses(pod: Pod) -> list[MigUse]:
     """Raises AnnotationError."""
     value = pod.metadata.annotations.get(MIG_ALLOCATIONS)
-    if value is None or pod.status.phase in _OVER:
+    if value is None or pod.has_ended:
         return []
     containers = _containers(pod)
     return [

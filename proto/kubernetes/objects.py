@@ -142,6 +142,11 @@ class Pod(Object):
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
+    @property
+    def has_ended(self) -> bool:
+        """All its containers ended and none of them starts again: it holds no GPU."""
+        return self.status.phase in ("Succeeded", "Failed")
+
 
 class NodeInfo(Object):
     kubelet_version: str = ""

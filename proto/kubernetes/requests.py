@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
 
-_ENDED = frozenset({"Succeeded", "Failed"})
-
 
 def requested(pod: Pod, resource: str) -> int:
     """The most that it asks for at one time: a sidecar counts beside all that starts after it. 0 once the pod ended.
 
     An amount that cannot be read counts as 0; the API server accepts none for an extended resource.
     """
-    if pod.status.phase in _ENDED:
+    if pod.has_ended:
         return 0
     running = most = 0
     for container in pod.spec.init_containers:

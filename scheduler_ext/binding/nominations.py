@@ -85,7 +85,7 @@ class Nominations:
     def apply(self, pod: Pod) -> None:
         uid = pod_key(pod)
         known, node = self._known.get(uid), pod.status.nominated_node_name
-        if pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed") or pod.metadata.deletion_timestamp:
+        if pod.spec.node_name or pod.has_ended or pod.metadata.deletion_timestamp:
             self.end(uid)
         elif node and (known is None or known.node != node):
             self._nominate(pod, node)

@@ -78,7 +78,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         node=intern(pod.spec.node_name),
         nominated=intern(pod.status.nominated_node_name),
         leaving=pod.metadata.deletion_timestamp is not None,
-        ended=pod.status.phase in ("Succeeded", "Failed"),
+        ended=pod.has_ended,
         phase=intern(pod.metadata.annotations.get(BIND_PHASE, "")),
     )
 

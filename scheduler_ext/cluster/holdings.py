@@ -19,8 +19,6 @@ from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, containers, gpu_count
 
-_ENDED = frozenset({"Succeeded", "Failed"})
-
 Placements = Mapping[DeviceUUID, Sequence[MigPlacement]]
 _NO_PLACEMENTS: Placements = {}
 
@@ -65,7 +63,7 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
     holds what kubelet gave it.
     """
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
-    if not pod.spec.node_name or pod.status.phase in _ENDED:
+    if not pod.spec.node_name or pod.has_ended:
         return None
     if not value:
         if known is None or known.node != pod.spec.node_name or known.undecided or known.everywhere:
@@ -104,7 +102,7 @@ def outlives(pod: Pod) -> bool:
     """
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     running = any(status.state.running is not None for status in statuses)
-    return bool(pod.spec.node_name) and pod.status.phase not in _ENDED and running
+    return bool(pod.spec.node_name) and not pod.has_ended and running
 
 
 def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:

@@ -100,7 +100,7 @@ class Ledger:
         holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)
-            if pod.status.phase in ("Succeeded", "Failed"):
+            if pod.has_ended:
                 self.forget(uid)
                 self._reservations.settled(uid)
             elif not pod.spec.node_name:

@@ -66,7 +66,7 @@ def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[Node
 
 def _sentence(pod: Pod, devices: str, problem: str, would_fit: str | None, nodes: int) -> str:
     node, phase = pod.spec.node_name, pod.status.phase
-    if phase in ("Succeeded", "Failed"):
+    if pod.has_ended:
         return f"has ended ({phase}): it holds no GPUs any more"
     if node:
         return f"is on node {node} with {devices}" if devices else f"is on node {node}, without GPUs of ours"
