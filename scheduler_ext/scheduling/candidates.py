@@ -24,8 +24,8 @@ MOST_SHAPES = 32
 """Rankings kept; each takes about 1 MB at 5 000 nodes, up to 3 MB for pods of several containers."""
 BREATH = 500
 """Effort, as `Judge` counts it: about a millisecond."""
-MOST_EFFORT = 15
-"""For one answer, for each node of the cluster: some 30 ms at 1 000 nodes. What is left is looked at the next time."""
+MOST_EFFORT = 10
+"""For one answer, for each node of the cluster: some 20 ms at 1 000 nodes. What is left is looked at the next time."""
 LEAST_MOST_EFFORT = 10_000
 """However small the cluster is."""
 TALLIED = 100

@@ -8,6 +8,7 @@ from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.policies import SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
+from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.fit import Rules, fit
 from scheduler_ext.scheduling.misfit import Misfit, NotOffered
 from scheduler_ext.scheduling.nodes import choose_node, compared_connections
@@ -65,12 +66,14 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
     return Decision(node=node, shares=placed[node], fits=fits, misfits=misfits, connections=connections)
 
 
-def place(request: GpuRequest, usage: NodeUsage, quota: Quota | None) -> PodShares | Misfit:
+def place(
+    request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort | None = None
+) -> PodShares | Misfit:
     """The GPUs of every container of the pod on this node, or why the first container that fails does."""
     sharing: Sharing = {}
     if usage.node.slots and ContainerKind.INIT in request.kinds:
         request, sharing = with_shared_slots(request)
-    placed = _Placing(request, usage, quota)
+    placed = _Placing(request, usage, quota, effort or Effort())
     for position, need in enumerate(request.needs):
         misfit = placed.add(position, need)
         if misfit is not None:
@@ -85,7 +88,7 @@ class _Placing:
     when it runs and leaves nothing on it.
     """
 
-    def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None) -> None:
+    def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort) -> None:
         self.shares: list[ContainerShares] = []
         self._request = request
         self._inits: dict[int, tuple[list[GpuUsage], Quota | None]] = {}
@@ -96,6 +99,7 @@ class _Placing:
             filter=request.filter,
             policy=request.policies.gpu,
             numa_bound=request.numa_bound,
+            effort=effort,
         )
 
     def add(self, position: int, need: ContainerNeed | None) -> Misfit | None:
@@ -125,6 +129,7 @@ class _Placing:
         """
         lasting = {share.uuid for n, shares in enumerate(self.shares) if n not in self._inits for share in shares}
         for position, (gpus, quota) in self._inits.items():
+            self._rules.effort.made += len(gpus)
             need = self._request.needs[position]
             if position in sharing and need is not None:
                 there = self.shares[sharing[position]]

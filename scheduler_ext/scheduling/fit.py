@@ -1,26 +1,32 @@
 """Whether and where one container fits on a node's GPUs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proto.devices import MIG_MODE, VENDOR, ContainerShares, DeviceShare, PairScores
+from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter
+from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.mig import instance_share
 from scheduler_ext.scheduling.misfit import Misfit, Reason, Verdict
 from scheduler_ext.scheduling.topology import best_connected, connection, least_connected, pair_matrix
 
+MIG_EFFORT = 20
+"""For looking at one GPU in MIG mode, of whose instances each place is tried."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What holds for every container of one pod on one node."""
+    """What holds for every container of one pod on one node, and the effort made for it."""
 
     node: RegisteredNode
     filter: DeviceFilter
     policy: GpuPolicy
     numa_bound: bool
+    effort: Effort = field(default_factory=Effort)
 
 
 def fit(
@@ -33,6 +39,7 @@ def fit(
     GPUs that fit are candidates and the best-connected ones are taken, otherwise the first ones that fit. Of equally
     well connected ones the `last` container of a pod leaves the best remainder; before it the pod itself comes again.
     """
+    rules.effort.made += 2 + len(visited) * (1 + len(rules.policy.keys)) // 4
     cards = [gpu for gpu in visited if VENDOR in gpu.device.type or VENDOR.lower() in gpu.device.type.lower()]
     if need.count > len(cards) and not _may_use_mig(cards, rules.filter):
         return Misfit(need=need, cards=len(cards))
@@ -47,15 +54,17 @@ def _fit_first(
     verdicts: list[Verdict] = []
     chosen: list[GpuUsage] = []
     taken: list[DeviceShare] = []
+    beside = NOTHING
     numa: int | None = None
     waiting = list(reversed(cards))
     while waiting:
         gpu = waiting.pop()
+        rules.effort.made += _looks(gpu, quota)
         reason = _refused_by_pod_or_node(gpu, rules)
         if reason is None and rules.numa_bound and gpu.device.numa != numa:
             verdicts += ((other, Reason.NUMA) for other in chosen)
-            chosen, taken, numa = [], [], gpu.device.numa
-        reason = reason or _refused(gpu, need, rules, quota, taken)
+            chosen, taken, beside, numa = [], [], NOTHING, gpu.device.numa
+        reason = reason or _refused(gpu, need, rules, quota, beside)
         if reason is not None:
             verdicts.append((gpu, reason))
             continue
@@ -63,6 +72,8 @@ def _fit_first(
         taken.append(_share(gpu, need))
         if len(taken) == need.count:
             return tuple(taken)
+        if quota is not None:
+            beside += _counted(taken[-1])
         if gpu.device.mode == MIG_MODE:
             waiting.append(gpu.occupied(taken[-1].instance))
     verdicts += ((gpu, Reason.TOO_FEW) for gpu in chosen)
@@ -75,19 +86,23 @@ def _fit_connected(
     verdicts: list[Verdict] = []
     groups: dict[int, list[GpuUsage]] = {}
     one_group = not rules.numa_bound or need.count == 1
-    companions = () if quota is None else _smallest_companions(need, cards)
+    companions = None if quota is None else _smallest_companions(need, cards)
+    beside: dict[int, Footprint] = {}
     waiting = list(reversed(cards))
     while waiting:
         gpu = waiting.pop()
-        group = groups.setdefault(0 if one_group else gpu.device.numa, [])
-        beside: Sequence[DeviceShare] = companions
-        if quota is not None and not companions:
-            beside = [_share(other, need) for other in group[: need.count - 1]]
-        reason = _refused_by_pod_or_node(gpu, rules) or _refused(gpu, need, rules, quota, beside)
+        rules.effort.made += _looks(gpu, quota)
+        numa = 0 if one_group else gpu.device.numa
+        group = groups.setdefault(numa, [])
+        reason = _refused_by_pod_or_node(gpu, rules) or _refused(
+            gpu, need, rules, quota, companions or beside.get(numa, NOTHING)
+        )
         if reason is not None:
             verdicts.append((gpu, reason))
             continue
         group.append(gpu)
+        if quota is not None and len(group) < need.count:
+            beside[numa] = beside.get(numa, NOTHING) + _counted(_share(gpu, need))
         if gpu.device.mode == MIG_MODE:
             waiting.append(gpu.occupied(_share(gpu, need).instance))
     large = [[_share(gpu, need) for gpu in group] for group in groups.values() if len(group) >= need.count]
@@ -95,10 +110,16 @@ def _fit_connected(
     if len(feasible) == 1:
         return feasible[0]
     if feasible:
+        rules.effort.made += len(cards) ** 2 // 4
         scores = rules.node.pair_scores
         return max(feasible, key=lambda choice: (connection(choice, scores), _left_connected(large, choice, scores)))
     verdicts += _left_over([group for group in groups.values() if group], over_quota=bool(large))
     return Misfit(need=need, cards=len(cards), verdicts=verdicts, quota=quota)
+
+
+def _looks(gpu: GpuUsage, quota: Quota | None) -> int:
+    """The effort for one GPU; whether a quota covers it takes as long as all else."""
+    return MIG_EFFORT if gpu.device.mode == MIG_MODE else 1 if quota is None else 2
 
 
 def _left_over(groups: Sequence[Sequence[GpuUsage]], *, over_quota: bool) -> list[Verdict]:
@@ -108,11 +129,20 @@ def _left_over(groups: Sequence[Sequence[GpuUsage]], *, over_quota: bool) -> lis
     return [(gpu, Reason.TOO_FEW if group is groups[-1] else Reason.NUMA) for group in groups for gpu in group]
 
 
-def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> tuple[DeviceShare, ...]:
+def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> Footprint | None:
     """Where shares differ in size: the least the other GPUs of a choice can count against the quota."""
+    if len({gpu.device.memory_mib for gpu in cards}) <= 1 and all(gpu.device.mode != MIG_MODE for gpu in cards):
+        return None
     shares = sorted((_share(gpu, need) for gpu in cards), key=lambda share: share.memory_mib)
-    same = shares[0].memory_mib == shares[-1].memory_mib if shares else True
-    return () if same else tuple(shares[:1] * (need.count - 1))
+    if shares[0].memory_mib == shares[-1].memory_mib:
+        return None
+    others = need.count - 1
+    return Footprint(others, others * shares[0].memory_mib, others * shares[0].cores)
+
+
+def _counted(share: DeviceShare) -> Footprint:
+    """Against a quota."""
+    return Footprint(1, share.memory_mib, share.cores)
 
 
 def _connected(
@@ -120,16 +150,18 @@ def _connected(
 ) -> ContainerShares | None:
     """The best-connected shares of a group, None when the quota covers no choice."""
     if need.count == 1:
+        rules.effort.made += len(group) ** 2 // 12
         return (group[least_connected(rules.node.pair_scores, [share.uuid for share in group])],)
     if len(group) == need.count and _within_quota(group, quota):
         return tuple(group)
+    rules.effort.made += len(group) ** 2 // 8
     matrix = pair_matrix(rules.node.pair_scores, [share.uuid for share in group])
     costs = [share.memory_mib for share in group]
     if quota is None or quota.memory_mib is None or len(set(costs)) == 1:
-        chosen = best_connected(matrix, need.count, weigh_remainder=last)
+        chosen = best_connected(matrix, need.count, weigh_remainder=last, effort=rules.effort)
     else:
         budget = quota.memory_mib - quota.used.memory_mib
-        chosen = best_connected(matrix, need.count, costs, budget, weigh_remainder=last)
+        chosen = best_connected(matrix, need.count, costs, budget, weigh_remainder=last, effort=rules.effort)
     return None if chosen is None else tuple(group[position] for position in chosen)
 
 
@@ -145,7 +177,7 @@ def _left_connected(groups: Sequence[Sequence[DeviceShare]], choice: ContainerSh
 
 
 def why_not(
-    gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Sequence[DeviceShare] = ()
+    gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint = NOTHING
 ) -> Reason | None:
     """Why this GPU by itself does not serve the container; `beside` counts against the quota with it."""
     return _refused_by_pod_or_node(gpu, rules) or _refused(gpu, need, rules, quota, beside)
@@ -165,10 +197,8 @@ def _refused_by_pod_or_node(gpu: GpuUsage, rules: Rules) -> Reason | None:
     return None
 
 
-def _refused(
-    gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, taken: Sequence[DeviceShare]
-) -> Reason | None:
-    """The first reason, in HAMi's order, why the container may not join this GPU; `taken` count against the quota."""
+def _refused(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint) -> Reason | None:
+    """The first reason, in HAMi's order, why the container may not join this GPU; `beside` counts against the quota."""
     device, wanted = gpu.device, rules.filter
     memory_mib = need.reserved_mib(device.memory_mib)
     if (wanted.uuids is not None and device.uuid not in wanted.uuids) or device.uuid in wanted.refused_uuids:
@@ -177,11 +207,19 @@ def _refused(
         return Reason.SLOTS
     if rules.policy.idle_only and gpu.slots:
         return Reason.EXCLUSIVE
-    if quota is not None and not _within_quota((*taken, _share(gpu, need)), quota):
+    if quota is not None and not _is_covered(gpu, need, quota, beside):
         return Reason.QUOTA
     if device.memory_mib - gpu.memory_mib < memory_mib:
         return Reason.MEMORY
     return _refused_for_cores(gpu, need)
+
+
+def _is_covered(gpu: GpuUsage, need: ContainerNeed, quota: Quota, beside: Footprint) -> bool:
+    memory_mib, cores = need.reserved_mib(gpu.device.memory_mib), need.reserved_cores
+    if gpu.device.mode == MIG_MODE:
+        share = _share(gpu, need)
+        memory_mib, cores = share.memory_mib, share.cores
+    return quota.admits(beside.memory_mib + memory_mib, beside.cores + cores, beside.slots + 1)
 
 
 def _refused_for_cores(gpu: GpuUsage, need: ContainerNeed) -> Reason | None:

@@ -17,6 +17,7 @@ from scheduler_ext.policies import SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.best_subset import is_exact
 from scheduler_ext.scheduling.decide import place
+from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.fit import Rules, why_not
 from scheduler_ext.scheduling.hopeless import Unfit, unfit_of
 from scheduler_ext.scheduling.misfit import Misfit, Reason
@@ -29,6 +30,8 @@ MOST_KNOWN = 4_000
 """Of each kind of thing that is remembered about a shape."""
 MOST_STATES = 500
 """Of whole nodes: hardly two are in the same state where that has to be looked at."""
+EFFORT_OF_A_NODE = 8
+"""For choosing GPUs on it, beside what the containers take."""
 UNBOUNDED = 1 << 62
 """More than any connection."""
 
@@ -52,13 +55,6 @@ Words = tuple[Word, ...]
 """Of one GPU to each container that asks for GPUs; none of a GPU that is not NVIDIA's."""
 
 
-@dataclass(slots=True)
-class Effort:
-    """Grows with what was done, by 1 for about two microseconds."""
-
-    made: int = 0
-
-
 class Judge:
     """Of one shape. `largest_mib` is the memory of the largest GPU there is."""
 
@@ -71,7 +67,6 @@ class Judge:
         self.effort = Effort()
         self._views = {slots: _View(request, quota, largest_mib, self.effort, slots=slots) for slots in (False, True)}
         self._by_state: dict[object, Found] = {}
-        self._cost = 10 * (1 + sum(need is not None for need in request.needs))
         self._most: dict[int, int] = {}
 
     def most(self, standing: Standing) -> int:
@@ -86,7 +81,7 @@ class Judge:
         return most
 
     def judge(self, standing: Standing) -> Found:
-        self.effort.made += 1
+        self.effort.made += 2
         if self._named and any(gpu.device.uuid in self._named for gpu in standing.usage.gpus):
             return self._placed(standing.usage)
         if not standing.kind.mig and (found := self._by_the_words(standing)) is not None:
@@ -110,13 +105,14 @@ class Judge:
             return found
 
     def _told(self, standing: Standing, view: "_View", words: Sequence[Words]) -> Found | None:
+        self.effort.made += 1 + sum(map(len, words)) // 8
         if view.tells_all(standing.kind, words):
             return self._placed(standing.usage)
         return 0 if not self._compares and view.fits_surely(words) else None
 
     def _placed(self, usage: NodeUsage) -> Found:
-        self.effort.made += self._cost
-        shares = place(self._request, usage, self._quota)
+        self.effort.made += EFFORT_OF_A_NODE
+        shares = place(self._request, usage, self._quota, self.effort)
         if isinstance(shares, Misfit):
             return unfit_of(shares)
         return connected(shares, usage.node.pair_scores) if self._compares else 0
@@ -226,7 +222,7 @@ class _View:
             words.append(step.ask(gpu, then, rules))
             if step.lasts and len(self._steps) > 1:
                 then = then.plus(step.share(gpu.device))
-        self._effort.made += len(words)
+        self._effort.made += 2 * len(words)
         return tuple(words)
 
 

@@ -5,17 +5,24 @@ refused now is no partner for the next pod either.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import comb
 
 from proto.devices import DeviceShare, DeviceUUID, PairScores
-from scheduler_ext.scheduling.best_subset import best_subset
+from scheduler_ext.scheduling.best_subset import Found, best_subset
+from scheduler_ext.scheduling.effort import Effort
 
 CACHED_CHOICES = 2048
 """Nodes of one machine type in the same state share a choice; of 16 GPUs each, all of them take about 15 MB."""
 
+STEPS = 12
+"""Of a search are an effort of 1."""
+
 Matrix = tuple[tuple[int | None, ...], ...]
 """Symmetric, zeros on the diagonal; None where the node published no score."""
+
+
+_known: dict[tuple[Matrix, int, tuple[int, ...] | None, int, bool], tuple[int, ...] | None] = {}
+"""By what was asked."""
 
 
 def pair_matrix(scores: PairScores, order: Sequence[DeviceUUID]) -> Matrix:
@@ -41,6 +48,7 @@ def best_connected(
     budget: int | None = None,
     *,
     weigh_remainder: bool = True,
+    effort: Effort | None = None,
 ) -> tuple[int, ...] | None:
     """The `size` positions that are connected best, ascending.
 
@@ -53,8 +61,18 @@ def best_connected(
     Exact for every size of up to 18 candidates; `best_subset` says what holds beyond.
     """
     if costs is None or budget is None or sum(sorted(costs)[-size:]) <= budget:
-        return _best_connected(matrix, size, None, 0, weigh_remainder)
-    return _best_connected(matrix, size, tuple(costs), budget, weigh_remainder)
+        costs, budget = None, 0
+    asked = matrix, size, None if costs is None else tuple(costs), budget, weigh_remainder
+    try:
+        return _known[asked]
+    except KeyError:
+        if len(_known) >= CACHED_CHOICES:
+            _known.clear()
+        found = _searched(*asked)
+        _known[asked] = found.members
+    if effort is not None:
+        effort.made += len(matrix) ** 2 // 2 + found.steps // STEPS
+    return found.members
 
 
 def connection(choice: Sequence[DeviceShare], scores: PairScores) -> int:
@@ -64,17 +82,14 @@ def connection(choice: Sequence[DeviceShare], scores: PairScores) -> int:
     )
 
 
-@lru_cache(maxsize=CACHED_CHOICES)
-def _best_connected(
-    matrix: Matrix, size: int, costs: tuple[int, ...] | None, budget: int, weigh_remainder: bool
-) -> tuple[int, ...] | None:
+def _searched(matrix: Matrix, size: int, costs: tuple[int, ...] | None, budget: int, weigh_remainder: bool) -> Found:
     if size == len(matrix) and costs is None:
-        return tuple(range(size))
+        return Found(tuple(range(size)), 0)
     if weigh_remainder:
         pairs, gains = weigh(matrix, size)
     else:
         pairs, gains = [[score or 0 for score in row] for row in matrix], [0] * len(matrix)
-    return best_subset(pairs, gains, size, costs, budget).members
+    return best_subset(pairs, gains, size, costs, budget)
 
 
 def weigh(matrix: Matrix, size: int) -> tuple[list[list[int]], list[int]]:

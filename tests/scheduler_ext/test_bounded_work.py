@@ -36,14 +36,17 @@ from scheduler_ext.requests import (
     read_request,
 )
 from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates
-from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.scheduling.decide import decide, place
+from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.explain import explain
+from scheduler_ext.scheduling.judging import EFFORT_OF_A_NODE
 from scheduler_ext.scheduling.misfit import Reason
 from scheduler_ext.scheduling.room import Room
 from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
 from tests.scheduler_ext.admission.pods import envelope
 from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.scheduler_ext.mig_gpus import mig_device
 
 T = TypeVar("T")
 
@@ -51,6 +54,8 @@ MOST_STEPS_READING = 40_000
 """Of a pod that the webhook admits; a usual one takes 150."""
 MOST_STEPS_PLACING = 60_000
 """Of such a pod on two nodes of eight GPUs; a usual one takes 500."""
+STEPS_PER_EFFORT = 60
+"""Of placing a pod on a node."""
 LONGEST_SENTENCE = 800
 STEPS_PER_CONTAINER = 120
 """Of a pod with any number of containers, at the webhook."""
@@ -85,6 +90,21 @@ def asks_too_much(asked: Pod) -> bool:
 def node(name: str, *, slots: bool) -> NodeUsage:
     plain = usage(name, [GpuUsage(device(number, numa=number // 4, slots=300)) for number in range(8)])
     return replace(plain, node=replace(plain.node, slots=slots))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> NodeUsage:
+    """Of any size, some of their GPUs in MIG mode, linked and in use in any way."""
+    random, in_mig_mode = draw(st.randoms(use_true_random=False)), draw(st.booleans())
+    count = draw(st.sampled_from([1, 2, 4, 8, 16]))
+    devices = [
+        mig_device(n) if in_mig_mode and random.random() < 0.7 else device(n, numa=n * 2 // count, slots=30)
+        for n in range(count)
+    ]
+    gpus = [GpuUsage(each, random.randrange(4), random.randrange(9000), random.randrange(20)) for each in devices]
+    scores = {a.uuid: {b.uuid: random.choice([10, 20, 40, 200]) for b in devices if b is not a} for a in devices}
+    plain = usage("n", gpus)
+    return replace(plain, node=replace(plain.node, slots=draw(st.booleans()), pair_scores=scores))
 
 
 CLUSTER = snapshot(node("plain", slots=False), node("slots", slots=True))
@@ -150,6 +170,17 @@ def hostile_pods(draw: st.DrawFn, most: int = 300) -> Json:
     }
 
 
+@st.composite
+def placeable(draw: st.DrawFn) -> GpuRequest:
+    """Such that it is not over with the first container."""
+    counts = st.lists(st.sampled_from([1, 1, 2, 3, 4, 8]), min_size=1, max_size=8)
+    apps = [container(f"a{n}", gpu=count, gpumem=100 + n) for n, count in enumerate(draw(counts))]
+    inits = [container(f"i{n}", gpu=count, gpumem=500 + n) for n, count in enumerate(draw(st.just([]) | counts))]
+    policy = draw(st.sampled_from(["topology-aware", "binpack", "numa,binpack,spread", "mutex"]))
+    annotations = {keys.GPU_POLICY: policy, keys.NUMA_BIND: draw(st.sampled_from(["true", "false"]))}
+    return request(pod(*apps, inits=inits, annotations=annotations))
+
+
 def init_bomb(count: int) -> Json:
     asking = {"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}}
     spec = {"initContainers": [asking] * count, "containers": [{"name": "main"}]}
@@ -174,6 +205,15 @@ def test_a_pod_is_read_and_placed_in_a_bounded_number_of_steps_or_refused(hostil
     assert taken < MOST_STEPS_PLACING
     taken, _ = steps(lambda: explain(wanted, decision))
     assert taken < MOST_STEPS_PLACING
+
+
+@settings(max_examples=150, deadline=None)
+@given(machines(), placeable(), st.none() | st.builds(Quota, memory_mib=st.sampled_from([50_000, 10**6])))
+def test_the_effort_that_is_counted_covers_what_is_done(on: NodeUsage, wanted: GpuRequest, quota: Quota | None) -> None:
+    place(wanted, on, quota)
+    effort = Effort()
+    taken, _ = steps(lambda: place(wanted, on, quota, effort))
+    assert taken < STEPS_PER_EFFORT * (EFFORT_OF_A_NODE + effort.made)
 
 
 @settings(max_examples=60, deadline=None)
