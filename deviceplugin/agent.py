@@ -29,6 +29,7 @@ from deviceplugin.kubelet import Allocator, PluginServer
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
+from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.reporter import Reporter
 from deviceplugin.reporting import AllocationMode, Report, report
 from deviceplugin.settings import AgentSettings, KubeletSettings
@@ -95,6 +96,17 @@ class Agent:
             write=self._own.patch_node,
             now=now,
         )
+        self._remediation = Remediation(
+            api,
+            self._own,
+            gpus,
+            news,
+            self._events,
+            settings=settings.remediation,
+            resource=kubelet.resource_name,
+            now=now,
+            count=metrics.eviction,
+        )
         self._mode: AllocationMode | None = None
         self._memory_problem = ""
         self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
@@ -138,6 +150,7 @@ class Agent:
                     self._reporter.run(),
                     self._totals.run(),
                     self._undecided.run(),
+                    self._remediation.run(),
                     self._warn_without_totals(),
                     self._serve(),
                     self._allocate(),
@@ -163,6 +176,8 @@ class Agent:
             gpus_known=self._gpus.known,
             gpu_problem=self._gpus.problem,
             api_problem=self._own.problem,
+            lasting_gpus=self._remediation.lasting(),
+            stranded_pods=len(self._remediation.stranded()),
         )
 
     def _report_due(self, now: datetime, last: datetime | None) -> Report:

@@ -135,6 +135,11 @@ class OwnNode:
         self._take_node(await self._api.patch(NODES, self.name, body, subresource="status"))
         self._news.tell()
 
+    async def patch_conditions(self, body: Mapping[str, object]) -> None:
+        """Of the Node, those that `body` names alone. Raises ApiError or ApiUnreachable."""
+        self._take_node(await self._api.patch(NODES, self.name, body, subresource="status", strategic=True))
+        self._news.tell()
+
     async def settle(self, pod: Pod, body: Mapping[str, object], *, release: bool) -> None:
         """Patch the pod; then, if asked to or if it is gone, release its lock. Raises ApiError or ApiUnreachable.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 
 from proto.annotations import keys
@@ -86,6 +87,54 @@ class FolderQuota:
     mib: int = 16
 
 
+class Remedy(StrEnum):
+    """What is done about GPUs that stay unhealthy. Each does what the one before it does, too."""
+
+    OFF = "off"
+    REPORT = "report"
+    """The Node's condition says so."""
+    EVICT_WAITING = "evict-waiting"
+    """Pods that wait for such a GPU are evicted."""
+    EVICT = "evict"
+    """So are those that run on one."""
+
+    @property
+    def reports(self) -> bool:
+        return self is not Remedy.OFF
+
+    @property
+    def evicts(self) -> bool:
+        return self in (Remedy.EVICT_WAITING, Remedy.EVICT)
+
+
+class TaintWhen(StrEnum):
+    """Which GPUs of a node must be unhealthy for its taint."""
+
+    NEVER = "never"
+    ALL = "all"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemediationSettings:
+    """What is done about GPUs that stay unhealthy, when, and how much at most."""
+
+    remedy: Remedy = Remedy.OFF
+    taint: TaintWhen = TaintWhen.NEVER
+    after: timedelta = timedelta(minutes=10)
+    """How long a GPU must have been unhealthy."""
+    most_after: timedelta = timedelta(hours=1)
+    """The same for evictions while most GPUs of the node are unhealthy: rather the driver's fault than theirs."""
+    at_once: int = 1
+    """Pods of the node that may be on their way out at a time."""
+    per_hour: int = 10
+    """Evictions from the node."""
+    cluster_per_hour: int = 30
+    """Evictions by the daemons of all nodes."""
+    lease: tuple[str, str] = ("topogpu-system", "topogpu-remediation")
+    """Namespace and name of the Lease on which the daemons of all nodes count their evictions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """How this node allocates, and how often it looks at its GPUs."""
@@ -113,3 +162,4 @@ class AgentSettings:
     node_totals: bool = True
     """Whether the Node says how much it has of `total_names`; else these are taken off it."""
     total_names: TotalNames = field(default_factory=TotalNames)
+    remediation: RemediationSettings = RemediationSettings()

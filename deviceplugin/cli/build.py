@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,10 @@ from deviceplugin.settings import (
     FolderQuota,
     HamiScheduler,
     KubeletSettings,
+    RemediationSettings,
+    Remedy,
     RequestedAllocation,
+    TaintWhen,
     TotalNames,
 )
 from proto.devices import DeviceUUID
@@ -111,6 +114,21 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         hami_scheduler=HamiScheduler(configuration.hami_handshake),
         node_totals=configuration.node_totals,
         total_names=total_names(configuration),
+        remediation=remediation_settings(configuration),
+    )
+
+
+def remediation_settings(configuration: Configuration) -> RemediationSettings:
+    namespace, _, name = configuration.remediation_lease.partition("/")
+    return RemediationSettings(
+        remedy=Remedy(configuration.remediation),
+        taint=TaintWhen(configuration.remediation_taint),
+        after=timedelta(seconds=configuration.remediation_seconds),
+        most_after=timedelta(seconds=configuration.remediation_most_seconds),
+        at_once=configuration.remediation_evictions_at_once,
+        per_hour=configuration.remediation_evictions_per_hour,
+        cluster_per_hour=configuration.remediation_cluster_evictions_per_hour,
+        lease=(namespace, name),
     )
 
 

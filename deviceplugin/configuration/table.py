@@ -300,6 +300,43 @@ class Configuration:
         "How long a GPU must have been free of faults to count as healthy again.",
         unit="s",
     )
+    remediation: str = _setting(
+        "off",
+        Words(words=("off", "report", "evict-waiting", "evict")),
+        "What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy says so. "
+        "evict-waiting: also pods that wait for such a GPU are evicted. evict: also those that run on one.",
+    )
+    remediation_taint: str = _setting(
+        "never",
+        Words(words=("never", "all", "any")),
+        "The Node gets the taint topogpu.io/gpu-unhealthy:NoSchedule while all or any of its GPUs stay unhealthy.",
+    )
+    remediation_seconds: float = _setting(
+        600.0,
+        Number(above=0, maximum=_MANY),
+        "How long a GPU must have been unhealthy before anything is done about it.",
+        unit="s",
+    )
+    remediation_most_seconds: float = _setting(
+        3600.0,
+        Number(above=0, maximum=_MANY),
+        "The same for evictions while most GPUs of the node are unhealthy, as when the driver fails.",
+        unit="s",
+    )
+    remediation_evictions_at_once: int = _setting(
+        1, Whole(minimum=1, maximum=1000), "Pods of a node that may be on their way out at a time."
+    )
+    remediation_evictions_per_hour: int = _setting(
+        10, Whole(minimum=1, maximum=1000), "Pods that may be evicted from a node within an hour."
+    )
+    remediation_cluster_evictions_per_hour: int = _setting(
+        30, Whole(minimum=1, maximum=1000), "Pods that the daemons of all nodes together may evict within an hour."
+    )
+    remediation_lease: str = _setting(
+        "topogpu-system/topogpu-remediation",
+        Text(expected="namespace/name", pattern=rf"{_DNS_LABEL}/{_DNS_NAME}"),
+        "The Lease on which the daemons of all nodes count their evictions. Without it nobody is evicted.",
+    )
     metrics_bind_address: str = _setting(":9394", BindAddress(), "Where /metrics is served. Empty: nowhere.")
     read_seconds: float = _setting(30.0, Number(above=0, maximum=_MANY), "Between two readings of the GPUs.", unit="s")
     log_format: str = _setting("text", Words(words=("text", "json")), "Log lines for people or for programs.")

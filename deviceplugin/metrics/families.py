@@ -187,6 +187,12 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
         ),
         ("topogpu_pods_known", "1 once the pods of this node have been listed.", view.pods_known),
         ("topogpu_pods", "Pods of this node.", len(view.pods)),
+        (
+            "topogpu_gpus_unhealthy_long",
+            "GPUs that have been unhealthy for as long as remediation waits.",
+            view.lasting_gpus,
+        ),
+        ("topogpu_pods_on_unhealthy_gpus", "Pods that have one of these GPUs.", view.stranded_pods),
         ("topogpu_pods_unreadable", "Pods whose GPU annotations cannot be read.", usage.unreadable_pods),
         ("topogpu_vgpus_dropped", "Shares and MIG instances left out here because there are too many.", dropped),
         ("topogpu_regions_unreadable", "HAMi-core regions that cannot be read.", sample.unreadable_regions),

@@ -69,6 +69,13 @@ class Metrics:
         self._health_events = Counter(
             "topogpu_health_events", "Events that changed or may change a GPU's health.", ("kind",), registry=registry
         )
+        self._evictions = Counter(
+            "topogpu_evictions",
+            "Attempts to evict pods from GPUs that stay unhealthy: evicted, refused (by a PodDisruptionBudget or the "
+            "API server), spared (a pod that is never evicted), paused (too many within the hour).",
+            ("outcome",),
+            registry=registry,
+        )
         self._nvml = Histogram(
             "topogpu_nvml_read_duration_seconds",
             "Time to read the driver.",
@@ -109,6 +116,10 @@ class Metrics:
             kind = "other"
         self._kinds.add(kind)
         self._health_events.labels(kind).inc()
+
+    def eviction(self, outcome: str) -> None:
+        """`outcome` is evicted, refused, spared or paused."""
+        self._evictions.labels(outcome).inc()
 
     def nvml_read(self, reading: str, seconds: float) -> None:
         """`reading` is `machine`, `usage` or another of a few words."""

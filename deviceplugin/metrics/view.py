@@ -24,6 +24,10 @@ class DaemonView:
     """Why no GPU can be read; empty while they can."""
     api_problem: str = ""
     """Why pods and node may be old; empty while the API server answers."""
+    lasting_gpus: int = 0
+    """GPUs that have been unhealthy for as long as remediation waits."""
+    stranded_pods: int = 0
+    """Pods on them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ OPENING_SECONDS = 10.0
 """At most, until the API server has taken a watch: with the silence before it, below 80 s."""
 
 _MERGE_PATCH = "application/merge-patch+json"
+_STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 _NO_ANSWER = (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError)
 
 
@@ -222,10 +223,15 @@ class ApiServer:
         *,
         namespace: str = "",
         subresource: str = "",
+        strategic: bool = False,
     ) -> T:
-        """A JSON merge patch (RFC 7386), of the object or of its `status`. Raises ApiError or ApiUnreachable."""
+        """A JSON merge patch (RFC 7386), of the object or of its `status`. Raises ApiError or ApiUnreachable.
+
+        A `strategic` one merges lists such as conditions by their key, where the other replaces them.
+        """
         path = _path(resource, namespace, name, subresource)
-        answer = await self._call("PATCH", path, body=dict(body), content_type=_MERGE_PATCH)
+        kind = _STRATEGIC_MERGE_PATCH if strategic else _MERGE_PATCH
+        answer = await self._call("PATCH", path, body=dict(body), content_type=kind)
         return self._read(resource, answer)
 
     async def create(self, resource: Resource[T], body: Object, *, namespace: str = "") -> T:

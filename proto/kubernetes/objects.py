@@ -148,6 +148,21 @@ class Pod(Object):
         return self.status.phase in ("Succeeded", "Failed")
 
 
+class OwnerReference(Object):
+    kind: str = ""
+    controller: bool = False
+
+
+class OwnedMeta(ObjectMeta):
+    owner_references: list[OwnerReference] = []
+
+
+class OwnedPod(Pod):
+    """With its owners, which need not be kept of all pods of a cluster."""
+
+    metadata: OwnedMeta = msgspec.field(default_factory=OwnedMeta)
+
+
 class NodeInfo(Object):
     kubelet_version: str = ""
     container_runtime_version: str = ""
@@ -160,8 +175,14 @@ class NodeStatus(Object):
     node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
+class NodeSpec(Object):
+    taints: list[dict[str, Any]] = []
+    """Whole, because a patch of one writes the whole list."""
+
+
 class Node(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
@@ -349,6 +370,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 
 
 PODS = Resource("v1", "pods", True, Pod)
+OWNED_PODS = Resource("v1", "pods", True, OwnedPod)
 NODES = Resource("v1", "nodes", False, Node)
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", True, ResourceQuota)
 POD_DISRUPTION_BUDGETS = Resource("policy/v1", "poddisruptionbudgets", True, PodDisruptionBudget)

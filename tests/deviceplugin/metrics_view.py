@@ -104,6 +104,7 @@ def busy_metrics() -> Metrics:
     metrics.reported(Outcome.FAILED)
     metrics.heard("pods")
     metrics.health_event("xid")
+    metrics.eviction("evicted")
     metrics.nvml_read("usage", 0.01)
     return metrics
 

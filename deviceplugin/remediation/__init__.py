@@ -1,0 +1,1 @@
+"""What becomes of GPUs that stay unhealthy, and of the pods on them."""

@@ -1,0 +1,56 @@
+"""How many pods the daemons of all nodes have evicted within the hour, as they count it on their Lease. Pure.
+
+`topogpu.io/evictions` on the Lease: `[["2030-01-01T00:00:00Z","gpu-1"],…]`. Whoever evicts adds himself first, on
+condition that nobody else has written the Lease meanwhile.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+
+from deviceplugin.settings import RemediationSettings
+from proto.annotations.keys import LEASE_EVICTIONS
+from proto.annotations.unhealthy_since import read_time, stamp
+from proto.annotations.values import decode_json
+from proto.kubernetes.objects import Lease
+
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """No eviction is left before `until`; `why` is for people."""
+
+    until: datetime
+    why: str
+
+
+def decode_evictions(value: str) -> tuple[tuple[datetime, str], ...]:
+    """When, and from which node. Raises AnnotationError."""
+    rows = decode_json(LEASE_EVICTIONS, value, list[tuple[str, str]])
+    return tuple((read_time(LEASE_EVICTIONS, f"$[{at}]", text), node) for at, (text, node) in enumerate(rows))
+
+
+def encode_evictions(evictions: Sequence[tuple[datetime, str]]) -> str:
+    return msgspec.json.encode([(stamp(at), node) for at, node in sorted(evictions)]).decode()
+
+
+def reserve(lease: Lease, node: str, now: datetime, settings: RemediationSettings) -> Mapping[str, object] | Spent:
+    """The merge patch that counts one more eviction, from `node`. Raises AnnotationError.
+
+    What is later than now counts as now: clocks of nodes differ, and a wrong one must not stop the others for ever.
+    """
+    value = lease.metadata.annotations.get(LEASE_EVICTIONS, "[]")
+    recent = [(min(at, now), whose) for at, whose in decode_evictions(value) if now - at < _HOUR]
+    own = [each for each in recent if each[1] == node]
+    for spent, limit, where in (
+        (own, settings.per_hour, f"from node {node}"),
+        (recent, settings.cluster_per_hour, "in the cluster"),
+    ):
+        if len(spent) >= limit:
+            freed = sorted(spent)[len(spent) - limit][0] + _HOUR
+            return Spent(freed, f"{limit} pods were evicted from unhealthy GPUs {where} within the hour")
+    annotations = {LEASE_EVICTIONS: encode_evictions([*recent, (now, node)])}
+    return {"metadata": {"annotations": annotations, "resourceVersion": lease.metadata.resource_version}}

@@ -1,0 +1,235 @@
+"""Edge that feeds the state machine with what the daemon sees, and does what it says: the Node's words, evictions."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.gpus import Gpus
+from deviceplugin.news import News
+from deviceplugin.remediation.budget import Spent, reserve
+from deviceplugin.remediation.holders import holder_of, seen, why_spared
+from deviceplugin.remediation.step import (
+    Event,
+    Evict,
+    Evicted,
+    Holder,
+    Paused,
+    Refused,
+    Remembered,
+    Spared,
+    State,
+    Tell,
+    is_due,
+    lasting,
+    next_look,
+    step,
+    stranded,
+)
+from deviceplugin.remediation.words import condition_report, marks_report
+from deviceplugin.reporter import Reporter
+from deviceplugin.reporting import Report
+from deviceplugin.settings import RemediationSettings
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_UNHEALTHY
+from proto.annotations.unhealthy_since import decode_unhealthy
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.events import EventRecorder
+from proto.kubernetes.objects import LEASES, OWNED_PODS, Node, ObjectReference
+
+log = logging.getLogger(__name__)
+
+_NOT_FOUND = 404
+_CONFLICT = 409
+_RESERVE_ATTEMPTS = 6
+_UNCOUNTED = timedelta(minutes=10)
+"""Between two looks for a Lease on which evictions cannot be counted."""
+
+
+class Remediation:
+    """`now` is read once: from then on the monotonic clock counts, so that a clock that is set evicts nobody.
+
+    `count` hears how each attempt to evict ended: evicted, refused, spared or paused.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        own: OwnNode,
+        gpus: Gpus,
+        news: News,
+        events: EventRecorder,
+        *,
+        settings: RemediationSettings,
+        resource: str,
+        now: Callable[[], datetime],
+        count: Callable[[str], object],
+        monotonic: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._api = api
+        self._own = own
+        self._gpus = gpus
+        self._news = news
+        self._events = events
+        self._settings = settings
+        self._resource = resource
+        self._count = count
+        self._jitter = jitter
+        began, at = now(), monotonic()
+        self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=monotonic() - at)
+        self._state = State()
+        self._remembers = settings.remedy.reports
+        self._evicting: set[asyncio.Task[None]] = set()
+        self._marks = Reporter(
+            lambda: f"how long GPUs of node {own.name} have been unhealthy",
+            news,
+            due=lambda _now, _last: self._due(marks_report),
+            write=own.patch_node,
+            now=self._now,
+        )
+        self._condition = Reporter(
+            lambda: f"the condition of node {own.name}",
+            news,
+            due=lambda _now, _last: self._due(condition_report),
+            write=own.patch_conditions,
+            now=self._now,
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for loop in (self._watch(), self._marks.run(), self._condition.run()):
+                    group.create_task(loop)
+        finally:
+            for task in self._evicting:
+                task.cancel()
+
+    def lasting(self) -> int:
+        """GPUs that have been unhealthy for long."""
+        return len(lasting(self._state, self._now(), self._settings))
+
+    def stranded(self) -> tuple[Holder, ...]:
+        """The pods on them."""
+        return stranded(self._state, self._now(), self._settings)
+
+    async def _watch(self) -> None:
+        while True:
+            news = self._news.next()
+            self._look()
+            look = next_look(self._state, self._now(), self._settings)
+            try:
+                async with asyncio.timeout(None if look is None else (look - self._now()).total_seconds()):
+                    await news.wait()
+            except TimeoutError:
+                continue
+
+    def _look(self) -> None:
+        """Nothing is concluded before node, pods and GPUs are known."""
+        node, inventory = self._own.node, self._gpus.inventory
+        if node is None or not self._own.pods_known or not self._gpus.known:
+            return
+        if self._remembers:
+            self._remembers = False
+            self._remember(node.metadata.annotations.get(NODE_UNHEALTHY, ""))
+        found = seen(inventory, self._own.pods.values(), self._resource)
+        if found.ill or found.well:
+            self._take(found)
+
+    def _remember(self, value: str) -> None:
+        try:
+            self._take(Remembered(decode_unhealthy(value) if value else {}))
+        except AnnotationError as error:
+            log.warning("since when GPUs are unhealthy begins again now: node %s: %s", self._own.name, error)
+
+    def _take(self, event: Event) -> None:
+        before = self._state
+        self._state, effects = step(before, event, self._now(), self._settings)
+        for effect in effects:
+            match effect:
+                case Evict(holder):
+                    task = asyncio.create_task(self._evict(holder))
+                    self._evicting.add(task)
+                    task.add_done_callback(self._evicting.discard)
+                case Tell(notice, None):
+                    log.warning("%s", notice.message)
+                    self._events.record(self._own.reference(), notice)
+                case Tell(notice, Holder() as holder):
+                    log.warning("pod %s: %s", holder.name, notice.message)
+                    self._events.record(_reference(holder), notice)
+        if self._state != before:
+            self._news.tell()
+
+    def _due(self, report: Callable[[Node, State, datetime, RemediationSettings], Report]) -> Report:
+        node = self._own.node
+        if node is None or (self._settings.remedy.reports and self._state.began_at is None):
+            return Report()
+        now = self._now()
+        due = report(node, self._state, now, self._settings)
+        look = next_look(self._state, now, self._settings)
+        return due if due.body is not None or look is None else Report(look_again=look)
+
+    async def _evict(self, holder: Holder) -> None:
+        event: Event
+        try:
+            event = await self._tried(holder)
+        except ApiUnreachable as error:
+            event = Refused(holder.uid, str(error))
+        except ApiError as error:
+            gone = error.status in (_NOT_FOUND, _CONFLICT)
+            event = Spared(holder.uid) if gone else Refused(holder.uid, str(error))
+        self._count(type(event).__name__.lower())
+        self._take(event)
+
+    async def _tried(self, holder: Holder) -> Evicted | Spared | Paused:
+        """Asks whether the pod may go, counts it, and has it go. Raises ApiError or ApiUnreachable."""
+        pod = await self._api.get(OWNED_PODS, holder.pod, namespace=holder.namespace)
+        again = holder_of(pod, self._gpus.inventory.parents, self._resource)
+        if pod.metadata.uid != holder.uid or pod.spec.node_name != self._own.name or again is None:
+            return Spared(holder.uid)
+        controllers = (each.kind for each in pod.metadata.owner_references if each.controller)
+        spared = why_spared(pod, next(controllers, ""))
+        if spared:
+            return Spared(holder.uid, spared)
+        await self._api.evict(holder.pod, holder.namespace, holder.uid, dry_run=True)
+        paused = await self._reserved()
+        if paused is not None:
+            return Paused(holder.uid, paused)
+        if not is_due(self._state, again, self._now(), self._settings):
+            return Paused(holder.uid, self._now())
+        await self._api.evict(holder.pod, holder.namespace, holder.uid)
+        return Evicted(holder.uid)
+
+    async def _reserved(self) -> datetime | None:
+        """None once an eviction is counted; else when one may be left. Raises ApiError or ApiUnreachable."""
+        namespace, name = self._settings.lease
+        for attempt in range(_RESERVE_ATTEMPTS):
+            try:
+                lease = await self._api.get(LEASES, name, namespace=namespace)
+                body = reserve(lease, self._own.name, self._now(), self._settings)
+                if isinstance(body, Spent):
+                    log.warning("no pod is evicted before %s: %s", body.until.isoformat(), body.why)
+                    return body.until
+                await self._api.patch(LEASES, name, body, namespace=namespace)
+                return None
+            except AnnotationError as error:
+                log.error("no pod is evicted, because lease %s/%s cannot be read: %s", namespace, name, error)
+                return self._now() + _UNCOUNTED
+            except ApiError as error:
+                if error.status == _NOT_FOUND:
+                    missing = "evictions are counted on it; make it, or set remediation_lease"
+                    log.error("no pod is evicted, because there is no lease %s/%s: %s", namespace, name, missing)
+                    return self._now() + _UNCOUNTED
+                if error.status != _CONFLICT:
+                    raise
+            # Another node's daemon was first.
+            await asyncio.sleep(self._jitter() * 0.1 * 2**attempt)
+        return self._now() + timedelta(seconds=10)
+
+
+def _reference(holder: Holder) -> ObjectReference:
+    return ObjectReference(api_version="v1", kind="Pod", namespace=holder.namespace, name=holder.pod, uid=holder.uid)

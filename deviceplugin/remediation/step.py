@@ -1,0 +1,353 @@
+"""GPUs that stay unhealthy, and the pods on them: events in, effects out; the time is an argument. Pure.
+
+| GPU is | until | then it is | effect |
+|---|---|---|---|
+| well | a sign against it | ill | the Node remembers since when |
+| ill | it is well | well | |
+| ill | it has been for `after` | lasting | the Node's condition, its taint, an event |
+| lasting | it is well | well | condition and taint are taken back; nobody is evicted any more |
+
+| pod on a GPU whose evictions are due is | until | then it is | effect |
+|---|---|---|---|
+| there | there is room among those that leave | asked | Evict |
+| asked | Evicted | leaving | an event on the pod |
+| asked | Refused | there, for a time that doubles | an event on the pod |
+| asked | Spared | spared, while it lives | an event on the pod |
+| asked | Paused | there, and so are all others until then | |
+| asked, leaving | long after it should have been gone | there | |
+
+A lasting GPU's evictions are due at once, but for two cases. While most GPUs of the node are ill, they are due when the
+last of them has been for `most_after`; once that is over, the others' time begins again. After a start the process
+must have seen the GPU ill for a while itself, and one that was ill before is not well before such a while is over.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from deviceplugin.settings import RemediationSettings, Remedy
+from proto.kubernetes.notices import Notice
+
+_SETTLED = timedelta(seconds=60)
+"""After a start; less where a GPU is lasting sooner."""
+_ANSWERED = timedelta(minutes=2)
+"""An eviction is answered by then."""
+_LEFT = timedelta(minutes=5)
+"""A pod is gone so long after its grace period; what its processes still hold is no reason to wait for it longer."""
+_FIRST_PAUSE = timedelta(minutes=1)
+_LONGEST_PAUSE = timedelta(minutes=30)
+_LOOK = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Against one GPU. `name` is for people; `missing`: nothing is known of it but that it should be there."""
+
+    name: str
+    problem: str
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A pod with containers that have a GPU and have not ended."""
+
+    uid: str
+    namespace: str
+    pod: str
+    gpus: frozenset[str]
+    waits: bool = False
+    """None of its containers runs, and one that has a GPU cannot be started."""
+    leaves_at: datetime | None = None
+    """The end of its grace period, once it is being deleted."""
+    priority: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the Node said when this process started: since when GPUs were unhealthy."""
+
+    since: Mapping[str, datetime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The node now: signs by GPU, how many GPUs have none, and who has which."""
+
+    ill: Mapping[str, Sign]
+    well: int
+    holders: Sequence[Holder] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A PodDisruptionBudget or the API server does not let the pod go now. `why` is for people."""
+
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """The pod is one of those that are never evicted, and `why`; without, it is not there any more."""
+
+    uid: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """No pod may be evicted now."""
+
+    uid: str
+    until: datetime
+
+
+Event = Remembered | Seen | Evicted | Refused | Spared | Paused
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An event of the Node, or of a pod."""
+
+    notice: Notice
+    holder: Holder | None = None
+
+
+Effect = Evict | Tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Illness:
+    name: str
+    problem: str = ""
+    since: datetime
+    counts_from: datetime
+    """For evictions: `since`, or when it was no longer one of most."""
+    seen_at: datetime | None = None
+    """First by this process; None while it is only remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """To evict a pod. Nothing more is done about it before `until`, which is None for good."""
+
+    until: datetime | None
+    tries: int = 0
+    takes_room: bool = False
+    """It may be on its way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    began_at: datetime | None = None
+    """When the node was seen first."""
+    gpus: int = 0
+    """Of the node, well or ill."""
+    ill: Mapping[str, Illness] = field(default_factory=dict)
+    told: frozenset[str] = frozenset()
+    """GPUs whose event was told."""
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    """Pods on ill GPUs, by UID."""
+    attempts: Mapping[str, Attempt] = field(default_factory=dict)
+    paused_until: datetime | None = None
+
+    @property
+    def most(self) -> bool:
+        """Whether more GPUs are ill than well."""
+        return 2 * len(self.ill) > self.gpus
+
+
+def step(state: State, event: Event, now: datetime, settings: RemediationSettings) -> tuple[State, tuple[Effect, ...]]:
+    """The state after `event`, and what is to be done. The time does not run backwards."""
+    match event:
+        case Remembered(since=since):
+            ill = {key: Illness(name=key, since=min(at, now), counts_from=min(at, now)) for key, at in since.items()}
+            return replace(state, ill={**ill, **state.ill}), ()
+        case Seen():
+            return _seen(state, event, now, settings)
+        case Paused(uid=uid, until=until):
+            state = replace(state, paused_until=until)
+            return _attempted(state, uid, Attempt(until=now, tries=_tries(state, uid))), ()
+        case Spared(uid=uid, why=why):
+            holder = state.holders.get(uid)
+            told = () if holder is None or not why else (Tell(_spared(state, holder, why), holder),)
+            return _attempted(state, uid, Attempt(until=None)), told
+        case Evicted(uid=uid):
+            holder = state.holders.get(uid)
+            attempt = Attempt(until=now + _LEFT, tries=_tries(state, uid), takes_room=True)
+            told = () if holder is None else (Tell(_evicted(state, holder), holder),)
+            return _attempted(state, uid, attempt), told
+        case Refused(uid=uid, why=why):
+            holder, tries = state.holders.get(uid), _tries(state, uid)
+            pause = min(_FIRST_PAUSE * 2 ** min(tries, 10), _LONGEST_PAUSE)
+            told = () if holder is None else (Tell(_refused(state, holder, why, pause), holder),)
+            return _attempted(state, uid, Attempt(until=now + pause, tries=tries + 1)), told
+
+
+def lasting(state: State, now: datetime, settings: RemediationSettings) -> tuple[str, ...]:
+    """The GPUs that have been unhealthy for `after`."""
+    return tuple(key for key, each in state.ill.items() if now >= each.since + settings.after)
+
+
+def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSettings) -> bool:
+    """Whether a GPU of the pod has been unhealthy for long enough for its eviction."""
+    if settings.remedy is not Remedy.EVICT and not (settings.remedy is Remedy.EVICT_WAITING and holder.waits):
+        return False
+    times = [_due_at(state, state.ill[gpu], settings) for gpu in holder.gpus if gpu in state.ill]
+    return any(at is not None and now >= at for at in times)
+
+
+def stranded(state: State, now: datetime, settings: RemediationSettings) -> tuple[Holder, ...]:
+    """The pods on lasting GPUs."""
+    gpus = frozenset(lasting(state, now, settings))
+    return tuple(holder for holder in state.holders.values() if holder.gpus & gpus)
+
+
+def next_look(state: State, now: datetime, settings: RemediationSettings) -> datetime | None:
+    """When time alone may change something; None when it cannot."""
+    if not state.ill:
+        return None
+    dues = (_due_at(state, each, settings) for each in state.ill.values())
+    times = (now + _LOOK, *(each.since + settings.after for each in state.ill.values()), *filter(None, dues))
+    return min(at for at in times if at > now)
+
+
+def _seen(state: State, event: Seen, now: datetime, settings: RemediationSettings) -> tuple[State, tuple[Effect, ...]]:
+    began = state.began_at or now
+    ill = _ill(state, event, began, now, settings)
+    gpus = event.well + len(event.ill)
+    before = replace(state, gpus=state.gpus or gpus)
+    holders = {each.uid: each for each in event.holders if each.gpus & ill.keys()}
+    after = replace(
+        state,
+        began_at=began,
+        gpus=gpus,
+        ill=ill,
+        told=state.told & ill.keys(),
+        holders=holders,
+        attempts={uid: attempt for uid, attempt in state.attempts.items() if uid in holders},
+    )
+    if before.most and not after.most:
+        after = replace(after, ill={key: replace(each, counts_from=now) for key, each in ill.items()})
+    renamed = {key for key, sign in event.ill.items() if sign.missing} if state.told - ill.keys() else set()
+    untold = [key for key in lasting(after, now, settings) if key not in after.told]
+    new = [key for key in untold if key not in renamed]
+    after = replace(after, told=after.told | set(untold))
+    told = tuple(Tell(_lasting(after, key, settings)) for key in new)
+    chosen = tuple(_chosen(after, now, settings))
+    asked = {
+        each.uid: Attempt(until=now + _ANSWERED, tries=_tries(after, each.uid), takes_room=True) for each in chosen
+    }
+    return replace(after, attempts={**after.attempts, **asked}), (*told, *map(Evict, chosen))
+
+
+def _ill(
+    state: State, event: Seen, began: datetime, now: datetime, settings: RemediationSettings
+) -> Mapping[str, Illness]:
+    unseen = {key: each for key, each in state.ill.items() if each.seen_at is None and key not in event.ill}
+    gone = min((each.since for key, each in state.ill.items() if key not in event.ill), default=now)
+    found: dict[str, Illness] = {}
+    for key, sign in event.ill.items():
+        # A missing GPU is known by its place instead of its UUID after a restart, or once no pod has it any more.
+        known = state.ill.get(key) or Illness(name=key, since=gone if sign.missing else now, counts_from=now)
+        found[key] = replace(known, name=sign.name, problem=sign.problem, seen_at=known.seen_at or now)
+    return found | (unseen if now < began + _settled(settings) else {})
+
+
+def _settled(settings: RemediationSettings) -> timedelta:
+    return min(_SETTLED, settings.after)
+
+
+def _due_at(state: State, illness: Illness, settings: RemediationSettings) -> datetime | None:
+    """When pods may be evicted from the GPU; None while this process has not seen it ill."""
+    if illness.seen_at is None:
+        return None
+    latest = max(each.counts_from for each in state.ill.values())
+    most_after = max(settings.after, settings.most_after)
+    patience = latest + most_after if state.most else illness.counts_from + settings.after
+    return max(patience, illness.seen_at + _settled(settings))
+
+
+def _chosen(state: State, now: datetime, settings: RemediationSettings) -> Iterator[Holder]:
+    """Those that wait first, then the least important."""
+    if state.paused_until is not None and now < state.paused_until:
+        return
+    holders, attempts = state.holders.values(), state.attempts
+    leaving = {each.uid for each in holders if each.leaves_at is not None and now < each.leaves_at + _LEFT}
+    leaving |= {uid for uid, each in attempts.items() if each.takes_room and not _is_over(each, now)}
+    due = (
+        each
+        for each in holders
+        if each.leaves_at is None
+        and each.uid not in leaving
+        and (each.uid not in attempts or _is_over(attempts[each.uid], now))
+        and is_due(state, each, now, settings)
+    )
+    ordered = sorted(due, key=lambda each: (not each.waits, each.priority, each.name))
+    yield from ordered[: max(0, settings.at_once - len(leaving))]
+
+
+def _is_over(attempt: Attempt, now: datetime) -> bool:
+    return attempt.until is not None and now >= attempt.until
+
+
+def _attempted(state: State, uid: str, attempt: Attempt) -> State:
+    return replace(state, attempts={**state.attempts, uid: attempt}) if uid in state.holders else state
+
+
+def _tries(state: State, uid: str) -> int:
+    return state.attempts[uid].tries if uid in state.attempts else 0
+
+
+def spoken(span: timedelta) -> str:
+    """`90 s`, `10 min`, `1 h`: whole ones."""
+    seconds = span.total_seconds()
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def _lasting(state: State, key: str, settings: RemediationSettings) -> Notice:
+    illness = state.ill[key]
+    names = sorted(holder.name for holder in state.holders.values() if key in holder.gpus)
+    pods = f". Pods on it: {', '.join(names)}" if names else ""
+    message = f"{illness.name} has been unhealthy for {spoken(settings.after)}: {illness.problem}{pods}"
+    return Notice(reason="GPUStaysUnhealthy", message=message, distinct=True)
+
+
+def _evicted(state: State, holder: Holder) -> Notice:
+    message = f"evicted from the node, because {_problems(state, holder)}"
+    return Notice(reason="EvictedFromUnhealthyGPU", message=message)
+
+
+def _refused(state: State, holder: Holder, why: str, pause: timedelta) -> Notice:
+    message = (
+        f"{_problems(state, holder)}; the pod is not evicted: {why.rstrip('.')}. It is tried again in {spoken(pause)}"
+    )
+    return Notice(reason="EvictionRefused", message=message)
+
+
+def _spared(state: State, holder: Holder, why: str) -> Notice:
+    message = f"{_problems(state, holder)}; the pod is not evicted, because {why}. Delete it to have it placed again"
+    return Notice(reason="NotEvicted", message=message)
+
+
+def _problems(state: State, holder: Holder) -> str:
+    ill = [state.ill[gpu] for gpu in sorted(holder.gpus) if gpu in state.ill]
+    return " and ".join(f"{each.name} is unhealthy: {each.problem}" for each in ill)

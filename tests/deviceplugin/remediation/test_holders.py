@@ -1,0 +1,150 @@
+"""Which pods have which GPUs, and what speaks against which GPU."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from deviceplugin.gpus import Inventory
+from deviceplugin.machine.readings import MissingGpu
+from deviceplugin.remediation.holders import MIRROR, holder_of, seen, why_spared
+from deviceplugin.remediation.step import Holder, Seen, Sign
+from proto.annotations.keys import RESOURCE_COUNT
+from proto.devices import DeviceUUID
+from proto.kubernetes.objects import ContainerState, ContainerStateTerminated, ContainerStatus, Pod, Resources
+from tests.deviceplugin.gpus import PAIR, A, B, bound_pod, share
+
+MISSING = MissingGpu(name="GPU 2 at 0000:41:00.0", problem="GPU is lost", index=2)
+REFUSED = ContainerState(waiting={"reason": "CreateContainerConfigError"})
+RUNNING = ContainerState(running={})
+
+
+def pod(*states: ContainerState, gpus: tuple[DeviceUUID, ...] = (A,), init: int = 0, **changed: Any) -> Pod:
+    """Each container has one GPU; the states are of those that kubelet speaks of."""
+    made = bound_pod("p", tuple((share(gpu),) for gpu in gpus), init=init, phase=changed.pop("phase", "Running"))
+    containers = [*made.spec.init_containers, *made.spec.containers]
+    for container in containers:
+        container.resources = Resources(limits={RESOURCE_COUNT: "1"})
+    statuses = [ContainerStatus(name=f"c{number}", state=state) for number, state in enumerate(states)]
+    made.status.init_container_statuses, made.status.container_statuses = statuses[:init], statuses[init:]
+    for name, value in changed.items():
+        setattr(made.spec, name, value)
+    return made
+
+
+def held(found: Pod) -> frozenset[str]:
+    holder = holder_of(found, {}, RESOURCE_COUNT)
+    return frozenset() if holder is None else holder.gpus
+
+
+def waits(found: Pod) -> bool:
+    holder = holder_of(found, {}, RESOURCE_COUNT)
+    return holder is not None and holder.waits
+
+
+def test_a_pod_has_the_gpus_of_its_containers() -> None:
+    assert holder_of(pod(RUNNING, RUNNING, gpus=(A, B)), {}, RESOURCE_COUNT) == Holder(
+        uid="uid-p", namespace="default", pod="p", gpus=frozenset({A, B})
+    )
+
+
+def test_an_instance_is_a_part_of_its_gpu() -> None:
+    holder = holder_of(pod(RUNNING), {A: B}, RESOURCE_COUNT)
+    assert holder is not None
+    assert holder.gpus == {B}
+
+
+def test_what_has_ended_has_no_gpu() -> None:
+    done = ContainerState(terminated=ContainerStateTerminated(exit_code=0))
+    failed = ContainerState(terminated=ContainerStateTerminated(exit_code=1))
+    assert held(pod(done, RUNNING, gpus=(A, B), init=1)) == {B}
+    assert held(pod(REFUSED, gpus=(A, B), init=1, phase="Pending")) == {A, B}
+    assert held(pod(done, RUNNING, gpus=(A, B), restart_policy="Never")) == {B}
+    assert held(pod(failed, RUNNING, gpus=(A, B), restart_policy="Never")) == {B}
+    assert held(pod(done, RUNNING, gpus=(A, B), restart_policy="OnFailure")) == {B}
+    assert held(pod(failed, RUNNING, gpus=(A, B), restart_policy="OnFailure")) == {A, B}
+    assert held(pod(done, gpus=(A,), restart_policy="Always")) == {A}
+    assert held(pod(done, gpus=(A,), phase="Succeeded")) == frozenset()
+
+
+def test_a_pod_waits_when_a_container_with_a_gpu_cannot_start_and_none_runs() -> None:
+    assert waits(pod(REFUSED))
+    assert waits(pod(ContainerState(waiting={"reason": "CrashLoopBackOff"})))
+    assert not waits(pod(ContainerState(waiting={"reason": "ContainerCreating"})))
+    assert not waits(pod(RUNNING))
+    assert not waits(pod(REFUSED, RUNNING, gpus=(A, B)))
+    assert not waits(pod())
+
+
+def test_a_pod_without_a_decision_that_can_be_read_is_nobodys() -> None:
+    unreadable = pod(RUNNING)
+    unreadable.metadata.annotations = dict.fromkeys(unreadable.metadata.annotations, "?")
+    undecided = pod(RUNNING)
+    undecided.metadata.annotations = {}
+    assert (holder_of(unreadable, {}, RESOURCE_COUNT), holder_of(undecided, {}, RESOURCE_COUNT)) == (None, None)
+
+
+def test_a_pod_that_is_being_deleted_leaves_at_the_end_of_its_grace_period() -> None:
+    leaving = pod(RUNNING)
+    leaving.metadata.deletion_timestamp = "2030-01-01T00:00:30Z"
+    holder = holder_of(leaving, {}, RESOURCE_COUNT)
+    assert holder is not None
+    assert holder.leaves_at == datetime(2030, 1, 1, 0, 0, 30, tzinfo=UTC)
+
+
+def test_every_gpu_that_should_be_here_counts() -> None:
+    inventory = Inventory(devices=PAIR, problems={B: "GPU is lost"}, physical=frozenset({A, B}), missing=(MISSING,))
+    lost = DeviceUUID("GPU-cccccccc-0000-0000-0000-000000000000")
+    on_lost = pod(RUNNING, gpus=(lost,))
+    of_b: dict[str, Sign] = {B: Sign(name=f"GPU 1 ({B})", problem="GPU is lost")}
+    holders = (Holder(uid="uid-p", namespace="default", pod="p", gpus=frozenset({lost})),)
+    both: dict[str, Sign] = {lost: Sign(name=f"{MISSING.name} ({lost})", problem="GPU is lost", missing=True)}
+    assert seen(inventory, [on_lost], RESOURCE_COUNT) == Seen(ill=of_b | both, well=1, holders=holders)
+    by_place = {MISSING.name: Sign(name=MISSING.name, problem="GPU is lost", missing=True)}
+    assert seen(inventory, [], RESOURCE_COUNT) == Seen(ill=of_b | by_place, well=1)
+    by_uuid: dict[str, Sign] = {lost: Sign(name=f"GPU {lost}", problem="the driver does not show it")}
+    found = seen(replace(inventory, missing=()), [on_lost], RESOURCE_COUNT)
+    assert found == Seen(ill=of_b | by_uuid, well=1, holders=holders)
+    found = seen(replace(inventory, missing=(MISSING, replace(MISSING, name="GPU 3"))), [on_lost], RESOURCE_COUNT)
+    assert found.ill.keys() == {B, lost, MISSING.name, "GPU 3"}
+
+
+def test_without_a_driver_all_gpus_that_pods_have_are_ill() -> None:
+    found = seen(Inventory(), [pod(RUNNING)], RESOURCE_COUNT)
+    assert (set(found.ill), found.well) == ({A}, 0)
+
+
+def test_an_ill_instance_makes_its_gpu_ill_and_the_others_well() -> None:
+    instance = DeviceUUID("MIG-a")
+    inventory = Inventory(
+        devices=(replace(PAIR[0], uuid=instance),),
+        problems={instance: "GPU is lost"},
+        physical=frozenset({A, B}),
+        parents={instance: A},
+    )
+    found = seen(inventory, [], RESOURCE_COUNT)
+    assert (set(found.ill), found.well) == ({A}, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "controller", "why"),
+    [
+        ({}, "ReplicaSet", ""),
+        ({}, "Job", ""),
+        ({}, "", "it has no controller that would make it again"),
+        ({}, "DaemonSet", "its DaemonSet would make it again on this node"),
+        ({}, "Node", "it is a static pod, which only its node can end"),
+        ({"priority": 2_000_001_000}, "ReplicaSet", "it is one of the cluster's own pods"),
+    ],
+)
+def test_who_is_never_evicted(changed: dict[str, Any], controller: str, why: str) -> None:
+    assert why_spared(pod(**changed), controller) == why
+
+
+def test_static_pods_and_pods_of_the_system_are_never_evicted() -> None:
+    mirror, system = pod(), pod()
+    mirror.metadata.annotations[MIRROR] = "x"
+    system.metadata.namespace = "kube-system"
+    assert why_spared(mirror, "ReplicaSet") == "it is a static pod, which only its node can end"
+    assert why_spared(system, "ReplicaSet") == "it is one of the cluster's own pods"
