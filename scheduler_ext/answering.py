@@ -20,14 +20,16 @@ from scheduler_ext.binding.filtering import (
     simulate,
 )
 from scheduler_ext.binding.nominations import Nominations
-from scheduler_ext.binding.preempting import Preempting
+from scheduler_ext.binding.preempting import Preempting, giving_way
 from scheduler_ext.binding.view import View, pod_name
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.journal import Entry, Journal
+from scheduler_ext.scheduling.preempt import within
 from scheduler_ext.scheduling.waiting import WaitingPods
 from scheduler_ext.settings import FilterReturns, ServeSettings
 
@@ -36,8 +38,8 @@ MOST_OFFERED = 32
 OFFER_SECONDS = 5.0
 """For which they are; a bind that comes later decides again for its node."""
 
-MOST_PLACED = 2_000
-"""Containers, for one answer about evictions. On nodes left out evicting is as if it did not help."""
+MOST_EFFORT = 50_000
+"""As `Effort` counts it, for one answer about evictions: some 100 ms. On nodes left out evicting does not help."""
 
 
 class Answering:
@@ -137,19 +139,16 @@ class Answering:
         self._ledger.expire(self._monotonic())
         priority = args.pod.spec.priority or 0
         found: dict[str, NodeVictims] = {}
-        left, containers = MOST_PLACED, sum(need is not None for need in wanted.needs)
+        effort = Effort()
         for node, proposed in args.victims.items():
-            there = holders(self._view, node)
-            left -= containers * (len(there) + 2)
-            if left < 0:
+            if effort.made >= MOST_EFFORT:
                 break
-            chosen = preempt(
-                self._ledger, self._budgets, there, wanted, priority=priority, node=node, proposed=proposed
-            )
+            there = holders(self._view, node)
+            asked = self._ledger, self._budgets, there, wanted
+            search = preempt(*asked, priority=priority, node=node, proposed=proposed, effort=effort)
+            chosen = await giving_way(within(search, effort, MOST_EFFORT - effort.made))
             if chosen is not None:
                 found[node] = chosen
-            # Between two nodes others get their answers.
-            await asyncio.sleep(0)
         self._nominations.propose(args.pod, {node: each.uids for node, each in found.items()})
         return found
 

@@ -1,6 +1,6 @@
 """What `/prioritize` and `/preempt` answer: how well each node suits a pod, and what evicting pods would change."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from proto.extender import HostPriority, NodeVictims
@@ -11,8 +11,9 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.decide import Decision, decide
+from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.nodes import Preference
-from scheduler_ext.scheduling.preempt import Holder, by_importance, placed, victims
+from scheduler_ext.scheduling.preempt import Holder, Look, Search, by_importance, victims
 from scheduler_ext.scheduling.priorities import preferences, priorities
 
 
@@ -39,16 +40,15 @@ def preempt(
     priority: int,
     node: str,
     proposed: NodeVictims,
-) -> NodeVictims | None:
+    effort: Effort,
+) -> Search[NodeVictims | None]:
     """Whom to evict from the node so that the pod gets its GPUs; None where that does not help, or nobody has to go.
 
     `holders` are the node's pods that ask for GPUs. What budgets lose by pods without GPUs kube-scheduler has counted.
+    `effort` counts what it takes.
     """
-
-    def fits(gone: Collection[str]) -> bool:
-        return placed(ledger, request, priority=priority, node=node, gone=gone).node is not None
-
-    chosen = victims(priority, frozenset(proposed.uids), holders, fits, budgets.violating)
+    look = Look(ledger, request, priority, node, effort)
+    chosen = yield from victims(priority, frozenset(proposed.uids), holders, look.fits, budgets.violating)
     # A node without victims would be an error to kube-scheduler (callExtenders of its preemption framework).
     if not chosen:
         return None

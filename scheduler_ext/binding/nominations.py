@@ -16,7 +16,8 @@ from scheduler_ext.cluster.holdings import decided_holding
 from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
-from scheduler_ext.scheduling.preempt import placed, victims
+from scheduler_ext.scheduling.effort import Effort
+from scheduler_ext.scheduling.preempt import Look, finished, placed, victims, within
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ TAKEN_SECONDS = 120.0
 """Once the pod fits. kube-scheduler asks about it again within seconds, as an end of a pod wakes waiting ones."""
 MOST_KEPT = 200
 """Pods for which room is kept at a time; the rest go without."""
+MOST_EFFORT = 10_000
+"""As `Effort` counts it, to find out whom kube-scheduler evicts: some 20 ms. Else no room is kept."""
 MOST_LOOKED_AT = 20
 """Of them, at a time: each look is a decision about one node."""
 
@@ -160,12 +163,10 @@ class Nominations:
         nomination = Nomination(request=request, priority=priority, node=node)
         if self.keep(nomination, gone):
             return
-        chosen = victims(
-            priority,
-            frozenset(),
-            holders(self._view, node),
-            lambda gone: placed(self._ledger, request, priority=priority, node=node, gone=gone).node is not None,
-        )
+        effort = Effort()
+        look = Look(self._ledger, request, priority, node, effort)
+        search = victims(priority, frozenset(), holders(self._view, node), look.fits)
+        chosen = finished(within(search, effort, MOST_EFFORT))
         if chosen is not None:
             self.keep(nomination, chosen)
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.notices import Notice
@@ -21,15 +22,20 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.reservations import group_of
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.preempt import Holder, Plan, plan
+from scheduler_ext.scheduling.effort import Effort
+from scheduler_ext.scheduling.preempt import Holder, Look, Plan, Search, plan, within
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TURN_SECONDS = 1.0
 """One pod is served at a time."""
 MOST_PODS = 100
 """Remembered; of more the most important."""
 MOST_NODES = 100
+MOST_EFFORT = 100_000
+"""As `Effort` counts it, for one node: some 200 ms, in steps between which others get their answers."""
 LOOK_SECONDS = 0.3
 """So many nodes are looked at for a pod at a time, and for so long; the next time goes on with those behind them."""
 FIRST_PAUSE_SECONDS = 5.0
@@ -149,16 +155,15 @@ class Preempting:
         if not self._candidates.fits_nowhere(pod.request, pod.nodes):
             return
         best = await self._best(pod)
-        # Again, as nothing may have changed between the choice and the room that is kept for it.
-        best = self._plan(pod, best.node) if best is not None else None
-        if best is not None:
+        # Nothing may change between this look and the room that is kept for it.
+        if best is not None and self._still_helps(pod, best):
             await self._carry_out(pod, best)
 
     async def _best(self, pod: Refused) -> Plan | None:
         best: Plan | None = None
         until = self._monotonic() + LOOK_SECONDS
         for number, node in enumerate(_from(pod.nodes, pod.start)[:MOST_NODES], start=1):
-            found = self._plan(pod, node)
+            found = await self._plan(pod, node)
             if found is not None and (best is None or found.merit > best.merit):
                 best = found
             known = self._pods.get(pod.request.uid)
@@ -166,15 +171,15 @@ class Preempting:
                 self._pods[pod.request.uid] = replace(known, start=(pod.start + number) % len(pod.nodes))
             if self._monotonic() >= until:
                 break
-            # Between two nodes others get their answers.
             await asyncio.sleep(0)
         return best
 
-    def _plan(self, pod: Refused, node: str) -> Plan | None:
+    async def _plan(self, pod: Refused, node: str) -> Plan | None:
         there = holders(self._view, node)
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
-        return plan(
+        effort = Effort()
+        search = plan(
             self._ledger,
             self._budgets,
             pod.request,
@@ -182,6 +187,20 @@ class Preempting:
             node=node,
             holders=there,
             spared=self._spared.keys(),
+            effort=effort,
+        )
+        return await giving_way(within(search, effort, MOST_EFFORT))
+
+    def _still_helps(self, pod: Refused, chosen: Plan) -> bool:
+        """The search gave way to others, and what it looked at may have changed."""
+        there = {holder.uid: holder for holder in holders(self._view, chosen.node)}
+        leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
+        look = Look(self._ledger, pod.request, pod.priority, chosen.node)
+        return (
+            all(there.get(victim.uid) == victim for victim in chosen.victims)
+            and not self._budgets.violating(reversed(chosen.victims))
+            and look.fits(leaving.union(victim.uid for victim in chosen.victims))
+            and (not chosen.victims or not look.fits(leaving))
         )
 
     async def _carry_out(self, pod: Refused, chosen: Plan) -> None:
@@ -243,6 +262,16 @@ class Preempting:
         if known is not None:
             not_before = self._monotonic() + seconds
             self._pods[pod.request.uid] = replace(known, looks=pod.looks + 1, not_before=not_before)
+
+
+async def giving_way(search: Search[T]) -> T:
+    """What comes of it; between its steps others get their answers."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            return cast("T", end.value)
+        await asyncio.sleep(0)
 
 
 def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Room on a node that is kept for a pod which others are evicted for."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -49,14 +49,9 @@ class KeptRooms:
         if room is not None and until < room.until:
             self.put(uid, replace(room, until=until))
 
-    def on(self, node: str, *, at_least: float = -inf, without: Collection[str] = ()) -> list[Holding]:
-        """What is kept there for pods of at least this priority, those apart that `without` names."""
-        rooms = self._rooms.items()
-        return [
-            room.holding
-            for uid, room in rooms
-            if room.node == node and room.priority >= at_least and uid not in without
-        ]
+    def on(self, node: str, *, without: Container[str] = ()) -> dict[str, KeptRoom]:
+        """What is kept there, by pod, those apart that `without` names."""
+        return {uid: room for uid, room in self._rooms.items() if room.node == node and uid not in without}
 
     def below(self, priority: int) -> dict[str, list[str]]:
         """By node the pods of lower priority for which room is kept."""

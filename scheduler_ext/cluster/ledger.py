@@ -2,18 +2,18 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from math import inf
 
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
 from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot, quota_for
-from scheduler_ext.cluster.usage import left_of, usage_of
+from scheduler_ext.cluster.usage import usage_of
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import RequestSettings, pod_key
 
@@ -236,20 +236,33 @@ class Ledger:
         own = self._reserved.get(excluding_uid, ()) if bound is None else (bound,)
         kept = self._kept.get(excluding_uid)
         affected = {holding.node for holding in own} | ({kept.node} if kept is not None else set())
-        for node in affected & nodes.keys():
-            nodes[node] = self._usage_without(node, {excluding_uid})
+        for node in affected:
+            if (alone := self.alone(node)) is not None:
+                nodes[node] = alone.usage({excluding_uid})
         return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=self._quotas.every(own))
 
     def without(self, node: str, uids: Collection[str], namespace: str, *, priority: int) -> Snapshot:
         """This one node, and this namespace's quotas, as they would be for a pod of this priority if these pods of the
         node were gone: room that is kept for pods of lower priority is free for it.
         """
-        if node not in self._registered:
+        alone = self.alone(node, namespace)
+        if alone is None:
             return Snapshot(unregistered={node: self.unregistered(node)})
-        held = self._held.get(node, {})
-        usage = self._usage_without(node, uids, at_least=priority)
-        quotas = self._quotas.of(namespace, (held[uid] for uid in uids if uid in held))
-        return Snapshot(nodes={node: usage}, quotas={namespace: quotas})
+        quotas = alone.quotas_of(namespace, uids)
+        return Snapshot(nodes={node: alone.usage(uids, at_least=priority)}, quotas={namespace: quotas})
+
+    def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
+        """The node and the namespace's quotas as they are now; None for a node that is not registered."""
+        registered = self._registered.get(node)
+        if registered is None:
+            return None
+        return NodeAlone(
+            node=registered,
+            used=dict(self._used.get(node, {})),
+            held=dict(self._held.get(node, {})),
+            kept=self._kept.on(node, without=self._reserved),
+            quotas=self._quotas.alone(namespace),
+        )
 
     def holdings(self) -> Mapping[str, Holding]:
         """Of bound pods and of reservations, by pod UID."""
@@ -344,27 +357,7 @@ class Ledger:
 
     def _rebuild(self) -> None:
         for name in self._outdated:
-            self._usages[name] = self._usage(name, self._used.get(name, {}), self._held.get(name, {}).values())
+            kept = [room.holding for room in self._kept.on(name, without=self._reserved).values()]
+            held = self._held.get(name, {}).values()
+            self._usages[name] = usage_of(self._registered[name], self._used.get(name, {}), held, kept)
         self._outdated.clear()
-
-    def _usage(
-        self,
-        name: str,
-        used: Mapping[DeviceUUID, Footprint],
-        held: Iterable[Holding],
-        *,
-        without: Collection[str] = (),
-        at_least: float = -inf,
-    ) -> NodeUsage:
-        """`without` names pods for which no room is kept, as `at_least` does by priority."""
-        reserved = self._reserved.keys() & self._kept.uids()
-        kept = self._kept.on(name, at_least=at_least, without={*without, *reserved})
-        return usage_of(self._registered[name], used, held, kept)
-
-    def _usage_without(self, node: str, uids: Collection[str], *, at_least: float = -inf) -> NodeUsage:
-        """As if these pods held nothing of it, and nothing were kept for them."""
-        held = self._held.get(node, {})
-        gone = [held[uid] for uid in uids if uid in held]
-        others = [holding for uid, holding in held.items() if uid not in uids]
-        used = left_of(self._used.get(node, {}), gone, others)
-        return self._usage(node, used, others, without=uids, at_least=at_least)

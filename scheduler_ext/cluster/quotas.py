@@ -86,6 +86,11 @@ class Quotas:
                 held[holding.quota_class] = left
         return tuple(each.quota(held) for each in limits.copy().values())
 
+    def alone(self, namespace: str) -> "Quotas":
+        """Those of this namespace, as they are now."""
+        limits, held = self._limits.get(namespace, {}), self._held.get(namespace, {})
+        return Quotas(self._settings, {namespace: limits.copy()}, {namespace: held.copy()})
+
     def every(self, gone: Iterable[Holding] = ()) -> dict[str, tuple[Quota, ...]]:
         """By namespace, as if these pods held nothing."""
         gone = tuple(gone)

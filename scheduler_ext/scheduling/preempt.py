@@ -4,15 +4,25 @@ The way of kube-scheduler's own preemption (pkg/scheduler/framework/plugins/defa
 take all pods away that may go, then bring back those that fit beside it, the most important first.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
+from typing import TypeVar, cast
 
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import quota_for
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.decide import Decision, decide
+from scheduler_ext.scheduling.decide import Decision, decide, place
+from scheduler_ext.scheduling.effort import Effort
+from scheduler_ext.scheduling.misfit import Misfit
 
+T = TypeVar("T")
+Search = Generator[None, None, T]
+"""Each step is one look at the node: less than a millisecond. Between two of them others may have their turn."""
+
+EFFORT_OF_A_LOOK = 10
+"""Beside what there is to look at."""
 MOST_VICTIMS = 64
 """More of them are never evicted for one pod by ourselves."""
 
@@ -64,7 +74,8 @@ def plan(
     node: str,
     holders: Iterable[Holder],
     spared: Collection[str] = (),
-) -> Plan | None:
+    effort: Effort | None = None,
+) -> Search[Plan | None]:
     """How the pod gets its GPUs on the node within every budget and without the pods `spared`; None if it does not.
 
     Which of a budget's pods may go is settled first, the least important before others: where that does not help, a
@@ -74,22 +85,15 @@ def plan(
     lower = [each for each in holders if each.priority < priority and not each.leaving and each.uid not in spared]
     protected = budgets.violating(reversed(lower))
     may_go = [each for each in holders if each.leaving or (each in lower and each.uid not in protected)]
-
-    def fits(gone: frozenset[str]) -> bool:
-        return placed(ledger, request, priority=priority, node=node, gone=gone).node is not None
-
-    if _lacks_quota_only(ledger, request, priority, node):
+    look = Look(ledger, request, priority, node, effort)
+    if look.fits(frozenset(), without_quotas=True):
+        # Its namespace may not have more GPUs: other pods are not the reason.
         return None
-    chosen = victims(priority, frozenset(), may_go, fits)
+    yield
+    chosen = yield from victims(priority, frozenset(), may_go, look.fits)
     if chosen is None or len(chosen) > MOST_VICTIMS:
         return None
     return Plan(node=node, victims=tuple(each for each in holders if each.uid in chosen))
-
-
-def _lacks_quota_only(ledger: Ledger, request: GpuRequest, priority: int, node: str) -> bool:
-    """Whether the GPUs are there, and its namespace may not have more of them: other pods are not the reason."""
-    left = ledger.without(node, {request.uid}, request.namespace, priority=priority)
-    return decide(request, replace(left, quotas={}), [node]).node is not None
 
 
 def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gone: Collection[str]) -> Decision:
@@ -98,13 +102,37 @@ def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gon
     return decide(request, left, [node])
 
 
+class Look:
+    """Whether a pod of this priority gets its GPUs on a node, were other pods gone: as the node is now, all along."""
+
+    def __init__(
+        self, ledger: Ledger, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
+    ) -> None:
+        """`effort` counts what the looks take."""
+        self._alone = ledger.alone(node, request.namespace)
+        self._request = request
+        self._priority = priority
+        self._effort = effort or Effort()
+
+    def fits(self, gone: frozenset[str], *, without_quotas: bool = False) -> bool:
+        """Room kept for the pod, or for pods of lower priority, is free for it."""
+        alone, request = self._alone, self._request
+        if alone is None:
+            return False
+        gone |= {request.uid}
+        self._effort.made += EFFORT_OF_A_LOOK + len(alone.held) // 2
+        quota = None if without_quotas else quota_for(request.quota_class, alone.quotas_of(request.namespace, gone))
+        usage = alone.usage(gone, at_least=self._priority)
+        return not isinstance(place(request, usage, quota, self._effort), Misfit)
+
+
 def victims(
     priority: int,
     proposed: frozenset[str],
     holders: Iterable[Holder],
     fits: Callable[[frozenset[str]], bool],
     violating: Callable[[Iterable[Holder]], Collection[str]] = lambda _: (),
-) -> frozenset[str] | None:
+) -> Search[frozenset[str] | None]:
     """UIDs of the pods to evict for a pod of this priority; None when evicting does not help.
 
     `proposed` are kube-scheduler's victims: it needs them for reasons of its own, so they stay. Added to them are only
@@ -119,13 +147,14 @@ def victims(
     may_go = [holder for holder in holders if holder.priority < priority and holder.uid not in stay_out]
     if not fits(stay_out.union(holder.uid for holder in may_go)):
         return None
+    yield
     against = violating((*(holder for holder in holders if holder.uid in proposed), *reversed(may_go)))
     first_spared = sorted(may_go, key=lambda holder: holder.uid not in against)
-    needed = _needed([holder.uid for holder in first_spared], lambda gone: fits(stay_out | gone))
+    needed = yield from _needed([holder.uid for holder in first_spared], lambda gone: fits(stay_out | gone))
     return proposed | needed
 
 
-def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> frozenset[str]:
+def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[frozenset[str]]:
     """Those of the pods that have to go, the first spared first. All of them together are enough.
 
     Where room never hurts, this is what bringing them back one by one would give; runs of them are brought back
@@ -133,20 +162,23 @@ def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> froz
     """
     gone, start = frozenset(uids), 0
     while start < len(uids):
-        spared = _longest_run(gone, uids[start:], fits)
+        spared = yield from _longest_run(gone, uids[start:], fits)
         gone = gone.difference(uids[start : start + spared])
         start += spared + 1
     for uid in uids:
-        if uid in gone and fits(gone - {uid}):
-            gone -= {uid}
+        if uid in gone:
+            if fits(gone - {uid}):
+                gone -= {uid}
+            yield
     return gone
 
 
-def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> int:
+def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[int]:
     """How many of the first of them need not go: one look where the very first has to."""
     run, step = 0, 1
     while run + step <= len(uids) and fits(gone.difference(uids[: run + step])):
         run, step = run + step, step * 2
+        yield
     too_many = min(run + step, len(uids) + 1)
     while too_many - run > 1:
         middle = (run + too_many) // 2
@@ -154,7 +186,29 @@ def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[froz
             run = middle
         else:
             too_many = middle
+        yield
     return run
+
+
+def within(search: Search[T], effort: Effort, most: int) -> Search[T | None]:
+    """None where the search takes more than about so much of the effort that it counts."""
+    until = effort.made + most
+    while effort.made < until:
+        try:
+            next(search)
+        except StopIteration as end:
+            return cast("T", end.value)
+        yield
+    return None
+
+
+def finished(search: Search[T]) -> T:
+    """What comes of it, at once."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            return cast("T", end.value)
 
 
 def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[Holder]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.scheduling.preempt import Holder, by_importance, victims
+from scheduler_ext.scheduling.preempt import Holder, by_importance, finished, victims
 
 HELD = {"low": 1, "lower": 2, "peer": 4, "old": 1, "young": 1}
 HOLDERS = (
@@ -20,7 +20,7 @@ def needs(gpus: int) -> Callable[[frozenset[str]], bool]:
 
 
 def chosen(gpus: int, *proposed: str, priority: int = 10) -> set[str] | None:
-    found = victims(priority, frozenset(proposed), HOLDERS, needs(gpus))
+    found = finished(victims(priority, frozenset(proposed), HOLDERS, needs(gpus)))
     return None if found is None else set(found)
 
 
@@ -78,7 +78,7 @@ def test_no_victim_is_unneeded_and_none_is_as_important(pods: list[tuple[int, in
     def fits(gone: frozenset[str]) -> bool:
         return sum(pods[int(uid)][1] for uid in gone) >= gpus
 
-    found = victims(priority, frozenset(), holders, fits)
+    found = finished(victims(priority, frozenset(), holders, fits))
     lower = frozenset(holder.uid for holder in holders if holder.priority < priority)
     assert (found is None) == (not fits(lower))
     if found is not None:
@@ -101,7 +101,7 @@ def test_looks_are_few_where_few_have_to_go_and_bounded_where_all_do() -> None:
 
     for gpus, most in ((1, 20), (8, 30), (200, 3 * 200)):
         looks = 0
-        found = victims(1, frozenset(), holders, needing(gpus))
+        found = finished(victims(1, frozenset(), holders, needing(gpus)))
         assert found is not None
         assert len(found) == gpus
         assert looks <= most, gpus

@@ -2,6 +2,7 @@
 
 from itertools import chain, combinations
 from math import inf
+from typing import cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from proto.kubernetes.objects import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
+    ResourceQuota,
+    ResourceQuotaSpec,
 )
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.holdings import decided_holding
@@ -20,7 +23,8 @@ from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.preempt import Holder, Plan, placed, plan
+from scheduler_ext.scheduling.effort import Effort
+from scheduler_ext.scheduling.preempt import Holder, Look, Plan, Search, finished, placed, plan, within
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 
 DEVICES = tuple(device(number, memory_mib=16000, slots=3) for number in range(3))
@@ -68,7 +72,7 @@ def budgets(allowed: dict[str, int]) -> Budgets:
 
 
 def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[Holder]) -> Plan | None:
-    return plan(ledger, known, request(wanted), priority=priority, node="n", holders=holders)
+    return finished(plan(ledger, known, request(wanted), priority=priority, node="n", holders=holders))
 
 
 @settings(max_examples=150, deadline=None)
@@ -106,6 +110,61 @@ def test_victims_are_needed_less_important_and_within_their_budgets(
     assert fits(chosen)
     proper = chain.from_iterable(combinations(sorted(chosen), size) for size in range(len(chosen)))
     assert not any(fits(set(each)) for each in proper)
+
+
+@settings(max_examples=100, deadline=None)
+@given(holders_strategy, st.integers(1, 3), st.integers(0, 4), st.integers(0, 4), st.data())
+def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found_when_it_began(
+    asked: list[tuple[int, int, int, str]], gpus: int, priority: int, steps: int, data: st.DataObject
+) -> None:
+    ledger, holders = full(asked)
+    wanted = pod(container(gpu=gpus, gpumem=8000), name="wanted")
+    at_once, effort = planned(ledger, budgets({}), wanted, priority, holders), Effort()
+    asked_of = ledger, budgets({}), request(wanted)
+    search = plan(*asked_of, priority=priority, node="n", holders=holders, effort=effort)
+
+    def changed_after(steps: int) -> Search[Plan | None]:
+        for step in range(1000):
+            try:
+                next(search)
+            except StopIteration as end:
+                return cast("Plan | None", end.value)
+            if step == steps:
+                for uid in data.draw(st.sets(st.sampled_from([each.uid for each in holders]))):
+                    ledger.remove_pod(uid)
+                reserved(ledger, pod(container(gpu=1, gpumem=4000), name="late"))
+            yield
+        raise AssertionError
+
+    assert finished(changed_after(steps)) == at_once
+    spent = effort.made
+    search = plan(*asked_of, priority=priority, node="n", holders=holders, effort=effort)
+    assert finished(within(search, effort, 1)) is None
+    assert effort.made - spent < 100
+
+
+@settings(max_examples=100, deadline=None)
+@given(holders_strategy, st.integers(1, 3), st.integers(0, 4), st.data())
+def test_a_look_says_what_a_decision_without_these_pods_would(
+    asked: list[tuple[int, int, int, str]], gpus: int, priority: int, data: st.DataObject
+) -> None:
+    ledger, holders = full(asked)
+    limit: str | int | float = data.draw(st.sampled_from([8000, 20000, 60000]))
+    metadata = ObjectMeta(name="q", namespace="default")
+    ledger.apply_quota(
+        ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": limit}))
+    )
+    wanted, room = pod(container(gpu=gpus, gpumem=8000), name="wanted"), pod(container(gpu=1, gpumem=8000), name="room")
+    there = decide(request(room), ledger.snapshot(), ["n"])
+    if there.node is not None:
+        holding = decided_holding("default", QuotaClass(), request(room).kinds, "n", there.shares)
+        uid = data.draw(st.sampled_from(["uid-wanted", "uid-room"]))
+        ledger.keep(uid, KeptRoom(holding=holding, priority=data.draw(st.integers(0, 4)), until=60.0))
+    look = Look(ledger, request(wanted), priority, "n")
+    gone = frozenset(data.draw(st.lists(st.sampled_from([each.uid for each in holders]), unique=True)))
+    decision = placed(ledger, request(wanted), priority=priority, node="n", gone=gone)
+    assert look.fits(gone) == (decision.node is not None)
+    assert not Look(ledger, request(wanted), priority, "elsewhere").fits(gone)
 
 
 @settings(max_examples=100, deadline=None)

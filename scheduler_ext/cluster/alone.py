@@ -1,0 +1,40 @@
+"""One node by itself: what would be free on it if some of its pods were gone."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from proto.devices import DeviceUUID
+from scheduler_ext.cluster.accounting import Footprint
+from scheduler_ext.cluster.holdings import Holding
+from scheduler_ext.cluster.kept import KeptRoom
+from scheduler_ext.cluster.quotas import Quotas
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.snapshot import NodeUsage, Quota
+from scheduler_ext.cluster.usage import left_of, usage_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAlone:
+    """As the ledger was when it was asked: a search may take its time and sees the same node all along.
+
+    `used` is the sum of what is `held`, by pod UID. `kept` is the room that counts beside it, by pod UID. `quotas` are
+    those of one namespace.
+    """
+
+    node: RegisteredNode
+    used: Mapping[DeviceUUID, Footprint]
+    held: Mapping[str, Holding]
+    kept: Mapping[str, KeptRoom]
+    quotas: Quotas
+
+    def usage(self, gone: Collection[str], *, at_least: float = -inf) -> NodeUsage:
+        """As if these pods held nothing, and room were kept only for others of at least this priority."""
+        freed = [self.held[uid] for uid in gone if uid in self.held]
+        others = [holding for uid, holding in self.held.items() if uid not in gone]
+        kept = [room.holding for uid, room in self.kept.items() if room.priority >= at_least and uid not in gone]
+        return usage_of(self.node, left_of(self.used, freed, others), others, kept)
+
+    def quotas_of(self, namespace: str, gone: Collection[str]) -> tuple[Quota, ...]:
+        """As if these pods held nothing."""
+        return self.quotas.of(namespace, (self.held[uid] for uid in gone if uid in self.held))
