@@ -151,7 +151,7 @@ def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
         envs=edits.env,
         mounts=[
             pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
-            for mount in edits.mounts
+            for mount in (*edits.mounts, *edits.driver_mounts)
         ],
         devices=[
             pb.DeviceSpec(container_path=node.path, host_path=node.host_path or node.path, permissions="rw")

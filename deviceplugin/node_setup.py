@@ -25,7 +25,9 @@ async def set_up_node(
         await news.next().wait()
     uuids = [device.uuid for device in gpus.inventory.devices]
     names = cdi_names(uuids, allocation)
-    problem = await asyncio.to_thread(ensure_defined, names, allocation.cdi_kind, generator)
+    problem = await asyncio.to_thread(
+        ensure_defined, names, allocation.cdi_kind, generator, hardware=gpus.inventory.hardware
+    )
     if problem:
         log.error("%s", problem)
 

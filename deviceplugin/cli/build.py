@@ -11,7 +11,9 @@ from deviceplugin.agent import Agent
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import SpecGenerator
 from deviceplugin.container.device_nodes import DeviceFiles, read_hardware
-from deviceplugin.container.edits import AllocationSettings, DriverFeature
+from deviceplugin.container.driver_files import NoDriver
+from deviceplugin.container.driver_root import DriverRoot
+from deviceplugin.container.edits import AllocationSettings, DriverFeature, Mount
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.health.step import FABRIC_PROBLEM, HealthSettings
 from deviceplugin.health.switches import read_health_switches
@@ -73,7 +75,7 @@ def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Co
         allocation=allocation,
         kubelet=kubelet_settings(configuration),
     )
-    generator = SpecGenerator(dev_root=configuration.dev_root)
+    generator = SpecGenerator(driver_root=configuration.driver_root or "/", dev_root=configuration.dev_root)
     server = _metrics_server(configuration, nvml, thread, metrics, agent)
     return agent.run(
         health.run(),
@@ -99,7 +101,15 @@ def _metrics_server(
 
 
 def build_nvml(configuration: Configuration) -> Nvml:
-    return Nvml(configuration.nvml_library or None, sysfs_root=Path(configuration.sysfs_root))
+    root = driver_root(configuration)
+    library = configuration.nvml_library or (root.nvml if root is not None else None)
+    return Nvml(library, sysfs_root=Path(configuration.sysfs_root))
+
+
+def driver_root(configuration: Configuration) -> DriverRoot | None:
+    """None where NVIDIA's container runtime adds the driver to this process."""
+    host = configuration.driver_root
+    return DriverRoot(host=host, seen=configuration.container_driver_root or host) if host else None
 
 
 def agent_settings(configuration: Configuration) -> AgentSettings:
@@ -192,6 +202,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
     """A blocking reading of this machine. It raises GpusUnavailable without a driver or a GPU."""
     sharing, health = node_sharing(configuration), health_settings(configuration)
     files = DeviceFiles(Path(configuration.dev_root), Path(configuration.proc_root))
+    root = driver_root(configuration)
 
     def read() -> Inventory:
         try:
@@ -204,6 +215,9 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             reasons = (*machine.problems, *left_out(machine, sharing))
             raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])))
         devices = found.pop(configuration.resource_name)
+        hardware = read_hardware(machine.gpus, files, configuration.imex_channel_ids)
+        if root is not None:
+            hardware = replace(hardware, driver_mounts=_driver_mounts(root, machine.driver))
         return Inventory(
             devices=devices,
             scores=pair_scores(build_topology(machine), [device.uuid for device in devices]),
@@ -211,7 +225,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             problems={gpu.uuid: gpu.problem for gpu in machine.gpus if not gpu.healthy},
             physical=frozenset(gpu.uuid for gpu in machine.gpus),
             parents={uuid: mig.parent for uuid, mig in machine.mig_devices.items()},
-            hardware=read_hardware(machine.gpus, files, configuration.imex_channel_ids),
+            hardware=hardware,
             notes=(*machine.problems, *left_out(machine, sharing)),
             missing=tuple(gpu for gpu in machine.missing if gpu.index not in sharing.hidden_indices),
             is_doubtful=machine.is_doubtful,
@@ -219,6 +233,18 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
         )
 
     return read
+
+
+def _driver_mounts(root: DriverRoot, running: str) -> tuple[Mount, ...]:
+    """`running`: the version of the driver in the kernel, empty where it did not say. Raises GpusUnavailable."""
+    try:
+        found = root.files()
+    except NoDriver as error:
+        raise GpusUnavailable(_sentence(str(error))) from error
+    if running and running != found.version:
+        what = f"the NVIDIA driver in the kernel is {running} and its libraries below {root.host} are {found.version}"
+        raise GpusUnavailable(_sentence(f"{what}: containers could not use it; load the kernel module of these"))
+    return found.mounts
 
 
 def _with_fabric_problems(machine: MachineReading) -> MachineReading:

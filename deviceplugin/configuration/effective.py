@@ -1,6 +1,6 @@
 """All sources to the configuration that counts, and back to a file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -11,6 +11,7 @@ import yaml
 from deviceplugin.configuration.hami import from_device_config, from_node_config
 from deviceplugin.configuration.notes import Note, Problem, Warned, Written, from_environment, from_flags, from_own_file
 from deviceplugin.configuration.table import SETTINGS, Configuration
+from deviceplugin.container.edits import DeviceListStrategy
 
 _COMMENT_COLUMN = 47
 
@@ -75,12 +76,29 @@ def _merge(notes: Iterable[Note]) -> Effective:
         problems.append(Problem("the name of this node is missing: give --node-name or NODE_NAME"))
     if problems:
         raise ConfigurationError(problem.sentence for problem in problems)
+    configuration = Configuration(**values)
+    if contradictions := tuple(conflicts(configuration)):
+        raise ConfigurationError(contradictions)
     origins = {note.key: note.origin for note in notes if isinstance(note, Written)}
     return Effective(
-        configuration=Configuration(**values),
+        configuration=configuration,
         origins={key: origins.get(key, "default") for key in SETTINGS},
         warnings=tuple(note.sentence for note in notes if isinstance(note, Warned)),
     )
+
+
+def conflicts(configuration: Configuration) -> Iterator[str]:
+    """What cannot be together, one sentence each."""
+    strategies = configuration.device_list_strategy
+    if DeviceListStrategy.DRIVER_FILES not in strategies:
+        return
+    if len(strategies) > 1:
+        yield f"device_list_strategy is {', '.join(strategies)}; driver-files goes with no other"
+    if not configuration.driver_root:
+        yield "device_list_strategy is driver-files, which needs driver_root: where the host has the NVIDIA driver"
+    for key in ("gdrcopy_enabled", "gds_enabled", "mofed_enabled"):
+        if getattr(configuration, key):
+            yield f"{key} is true, which needs NVIDIA's container toolkit; device_list_strategy is driver-files"
 
 
 def _last(notes: Iterable[Note]) -> dict[str, Any]:

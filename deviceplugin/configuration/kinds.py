@@ -42,11 +42,9 @@ class Text:
 
 
 def path(*, absolute: bool = False, optional: bool = False) -> Text:
-    if optional:
-        return Text(expected="a path", pattern=f"{_PRINTABLE}*")
-    if absolute:
-        return Text(expected="an absolute path", pattern=f"/{_PRINTABLE}*")
-    return Text(expected="a path", pattern=f"{_PRINTABLE}+")
+    pattern = f"/{_PRINTABLE}*" if absolute else f"{_PRINTABLE}+"
+    expected = "an absolute path" if absolute else "a path"
+    return Text(expected=expected, pattern=f"({pattern})?" if optional else pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,18 @@ class Configuration:
         flags=("--dev-root", "--nvidia-dev-root"),
         device_config="flags.nvidiaDevRoot",
     )
+    driver_root: str = _setting(
+        "",
+        path(absolute=True, optional=True),
+        "The host's folder below which the NVIDIA driver is installed: /, /run/nvidia/driver of the GPU Operator's "
+        "driver container, /home/kubernetes/bin/nvidia of GKE. NVML is loaded from there. Empty: NVIDIA's container "
+        "runtime adds it to this process.",
+    )
+    container_driver_root: str = _setting(
+        "",
+        path(absolute=True, optional=True),
+        "Where this process sees driver_root. Empty: at the same path.",
+    )
     resource_name: str = _setting(
         "nvidia.com/gpu",
         _RESOURCE,
@@ -204,7 +216,9 @@ class Configuration:
     device_list_strategy: tuple[DeviceListStrategy, ...] = _setting(
         (DeviceListStrategy.ENVVAR,),
         Several(of=_Strategy(), at_least=1),
-        f"How the container runtime learns the GPUs: {', '.join(DeviceListStrategy)}, or several.",
+        "How the container runtime learns the GPUs: envvar, volume-mounts, cdi-annotations, cdi-cri, or several; or "
+        "driver-files: it is given the files of the driver below driver_root and the GPUs' device files, and needs "
+        "nothing of NVIDIA's.",
         device_config="flags.plugin.deviceListStrategy",
     )
     pass_device_specs: bool = _setting(

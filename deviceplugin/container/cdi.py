@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
+from deviceplugin.container.edits import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits, DeviceNode, Hardware, Mount
 
 SPEC_VERSION = "0.6.0"
 _BIND = ("nosuid", "nodev", "bind")
@@ -49,17 +49,26 @@ def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
 
 
 def cdi_spec(kind: str, name: str, edits: ContainerEdits) -> Mapping[str, object]:
-    """A spec whose device `<kind>=<name>` makes these edits.
+    """A spec whose device `<kind>=<name>` makes these edits, and each device of it has the driver's files.
 
     Annotations and other CDI devices have no place in a spec: whoever asks the runtime for this one names them too.
     """
-    content: dict[str, object] = {
-        "env": [f"{key}={value}" for key, value in sorted(edits.env.items())],
-        "deviceNodes": [_device_node(node) for node in edits.devices],
-        "mounts": [_mount(mount) for mount in edits.mounts],
-    }
-    device = {"name": name, "containerEdits": {key: value for key, value in content.items() if value}}
-    return {"cdiVersion": SPEC_VERSION, "kind": kind, "devices": [device]}
+    common = _content(ContainerEdits(env={}, mounts=edits.driver_mounts))
+    shared = {"containerEdits": common} if common else {}
+    device = {"name": name, "containerEdits": _content(edits)}
+    return {"cdiVersion": SPEC_VERSION, "kind": kind, **shared, "devices": [device]}
+
+
+def gpu_spec(kind: str, hardware: Hardware) -> Mapping[str, object]:
+    """A spec that defines every GPU and MIG instance by UUID, and names the driver's files."""
+    common = ContainerEdits(
+        env={VISIBLE_DEVICES: NO_DEVICES}, mounts=hardware.driver_mounts, devices=hardware.control_nodes
+    )
+    devices = [
+        {"name": uuid, "containerEdits": _content(ContainerEdits(env={}, devices=nodes))}
+        for uuid, nodes in hardware.gpu_nodes.items()
+    ]
+    return {"cdiVersion": SPEC_VERSION, "kind": kind, "containerEdits": _content(common), "devices": devices}
 
 
 def spec_file_name(kind: str, name: str = "") -> str:
@@ -74,6 +83,15 @@ def missing_sentence(missing: Sequence[str], directories: Sequence[str], reason:
         f"No CDI specification in {' or '.join(directories)} defines {shown}, so containers that get these devices "
         f"cannot start; {reason}"
     )
+
+
+def _content(edits: ContainerEdits) -> Mapping[str, object]:
+    content: dict[str, object] = {
+        "env": [f"{key}={value}" for key, value in sorted(edits.env.items())],
+        "deviceNodes": [_device_node(node) for node in edits.devices],
+        "mounts": [_mount(mount) for mount in edits.mounts],
+    }
+    return {key: value for key, value in content.items() if value}
 
 
 def _device_node(node: DeviceNode) -> Mapping[str, object]:

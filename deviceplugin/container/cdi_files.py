@@ -1,6 +1,7 @@
-"""Edge to the CDI folders of this node and to `nvidia-ctk`, which knows the driver's files."""
+"""Edge to the CDI folders of this node and to `nvidia-ctk`, where there is one."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,15 @@ from pathlib import Path
 import msgspec
 
 from deviceplugin.container.atomic_file import write_atomically
-from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, defined_devices, missing_sentence, spec_file_name
-from deviceplugin.container.edits import ContainerEdits
+from deviceplugin.container.cdi import (
+    UnreadableSpec,
+    cdi_spec,
+    defined_devices,
+    gpu_spec,
+    missing_sentence,
+    spec_file_name,
+)
+from deviceplugin.container.edits import ContainerEdits, Hardware
 
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """Where runtimes look unless configured otherwise."""
@@ -27,24 +35,24 @@ class CannotWriteSpec(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecGenerator:
-    """`nvidia-ctk` of NVIDIA's container toolkit. Device nodes alone make no CUDA program run: it also names the
-    driver's libraries, which is why we do not write these specs ourselves.
-    """
+    """`nvidia-ctk` of NVIDIA's container toolkit, which also adds what this daemon leaves out; else we ourselves."""
 
     program: str = "nvidia-ctk"
     driver_root: str = "/"
     dev_root: str = "/"
     deadline_seconds: float = 30.0
 
-    def generate(self, kind: str) -> bytes:
+    def generate(self, kind: str, hardware: Hardware) -> bytes:
         """A spec of this kind that names every GPU and MIG instance by UUID. Blocks. Raises CannotGenerate."""
+        if hardware.driver_mounts and shutil.which(self.program) is None:
+            return msgspec.json.encode(gpu_spec(kind, hardware))
         try:
             done = subprocess.run(  # noqa: S603 - the administrator names the program
                 self._command(kind), capture_output=True, timeout=self.deadline_seconds, check=False
             )
         except FileNotFoundError as error:
-            problem = f"{self.program} is not on this machine to generate it. Install the NVIDIA container toolkit."
-            raise CannotGenerate(problem) from error
+            problem = f"{self.program} is not on this machine to generate it. Install the NVIDIA container toolkit, "
+            raise CannotGenerate(problem + "or set driver_root to where the driver is.") from error
         except subprocess.TimeoutExpired as error:
             raise CannotGenerate(f"{self.program} took longer than {self.deadline_seconds:g} s.") from error
         except OSError as error:
@@ -71,6 +79,8 @@ def ensure_defined(
     kind: str,
     generator: SpecGenerator,
     directories: Sequence[str] = CDI_DIRECTORIES,
+    *,
+    hardware: Hardware,
 ) -> str:
     """Empty when every wanted name is defined, if need be after generating the spec of `kind`; else one sentence.
 
@@ -82,7 +92,7 @@ def ensure_defined(
     if any(name.startswith(f"{kind}=") for name in missing_devices(wanted, directories, ignored=own)):
         reason = f"{generator.program} does not know them."
         try:
-            _write(own, generator.generate(kind))
+            _write(own, generator.generate(kind, hardware))
         except (CannotGenerate, CannotWriteSpec) as error:
             reason = str(error)
     missing = missing_devices(wanted, directories)

@@ -59,9 +59,9 @@ def with_devices(spec: Mapping[str, Any], devices: Sequence[DefinedDevice]) -> M
 
 
 def joined(specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """One spec with the devices of all these, which are of one kind."""
+    """One spec with the devices of all these, which are of one kind. What all devices have in common is the last's."""
     version = max((spec["cdiVersion"] for spec in specs), key=_numbers)
-    return {**specs[0], "cdiVersion": version, "devices": [device for spec in specs for device in spec["devices"]]}
+    return {**specs[-1], "cdiVersion": version, "devices": [device for spec in specs for device in spec["devices"]]}
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -34,6 +34,8 @@ class DeviceListStrategy(StrEnum):
     VOLUME_MOUNTS = "volume-mounts"
     CDI_ANNOTATIONS = "cdi-annotations"
     CDI_CRI = "cdi-cri"
+    DRIVER_FILES = "driver-files"
+    """Not at all: the runtime is given the driver's files and the device files one by one."""
 
 
 _CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
@@ -73,6 +75,8 @@ class ContainerEdits:
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
     """Fully qualified CDI names."""
+    driver_mounts: tuple[Mount, ...] = ()
+    """The driver's files, the same for every container of the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,8 @@ class Hardware:
     """As NVML writes bus ids, whose text sorts like the address; a MIG instance has its GPU's."""
     control_nodes: tuple[DeviceNode, ...] = ()
     gpu_nodes: Mapping[DeviceUUID, tuple[DeviceNode, ...]] = field(default_factory=dict)
+    driver_mounts: tuple[Mount, ...] = ()
+    """The driver's files, where this daemon is told below which folder of the host they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +170,12 @@ def container_edits(
     return ContainerEdits(
         env={**env, **_device_env(uuids, settings)},
         mounts=mounts + (_volumes(uuids, settings) if DeviceListStrategy.VOLUME_MOUNTS in chosen else ()),
-        devices=_device_nodes(uuids, hardware) if settings.pass_device_specs and chosen - _CDI_STRATEGIES else (),
+        devices=_device_nodes(uuids, hardware) if _names_device_files(settings) else (),
         annotations=(
             {_cdi_annotation_key(container): ",".join(names)} if DeviceListStrategy.CDI_ANNOTATIONS in chosen else {}
         ),
         cdi_devices=names if DeviceListStrategy.CDI_CRI in chosen else (),
+        driver_mounts=hardware.driver_mounts if DeviceListStrategy.DRIVER_FILES in chosen else (),
     )
 
 
@@ -292,6 +299,8 @@ def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Ma
     """Nothing for CDI alone: its specs name everything, and NVIDIA's hook would add the GPUs a second time."""
     chosen = settings.strategies
     env: dict[str, str] = {}
+    if DeviceListStrategy.DRIVER_FILES in chosen:
+        env[VISIBLE_DEVICES] = NO_DEVICES
     if DeviceListStrategy.VOLUME_MOUNTS in chosen:
         env[VISIBLE_DEVICES] = _VOLUME_ROOT
     if DeviceListStrategy.ENVVAR in chosen:
@@ -308,6 +317,11 @@ def _volumes(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple
     return tuple(
         Mount(container_path=f"{_VOLUME_ROOT}/{name}", host_path="/dev/null", read_only=False) for name in names
     )
+
+
+def _names_device_files(settings: AllocationSettings) -> bool:
+    chosen = frozenset(settings.strategies)
+    return DeviceListStrategy.DRIVER_FILES in chosen or (settings.pass_device_specs and bool(chosen - _CDI_STRATEGIES))
 
 
 def _device_nodes(uuids: Sequence[DeviceUUID], hardware: Hardware) -> tuple[DeviceNode, ...]:

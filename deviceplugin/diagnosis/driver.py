@@ -22,7 +22,8 @@ _LIBRARY = re.compile(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)")
 
 _MISMATCH = 18
 _INSTALL = (
-    "Install the NVIDIA driver, or where it is installed let this process see libnvidia-ml.so.1 (--nvml-library)."
+    "Install the NVIDIA driver, or where it is installed let this process see libnvidia-ml.so.1 (--driver-root, "
+    "--nvml-library)."
 )
 _REMEDIES = {
     None: _INSTALL,

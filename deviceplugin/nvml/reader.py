@@ -5,7 +5,7 @@ itself. A failure that may be chance is not believed at once: what was read befo
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.health.step import recovery_problem
 from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
 from deviceplugin.machine.readings import Fabric, GpuReading, MachineReading, MissingGpu, PairReading
@@ -89,9 +90,11 @@ class _Found:
 
 
 class Nvml:
-    """NVML of this process. `library` is a path to load instead of the loader's libnvidia-ml.so.1."""
+    """NVML of this process. `library` is a path to load instead of the loader's libnvidia-ml.so.1, or says where it is
+    now, which raises NoDriver.
+    """
 
-    def __init__(self, library: str | None = None, *, sysfs_root: Path = Path("/sys")) -> None:
+    def __init__(self, library: str | Callable[[], str] | None = None, *, sysfs_root: Path = Path("/sys")) -> None:
         self._library = library
         self._sysfs = Sysfs(sysfs_root)
         self._calls: NvmlCalls | None = None
@@ -108,9 +111,12 @@ class Nvml:
 
         if self._library is not None:
             try:
-                pynvml.nvmlLib = ctypes.CDLL(self._library)
+                path = self._library if isinstance(self._library, str) else self._library()
+                pynvml.nvmlLib = ctypes.CDLL(path)
+            except NoDriver as error:
+                raise NvmlUnavailable(str(error)) from error
             except OSError as error:
-                raise NvmlUnavailable(f"cannot load the NVML library {self._library}: {error}") from error
+                raise NvmlUnavailable(f"cannot load the NVML library {path}: {error}") from error
         calls = NvmlCalls(pynvml)
         try:
             calls.ask("nvmlInit")

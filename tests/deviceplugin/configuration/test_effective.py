@@ -8,7 +8,15 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.configuration.effective import ConfigurationError, Effective, File, Sources, as_yaml, resolve
+from deviceplugin.configuration.effective import (
+    ConfigurationError,
+    Effective,
+    File,
+    Sources,
+    as_yaml,
+    conflicts,
+    resolve,
+)
 from deviceplugin.configuration.kinds import BindAddress, Kind, Number, Several, Switch, Text, Whole, Words
 from deviceplugin.configuration.table import SETTINGS, Configuration
 from deviceplugin.container.edits import DeviceListStrategy
@@ -54,6 +62,15 @@ def test_of_two_variables_for_one_setting_the_first_counts() -> None:
     both = written(environment={"DEV_ROOT": "/ours", "NVIDIA_DEV_ROOT": "/theirs"})
     assert both.configuration.dev_root == "/ours"
     assert written(environment={"NVIDIA_DEV_ROOT": "/theirs"}).configuration.dev_root == "/theirs"
+
+
+def test_driver_files_need_to_know_where_the_driver_is_and_stand_alone() -> None:
+    assert refused({"device_list_strategy": "driver-files,envvar", "gds_enabled": "true"}).splitlines() == [
+        "device_list_strategy is driver-files, envvar; driver-files goes with no other",
+        "device_list_strategy is driver-files, which needs driver_root: where the host has the NVIDIA driver",
+        "gds_enabled is true, which needs NVIDIA's container toolkit; device_list_strategy is driver-files",
+    ]
+    assert written({"device_list_strategy": "driver-files", "driver_root": "/run/nvidia/driver"}).warnings == ()
 
 
 def test_without_a_node_name_nothing_starts() -> None:
@@ -178,7 +195,7 @@ configurations = st.builds(
     **{key: values(setting.kind) for key, setting in SETTINGS.items()}
     | {key: RESOURCES for key in SETTINGS if key == "resource_name" or key.endswith("_resource")}
     | {"node_name": st.sampled_from(["n", "1", "gpu-07.rack-3.example.com"])},
-)
+).filter(lambda configuration: not tuple(conflicts(configuration)))
 
 
 @settings(max_examples=40)

@@ -1,7 +1,10 @@
+from typing import Any
+
 import msgspec
 import pytest
 
 from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, defined_devices, missing_sentence, spec_file_name
+from deviceplugin.container.cdi_merge import joined
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from simulation.kubelet.container import CdiDeviceNode, CdiEdits, CdiMount, decode_cdi_spec, resolve_cdi
 from tests.deviceplugin.gpus import A, B
@@ -99,6 +102,16 @@ def test_a_runtime_reads_the_same_out_of_it() -> None:
             ),
         ],
     )
+
+
+def test_what_all_devices_have_in_common_stands_in_a_spec_once_and_as_the_last_of_them_says() -> None:
+    def spec(name: str, library: str) -> dict[str, Any]:
+        mounts = (Mount(container_path="/usr/lib64/libcuda.so.1", host_path=library, read_only=True),)
+        return dict(cdi_spec(KIND, name, ContainerEdits(env={"A": name}, driver_mounts=mounts)))
+
+    whole = joined([spec("s1", "/d/libcuda.so.1.0"), spec("s2", "/d/libcuda.so.2.0")])
+    assert [mount["hostPath"] for mount in whole["containerEdits"]["mounts"]] == ["/d/libcuda.so.2.0"]
+    assert [device["containerEdits"] for device in whole["devices"]] == [{"env": ["A=s1"]}, {"env": ["A=s2"]}]
 
 
 def test_what_is_not_there_is_left_out() -> None:

@@ -97,6 +97,17 @@ def test_each_strategy_tells_the_runtime_in_its_own_way(
     assert edits(AllocationSettings(strategies=strategies)) == expected
 
 
+def test_driver_files_are_named_one_by_one_and_nvidias_runtime_leaves_the_container_alone() -> None:
+    library = Mount(container_path="/usr/lib64/libcuda.so.1", host_path="/d/libcuda.so.1", read_only=True)
+    settings = AllocationSettings(strategies=(DeviceListStrategy.DRIVER_FILES,))
+    hardware = replace(HARDWARE, driver_mounts=(library,))
+    given = container_edits((share(A),), INVENTORY, FACTS, settings, None, hardware=hardware)
+    env = {**ONE_LIMIT, "NVIDIA_VISIBLE_DEVICES": "void"}
+    assert given == ContainerEdits(env=env, devices=(CONTROL, NODE_A), driver_mounts=(library,))
+    told = container_edits((share(A),), INVENTORY, FACTS, AllocationSettings(), None, hardware=hardware)
+    assert told.driver_mounts == ()
+
+
 @pytest.mark.parametrize("strategy", DeviceListStrategy)
 def test_every_strategy_mounts_and_preloads_the_library(strategy: DeviceListStrategy) -> None:
     settings = AllocationSettings(strategies=(strategy,))

@@ -1,0 +1,100 @@
+"""Edge to the folder of the host below which the NVIDIA driver is installed."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from deviceplugin.container.driver_files import (
+    FIRMWARE,
+    LIBRARY_FOLDERS,
+    NVML,
+    VDPAU,
+    DriverFiles,
+    DriverListing,
+    NoDriver,
+    driver_files,
+    library,
+    wanted_files,
+)
+
+_MOST_LINKS = 40
+"""Linux' own limit for one path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverRoot:
+    """Every method blocks, and looks anew: a driver's container may come, go and bring another version."""
+
+    host: str
+    """/, /run/nvidia/driver of the GPU Operator's driver container, /home/kubernetes/bin/nvidia of GKE."""
+    seen: str
+    """Where this process has it."""
+    triple: str = f"{os.uname().machine}-linux-gnu"
+    """Debian's name of this processor and its ABI."""
+
+    def nvml(self) -> str:
+        """NVML as this process can load it. Raises NoDriver."""
+        try:
+            return self._seen(library(DriverListing(libraries=self._libraries(), files={}), NVML))
+        except NoDriver as error:
+            raise NoDriver(f"no NVIDIA driver below {self.host}: {error}") from error
+
+    def files(self) -> DriverFiles:
+        """For containers. Raises NoDriver."""
+        found = {path: real for path in (*wanted_files(), *self._firmware()) if (real := self._inside(path))}
+        try:
+            return driver_files(DriverListing(libraries=self._libraries(), files=found), self.host, self.triple)
+        except NoDriver as error:
+            raise NoDriver(f"no NVIDIA driver below {self.host}: {error}") from error
+
+    def _libraries(self) -> Mapping[str, Mapping[str, str]]:
+        folders = [folder.format(triple=self.triple) for folder in LIBRARY_FOLDERS]
+        real = (self._inside(each) for folder in folders for each in (folder, f"{folder}/{VDPAU}"))
+        return {folder: dict(self._listed(folder)) for folder in dict.fromkeys(real) if folder}
+
+    def _listed(self, folder: str) -> Iterator[tuple[str, str]]:
+        """A host's own folder has thousands of names; the driver's are libraries."""
+        try:
+            with os.scandir(self._seen(folder)) as entries:
+                for entry in entries:
+                    if ".so" in entry.name and (entry.is_symlink() or entry.is_file()):
+                        yield entry.name, os.readlink(entry.path) if entry.is_symlink() else ""
+        except OSError:
+            # It went meanwhile: what is listed is not whole, and then lacks what a container needs.
+            return
+
+    def _firmware(self) -> Iterator[str]:
+        for version in self._names(FIRMWARE):
+            yield from (f"{FIRMWARE}/{version}/{name}" for name in self._names(f"{FIRMWARE}/{version}"))
+
+    def _names(self, folder: str) -> list[str]:
+        real = self._inside(folder)
+        try:
+            return os.listdir(self._seen(real)) if real else []
+        except OSError:
+            return []
+
+    def _inside(self, path: str) -> str:
+        """Where a path really lies, links followed as if the root were /. Empty where nothing is."""
+        ahead, behind, links = path.split("/")[::-1], "", 0
+        while ahead:
+            name = ahead.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                behind = behind.rpartition("/")[0]
+                continue
+            try:
+                target = os.readlink(self._seen(f"{behind}/{name}"))
+            except OSError:
+                behind = f"{behind}/{name}"
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                return ""
+            behind = "" if target.startswith("/") else behind
+            ahead += target.split("/")[::-1]
+        return behind if os.path.exists(self._seen(behind)) else ""
+
+    def _seen(self, path: str) -> str:
+        return self.seen.rstrip("/") + path

@@ -1,0 +1,98 @@
+"""The daemon where nothing of NVIDIA's is on the node but a driver below some folder."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from simulation.nvml.build import build_library
+from simulation.nvml.machine_file import EVERY_GPU, CallFails
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
+from tests.deviceplugin.registration import eventually, until
+
+pytestmark = pytest.mark.needs_compiler
+VERSION = "550.90.07"
+"""What the fake NVML says."""
+BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
+
+
+def install(root: Path, version: str = VERSION) -> None:
+    """A driver appears whole, as a mount does."""
+    unpacked = root.with_name("unpacked")
+    folder = unpacked / "usr/lib64"
+    folder.mkdir(parents=True)
+    shutil.copy(build_library(), folder / f"libnvidia-ml.so.{version}")
+    (folder / f"libcuda.so.{version}").touch()
+    for name in ("libcuda", "libnvidia-ml"):
+        (folder / f"{name}.so.1").symlink_to(f"{name}.so.{version}")
+    unpacked.rename(root)
+
+
+def flags(root: Path) -> tuple[str, ...]:
+    own = ("--driver-root", "/run/nvidia/driver", "--container-driver-root", str(root), "--nvml-library", "")
+    return (*own, "--device-list-strategy", "driver-files", "--read-seconds", "0.2")
+
+
+def libraries(node: DaemonRig, uid: str) -> dict[str, str]:
+    (made,) = node.kubelet.created[uid]
+    return {mount.container_path: mount.host_path for mount in made.mounts if "libcuda.so.1" in mount.container_path}
+
+
+@BOTH
+async def test_a_driver_that_appears_is_used_and_given_to_containers_file_by_file(
+    tmp_path: Path, allocation: str
+) -> None:
+    root = tmp_path / "driver"
+    async with daemon(*flags(root), "--allocation", allocation, ready=False) as node:
+        missing = "No NVIDIA driver below /run/nvidia/driver: libnvidia-ml.so.1 is in none of its library folders."
+        await until(lambda: node.said(missing))
+        await eventually(node.is_ready)
+        assert node.registrations() == 0
+        install(root)
+        await node.ready()
+        uid = node.bind("one", 1)
+        await node.runs("one")
+        library = f"/run/nvidia/driver/usr/lib64/libcuda.so.{VERSION}"
+        assert {path: host for path, host in libraries(node, uid).items() if "lib64" in path} == {
+            "/usr/lib64/libcuda.so.1": library
+        }
+        assert len(libraries(node, uid)) == 2
+        assert node.visible(uid) == "void"
+        (made,) = node.kubelet.created[uid]
+        assert "/dev/nvidia1" in {device.container_path for device in made.devices}
+        assert "/dev/nvidia0" not in {device.container_path for device in made.devices}
+
+
+async def test_gpus_whose_driver_has_gone_or_is_another_than_the_kernels_are_not_offered(tmp_path: Path) -> None:
+    root = tmp_path / "driver"
+    install(root)
+    async with daemon(*flags(root)) as node:
+        root.rename(tmp_path / "gone")
+        await until(lambda: node.capacity()[1] == 0)
+        assert node.said("No NVIDIA driver below /run/nvidia/driver: libcuda.so.1 is in none of its library folders.")
+        install(root, "560.28.03")
+        await until(
+            lambda: node.said(
+                f"The NVIDIA driver in the kernel is {VERSION} and its libraries below /run/nvidia/driver are 560.28.03"
+            )
+        )
+        assert node.capacity()[1] == 0
+        root.rename(tmp_path / "other")
+        (tmp_path / "gone").rename(root)
+        await node.ready()
+
+
+async def test_a_driver_that_is_exchanged_ends_the_process_and_the_next_one_waits_for_it(tmp_path: Path) -> None:
+    root = tmp_path / "driver"
+    install(root)
+    async with daemon(*flags(root)) as node:
+        root.rename(tmp_path / "gone")
+        node.machine(CallFails(gpu=EVERY_GPU, call="nvmlDeviceGetCount", error="DRIVER_NOT_LOADED"))
+        assert await node.ended() == 1
+        assert node.log[-1] == "Error: The NVIDIA driver was unloaded under this process; restart it."
+        node.machine()
+        await node.start()
+        missing = "No NVIDIA driver below /run/nvidia/driver: libnvidia-ml.so.1 is in none of its library folders."
+        await until(lambda: node.said(missing))
+        (tmp_path / "gone").rename(root)
+        await node.ready()
