@@ -22,6 +22,11 @@ MOST_CONTAINERS = 256
 LONGEST_WITH_NULLS = 64 * 1024
 """Bytes of a pod in which null may stand for a missing field: it is slow to read, and the API server writes none."""
 
+LONGEST_RESOURCES = 128 * 1024
+"""Bytes of what all containers ask for: tens of thousands of names would take a tenth of a second."""
+LONGEST_METADATA = 512 * 1024
+"""Bytes of a pod's annotations, and of its labels; the API server allows 256 KiB of annotations."""
+
 _PATCHED_METADATA = frozenset({"annotations", "labels"})
 _PATCHED_SPEC = frozenset({"schedulerName", "runtimeClassName"})
 _CONTAINERS = frozenset({"containers", "initContainers"})
@@ -97,12 +102,22 @@ class _Review(Object):
     request: _Request | None = None
 
 
+class _OutlineContainer(Object):
+    resources: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _OutlineMetadata(Object):
+    annotations: msgspec.Raw = msgspec.Raw(b"")
+    labels: msgspec.Raw = msgspec.Raw(b"")
+
+
 class _OutlineSpec(Object):
     containers: _Rows = None
     init_containers: _Rows = None
 
 
 class _Outline(Object):
+    metadata: _OutlineMetadata | None = None
     spec: _OutlineSpec | None = None
 
 
@@ -152,9 +167,8 @@ def encode_answer(identity: ReviewIdentity, verdict: Verdict) -> bytes:
 def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
     raw = request.object
     try:
-        number = _container_count(raw)
-        if number > MOST_CONTAINERS:
-            problem = f"spec has {number} containers; a pod with more than {MOST_CONTAINERS} is not read"
+        problem = _too_much(raw)
+        if problem:
             raise AdmissionError(f"request.object: {problem}", identity=identity)
         pod = _NO_NULLS.decode(raw) if len(raw) > LONGEST_WITH_NULLS else decode_object(Pod, raw)
         json = _shallow(raw)
@@ -166,9 +180,22 @@ def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
     return PodReview(identity=identity, operation=request.operation or "", namespace=namespace, object=json, pod=pod)
 
 
-def _container_count(raw: msgspec.Raw) -> int:
-    spec = msgspec.json.decode(raw, type=_Outline).spec or _OutlineSpec()
-    return len(spec.containers or ()) + len(spec.init_containers or ())
+def _too_much(raw: msgspec.Raw) -> str:
+    """Why the pod is not read; empty when it is."""
+    outline = msgspec.json.decode(raw, type=_Outline)
+    spec, metadata = outline.spec or _OutlineSpec(), outline.metadata or _OutlineMetadata()
+    rows = [*(spec.containers or ()), *(spec.init_containers or ())]
+    if len(rows) > MOST_CONTAINERS:
+        return f"spec has {len(rows)} containers; a pod with more than {MOST_CONTAINERS} is not read"
+    containers = [msgspec.json.decode(row, type=_OutlineContainer | None) or _OutlineContainer() for row in rows]
+    for what, size, most in (
+        ("its containers' resources have", sum(len(each.resources) for each in containers), LONGEST_RESOURCES),
+        ("metadata.annotations has", len(metadata.annotations), LONGEST_METADATA),
+        ("metadata.labels has", len(metadata.labels), LONGEST_METADATA),
+    ):
+        if size > most:
+            return f"{what} {size} bytes; a pod with more than {most} there is not read"
+    return ""
 
 
 def _shallow(raw: msgspec.Raw) -> Json:

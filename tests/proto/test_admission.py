@@ -65,6 +65,28 @@ def test_a_pod_with_more_containers_than_any_has_is_not_read() -> None:
         decode_review(question(request={"object": POD | {"spec": spec}}))
 
 
+@pytest.mark.parametrize(
+    ("pod", "problem"),
+    [
+        (
+            {"spec": {"containers": [{"resources": {"limits": {f"r{n}": "1" for n in range(5000)}}}] * 3}},
+            "its containers' resources have [0-9]+ bytes; a pod with more than 131072 there is not read",
+        ),
+        (
+            {"metadata": {"annotations": {f"a{n}": "" for n in range(60_000)}}},
+            "metadata.annotations has [0-9]+ bytes; a pod with more than 524288 there is not read",
+        ),
+        (
+            {"metadata": {"labels": {f"a{n}": "" for n in range(60_000)}}},
+            "metadata.labels has [0-9]+ bytes; a pod with more than 524288 there is not read",
+        ),
+    ],
+)
+def test_a_pod_with_more_names_than_any_has_is_not_read(pod: Any, problem: str) -> None:
+    with pytest.raises(AdmissionError, match=problem):
+        decode_review(question(request={"object": pod}))
+
+
 def test_nulls_in_a_large_pod_are_not_looked_for() -> None:
     large = {"metadata": {"name": None}, "spec": {"x": "y" * LONGEST_WITH_NULLS}}
     with pytest.raises(AdmissionError, match=r"no pod: Expected `str`, got `null` - at `\$.metadata.name`"):

@@ -21,7 +21,9 @@ from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
+from scheduler_ext.nudging import EFFORT
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.requests import (
@@ -358,11 +360,39 @@ def test_what_an_answer_leaves_unknown_is_no_reason_to_evict() -> None:
     assert not candidates.fits_nowhere(costly(49_000), names)
 
 
-def test_room_that_was_found_for_a_pod_is_taken_though_other_costly_pods_had_what_is_known_of_it_forgotten() -> None:
+def nearly_full() -> tuple[Ledger, list[str]]:
+    """A costly pod of 30 000 MiB fits on the last of these nodes only."""
     ledger, names = different_nodes()
     for name in names[:-1]:
         held = (DeviceShare(uuid=DeviceUUID(f"{name}-G1"), memory_mib=25_000, cores=0),)
         ledger.reserve(f"{name}+", pod(container(), name=f"{name}+"), name, (held,), until=inf)
+    return ledger, names
+
+
+def test_more_costly_shapes_in_turn_than_are_remembered_are_all_placed_after_so_many_looks() -> None:
+    """Each fits on one node only, and what an answer finds out is forgotten before its pod is asked about again."""
+    ledger, names = nearly_full()
+    candidates = Candidates(ledger, least_most_effort=0)
+    waiting = {number: costly(30_000 + number) for number in range(MOST_SHAPES + 8)}
+    room, rounds = Room(candidates), 0
+    placing = Effort()
+    place(waiting[0], ledger.snapshot().nodes[names[0]], None, placing)
+    looks_for_each = len(names) * (EFFORT_OF_A_NODE + placing.made) // EFFORT + 1
+    while waiting:
+        rounds += 1
+        assert rounds <= looks_for_each + 1, len(waiting)
+        for number, wanted in list(waiting.items()):
+            for _ in candidates.preparing(wanted, names):
+                pass
+            if candidates.choose(wanted, names).node == names[-1]:
+                del waiting[number]
+            else:
+                room.look(candidates.shape(wanted), EFFORT)
+    assert rounds > 1
+
+
+def test_room_that_was_found_for_a_pod_is_taken_though_other_costly_pods_had_what_is_known_of_it_forgotten() -> None:
+    ledger, names = nearly_full()
     candidates = Candidates(ledger, least_most_effort=0)
     wanted, room = costly(30_000), Room(candidates)
     others = [costly(49_000 + number) for number in range(MOST_SHAPES)]
