@@ -9,7 +9,7 @@ import asyncio
 
 import aiohttp
 
-_ALLOWED = aiohttp.ClientTimeout(total=2.0)
+_ALLOWED = aiohttp.ClientTimeout(total=1.5)
 """Less than kubelet waits for us."""
 _SHOWN_BYTES = 300
 

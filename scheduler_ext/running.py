@@ -22,6 +22,8 @@ from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.nominations import Nominations
 from scheduler_ext.binding.preempting import Preempting
+from scheduler_ext.binding.sending import Sending
+from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
@@ -75,8 +77,12 @@ async def running_extender(
     requests: RequestSettings,
     lease: LeaseSettings | None = None,
     certified: Callable[[], bool] = lambda: True,
+    *,
+    files: SentFiles | None = None,
 ) -> AsyncIterator[Applications]:
-    """The extender at work; on the way out binds under way are finished. `certified` is asked for `/readyz`."""
+    """The extender at work; on the way out binds under way are finished. `certified` is asked for `/readyz`, `files` is
+    where Bindings are written down before they are sent.
+    """
     ledger, view = Ledger(requests), View(requests.names)
     candidates, budgets = Candidates(ledger), Budgets()
     nominations = Nominations(ledger=ledger, view=view, requests=requests, monotonic=time.monotonic)
@@ -84,15 +90,20 @@ async def running_extender(
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=time.monotonic)
 
     async def catch_up() -> None:
-        """Another replica may have given out since what was promised here."""
+        """Others may have bound pods since anything was promised here."""
+        await binder.recover()
         await binder.drop_reservations()
         await watch.list_pods_again()
 
-    async def written() -> bool:
-        return await binder.written()
-
+    sending = Sending(api, settings.binding_seconds, time.monotonic)
     leadership = Leadership(
-        api=api, settings=lease or LeaseSettings(), catch_up=catch_up, written=written, monotonic=time.monotonic
+        api=api,
+        settings=lease or LeaseSettings(),
+        catch_up=catch_up,
+        written=sending.written,
+        write_seconds=sending.seconds,
+        now=now,
+        monotonic=time.monotonic,
     )
     nudger = Nudger(
         api=api,
@@ -135,10 +146,12 @@ async def running_extender(
         view=view,
         requests=requests,
         settings=settings,
+        sending=sending,
         now=now,
         monotonic=time.monotonic,
-        forbidden=leadership.problem,
+        forbidden=leadership.forbidden,
         lock_waited=metrics.lock_waited,
+        files=files,
     )
     answering = Answering(
         ledger=ledger,

@@ -19,7 +19,7 @@ LONGEST_LOCK_WAIT_SECONDS = 22.0
 """With the wait for the first lists and the write it stays below the 30 s that kube-scheduler waits for an extender."""
 SHORTEST_BIND_DEADLINE_SECONDS = 20.0
 SLACK_SECONDS = 5.0
-"""For a Binding that was long on its way, and for news of the Lease that came late to who held it before."""
+"""For a Binding that was long on its way."""
 _WRITING_SECONDS = 2.0
 """What a bind has left for its write when the lock comes at the last moment."""
 
@@ -71,6 +71,10 @@ class ServeSettings:
     sync_wait_seconds: float = 5.0
     """How long `/filter` waits for the first lists before it says that it cannot answer yet."""
     bind_deadline_seconds: float = SHORTEST_BIND_DEADLINE_SECONDS
+    binding_seconds: float = 5.0
+    """After which an unanswered Binding is sent again, or less where the API server is given less time. The next leader
+    waits twice as long for the Bindings of one that crashed.
+    """
     reservation_lease_seconds: float = 60.0
     """The longest time between `/filter` and `/bind` for which GPUs are held."""
     bound_lease_seconds: float = 600.0

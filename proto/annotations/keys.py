@@ -28,8 +28,6 @@ MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 NUDGE = "topogpu.io/nudge"
-LEASE_BINDING = "topogpu.io/binding"
-"""On kube-scheduler's Lease: the process that may have Bindings under way."""
 SCHEDULER_ROLE = "hami.io/scheduler-role"
 
 POD_WRITTEN_KEYS = (

@@ -240,15 +240,17 @@ class ApiServer:
         pool = Pool.EVENTS if resource is EVENTS else Pool.OTHER
         return self._read(resource, await self._call("POST", _path(resource, namespace), body=document, pool=pool))
 
-    async def bind(self, binding: Binding) -> None:
+    async def bind(self, binding: Binding, *, within_seconds: float | None = None) -> None:
         """Gives a pod its node and the Binding's annotations in one write. Raises ApiError or ApiUnreachable.
 
-        The API server carries it out within `timeout_seconds` of getting it, or not at all.
+        The API server carries it out within so many seconds (the client's timeout) of getting it, or not at all.
         """
         metadata = binding.metadata
         document = {"apiVersion": "v1", "kind": "Binding", **msgspec.to_builtins(binding)}
         document["target"] = {"apiVersion": "v1", "kind": "Node", **document["target"]}
-        path = _path(PODS, metadata.namespace, metadata.name, "binding") + _query(timeout=f"{self.timeout_seconds:g}s")
+        path = _path(PODS, metadata.namespace, metadata.name, "binding") + _query(
+            timeout=f"{within_seconds or self.timeout_seconds:g}s"
+        )
         await self._call("POST", path, body=document, pool=Pool.BINDINGS)
 
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:

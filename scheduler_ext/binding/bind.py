@@ -2,37 +2,35 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import inf
 from weakref import WeakValueDictionary
 
 from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
 from proto.extender import BindingArgs
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
-from proto.kubernetes.objects import NODES, PODS, Binding, Pod
+from proto.kubernetes.objects import NODES, PODS, Pod
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
+from scheduler_ext.binding.sending import PASSING, Sending
+from scheduler_ext.binding.sent_files import Sent, SentFiles
 from scheduler_ext.binding.view import NodeFacts, View, node_facts
 from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.kept_rooms import in_that_of_others
-from scheduler_ext.settings import SLACK_SECONDS, ServeSettings
+from scheduler_ext.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
-_PASSING = frozenset({429, 500, 502, 503, 504})
-"""Answers of an API server that may be different a moment later."""
-_UNSETTLED = _PASSING - {429}
-"""Those that leave open what became of a write; 429 turns it away at the door."""
 _RETRY_SECONDS = 0.2
 _MANY_SENT = 1000
 """Bindings remembered before those are looked for that are settled."""
+_MOST_AT_ONCE = 50
 
 
 class BindRefused(Exception):
@@ -63,35 +61,35 @@ class Binder:
         view: View,
         requests: RequestSettings,
         settings: ServeSettings,
+        sending: Sending,
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
-        forbidden: Callable[[], str],
+        forbidden: Callable[[], Awaitable[str]],
         lock_waited: Callable[[float], None],
+        files: SentFiles | None = None,
     ) -> None:
         """`forbidden` is asked before each write, and says why somebody else decides by now, if so. `lock_waited` is
-        told the seconds that each bind waited for its node's lock, in vain too.
+        told the seconds that each bind waited for its node's lock, in vain too. `files` are for the next process.
         """
         self._api = api
         self._ledger = ledger
         self._view = view
         self._requests = requests
         self._settings = settings
+        self._sending = sending
         self._now = now
         self._monotonic = monotonic
         self._forbidden = forbidden
         self._lock_waited = lock_waited
+        self._files = files
+        self._left = list(files.left) if files is not None else []
+        """What the process before sent from here, and may still be carried out."""
         ttl = timedelta(seconds=settings.node_lock_ttl_seconds)
         self._locks = NodeLocks(api=api, view=view, now=now, ttl=ttl)
         self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._under_way: dict[PodName, tuple[BindingArgs, asyncio.Task[str]]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
         self._settling: set[asyncio.Task[None]] = set()
-        self._on_their_way = 0
-        self._answered = asyncio.Event()
-        """Set whenever no Binding is on its way."""
-        self._answered.set()
-        self._open_until = -inf
-        """Until then the API server may carry out a Binding of which no answer came."""
         self._sent: dict[str, _Attempt] = {}
         """Who sent the last Binding for a pod, by UID; without meaning once the pod's reservation is gone."""
 
@@ -129,10 +127,29 @@ class Binder:
             if not self.sent_to(uid):
                 self._ledger.forget(uid)
 
-    async def written(self) -> bool:
-        """Once no Binding is on its way; whether each that was sent has been carried out or never will be."""
-        await self._answered.wait()
-        return self._monotonic() >= self._open_until
+    async def recover(self) -> None:
+        """Holds the GPUs of each Binding that the process before sent, until it is known what became of it."""
+        while self._left:
+            try:
+                await asyncio.gather(*(self._recover(sent) for sent in self._left[-_MOST_AT_ONCE:]))
+                del self._left[-_MOST_AT_ONCE:]
+            except (ApiError, ApiUnreachable) as error:
+                log.warning("it is not known yet what became of %d Bindings: %s", len(self._left), error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _recover(self, sent: Sent) -> None:
+        """Raises ApiError or ApiUnreachable."""
+        attempt = _Attempt(pod=sent.pod, uid=sent.uid, node=sent.node, uncertain=True)
+        try:
+            pod = await self._pod(attempt)
+        except BindRefused:
+            pod = None
+        if pod is None or pod.spec.node_name:
+            self._cross_out(sent.uid)
+            return
+        self._ledger.reserve(sent.uid, pod, sent.node, sent.shares, self._until(0.0))
+        self._remember(attempt)
+        self._undo(attempt)
 
     async def finish(self) -> None:
         """Lets the binds under way finish; each has a deadline of its own. Nothing is settled any more after that."""
@@ -151,6 +168,7 @@ class Binder:
         try:
             async with asyncio.timeout(seconds):
                 await self._bind(attempt)
+            self._cross_out(attempt.uid)
             return ""
         except TimeoutError:
             problem = f"not done within {seconds:g} s: {attempt.doing}"
@@ -288,21 +306,22 @@ class Binder:
         attempt.doing = "the API server has not taken the Binding"
         if shares is not None:
             self._remember(attempt)
+            self._write_down(attempt, shares)
         while True:
-            problem = self._forbidden()
+            problem = await self._forbidden()
             if problem:
                 raise BindRefused(problem)
             uncertain, attempt.uncertain = attempt.uncertain, True
             pause_seconds = _RETRY_SECONDS
             try:
-                return await self._send(binding)
+                return await self._sending.send(binding)
             except ApiUnreachable as error:
                 attempt.doing = str(error)
             except ApiError as error:
                 attempt.doing = str(error)
                 if error.status == 409:
                     return self._confirm(attempt, (await self._pod(attempt)).spec.node_name)
-                if error.status not in _PASSING:
+                if error.status not in PASSING:
                     attempt.uncertain = uncertain and error.status != 404
                     raise BindRefused("the pod is gone") if error.status == 404 else error from error
                 if error.status == 429:
@@ -311,37 +330,28 @@ class Binder:
                 pause_seconds = max(pause_seconds, error.retry_after_seconds or 0)
             await asyncio.sleep(pause_seconds)
 
-    async def _send(self, binding: Binding) -> None:
-        """Given up in the time after which the API server gives up, so that nothing comes of it any later.
-
-        Raises ApiError or ApiUnreachable.
-        """
-        seconds, settled = self._api.timeout_seconds, False
-        self._on_their_way += 1
-        self._answered.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._api.bind(binding)
-            settled = True
-        except ApiError as error:
-            settled = error.status not in _UNSETTLED
-            raise
-        except TimeoutError as error:
-            raise ApiUnreachable(f"no answer to the Binding within {seconds:g} s") from error
-        finally:
-            if not settled:
-                self._open_until = self._monotonic() + seconds + SLACK_SECONDS
-            self._on_their_way -= 1
-            if not self._on_their_way:
-                self._answered.set()
-
     def _remember(self, attempt: _Attempt) -> None:
         if len(self._sent) >= _MANY_SENT:
             self._sent = {uid: sent for uid, sent in self._sent.items() if self._ledger.reservation(uid) is not None}
         self._sent[attempt.uid] = attempt
 
+    def _write_down(self, attempt: _Attempt, shares: PodShares) -> None:
+        """Raises BindRefused: were this process killed, nobody would know of the Binding."""
+        if self._files is None:
+            return
+        try:
+            self._files.add(Sent(attempt.pod, attempt.uid, attempt.node, shares))
+        except OSError as error:
+            raise BindRefused(f"the Binding cannot be written down before it is sent: {error.strerror}") from error
+
+    def _cross_out(self, uid: str) -> None:
+        if self._files is not None:
+            self._files.remove(uid)
+
     def _undo(self, attempt: _Attempt) -> None:
         """Gives back reservation and lock, except where the Binding may have been written after all."""
+        if not attempt.uncertain:
+            self._cross_out(attempt.uid)
         reservation = self._ledger.reservation(attempt.uid)
         if reservation is not None and reservation.node == attempt.node:
             if attempt.uncertain:
@@ -366,10 +376,12 @@ class Binder:
             else:
                 if pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
                     # The watch shows it, and until then it is held from memory.
+                    self._cross_out(attempt.uid)
                     return
             # A bind that has begun meanwhile knows better.
             if self._is_open(attempt) and not self.is_binding(attempt.pod):
                 self._ledger.forget(attempt.uid)
+                self._cross_out(attempt.uid)
                 log.info("pod %s was not bound to node %s after all", attempt.pod, attempt.node)
 
     def _is_open(self, attempt: _Attempt) -> bool:

@@ -7,11 +7,14 @@ import signal
 import socket
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import click
 
 from proto.kubernetes.client import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
+from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair
 from scheduler_ext.cli.api_server import ApiSettings, api_options
 from scheduler_ext.cli.logs import log_options
@@ -82,6 +85,9 @@ than an answer takes.
 @click.option("--leader-elect-resource-name", default="", help="Name of kube-scheduler's lease.")
 @click.option("--leader-elect-resource-namespace", default="", help="Namespace of kube-scheduler's lease.")
 @switch("--readyz-requires-leader", show_default=True, help="Answer /readyz with 503 while another replica decides.")
+@click.option("--binding-directory", metavar="FOLDER", default="",
+              help="Where Bindings are written down until they are answered: a folder in memory that outlives this "
+              "process, for the next one to go on at once after a crash.")  # fmt: skip
 @click.option("--kube-scheduler-healthz", metavar="URL", default="",
               help="/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then says whether it and we are "
               "healthy: for its liveness probe.")  # fmt: skip
@@ -108,6 +114,7 @@ def serve(
     leader_elect_resource_name: str,
     leader_elect_resource_namespace: str,
     readyz_requires_leader: bool,
+    binding_directory: str,
     kube_scheduler_healthz: str,
     metrics_detail: str,
     legacy_metrics: bool,
@@ -136,6 +143,9 @@ def serve(
             legacy_metrics=legacy_metrics,
         )
         lease = _lease(leader_elect_resource_name, leader_elect_resource_namespace, leader_elect=leader_elect)
+        files = SentFiles(Path(binding_directory)) if binding_directory else None
+        if files is not None:
+            lease = replace(lease, process=files.process)
         for warning in alias_warnings(requests.gpu_policy.text):
             log.warning("%s", warning)
         serving = _serve(
@@ -145,6 +155,7 @@ def serve(
             settings=settings,
             requests=requests,
             lease=lease,
+            files=files,
             webhook=webhook,
         )
         asyncio.run(serving)
@@ -190,6 +201,7 @@ async def _serve(
     settings: ServeSettings,
     requests: RequestSettings,
     lease: LeaseSettings,
+    files: SentFiles | None,
     webhook: WebhookSettings,
 ) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -204,7 +216,8 @@ async def _serve(
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
-        applications = await stack.enter_async_context(running_extender(client, settings, requests, lease, certified))
+        extender = running_extender(client, settings, requests, lease, certified, files=files)
+        applications = await stack.enter_async_context(extender)
         if metrics is not None:
             url = await stack.enter_async_context(listening(applications.metrics, metrics, _METRICS_FLAG))
             log.info("metrics are served on %s/metrics", url)

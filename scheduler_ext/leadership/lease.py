@@ -1,23 +1,24 @@
-"""Follows the Lease of the kube-scheduler beside us, marks there who may be binding, labels the scheduler's pods."""
+"""Follows the Lease of the kube-scheduler beside us, takes the extenders' own, labels the scheduler's pods."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import uuid4
 
-from proto.annotations.keys import LEASE_BINDING, SCHEDULER_ROLE
+from proto.annotations.keys import SCHEDULER_ROLE
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import LEASES, PODS, Lease
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from scheduler_ext.leadership.binding_lease import BindingLease
 from scheduler_ext.leadership.election import (
     Role,
     Standing,
+    after_another_had_the_turn,
     after_catching_up,
     after_lease,
     after_time,
-    is_held_by,
-    others_may_write_until,
 )
 
 log = logging.getLogger(__name__)
@@ -26,14 +27,12 @@ _KINSHIP = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kuberne
 """Labels that the replicas of one deployment share."""
 _LABEL_RETRY_SECONDS = 5.0
 _SILENT_SECONDS = 5.0
-"""kube-scheduler renews every 2 s, and who holds the Lease is known for 15 s: a dead connection must not hide that."""
-_MARK_RETRY_SECONDS = 0.5
-_UNMARK_RETRY_SECONDS = 0.1
-_MARK_ATTEMPTS = 5
-LEAVING_SECONDS = 1.0
-"""For which kube-scheduler may release its Lease before the mark is taken off: both end at once, and a write of ours in
-between would make its release fail.
+"""kube-scheduler renews every 1 to 2 s, and it is known for 15 s who holds the Lease: a dead connection must not hide
+that.
 """
+_TAKE_RETRY_SECONDS = 0.5
+_SETTLE_RETRY_SECONDS = 0.5
+BINDING_LEASE_SUFFIX = "-binding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,8 @@ class LeaseSettings:
     """Of the Lease; empty without leader election."""
     namespace: str = ""
     identity: str = ""
+    process: str = field(default_factory=lambda: str(uuid4()))
+    """Tells the processes of a host apart, but not one from the next one that goes on with its journal."""
     pod_name: str = ""
     pod_namespace: str = ""
 
@@ -52,7 +53,8 @@ class Leadership:
     """Leads from the start without an election.
 
     `catch_up` returns once all that was decided before is known, `written` once no Binding is on its way, and says
-    whether none that was sent can be carried out yet.
+    whether none that was sent can be carried out yet. A Binding that is not answered within `write_seconds` is given
+    up, by this process and by the API server.
     """
 
     def __init__(
@@ -62,20 +64,29 @@ class Leadership:
         settings: LeaseSettings,
         catch_up: Callable[[], Awaitable[None]],
         written: Callable[[], Awaitable[bool]],
+        write_seconds: float,
+        now: Callable[[], datetime],
         monotonic: Callable[[], float],
     ) -> None:
         self._api = api
         self._settings = settings
         self._catch_up = catch_up
         self._written = written
-        self._process = f"{settings.identity}_{uuid4()}"
         self._leaving = False
-        self._marking = ""
-        """Why the Lease cannot be marked; empty while it can."""
         self._monotonic = monotonic
         self._standing = Standing()
         self._interrupted = ""
         self._changed = asyncio.Event()
+        self._binding = BindingLease(
+            api=api,
+            name=settings.name + BINDING_LEASE_SUFFIX,
+            namespace=settings.namespace,
+            process=f"{settings.identity}_{settings.process}",
+            write_seconds=write_seconds,
+            changed=self._has_changed,
+            now=now,
+            monotonic=monotonic,
+        )
 
     def leads(self) -> bool:
         if not self._settings.name:
@@ -90,18 +101,17 @@ class Leadership:
             return "this replica is stopping"
         standing = self._standing
         if standing.role is Role.TAKING_OVER:
-            return f"this replica is taking over {self._taking_over()}"
+            return f"this replica is taking over {self._binding.problem() or 'and still lists what was decided before'}"
         lease = f"lease {self._settings.namespace}/{self._settings.name}"
         if not standing.holder:
             return f"this replica does not lead: nobody holds {lease}"
         return f"this replica does not lead: {lease} was last renewed by {standing.holder}"
 
-    def _taking_over(self) -> str:
-        if self._marking:
-            return f"but cannot mark the lease: {self._marking}"
-        if self._others_may_write() > 0:
-            return f"and waits until nothing more is bound by {self._standing.marked}"
-        return "and still lists what was decided before"
+    async def forbidden(self) -> str:
+        """Asked before a Binding is sent: why not, in one sentence; empty when it may begin now."""
+        if not self._settings.name:
+            return ""
+        return self.problem() or await self._binding.permit() or self.problem()
 
     def interrupted(self) -> str:
         """Why it is not known who holds the Lease now; empty while the API server answers for it."""
@@ -124,6 +134,7 @@ class Leadership:
         async with asyncio.TaskGroup() as tasks:
             if self._settings.name:
                 tasks.create_task(self._follow())
+                tasks.create_task(self._binding.follow())
                 tasks.create_task(self._take_over())
             if self._settings.pod_name and self._settings.pod_namespace:
                 tasks.create_task(self._label())
@@ -154,99 +165,60 @@ class Leadership:
         before, self._standing = self._standing, standing
         if before.role is not standing.role:
             log.info("this replica is now: %s (the lease is held by %s)", standing.role, standing.holder or "nobody")
-        if (before.role, before.holder, before.marked) != (standing.role, standing.holder, standing.marked):
-            changed, self._changed = self._changed, asyncio.Event()
-            changed.set()
+        if (before.role, before.holder) != (standing.role, standing.holder):
+            self._has_changed()
+
+    def _has_changed(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def _take_over(self) -> None:
         while True:
             changed = self._changed
-            taking = self._standing
-            if taking.role is Role.TAKING_OVER:
-                waiting = self._others_may_write()
-                if waiting > 0:
-                    log.info(
-                        "nothing is decided for up to %.0f s: %s may have Bindings under way", waiting, taking.marked
-                    )
-                    await _wait(changed, waiting)
-                elif not await self._mark():
-                    await _wait(changed, _MARK_RETRY_SECONDS)
-                else:
-                    await self._catch_up()
-                    if self._standing.holder == taking.holder:
-                        self._move(after_catching_up(self._standing))
-                continue
-            await _wait(changed, await self._keep_the_mark_true(taking))
+            match self._standing.role:
+                case _ if self._leaving:
+                    await changed.wait()
+                case Role.TAKING_OVER:
+                    await _wait(changed, await self._taken_over(self._standing.holder))
+                case Role.LEADER if self._binding.is_held():
+                    await _wait(changed, self._standing.expires_at - self._monotonic())
+                case Role.LEADER:
+                    self._move(after_another_had_the_turn(self._standing))
+                case Role.FOLLOWER:
+                    await _wait(changed, await self._handed_over())
             self._move(after_time(self._standing, self._monotonic()))
 
-    async def _keep_the_mark_true(self, standing: Standing) -> float | None:
-        """On the Lease while this replica leads, and off it once all it wrote is settled. In how many seconds to look
-        again; None if only a change is to be waited for.
-        """
-        is_ours = standing.marked == self._process
-        if self._leaving:
+    async def _taken_over(self, holder: str) -> float | None:
+        """In how many seconds to look again, unless something changes before."""
+        held_for = self._binding.held_for()
+        if held_for is None:
             return None
-        if standing.role is Role.LEADER:
-            expires_in = standing.expires_at - self._monotonic()
-            return expires_in if is_ours or await self._mark() else min(expires_in, _MARK_RETRY_SECONDS)
-        if is_ours and not await self._written():
-            return _MARK_RETRY_SECONDS
-        if is_ours:
-            await self._unmark()
-        return None
+        if held_for > 0:
+            log.info(
+                "nothing is decided for up to %.0f s: %s may have Bindings under way", held_for, self._binding.holder()
+            )
+            return held_for
+        if not await self._binding.take():
+            return _TAKE_RETRY_SECONDS
+        await self._catch_up()
+        if self._standing.holder == holder:
+            self._move(after_catching_up(self._standing))
+        return 0.0
 
-    def _others_may_write(self) -> float:
-        """For how many seconds more, at most."""
-        until = others_may_write_until(self._standing, self._process, self._api.timeout_seconds)
-        return max(until - self._monotonic(), 0.0)
+    async def _handed_over(self) -> float | None:
+        """In how many seconds to look again; None if only a change is to be waited for."""
+        if not self._binding.is_held():
+            return None
+        if not await self._written():
+            return _SETTLE_RETRY_SECONDS
+        await self._binding.release()
+        return None
 
     async def leave(self) -> None:
         """Nothing more will be bound here: the next leader need not wait. For when `run` is still at work."""
         self._leaving = True
-        try:
-            async with asyncio.timeout(LEAVING_SECONDS):
-                while is_held_by(self._standing.holder, self._settings.identity):
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
-        if self._standing.marked == self._process and await self._written():
-            await self._unmark()
-
-    async def _mark(self) -> bool:
-        """Before the first Binding: only while the Lease is as it was seen, held by the kube-scheduler beside us."""
-        if self._standing.marked == self._process:
-            return True
-        try:
-            await self._write_mark(self._process, self._standing.version)
-        except (ApiError, ApiUnreachable) as error:
-            conflict = isinstance(error, ApiError) and error.status == 409
-            if not conflict and self._marking != str(error):
-                log.warning("the lease cannot be marked, and without that nothing is decided: %s", error)
-            self._marking = "" if conflict else str(error)
-            return False
-        self._marking = ""
-        return True
-
-    async def _unmark(self) -> None:
-        """Only if it is ours. Trouble is logged: who comes next waits for its time."""
-        try:
-            for _ in range(_MARK_ATTEMPTS):
-                if self._standing.marked != self._process:
-                    return
-                try:
-                    await self._write_mark(None, self._standing.version)
-                except ApiError as error:
-                    if error.status != 409:
-                        raise
-                    # Renewed since; the watch is about to say so.
-                    await asyncio.sleep(_UNMARK_RETRY_SECONDS)
-        except (ApiError, ApiUnreachable) as error:
-            log.warning("the lease still says that this process may be binding: %s", error)
-
-    async def _write_mark(self, process: str | None, version: str) -> None:
-        metadata = {"annotations": {LEASE_BINDING: process}, "resourceVersion": version}
-        settings = self._settings
-        self._saw(await self._api.patch(LEASES, settings.name, {"metadata": metadata}, namespace=settings.namespace))
+        if self._settings.name and await self._written():
+            await self._binding.release()
 
     async def _label(self) -> None:
         """The Service of the webhook selects the leader by its label."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,16 @@ from tests.daemonset import shipped
 JsonObject = dict[str, Any]
 NOTICED_SECONDS = 1.0
 """Kubelet looks for containers that ended once a second."""
+LEAST_GRACE_SECONDS = 2.0
+"""What kubelet gives a container after its hook."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 10.0, 300.0
-_FLAGS_OF_A_CLUSTER = ("--webhook-", "--leader-elect-resource-", "--http_bind", "--kube-scheduler-healthz")
+_FLAGS_OF_A_CLUSTER = (
+    "--webhook-",
+    "--leader-elect-resource-",
+    "--http_bind",
+    "--kube-scheduler-healthz",
+    "--binding-directory",
+)
 """Of the extender's flags, those that name what is not there or elsewhere here."""
 
 
@@ -62,10 +70,11 @@ class PlayedContainer:
             self.started += 1
             command = ["false"] if self.fails.is_set() else self.command
             self.program = await asyncio.to_thread(Program, command, self.log)
+            grace_seconds = self.grace_seconds
             try:
-                await self._until_it_ends_or_fails(self.program)
+                grace_seconds = await self._until_it_ends_or_fails(self.program)
             finally:
-                await asyncio.shield(asyncio.to_thread(self.program.stop, signal.SIGTERM, self.grace_seconds))
+                await asyncio.shield(asyncio.to_thread(self.program.stop, signal.SIGTERM, grace_seconds))
 
     def _pauses(self) -> Iterator[float]:
         yield 0.0
@@ -75,26 +84,35 @@ class PlayedContainer:
             yield NOTICED_SECONDS + backoff_seconds
             backoff_seconds = min(2 * backoff_seconds, LONGEST_BACKOFF_SECONDS)
 
-    async def _until_it_ends_or_fails(self, program: Program) -> None:
-        probing = asyncio.create_task(self._until_a_probe_fails())
+    async def _until_it_ends_or_fails(self, program: Program) -> float:
+        """The seconds that it has left to end by itself."""
+        probing = asyncio.create_task(self._failed_probe())
         try:
             while program.is_running and not probing.done():  # noqa: ASYNC110 - a program ends without telling us
                 await asyncio.sleep(0.05)
         finally:
             probing.cancel()
-            await asyncio.gather(probing, return_exceptions=True)
-        if program.is_running:
-            await self._before_stop()
+            failed = (await asyncio.gather(probing, return_exceptions=True))[0]
+        if not program.is_running or isinstance(failed, BaseException):
+            return self.grace_seconds
+        return await self._before_stop(failed.get("terminationGracePeriodSeconds", self.grace_seconds))
 
-    async def _before_stop(self) -> None:
+    async def _before_stop(self, grace_seconds: float) -> float:
+        """What the hook leaves of the time, and kubelet's least."""
         hook = self.spec.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
+        began = asyncio.get_running_loop().time()
         if hook:
-            await (await asyncio.create_subprocess_exec(*hook)).wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await (await asyncio.create_subprocess_exec(*hook)).wait()
+        return max(grace_seconds - (asyncio.get_running_loop().time() - began), LEAST_GRACE_SECONDS)
 
-    async def _until_a_probe_fails(self) -> None:
+    async def _failed_probe(self) -> JsonObject:
         startup, liveness = self.spec["startupProbe"], self.spec["livenessProbe"]
-        if await self._probed(startup, until_it_succeeds=True):
-            await self._probed(liveness, until_it_succeeds=False)
+        if not await self._probed(startup, until_it_succeeds=True):
+            return dict(startup)
+        await self._probed(liveness, until_it_succeeds=False)
+        return dict(liveness)
 
     async def _probed(self, probe: JsonObject, *, until_it_succeeds: bool) -> bool:
         """False when it failed as often in a row as is allowed."""
@@ -173,6 +191,7 @@ def _replica(plane: ControlPlane, folder: Path, name: str) -> Replica:
         *(sys.executable, "-m", "scheduler_ext", *given, f"--http_bind=127.0.0.1:{verbs}"),
         *(f"--metrics-bind-address=127.0.0.1:{metrics}", "--webhook-bind-address=127.0.0.1:0"),
         f"--kube-scheduler-healthz=https://127.0.0.1:{scheduler}/healthz",
+        f"--binding-directory={folder / name}",
         *("--leader-elect-resource-name=kube-scheduler", "--leader-elect-resource-namespace=kube-system"),
         f"--kubeconfig={plane.kubeconfig(EXTENDER_USER)}",
     )
@@ -181,7 +200,8 @@ def _replica(plane: ControlPlane, folder: Path, name: str) -> Replica:
 
 def _kube_scheduler(plane: ControlPlane, folder: Path, name: str, verbs: int, port: int) -> list[str]:
     """As shipped, but for the lease's name: the user of that name may write no other."""
-    election = {"leaderElect": True, "resourceName": "kube-scheduler", "resourceNamespace": "kube-system"}
+    named = {"resourceName": "kube-scheduler", "resourceNamespace": "kube-system"}
+    election = shipped.scheduler_configuration(shipped.base())["leaderElection"] | named
     document = scheduler_configuration(f"http://127.0.0.1:{verbs}", {}, leaderElection=election)
     document["clientConnection"] = {"kubeconfig": plane.kubeconfig("system:kube-scheduler"), "qps": 1000, "burst": 1000}
     path = folder / f"{name}.yaml"

@@ -37,7 +37,7 @@ EXTENDER_RIGHTS = (
     ("", "resourcequotas", "list watch"),
     ("policy", "poddisruptionbudgets", "list watch"),
     ("", "pods/eviction", "create"),
-    ("coordination.k8s.io", "leases", "list watch patch"),
+    ("coordination.k8s.io", "leases", "list watch create patch"),
 )
 """What docs/security.md says the extender needs."""
 

@@ -119,7 +119,7 @@ async def test_an_extender_that_is_killed_once_is_back_before_the_lease_is_given
 
 
 async def test_an_extender_that_stops_for_a_moment_costs_no_lease(plane: ControlPlane, tmp_path: Path) -> None:
-    """Two of kubelet's questions go unanswered, and four would have to."""
+    """Three of kubelet's questions go unanswered, and five would have to."""
     async with at_work(plane, tmp_path) as pair:
         leader = await pair.leader()
         os.kill(leader.extender.pid, signal.SIGSTOP)

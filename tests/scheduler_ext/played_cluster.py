@@ -43,7 +43,7 @@ class Cluster:
             raise ApiError(404, "NotFound", f"{name} not found")
         return msgspec.convert(found[name], kind)
 
-    async def bind(self, binding: Binding) -> None:
+    async def bind(self, binding: Binding, *, within_seconds: float) -> None:
         mood, pod = self.mood, self.pods.get(binding.metadata.name)
         if mood == "refuses":
             raise ApiError(403, "Forbidden", "not today")

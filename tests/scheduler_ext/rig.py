@@ -14,6 +14,7 @@ import aiohttp
 
 from proto.annotations import keys
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
+from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import listening, listening_to_kube_scheduler, running_extender
@@ -26,7 +27,7 @@ API_SECONDS = 30.0
 _LONGEST_SECONDS = 60.0
 _WATCHES = 4
 """Nodes, pods, quotas and disruption budgets."""
-FAST = ServeSettings(sync_wait_seconds=0.3)
+FAST = ServeSettings(sync_wait_seconds=0.3, binding_seconds=API_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ async def extender_for(
     api_url: str = "",
     api_seconds: float = API_SECONDS,
     silent_seconds: float = SILENT_SECONDS,
+    files: SentFiles | None = None,
 ) -> AsyncIterator[Rig]:
     """`api_url` is where the extender finds the server, if not at the server's own."""
     with NamedTemporaryFile("w") as kubeconfig:
@@ -130,7 +132,7 @@ async def extender_for(
         api = await ApiServer.connect(kubeconfig.name, timeout_seconds=api_seconds, silent_seconds=silent_seconds)
     try:
         async with (
-            running_extender(api, settings, RequestSettings(), lease) as applications,
+            running_extender(api, settings, RequestSettings(), lease, files=files) as applications,
             listening_to_kube_scheduler(applications.verbs, ANY_PORT, "--http_bind") as url,
             listening(applications.metrics, ANY_PORT, "--metrics-bind-address") as metrics_url,
             aiohttp.ClientSession() as http,

@@ -53,7 +53,7 @@ async def test_both_are_healthy_or_the_answer_says_what_is_wrong_with_kube_sched
         failed = "kube-scheduler answers 500: [-]leaderElection failed: failed election to renew leadership on lease\n"
         assert await rig.status(PATH) == (503, failed)
         it.hangs = True
-        assert await rig.status(PATH) == (503, "kube-scheduler does not answer within 2 s\n")
+        assert await rig.status(PATH) == (503, "kube-scheduler does not answer within 1.5 s\n")
         assert await rig.status("/healthz") == (200, "")
 
 

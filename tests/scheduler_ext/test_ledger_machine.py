@@ -24,6 +24,7 @@ from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, Resou
 from scheduler_ext.apiserver import ORPHAN_SECONDS
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import kept, reserve
+from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
@@ -98,6 +99,9 @@ class Machine(RuleBasedStateMachine):
 
     # The extender
 
+    async def forbidden(self) -> str:
+        return "another replica leads" if self.other_leads else ""
+
     @precondition(lambda self: self.cluster.pods)
     @rule()
     def restart(self) -> None:
@@ -114,9 +118,10 @@ class Machine(RuleBasedStateMachine):
             view=self.view,
             requests=requests,
             settings=SETTINGS,
+            sending=Sending(self.cluster, SETTINGS.binding_seconds, lambda: self.now),  # type: ignore[arg-type]
             now=lambda: datetime.fromtimestamp(self.now, UTC),
             monotonic=lambda: self.now,
-            forbidden=lambda: "another replica leads" if self.other_leads else "",
+            forbidden=self.forbidden,
             lock_waited=lambda _: None,
         )
         quota = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 10**9})

@@ -2,16 +2,15 @@
 
 import pytest
 
-from proto.annotations.keys import LEASE_BINDING
-from proto.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
+from proto.kubernetes.objects import Lease, LeaseSpec
 from scheduler_ext.leadership.election import (
     Role,
     Standing,
+    after_another_had_the_turn,
     after_catching_up,
     after_lease,
     after_time,
     is_held_by,
-    others_may_write_until,
 )
 
 ME = "host-1"
@@ -43,9 +42,7 @@ def test_a_holder_is_matched_exactly_up_to_the_underscore(holder: str, held: boo
 
 def test_who_holds_the_lease_takes_over_and_leads_once_it_has_caught_up() -> None:
     taking = after_lease(Standing(), lease("host-1_a"), ME, 0.0)
-    assert taking == Standing(
-        role=Role.TAKING_OVER, holder="host-1_a", renewed="t0", expires_at=15.0, lease_seconds=15.0
-    )
+    assert taking == Standing(role=Role.TAKING_OVER, holder="host-1_a", renewed="t0", expires_at=15.0)
     assert after_catching_up(taking).role is Role.LEADER
     assert after_catching_up(Standing()).role is Role.FOLLOWER
 
@@ -81,31 +78,6 @@ def test_a_lease_without_a_duration_lasts_as_kube_schedulers_does() -> None:
     assert after_lease(Standing(), lease("host-1_a", seconds=None), ME, 0.0).expires_at == 15.0
 
 
-@pytest.mark.parametrize(
-    ("mark", "until"),
-    [
-        ("", 0.0),
-        ("host-1_now", 0.0),
-        ("host-1_before", 100.0 + 10.0 + 5.0),
-        ("host-2_a", 100.0 + 15.0 + 2 * 10.0 + 5.0),
-    ],
-)
-def test_who_takes_over_waits_as_long_as_another_process_may_still_have_something_bound(
-    mark: str, until: float
-) -> None:
-    taken = lease("host-1_a")
-    taken.metadata = ObjectMeta(annotations={LEASE_BINDING: mark} if mark else {}, resource_version="7")
-    taking = after_lease(Standing(), taken, ME, 100.0)
-    assert (taking.marked, taking.version) == (mark, "7")
-    assert others_may_write_until(taking, "host-1_now", write_seconds=10.0) == until
-    renewed = lease("host-1_a", "t1")
-    renewed.metadata = taken.metadata
-    assert others_may_write_until(after_lease(taking, renewed, ME, 103.0), "host-1_now", write_seconds=10.0) == until
-
-
-def test_a_mark_is_seen_though_nothing_else_of_the_lease_changes() -> None:
-    marked = lease("host-1_a")
-    marked.metadata = ObjectMeta(annotations={LEASE_BINDING: "host-1_p"}, resource_version="8")
-    after = after_lease(leading(), marked, ME, 1.0)
-    assert (after.role, after.marked, after.version) == (Role.LEADER, "host-1_p", "8")
-    assert after_lease(after, None, ME, 2.0).marked == "host-1_p"
+def test_who_leads_takes_over_anew_once_another_had_the_turn() -> None:
+    assert after_another_had_the_turn(leading()).role is Role.TAKING_OVER
+    assert after_another_had_the_turn(Standing()).role is Role.FOLLOWER

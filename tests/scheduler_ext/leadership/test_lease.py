@@ -2,11 +2,15 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proto.annotations import keys
+from proto.devices import DeviceShare, DeviceUUID
+from scheduler_ext.binding.lock import PodName
+from scheduler_ext.binding.sent_files import Sent, SentFiles
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json
@@ -192,12 +196,10 @@ async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() 
             assert await rig.bind(pod, "n") == problem
 
 
-def mark(server: EmbeddedApiServer) -> str | None:
-    """Which process the Lease names as one that may be binding."""
-    lease = server.store.get("leases", "kube-system", "sched")
-    assert lease is not None
-    found: str | None = lease["metadata"].get("annotations", {}).get(keys.LEASE_BINDING)
-    return found
+def binds(server: EmbeddedApiServer) -> str:
+    """Which process the extenders' own Lease names."""
+    lease = server.store.get("leases", "kube-system", "sched-binding")
+    return str(lease["spec"].get("holderIdentity") or "") if lease is not None else ""
 
 
 async def decides(rig: Rig) -> bool:
@@ -234,7 +236,7 @@ async def test_a_new_leader_decides_nothing_while_a_binding_of_the_one_before_is
             assert taken_over
             assert await binding == ""
             server.faults.remove(late)
-            assert (mark(server) or "").startswith("host-2_")
+            assert binds(server).startswith("host-2_")
 
 
 async def sent(server: EmbeddedApiServer, pod: str) -> bool:
@@ -247,27 +249,31 @@ async def test_who_left_in_order_is_not_waited_for() -> None:
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
             await eventually(lambda: leads(rig))
-            assert (mark(server) or "").startswith("host-1_")
+            assert binds(server).startswith("host-1_")
             assert await rig.bind(rig.add_pod("p"), "n") == ""
-        assert mark(server) is None
+        assert binds(server) == ""
+
+
+def binding_lease_json(holder: str, seconds: int) -> dict[str, Any]:
+    lease = lease_json(holder, seconds)
+    lease["metadata"]["name"] = "sched-binding"
+    return lease
 
 
 async def test_who_ended_without_a_word_is_waited_for_and_its_late_binding_is_seen() -> None:
     """The API server is slow with a Binding whose sender is gone, and carries it out once the next leader is chosen."""
     async with EmbeddedApiServer() as server:
         server.create(node_json("n", slots=1))
-        lease = lease_json("host-2_b", seconds=1)
-        lease["metadata"]["annotations"] = {keys.LEASE_BINDING: "host-1_gone"}
-        server.create(lease)
+        server.create(lease_json("host-2_b", seconds=60))
+        server.create(binding_lease_json("host-1_gone", seconds=3))
         settings = replace(ELECTED, identity="host-2")
-        async with extender_for(server, FAST, synced=True, lease=settings, api_seconds=0.5) as rig:
-            pod, renewed = rig.add_pod("p"), 0
+        async with extender_for(server, FAST, synced=True, lease=settings) as rig:
+            pod, asked = rig.add_pod("p"), 0
 
             async def answered() -> bool:
-                nonlocal renewed
-                renewed += 1
-                hold(server, "host-2_b", f"2030-01-01T00:{renewed // 60:02}:{renewed % 60:02}.000000Z")
-                if renewed == 3:
+                nonlocal asked
+                asked += 1
+                if asked == 3:
                     late = pod_json("late")
                     late["metadata"]["annotations"] = {keys.DEVICES_ALLOCATED: "GPU-n-0,NVIDIA,1000,0:;"}
                     late["spec"]["nodeName"] = "n"
@@ -277,35 +283,77 @@ async def test_who_ended_without_a_word_is_waited_for_and_its_late_binding_is_se
                 return bool(answer["FailedNodes"])
 
             await eventually(answered)
-            assert renewed > 3
+            assert asked > 3
 
 
-async def test_without_the_right_to_mark_the_lease_nothing_is_decided_and_the_answer_says_why() -> None:
+async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and_holds_what_it_had_sent(
+    tmp_path: Path,
+) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        server.create(node_json("m", slots=1))
+        server.create(lease_json("host-1_a", seconds=3600))
+        sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
+        left = SentFiles(tmp_path)
+        shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
+        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        left.add(Sent(PodName(namespace="default", name="gone"), "uid-gone", "m", shares))
+        process = left.process
+        left.close()
+        server.create(binding_lease_json(f"host-1_{process}", seconds=3600))
+        files = SentFiles(tmp_path)
+        lease = replace(ELECTED, process=files.process)
+        async with extender_for(server, FAST, synced=True, lease=lease, files=files) as rig:
+            await eventually(lambda: decides(rig))
+            assert set((await rig.filter(other, "n"))["FailedNodes"]) == {"n"}
+            assert (await rig.filter(other, "m"))["NodeNames"] == ["m"]
+            assert (await rig.filter(sent, "n", "m"))["NodeNames"] == ["n"]
+            assert await rig.bind(sent, "n") == ""
+        assert list(tmp_path.glob("*.json")) == []
+
+
+async def test_without_the_right_to_write_the_lease_nothing_is_decided_and_the_answer_says_why() -> None:
     async with EmbeddedApiServer() as server:
         server.create(node_json("n"))
-        server.create(lease_json("host-1_a"))
+        server.create(lease_json("host-1_a", seconds=3600))
         server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"leases"}), status=403))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
 
             async def told() -> bool:
                 error: str = (await rig.filter(pod_json("probe"), "n"))["Error"]
-                return "cannot mark the lease" in error and "403 Forbidden" in error
+                return "cannot write lease kube-system/sched-binding: " in error and "403 Forbidden" in error
 
             await eventually(told)
             server.faults.clear()
             await eventually(lambda: leads(rig))
 
 
-async def test_a_mark_that_somebody_took_off_is_put_back() -> None:
+@pytest.mark.parametrize("taken", [True, False])
+async def test_who_loses_the_binding_lease_binds_nothing_until_it_has_it_again(*, taken: bool) -> None:
     async with EmbeddedApiServer() as server:
         server.create(node_json("n"))
-        server.create(lease_json("host-1_a"))
+        server.create(lease_json("host-1_a", seconds=3600))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
             await eventually(lambda: leads(rig))
-            body = {"metadata": {"annotations": {keys.LEASE_BINDING: None}}}
-            server.patch("leases", "sched", body, namespace="kube-system")
+            if taken:
+                stolen = {"spec": {"holderIdentity": "host-2_thief", "leaseDurationSeconds": 2, "renewTime": None}}
+                server.patch("leases", "sched-binding", stolen, namespace="kube-system")
 
-            async def marked() -> bool:
-                return (mark(server) or "").startswith("host-1_")
+                async def waits() -> bool:
+                    error: str = (await rig.filter(pod_json("probe"), "n"))["Error"]
+                    return "waits until nothing more is bound by host-2_thief" in error
 
-            await eventually(marked)
+                await eventually(waits)
+            else:
+                server.delete("leases", "sched-binding", namespace="kube-system")
+
+            async def holds() -> bool:
+                return binds(server).startswith("host-1_")
+
+            pod = rig.add_pod("p")
+
+            async def bound() -> bool:
+                return await rig.bind(pod, "n") == ""
+
+            await eventually(bound)
+            await eventually(holds)

@@ -1,0 +1,57 @@
+"""Bindings on their way to the API server, each given up after the same time by both."""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import Binding
+from scheduler_ext.settings import SLACK_SECONDS
+
+PASSING = frozenset({429, 500, 502, 503, 504})
+"""Answers of an API server that may be different a moment later."""
+_UNSETTLED = PASSING - {429}
+"""Those that leave open what became of a write; 429 turns it away at the door."""
+
+
+class Sending:
+    def __init__(self, api: ApiServer, seconds: float, monotonic: Callable[[], float]) -> None:
+        """`seconds` is the time that each has."""
+        self.seconds = min(api.timeout_seconds, seconds)
+        self._api = api
+        self._monotonic = monotonic
+        self._on_their_way = 0
+        self._answered = asyncio.Event()
+        """Set whenever no Binding is on its way."""
+        self._answered.set()
+        self._open_until = -inf
+        """Until then the API server may carry out a Binding of which no answer came."""
+
+    async def send(self, binding: Binding) -> None:
+        """Given up in the time after which the API server gives up, so that nothing comes of it any later.
+
+        Raises ApiError or ApiUnreachable.
+        """
+        settled = False
+        self._on_their_way += 1
+        self._answered.clear()
+        try:
+            async with asyncio.timeout(self.seconds):
+                await self._api.bind(binding, within_seconds=self.seconds)
+            settled = True
+        except ApiError as error:
+            settled = error.status not in _UNSETTLED
+            raise
+        except TimeoutError as error:
+            raise ApiUnreachable(f"no answer to the Binding within {self.seconds:g} s") from error
+        finally:
+            if not settled:
+                self._open_until = self._monotonic() + self.seconds + SLACK_SECONDS
+            self._on_their_way -= 1
+            if not self._on_their_way:
+                self._answered.set()
+
+    async def written(self) -> bool:
+        """Once no Binding is on its way; whether each that was sent has been carried out or never will be."""
+        await self._answered.wait()
+        return self._monotonic() >= self._open_until

@@ -1,0 +1,90 @@
+"""Bindings that were sent and not answered yet, in files: what a process that is killed was doing, for the next one.
+
+One file for each, written before the Binding is sent, so a file that cannot be read was cut short and nothing was sent
+for it. The folder must last exactly as long as the page cache does, as an emptyDir in memory: nothing is synchronised.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import msgspec
+
+from proto.devices import PodShares
+from scheduler_ext.binding.lock import PodName
+from scheduler_ext.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+_PROCESS = "process"
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A Binding of this pod to this node, with these shares."""
+
+    pod: PodName
+    uid: str
+    node: str
+    shares: PodShares
+
+
+class SentFiles:
+    """The folder, held until it is closed or the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises SettingsError where it cannot be used, or is another process's."""
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder / _PROCESS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.process = self._name()
+            self.left = self._read()
+        except BlockingIOError as error:
+            raise SettingsError(f"{folder} is in use by another extender: give each a folder of its own") from error
+        except OSError as error:
+            raise SettingsError(f"{folder} cannot hold the Bindings under way: {error.strerror}") from error
+
+    def close(self) -> None:
+        """From now on it may be another process's."""
+        os.close(self._lock)
+
+    def add(self, sent: Sent) -> None:
+        """Raises OSError."""
+        self._file(sent.uid).write_bytes(msgspec.json.encode(sent))
+
+    def remove(self, uid: str) -> None:
+        try:
+            self._file(uid).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", self._file(uid), error.strerror)
+
+    def _name(self) -> str:
+        """That of every process that goes on with this folder."""
+        written = os.read(self._lock, 100).decode(errors="replace")
+        try:
+            return str(UUID(written))
+        except ValueError:
+            name = str(uuid4())
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, name.encode(), 0)
+            return name
+
+    def _read(self) -> tuple[Sent, ...]:
+        """What the process before left."""
+        found = []
+        for file in self._folder.glob(f"*{_SUFFIX}"):
+            try:
+                found.append(msgspec.json.decode(file.read_bytes(), type=Sent))
+            except msgspec.DecodeError:
+                file.unlink()
+        return tuple(found)
+
+    def _file(self, uid: str) -> Path:
+        return self._folder / (hashlib.sha256(uid.encode()).hexdigest() + _SUFFIX)

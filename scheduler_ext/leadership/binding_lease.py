@@ -1,0 +1,153 @@
+"""The extenders' own Lease: held by the process that writes Bindings, renewed while it does."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import LEASES, Lease, ObjectMeta
+from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from scheduler_ext.leadership.turn import BEGIN_SECONDS, RENEW_SECONDS, Turn, after_seen, free_at, lease_seconds
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.1
+
+
+class BindingLease:
+    """`changed` is called whenever the Lease was seen to have another holder than before."""
+
+    def __init__(
+        self,
+        *,
+        api: ApiServer,
+        name: str,
+        namespace: str,
+        process: str,
+        write_seconds: float,
+        changed: Callable[[], None],
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._namespace = namespace
+        self._process = process
+        self._lasts_seconds = lease_seconds(write_seconds)
+        self._changed = changed
+        self._now = now
+        self._monotonic = monotonic
+        self._turn: Turn | None = None
+        """None until it is known whether there is such a Lease."""
+        self._asked_at = -BEGIN_SECONDS
+        """When the last renewal that succeeded was asked for, in monotonic seconds."""
+        self._problem = ""
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def follow(self) -> None:
+        """Until cancelled."""
+        selection = f"metadata.name={self._name}"
+        async for change in reflect(self._api, LEASES, namespace=self._namespace, field_selector=selection):
+            match change:
+                case Replaced(leases):
+                    self._saw(next(iter(leases), None))
+                case Applied(lease):
+                    self._saw(lease)
+                case Removed():
+                    self._saw(None)
+                case Interrupted(problem, seconds):
+                    log.warning(
+                        "the watch of lease %s is interrupted, next try in %.1f s: %s", self._name, seconds, problem
+                    )
+
+    def problem(self) -> str:
+        """Why this process has not taken it yet; empty where nothing is known to be in the way."""
+        held_for = self.held_for()
+        if held_for is None:
+            return f"and does not know lease {self._named()} yet"
+        if held_for > 0:
+            return f"and waits until nothing more is bound by {self.holder()}"
+        return f"but cannot write lease {self._named()}: {self._problem}" if self._problem else ""
+
+    def holder(self) -> str:
+        return "" if self._turn is None else self._turn.holder
+
+    def is_held(self) -> bool:
+        """By this process, as far as was seen."""
+        return self._turn is not None and bool(self._turn.version) and self._turn.holder == self._process
+
+    def held_for(self) -> float | None:
+        """For how many seconds another process may still have pods bound, at most; None while that is not known."""
+        if self._turn is None:
+            return None
+        return max(free_at(self._turn, self._process) - self._monotonic(), 0.0)
+
+    async def take(self) -> bool:
+        """Whether it is held now, and just renewed. Who takes it has still to see what its holders before did."""
+        await self._renew(lambda: self.held_for() == 0)
+        return self._is_fresh()
+
+    async def permit(self) -> str:
+        """Why no Binding may begin now, in one sentence; empty when one may."""
+        is_due = self._monotonic() >= self._asked_at + RENEW_SECONDS
+        if is_due and (self._renewing is None or self._renewing.done()):
+            self._renewing = asyncio.create_task(self._renew(self.is_held))
+        if not self._is_fresh() and self._renewing is not None:
+            await asyncio.shield(self._renewing)
+        if self._is_fresh():
+            return ""
+        return f"lease {self._named()} cannot be renewed: {self._problem or f'it is held by {self.holder() or None}'}"
+
+    async def release(self) -> None:
+        """For when all that this process sent has been carried out or never will be. Trouble is logged: who comes next
+        waits until the Lease ends.
+        """
+        self._asked_at = -BEGIN_SECONDS
+        if self.is_held() and not await self._write({"holderIdentity": None, "renewTime": None}, self.is_held):
+            log.warning("lease %s still names this process as one that binds: %s", self._named(), self._problem)
+
+    def _is_fresh(self) -> bool:
+        return self.is_held() and self._monotonic() < self._asked_at + BEGIN_SECONDS
+
+    async def _renew(self, may: Callable[[], bool]) -> None:
+        asked_at = self._monotonic()
+        stamp = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self._process, "renewTime": stamp, "leaseDurationSeconds": self._lasts_seconds}
+        if await self._write(spec, may):
+            self._asked_at = asked_at
+
+    async def _write(self, spec: dict[str, object], may: Callable[[], bool]) -> bool:
+        """Only onto the Lease as it was seen, and only while it `may` be."""
+        while self._turn is not None and may():
+            try:
+                self._saw(await self._written(self._turn.version, spec))
+            except (ApiError, ApiUnreachable) as error:
+                if isinstance(error, ApiError) and error.status in (404, 409):
+                    # Written or deleted meanwhile; the watch is about to say so.
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+                if str(error) != self._problem:
+                    log.warning("lease %s cannot be written: %s", self._named(), error)
+                self._problem = str(error)
+                return False
+            self._problem = ""
+            return True
+        return False
+
+    async def _written(self, version: str, spec: dict[str, object]) -> Lease:
+        """Raises ApiError, 404 or 409 if the Lease is not as it was seen, or ApiUnreachable."""
+        if not version:
+            lease = Lease(metadata=ObjectMeta(name=self._name, namespace=self._namespace))
+            version = (await self._api.create(LEASES, lease, namespace=self._namespace)).metadata.resource_version
+        body = {"metadata": {"resourceVersion": version}, "spec": spec}
+        return await self._api.patch(LEASES, self._name, body, namespace=self._namespace)
+
+    def _saw(self, lease: Lease | None) -> None:
+        known, holder, held = self._turn is not None, self.holder(), self.is_held()
+        self._turn = after_seen(self._turn or Turn(), lease, self._monotonic())
+        if not known or (holder, held) != (self.holder(), self.is_held()):
+            self._changed()
+
+    def _named(self) -> str:
+        return f"{self._namespace}/{self._name}"
