@@ -91,7 +91,7 @@ async def test_the_shipped_configuration_arguments_and_rights_are_enough_to_plac
 
     arguments = scheduler_arguments(verbs, secure, credentials, tmp_path)
     async with (
-        running("extender", extender_command(verbs, metrics, credentials), tmp_path) as extender,
+        running("extender", extender_command(verbs, metrics, credentials, tmp_path), tmp_path) as extender,
         running("kube-scheduler", [kubernetes.path("kube-scheduler"), *arguments], tmp_path),
     ):
         await extender.wait_for_line(r"listening on (http://\S+)", 120)
@@ -107,9 +107,10 @@ async def test_the_shipped_configuration_arguments_and_rights_are_enough_to_plac
     assert re.findall(r".* is forbidden: .*", (tmp_path / "kube-scheduler.log").read_text()) == []
 
 
-def extender_command(verbs: str, metrics: str, credentials: str) -> list[str]:
+def extender_command(verbs: str, metrics: str, credentials: str, folder: Path) -> list[str]:
     spec = container(base(), "topogpu-scheduler/extender").spec
     elsewhere = [f"--http_bind={verbs}", f"--metrics-bind-address={metrics}", "--webhook-bind-address=127.0.0.1:0"]
+    elsewhere += [f"--binding-directory={folder / 'bindings'}"]
     return [sys.executable, *spec["command"][1:], *spec["args"], *elsewhere, f"--kubeconfig={credentials}"]
 
 
