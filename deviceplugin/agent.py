@@ -26,6 +26,7 @@ from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.kubelet import Allocator, PluginServer
+from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
@@ -107,6 +108,7 @@ class Agent:
             now=now,
             count=metrics.eviction,
         )
+        self._labels = NodeLabels(self._own, gpus, news, self._events, enabled=settings.feature_labels, now=now)
         self._mode: AllocationMode | None = None
         self._memory_problem = ""
         self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
@@ -151,6 +153,7 @@ class Agent:
                     self._totals.run(),
                     self._undecided.run(),
                     self._remediation.run(),
+                    self._labels.run(),
                     self._warn_without_totals(),
                     self._serve(),
                     self._allocate(),

@@ -51,6 +51,8 @@ class Inventory:
     """What people should know of this reading, one sentence each: calls that failed, GPUs that are not advertised."""
     disagreements: tuple[str, ...] = ()
     """Pairs whose two directions read differently, one sentence each."""
+    labels: Mapping[str, str] | None = None
+    """What the Node's labels say of the GPUs; None before they were read."""
     missing: tuple[MissingGpu, ...] = ()
     """GPUs that should be here: nothing is known of them, so they cannot be registered."""
     is_doubtful: bool = False

@@ -11,6 +11,7 @@ from proto.kubernetes.client import ApiError, ApiUnreachable
 
 log = logging.getLogger(__name__)
 
+_CONFLICT = 409
 _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
@@ -54,8 +55,11 @@ class Reporter:
             try:
                 await self._write(due.body)
             except (ApiError, ApiUnreachable) as error:
-                log.warning("%s could not be reported: %s", self._what(), error)
-                self._reported(False)
+                if isinstance(error, ApiError) and error.status == _CONFLICT:
+                    log.debug("another wrote before %s were reported; looking again", self._what())
+                else:
+                    log.warning("%s could not be reported: %s", self._what(), error)
+                    self._reported(False)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)
                 continue

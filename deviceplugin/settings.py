@@ -161,5 +161,7 @@ class AgentSettings:
     hami_scheduler: HamiScheduler = HamiScheduler.NONE
     node_totals: bool = True
     """Whether the Node says how much it has of `total_names`; else these are taken off it."""
+    feature_labels: bool = False
+    """Whether the Node has labels of its GPUs in the names of GPU feature discovery; else ours are taken off it."""
     total_names: TotalNames = field(default_factory=TotalNames)
     remediation: RemediationSettings = RemediationSettings()

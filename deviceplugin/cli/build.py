@@ -19,6 +19,7 @@ from deviceplugin.health.step import FABRIC_PROBLEM, HealthSettings
 from deviceplugin.health.switches import read_health_switches
 from deviceplugin.health_watch import HealthWatch
 from deviceplugin.machine.discovery import NodeSharing, left_out, resources
+from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 from deviceplugin.metrics.metrics import Metrics
@@ -123,6 +124,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         cri_socket=configuration.cri_socket,
         hami_scheduler=HamiScheduler(configuration.hami_handshake),
         node_totals=configuration.node_totals,
+        feature_labels=configuration.feature_labels,
         total_names=total_names(configuration),
         remediation=remediation_settings(configuration),
     )
@@ -226,6 +228,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             physical=frozenset(gpu.uuid for gpu in machine.gpus),
             parents={uuid: mig.parent for uuid, mig in machine.mig_devices.items()},
             hardware=hardware,
+            labels=feature_labels(machine, sharing),
             notes=(*machine.problems, *left_out(machine, sharing)),
             missing=tuple(gpu for gpu in machine.missing if gpu.index not in sharing.hidden_indices),
             is_doubtful=machine.is_doubtful,

@@ -13,7 +13,8 @@ from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
 from deviceplugin.container.hook_names import LOCK_DIRECTORY
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
-from deviceplugin.removal.cluster import read_node, read_pods, remove_annotations, remove_totals
+from deviceplugin.labels import labels_of_ours
+from deviceplugin.removal.cluster import read_node, read_pods, remove_metadata, remove_totals
 from deviceplugin.removal.files import find, remove
 from deviceplugin.removal.plan import Folders, Ours, annotations_of_ours, paths_of_ours, refusals, totals_of_ours
 from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
@@ -31,6 +32,15 @@ class _Cluster:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """Off the Node, by name."""
+
+    totals: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+
+
 @click.command("uninstall-node")
 @configuration_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
@@ -43,9 +53,10 @@ class _Cluster:
 def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str | None) -> None:
     """Remove what the daemon wrote for this node.
 
-    The annotations of the Node and the totals in its capacity, the CDI specs, HAMi-core as install-hook put it there,
-    the folders of its containers, and a plugin's socket that was left behind. What others wrote stays. Run it with the
-    daemon's options, once the daemon is gone. What is gone already is no mistake: a second run finds nothing.
+    The annotations and feature labels of the Node and the totals in its capacity, the CDI specs, HAMi-core as install-
+    hook put it there, the folders of its containers, and a plugin's socket that was left behind. What others wrote
+    stays. Run it with the daemon's options, once the daemon is gone. What is gone already is no mistake: a second run
+    finds nothing.
 
     Exit status: 0 when nothing of ours is left, 1 when it was refused or something could not be removed.
     """
@@ -70,17 +81,22 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
     in_the_way += refusals(configuration.node_name, cluster.pods, found, configuration.resource_name)
     names = total_names(configuration)
     if dry_run:
-        keys = annotations_of_ours(cluster.node) if cluster.node else ()
-        totals = totals_of_ours(cluster.node, names) if cluster.node else ()
-        _tell("Would remove", configuration, totals, keys, paths)
+        taken = _Taken()
+        if cluster.node:
+            taken = _Taken(
+                totals=totals_of_ours(cluster.node, names),
+                labels=tuple(labels_of_ours(cluster.node)),
+                annotations=annotations_of_ours(cluster.node),
+            )
+        _tell("Would remove", configuration, taken, paths)
         return in_the_way
     if in_the_way and not force:
         return [*in_the_way, "Nothing was removed; --force removes what can be reached all the same."]
-    totals, keys, problem = await _take_off(configuration)
+    taken, problem = await _take_off(configuration)
     kept = remove(paths, folders.hook)
-    _tell("Removed", configuration, totals, keys, [path for path in paths if path not in kept])
+    _tell("Removed", configuration, taken, [path for path in paths if path not in kept])
     problems = [*([problem] if problem else []), *kept.values()]
-    if not (problems or totals or keys or paths):
+    if not (problems or taken != _Taken() or paths):
         click.echo("Nothing of ours is left.")
     return problems
 
@@ -97,8 +113,8 @@ async def _ask(configuration: Configuration) -> _Cluster:
     return _Cluster(node=node, pods=pods)
 
 
-async def _take_off(configuration: Configuration) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """The totals and the annotations that were removed, and what went wrong.
+async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
+    """What was removed, and what went wrong.
 
     Totals first: that they are ours is seen by the annotations.
     """
@@ -107,10 +123,11 @@ async def _take_off(configuration: Configuration) -> tuple[tuple[str, ...], tupl
     try:
         async with _api_server(configuration) as api:
             totals = await remove_totals(api, name, total_names(configuration))
-            return totals, await remove_annotations(api, name), ""
+            labels, annotations = await remove_metadata(api, name)
+            return _Taken(totals=totals, labels=labels, annotations=annotations), ""
     except _NO_ANSWER as error:
         left = "annotations" if totals else "totals and annotations"
-        return totals, (), f"The {left} of node {name} are still there: {str(error).rstrip('.')}."
+        return _Taken(totals=totals), f"The {left} of node {name} are still there: {str(error).rstrip('.')}."
 
 
 @asynccontextmanager
@@ -124,12 +141,12 @@ async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
         await api.close()
 
 
-def _tell(
-    done: str, configuration: Configuration, totals: Sequence[str], keys: Sequence[str], paths: Sequence[str]
-) -> None:
-    for resource in totals:
+def _tell(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:
+    for resource in taken.totals:
         click.echo(f"{done} {resource} from the capacity of node {configuration.node_name}.")
-    for key in keys:
+    for label in taken.labels:
+        click.echo(f"{done} label {label} of node {configuration.node_name}.")
+    for key in taken.annotations:
         click.echo(f"{done} annotation {key} of node {configuration.node_name}.")
     for path in paths:
         click.echo(f"{done} {path}.")

@@ -162,6 +162,13 @@ class Configuration:
         "The Node's capacity says how much it has of the resources for memory, cores and priority. Off: they are taken "
         "off the Node, and any DeviceClass for the resource pods ask for keeps kube-scheduler from placing these pods.",
     )
+    feature_labels: bool = _setting(
+        False,
+        Switch(),
+        "The Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product and "
+        "so on). Where another writer has any of them, all are left to it. Off: those that the daemon wrote are taken "
+        "off.",
+    )
     device_split_count: int = _setting(
         10,
         Whole(minimum=1, maximum=1000),

@@ -38,8 +38,10 @@ from deviceplugin.diagnosis.kubelet import (
     judge_owner,
     judge_pod_resources,
 )
+from deviceplugin.diagnosis.labels import LABELS, judge_labels, judge_without_labels
 from deviceplugin.diagnosis.totals import TOTALS, judge_totals, judge_without_totals
 from deviceplugin.machine.discovery import NodeSharing, resources
+from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.reporting import AllocationMode
@@ -93,6 +95,7 @@ def diagnose(
         *_cluster(configuration, cluster),
         *_annotations(configuration, sharing, seen, cluster, now),
         _totals(configuration, sharing, totals, seen, cluster),
+        _labels(configuration, sharing, seen, cluster.node),
         _allocation(configuration, seen, cluster.node),
         judge_metrics_port(configuration.metrics_bind_address, seen.metrics),
     )
@@ -142,6 +145,18 @@ def _totals(
         return skipped(TOTALS, _NO_GPUS)
     totals = node_totals(names, devices, cluster.pods)
     return judge_totals(cluster.node, totals, daemon_serves=seen.plugin.state is SocketState.CONNECTS)
+
+
+def _labels(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, node: Node | None) -> Finding:
+    if node is None:
+        return skipped(LABELS, _NO_NODE)
+    if not configuration.feature_labels:
+        return judge_without_labels(node)
+    if seen.machine is None:
+        return skipped(LABELS, _NO_GPUS)
+    return judge_labels(
+        node, feature_labels(seen.machine, sharing), daemon_serves=seen.plugin.state is SocketState.CONNECTS
+    )
 
 
 def _mode(node: Node | None) -> AllocationMode:

@@ -15,6 +15,7 @@ from deviceplugin.machine.readings import (
     GpuReading,
     MachineReading,
     MigReading,
+    MigSize,
     PairReading,
     PcieLevel,
     PeerStatus,
@@ -38,6 +39,7 @@ def describe_reading(machine: MachineDescription, instance: str = "") -> Machine
     count = len(machine.gpus)
     return MachineReading(
         driver=machine.software.driver,
+        cuda=(machine.software.cuda // 1000, machine.software.cuda % 1000 // 10),
         cpu=machine.host.interconnect or machine.host.cpu,
         gpus=tuple(_gpu(machine, index, instance) for index in range(count)),
         pairs={(i, j): _pair(machine, i, j) for i in range(count) for j in range(i + 1, count)},
@@ -60,6 +62,9 @@ def _gpu(machine: MachineDescription, index: int, instance: str) -> GpuReading:
         own_numa=gpu.own_numa,
         cpu_affinity=next((node.cpus for node in machine.host.numa if node.id == numa), ""),
         numa_affinity=str(numa) if numa >= 0 else "",
+        compute_capability=gpu.compute_capability,
+        pci_class=gpu.pci_class,
+        mig_capable=gpu.mig != "unsupported",
         mig_enabled=gpu.mig == "enabled",
         mig_devices=tuple(
             MigReading(
@@ -70,6 +75,12 @@ def _gpu(machine: MachineDescription, index: int, instance: str) -> GpuReading:
                 parent=uuid,
                 parent_minor=index,
                 memory_mib=mig.memory_mib,
+                size=MigSize(
+                    gpu_slices=mig.slices[0],
+                    compute_slices=mig.slices[1],
+                    multiprocessors=gpu.multiprocessors_per_slice * mig.slices[1],
+                    copy_engines=mig.slices[0],
+                ),
             )
             for mig in gpu.mig_devices
         ),

@@ -149,6 +149,16 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         major, minor = self.cc.split(".")
         return int(major), int(minor)
 
+    @property
+    def pci_class(self) -> int:
+        """GeForce cards drive displays."""
+        return 0x030000 if "GeForce" in self.name else 0x030200
+
+    @property
+    def multiprocessors_per_slice(self) -> int:
+        """Of a MIG device: 14 of an A100, 16 of an H100 (NVIDIA's MIG user guide, supported profiles)."""
+        return 14 if self.compute_capability < (9, 0) else 16
+
 
 class PcieGroup(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that are at most `level` apart."""

@@ -82,7 +82,7 @@ def device_type(name: str) -> str:
 
 
 def _verdicts(machine: MachineReading, sharing: NodeSharing) -> Iterator[_Verdict]:
-    gpus = sorted(filter(lambda gpu: not _is_hidden(gpu, sharing), machine.gpus), key=lambda gpu: gpu.index)
+    gpus = shown_gpus(machine, sharing)
     served = _single_kind(gpus, sharing)
     for gpu in gpus:
         if sharing.mig_strategy == "none" or not gpu.mig_enabled:
@@ -90,8 +90,13 @@ def _verdicts(machine: MachineReading, sharing: NodeSharing) -> Iterator[_Verdic
             continue
         if not gpu.mig_devices:
             yield _Verdict(why_not=f"{_named(gpu)} has MIG on and no MIG device; create some or turn MIG off")
-        for mig in _shown(gpu, sharing):
+        for mig in shown_mig_devices(gpu, sharing):
             yield _instance(gpu, mig, sharing, served)
+
+
+def shown_gpus(machine: MachineReading, sharing: NodeSharing) -> tuple[GpuReading, ...]:
+    """Those that are not to be left alone, by index."""
+    return tuple(sorted((gpu for gpu in machine.gpus if not _is_hidden(gpu, sharing)), key=lambda gpu: gpu.index))
 
 
 def _is_hidden(gpu: GpuReading, sharing: NodeSharing) -> bool:
@@ -99,7 +104,8 @@ def _is_hidden(gpu: GpuReading, sharing: NodeSharing) -> bool:
     return hidden or gpu.name in DISPLAY_CARDS or not gpu.uuid
 
 
-def _shown(gpu: GpuReading, sharing: NodeSharing) -> tuple[MigReading, ...]:
+def shown_mig_devices(gpu: GpuReading, sharing: NodeSharing) -> tuple[MigReading, ...]:
+    """Those that are not to be left alone."""
     return tuple(mig for mig in gpu.mig_devices if mig.uuid not in sharing.hidden_uuids)
 
 
@@ -111,7 +117,7 @@ def _single_kind(gpus: Sequence[GpuReading], sharing: NodeSharing) -> str | None
     """
     if any(not gpu.mig_enabled for gpu in gpus):
         return None
-    profiles = Counter(mig.profile for gpu in gpus for mig in _shown(gpu, sharing))
+    profiles = Counter(mig.profile for gpu in gpus for mig in shown_mig_devices(gpu, sharing))
     return min(profiles, key=lambda profile: (-profiles[profile], profile), default=None)
 
 

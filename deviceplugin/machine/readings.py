@@ -55,6 +55,20 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigSize:
+    """What a MIG device has of its GPU (nvmlDeviceAttributes_t)."""
+
+    gpu_slices: int
+    compute_slices: int
+    multiprocessors: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MigReading:
     """One MIG device: a compute instance of a GPU instance."""
 
@@ -68,6 +82,7 @@ class MigReading:
     parent_minor: int | None = None
     """N of the GPU's /dev/nvidiaN; the device's capability files are named by N, `gi` and `ci`."""
     memory_mib: int | None = None
+    size: MigSize | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +100,11 @@ class GpuReading:
     """The NUMA node the GPU's memory is (Grace machines); never the host node."""
     cpu_affinity: str = ""
     numa_affinity: str = ""
+    compute_capability: tuple[int, int] | None = None
+    """CUDA's, major and minor."""
+    pci_class: int | None = None
+    """0x030000 for a card with a display, 0x030200 for one without."""
+    mig_capable: bool = False
     mig_enabled: bool = False
     mig_devices: tuple[MigReading, ...] = ()
     pcie_gen: int | None = None
@@ -128,6 +148,10 @@ class MachineReading:
     """A whole machine. `pairs` is keyed by (lower, higher) GPU index; `problems` are sentences for people."""
 
     driver: str = ""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver serves, major and minor."""
+    product: str = ""
+    """What the machine calls itself in its DMI table."""
     cpu: str = ""
     """Model of the CPU or a key of `bandwidth.SOCKET_LINKS`; decides the speed between sockets."""
     gpus: tuple[GpuReading, ...] = ()

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from deviceplugin.machine.readings import GpuReading, MigReading
+from deviceplugin.machine.readings import GpuReading, MigReading, MigSize
 from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, as_text
 from proto.devices import DeviceUUID
 
@@ -41,6 +41,22 @@ def _read(calls: NvmlCalls, handle: object, gpu: GpuReading) -> MigReading:
         parent=gpu.uuid,
         parent_minor=gpu.minor,
         memory_mib=memory.total // 1_048_576 if memory is not None else None,
+        size=_size(calls.ask_or(None, "nvmlDeviceGetAttributes", handle)),
+    )
+
+
+def _size(told: Any) -> MigSize | None:
+    if told is None:
+        return None
+    return MigSize(
+        gpu_slices=told.gpuInstanceSliceCount,
+        compute_slices=told.computeInstanceSliceCount,
+        multiprocessors=told.multiprocessorCount,
+        copy_engines=told.sharedCopyEngineCount,
+        decoders=told.sharedDecoderCount,
+        encoders=told.sharedEncoderCount,
+        jpeg_engines=told.sharedJpegCount,
+        ofa_engines=told.sharedOfaCount,
     )
 
 

@@ -12,18 +12,16 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from deviceplugin.container.driver_files import NoDriver
-from deviceplugin.health.step import recovery_problem
 from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
-from deviceplugin.machine.readings import Fabric, GpuReading, MachineReading, MissingGpu, PairReading
+from deviceplugin.machine.readings import GpuReading, MachineReading, MissingGpu, PairReading
+from deviceplugin.nvml.abilities import cuda_version, driver_version, with_abilities
 from deviceplugin.nvml.calls import UNINITIALIZED, CallFailed, GpuGone, NvmlCalls, as_text
 from deviceplugin.nvml.doubts import Doubts
 from deviceplugin.nvml.lanes import HANG_SECONDS, Hangs
 from deviceplugin.nvml.links import Links, address_key, read_links, read_pair
 from deviceplugin.nvml.mig import read_mig_devices
-from deviceplugin.nvml.signals import RECOVERY_ACTION_FIELD
 from deviceplugin.nvml.sysfs import Sysfs, kernel_address
 from proto.devices import DeviceUUID
 
@@ -102,6 +100,8 @@ class Nvml:
         self._known_pairs: dict[_Pair, PairReading] = {}
         self._doubts = Doubts()
         self._handles: dict[DeviceUUID, object] = {}
+        self._driver = ""
+        self._cuda: tuple[int, int] | None = None
 
     def open(self) -> None:
         """Loads and initialises the library once. Raises NvmlUnavailable."""
@@ -163,8 +163,12 @@ class Nvml:
         missing = tuple(self._missing(gpus, unknown))
         pairs = self._read_pairs(calls, gpus)
         self._remember(gpus, pairs)
+        self._driver = driver_version(calls) or self._driver
+        self._cuda = cuda_version(calls) or self._cuda
         return MachineReading(
-            driver=_driver(calls),
+            driver=self._driver,
+            cuda=self._cuda,
+            product=self._sysfs.product(),
             cpu=self._sysfs.cpu_model(),
             gpus=tuple(gpu.reading for gpu in gpus),
             pairs=pairs,
@@ -297,7 +301,7 @@ class Nvml:
         try:
             gpu, problems = _with_mig(calls, found.handle, gpu, known)
             links = read_links(calls, found.handle, addresses, self._sysfs.is_switch)
-            gpu = self._with_places(calls, found.handle, _with_abilities(calls, found.handle, gpu), cpus_of_node)
+            gpu = self._with_places(calls, found.handle, with_abilities(calls, found.handle, gpu), cpus_of_node)
         except GpuGone as error:
             return _Gpu(replace(known or gpu, index=found.index, problem=error.problem))
         return _Gpu(
@@ -325,6 +329,7 @@ class Nvml:
             own_numa=calls.ask_or(None, "nvmlDeviceGetNumaNodeId", handle),
             cpu_affinity=format_cpu_list(cpus),
             numa_affinity=format_cpu_list(nodes),
+            pci_class=self._sysfs.pci_class(gpu.bus_id),
         )
 
 
@@ -356,7 +361,8 @@ def _with_mig(
     if known is None:
         calls.forget_refusals(handle)
     before = known is not None and known.mig_enabled
-    enabled = calls.ask_or([int(before), 0], "nvmlDeviceGetMigMode", handle)[0] == 1
+    mode = calls.ask_or(None, "nvmlDeviceGetMigMode", handle)
+    enabled = before if mode is None else mode[0] == 1
     if before != enabled:
         calls.forget_refusals(handle)
     memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle)
@@ -364,42 +370,13 @@ def _with_mig(
         gpu,
         memory_mib=memory.total // 1_048_576 if memory is not None else None,
         minor=calls.ask_or(None, "nvmlDeviceGetMinorNumber", handle),
+        mig_capable=mode is not None or (known is not None and known.mig_capable),
         mig_enabled=enabled,
     )
     if not enabled:
         return gpu, ()
     devices, problems = read_mig_devices(calls, handle, gpu)
     return replace(gpu, mig_devices=devices), problems
-
-
-def _with_abilities(calls: NvmlCalls, handle: object, gpu: GpuReading) -> GpuReading:
-    return replace(
-        gpu,
-        # The current generation drops when idle, the maximum width can exceed the slot.
-        pcie_gen=calls.ask_or(None, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        pcie_width=calls.ask_or(None, "nvmlDeviceGetCurrPcieLinkWidth", handle),
-        fabric=_fabric(calls, handle),
-        problem=recovery_problem(calls.field(handle, RECOVERY_ACTION_FIELD)),
-    )
-
-
-def _fabric(calls: NvmlCalls, handle: object) -> Fabric | None:
-    """None before Hopper and on drivers without the call."""
-    make = getattr(calls.pynvml, "c_nvmlGpuFabricInfoV_t", None)
-    if make is None:
-        return None
-    info = make()
-    if calls.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
-        return None
-    cluster = str(UUID(bytes=bytes(info.clusterUuid)))
-    return Fabric(state=info.state, status=info.status, cluster=cluster, clique=info.cliqueId)
-
-
-def _driver(calls: NvmlCalls) -> str:
-    try:
-        return as_text(calls.ask("nvmlSystemGetDriverVersion"))
-    except CallFailed:
-        return ""
 
 
 def _read_pairs(calls: NvmlCalls, gpus: Sequence[_Gpu]) -> dict[_Pair, tuple[PairReading | None, CallFailed | None]]:

@@ -25,6 +25,17 @@ class Sysfs:
         """NVSwitches are PCI class 0x0680, a bridge to something else."""
         return self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class").startswith("0x0680")
 
+    def pci_class(self, bus_id: str) -> int | None:
+        """Of a PCI device; None if the kernel does not tell."""
+        try:
+            return int(self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class"), 16)
+        except ValueError:
+            return None
+
+    def product(self) -> str:
+        """What the machine calls itself in its DMI table; empty on machines without one."""
+        return self._read("class/dmi/id/product_name")
+
     def gpus(self) -> frozenset[str]:
         """Kernel addresses of the PCI devices that are NVIDIA GPUs of this host: what NVML should show.
 

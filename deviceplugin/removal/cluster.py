@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from deviceplugin.labels import labels_of_ours
 from deviceplugin.removal.plan import annotations_of_ours, totals_of_ours
 from deviceplugin.settings import TotalNames
 from deviceplugin.totals import without_totals
@@ -37,21 +38,29 @@ async def remove_totals(api: ApiServer, name: str, names: TotalNames) -> tuple[s
     return resources
 
 
-async def remove_annotations(api: ApiServer, name: str) -> tuple[str, ...]:
-    """The keys that were removed, of the Node as it is at that moment. Raises ApiError or ApiUnreachable."""
+async def remove_metadata(api: ApiServer, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The labels and annotations that were removed, of the Node as it is at that moment.
+
+    Raises ApiError or ApiUnreachable.
+    """
     for attempt in range(_ATTEMPTS):
         node = await read_node(api, name)
         keys = () if node is None else annotations_of_ours(node)
         if node is None or not keys:
-            return ()
-        metadata = {"annotations": dict.fromkeys(keys), "resourceVersion": node.metadata.resource_version}
+            break
+        labels = tuple(labels_of_ours(node))
+        metadata = {
+            "labels": dict.fromkeys(labels),
+            "annotations": dict.fromkeys(keys),
+            "resourceVersion": node.metadata.resource_version,
+        }
         try:
             await api.patch(NODES, name, {"metadata": metadata})
-            return keys
+            return labels, keys
         except ApiError as error:
             # Somebody else wrote the Node meanwhile, perhaps a new lock: look again.
             if error.status == _NOT_FOUND:
-                return ()
+                break
             if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
                 raise
-    return ()
+    return (), ()

@@ -14,6 +14,7 @@ from deviceplugin.totals import present_totals
 from proto.annotations.keys import (
     NODE_ALLOCATION,
     NODE_HANDSHAKE,
+    NODE_LABELS,
     NODE_LOCK,
     NODE_LOCK_UID,
     NODE_REGISTER,
@@ -94,7 +95,7 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
             keys.append(NODE_HANDSHAKE)
     if decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, "")):
         keys.append(NODE_LOCK)
-    return tuple(key for key in (*keys, NODE_LOCK_UID) if key in annotations)
+    return tuple(key for key in (*keys, NODE_LABELS, NODE_LOCK_UID) if key in annotations)
 
 
 def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:

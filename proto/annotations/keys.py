@@ -19,6 +19,8 @@ NODE_TAINT = "topogpu.io/gpu-unhealthy"
 """The key of a taint."""
 LEASE_EVICTIONS = "topogpu.io/evictions"
 """On the Lease of the cluster's evictions: when which node's daemon evicted a pod."""
+NODE_LABELS = "topogpu.io/feature-labels"
+"""The labels that the node daemon wrote on its Node, with their values, as JSON."""
 
 POD_NODE = "hami.io/vgpu-node"
 POD_TIME = "hami.io/vgpu-time"

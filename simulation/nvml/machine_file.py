@@ -377,7 +377,7 @@ def write_sysfs(description: MachineDescription, root: Path) -> None:
     for gpu in description.gpus:
         device = _pci_device(root, gpu.bus)
         (device / "numa_node").write_text(f"{gpu.numa}\n", encoding="utf-8")
-        (device / "class").write_text("0x030200\n", encoding="utf-8")
+        (device / "class").write_text(f"{gpu.pci_class:#08x}\n", encoding="utf-8")
         (device / "vendor").write_text("0x10de\n", encoding="utf-8")
     switches = description.nvlink.switches if description.nvlink else None
     for switch in switches.list if switches else ():

@@ -101,10 +101,12 @@ EITHER_CALL(nvmlDeviceGetComputeInstanceId, unsigned *id)
     *id = mig->ci;
 END
 
-/* Engines and multiprocessors are not described. */
+/* Of the engines only those that copy are described: one for each slice. */
 EITHER_CALL(nvmlDeviceGetAttributes_v2, Attributes *attributes)
     if (!mig) return leave(INVALID_ARGUMENT);
     memset(attributes, 0, sizeof *attributes);
+    attributes->multiprocessors = mig->compute_slices * (gpu->cc_major < 9 ? 14 : 16);
+    attributes->copy_engines = mig->gpu_slices;
     attributes->gpu_slices = mig->gpu_slices;
     attributes->compute_slices = mig->compute_slices;
     attributes->memory_mb = mig->memory_mib;

@@ -177,7 +177,8 @@ class StandIn:
     def _nvmlDeviceGetAttributes_v2(self, handle: Any, to: Any) -> None:
         mig = self._mig(handle)
         to.gpuInstanceSliceCount, to.computeInstanceSliceCount = mig.gpu_slices, mig.compute_slices
-        to.memorySizeMB = mig.memory_mib
+        to.memorySizeMB, to.sharedCopyEngineCount = mig.memory_mib, mig.gpu_slices
+        to.multiprocessorCount = mig.compute_slices * (14 if self._parent(handle).number(5) < 9 else 16)
 
     def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
         major.value, minor.value = self._gpu(handle).number(5), self._gpu(handle).number(6)

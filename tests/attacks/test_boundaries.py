@@ -17,6 +17,8 @@ NODE_KEYS = {
     keys.NODE_ALLOCATION,
     keys.NODE_LOCK,
     keys.NODE_LOCK_UID,
+    keys.NODE_UNDECIDED,
+    keys.NODE_LABELS,
 }
 
 

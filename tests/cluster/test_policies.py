@@ -51,7 +51,10 @@ NODE_KEYS = (
     keys.NODE_ALLOCATION,
     keys.NODE_LOCK_UID,
     keys.NODE_UNDECIDED,
+    keys.NODE_LABELS,
 )
+
+LABELS = "of a Node's labels a node daemon writes those that tell of its GPUs, where feature_labels is on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +219,14 @@ async def test_the_api_server_says_on_which_node_a_daemon_runs(site: Site) -> No
 
 async def test_a_daemon_writes_its_own_node_and_there_only_what_it_has_to_say(site: Site) -> None:
     own, other = f"/api/v1/nodes/{site.own}", f"/api/v1/nodes/{site.other}"
-    written = (keys.NODE_REGISTER, keys.NODE_SCORE, keys.NODE_ALLOCATION, keys.NODE_UNDECIDED, keys.NODE_HANDSHAKE)
+    written = (
+        keys.NODE_REGISTER,
+        keys.NODE_SCORE,
+        keys.NODE_ALLOCATION,
+        keys.NODE_UNDECIDED,
+        keys.NODE_HANDSHAKE,
+        keys.NODE_LABELS,
+    )
     said = dict.fromkeys(written, "[]")
     assert await site.daemon.annotate(own, said) == (200, "")
     assert await site.daemon.annotate(own, dict.fromkeys(said)) == (200, "")
@@ -228,13 +238,12 @@ async def test_a_daemon_writes_its_own_node_and_there_only_what_it_has_to_say(si
             "a node daemon writes what it registers and takes away the node lock, nothing else"
         )
     for change in (
-        {"metadata": {"labels": {"gpu": "on"}}},
         {"spec": {"unschedulable": True}},
         {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
         {"metadata": {"finalizers": ["example.com/held"]}},
     ):
         answer = told(await site.daemon.send("PATCH", own, change, MERGE_PATCH))
-        assert refused_by("device-plugin-nodes", answer) == "a node daemon changes annotations only"
+        assert refused_by("device-plugin-nodes", answer) == "a node daemon changes annotations and feature labels only"
 
 
 async def test_of_a_nodes_status_a_daemon_writes_the_totals_of_its_gpus_and_nothing_else(site: Site) -> None:
@@ -271,7 +280,25 @@ async def test_of_a_nodes_status_a_daemon_writes_the_totals_of_its_gpus_and_noth
             "of a Node's status a node daemon changes capacity and allocatable only"
         )
     answer = told(await site.daemon.send("PATCH", path, {"metadata": {"labels": {"gpu": "on"}}}, MERGE_PATCH))
-    assert refused_by("device-plugin-nodes", answer) == "a node daemon changes annotations only"
+    assert refused_by("device-plugin-nodes", answer) == LABELS
+
+
+async def test_of_a_nodes_labels_a_daemon_writes_those_that_tell_of_its_gpus(site: Site) -> None:
+    async def patched(**labels: str | None) -> tuple[int, str]:
+        body = {"metadata": {"labels": labels}}
+        return told(await site.daemon.send("PATCH", f"/api/v1/nodes/{site.own}", body, MERGE_PATCH))
+
+    feature = {"nvidia.com/gpu.product": "A100", "nvidia.com/mig-1g.5gb.engines.copy": "1"}
+    others = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "true", "example.com/a": "b"}
+    path = f"/api/v1/nodes/{site.own}"
+    body = {"metadata": {"labels": {**feature, **others}}}
+    assert (await site.peer.send("PATCH", path, body, MERGE_PATCH))[0] == 200
+    for name in others:
+        assert refused_by("device-plugin-nodes", await patched(**{name: "x"})) == LABELS
+        assert refused_by("device-plugin-nodes", await patched(**{name: None})) == LABELS
+    # As installed the daemon labels no Node; what it wrote under other settings it takes away.
+    assert refused_by("device-plugin-nodes", await patched(**dict.fromkeys(feature, "x"))) == LABELS
+    assert await patched(**dict.fromkeys(feature)) == (200, "")
 
 
 async def test_the_scheduler_takes_the_node_lock_and_the_daemon_gives_it_back(site: Site) -> None:

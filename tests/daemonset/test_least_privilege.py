@@ -8,6 +8,7 @@ import pytest
 
 from daemonset import render
 from daemonset.render import Manifest
+from deviceplugin.labels import FEATURE_LABEL
 from tests.daemonset.shipped import containers, one, pods
 
 DAEMON_FOLDERS = {
@@ -174,3 +175,15 @@ def test_hami_core_that_is_on_the_nodes_already_is_mounted_and_not_installed() -
     }
     [daemon] = [each for each in containers(changed) if each.spec["name"] == "device-plugin"]
     assert host_folders(daemon.pod, daemon.spec) == DAEMON_FOLDERS | HAMI_CORE_FOLDERS
+
+
+@pytest.mark.usefixtures("chart")
+def test_labels_of_nodes_may_be_written_only_where_the_daemon_writes_them() -> None:
+    def rule(*options: str) -> str:
+        policy = one(render.render("", *options), "ValidatingAdmissionPolicy", "topogpu-device-plugin-nodes")
+        [found] = [each for each in policy["spec"]["validations"] if "labelsAfter" in each["expression"]]
+        return str(found["expression"])
+
+    is_feature_label = f"k.matches('{FEATURE_LABEL}')"
+    assert rule().count(is_feature_label) == 1
+    assert rule("--set", "devicePlugin.settings.feature_labels=true").count(is_feature_label) == 2

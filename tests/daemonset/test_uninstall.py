@@ -73,10 +73,17 @@ def test_it_runs_where_the_daemon_ran_with_its_image_and_name() -> None:
 def test_the_daemons_policy_lets_it_take_away_what_it_takes_away() -> None:
     policy = one(base(), "ValidatingAdmissionPolicy", "topogpu-device-plugin-nodes")
     told = " ".join(rule["expression"] for rule in policy["spec"]["validations"])
-    written = (keys.NODE_REGISTER, keys.NODE_SCORE, keys.NODE_ALLOCATION, keys.NODE_UNDECIDED, keys.NODE_HANDSHAKE)
+    written = (
+        keys.NODE_REGISTER,
+        keys.NODE_SCORE,
+        keys.NODE_ALLOCATION,
+        keys.NODE_UNDECIDED,
+        keys.NODE_HANDSHAKE,
+        keys.NODE_LABELS,
+    )
     everything = dict.fromkeys(written, "")
     node = Node(metadata=ObjectMeta(annotations={**everything, keys.NODE_LOCK: "l", keys.NODE_LOCK_UID: "l,uid"}))
-    assert len(annotations_of_ours(node)) == 7
+    assert len(annotations_of_ours(node)) == 8
     assert all(f"'{key}'" in told for key in annotations_of_ours(node))
 
 

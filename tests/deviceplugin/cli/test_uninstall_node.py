@@ -21,6 +21,7 @@ from proto.annotations.node_lock import encode_lock_uid
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
+from tests.deviceplugin.registration import until
 
 pytestmark = pytest.mark.needs_compiler
 LIBRARY = Path(importlib.import_module("msgspec._core").__file__ or "")
@@ -88,7 +89,7 @@ async def life() -> AsyncIterator[Life]:
         (host_tmp / "vgpulock").mkdir()
         (root / "lib").mkdir()
 
-    async with daemon(runtime_version="containerd://2.4.2", before=before) as node:
+    async with daemon("--feature-labels", runtime_version="containerd://2.4.2", before=before) as node:
         root = node.kubelet.root
         (root / "lib/libvgpu.so").write_bytes(LIBRARY.read_bytes())
         install_hook(root / "lib", root / "hook", machine=os.uname().machine)
@@ -106,6 +107,7 @@ async def used(life: Life) -> None:
     node.server.delete("pods", "done", namespace="default")
     lock = {NODE_LOCK: LOCK, NODE_LOCK_UID: encode_lock_uid(LOCK, "uid-1")}
     node.server.patch("nodes", NODE, {"metadata": {"annotations": lock}})
+    await until(lambda: "nvidia.com/gpu.product" in life.now()["the Node"])
     written = life.now()
     assert {"containers", "ld.so.preload", "libvgpu.so"} <= {name.split("/")[-1] for name in written}
     assert "cdi/topogpu.io-slot.json" in written

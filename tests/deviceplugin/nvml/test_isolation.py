@@ -49,6 +49,8 @@ CALLS = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetGpuInstanceId",
     "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetAttributes",
+    "nvmlDeviceGetCudaComputeCapability",
 )
 ERRORS = ("NOT_SUPPORTED", "UNKNOWN", "GPU_IS_LOST", "NO_PERMISSION", "FUNCTION_NOT_FOUND")
 FAILING = 4
@@ -68,6 +70,7 @@ WANTED = (
     "nvmlDeviceGetNumaNodeId",
     "nvmlDeviceGetTopologyCommonAncestor",
     "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetCudaComputeCapability",
 )
 """Calls without which a GPU is a GPU all the same."""
 
@@ -94,7 +97,7 @@ def first_readings(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, 
 def test_no_call_of_a_reading_is_untried(first_readings: dict[tuple[str, str], dict[str, Any]]) -> None:
     asked = {re.sub(r"_v\d$", "", call) for read in first_readings.values() for call in read["asked"]}
     of_the_test = {"nvmlDeviceGetIndex", "nvmlDeviceGetFieldValues"}
-    of_the_system = {"nvmlDeviceGetCount", "nvmlSystemGetDriverVersion"}
+    of_the_system = {"nvmlDeviceGetCount", "nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion"}
     assert asked - of_the_test == set(CALLS) - of_the_test | of_the_system
 
 

@@ -5,12 +5,13 @@ from dataclasses import asdict
 from dataclasses import replace as replace_reading
 from pathlib import Path
 
+import pynvml
 import pytest
 from msgspec.structs import replace
 
 from deviceplugin.machine.described import describe_reading
 from deviceplugin.machine.description import MachineDescription, MigDevice
-from deviceplugin.machine.readings import MigReading
+from deviceplugin.machine.readings import MigReading, MigSize
 from deviceplugin.nvml.calls import NvmlCalls
 from deviceplugin.nvml.mig import read_mig_devices
 from proto.devices import DeviceUUID
@@ -93,7 +94,7 @@ def driver(memory_mib: int, gpu_slices: int, compute_slices: int) -> NvmlCalls:
             raise NoAnswer
         return "mig"
 
-    size = types.SimpleNamespace(
+    size = pynvml.c_nvmlDeviceAttributes(
         gpuInstanceSliceCount=gpu_slices, computeInstanceSliceCount=compute_slices, memorySizeMB=memory_mib
     )
     module = types.ModuleType("pynvml")
@@ -135,5 +136,6 @@ def test_a_profile_is_named_by_its_size_where_the_name_does_not_tell(
         parent=gpu.uuid,
         parent_minor=3,
         memory_mib=memory_mib,
+        size=MigSize(gpu_slices=slices[0], compute_slices=slices[1]),
     )
     assert problems == ()

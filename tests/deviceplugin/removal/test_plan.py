@@ -75,6 +75,7 @@ def test_the_nodes_annotations_go_and_a_persons_cordon_stays() -> None:
             keys.NODE_SCORE: "[]",
             keys.NODE_ALLOCATION: "slots",
             keys.NODE_UNDECIDED: "{}",
+            keys.NODE_LABELS: "{}",
             keys.NODE_HANDSHAKE: "Reported 2030-01-01 00:00:00.000000 +0000",
             keys.DEVICE_CORDON: "GPU-a",
             "example.com/other": "1",
@@ -85,6 +86,7 @@ def test_the_nodes_annotations_go_and_a_persons_cordon_stays() -> None:
         keys.NODE_SCORE,
         keys.NODE_ALLOCATION,
         keys.NODE_UNDECIDED,
+        keys.NODE_LABELS,
         keys.NODE_HANDSHAKE,
     }
 

@@ -1,0 +1,97 @@
+"""Which labels of the Node are ours, and the patch that makes them say what they should.
+
+GPU feature discovery, or a person, may write labels of the same names. What we wrote is remembered in an annotation of
+the Node: a label is ours while it has the value that stands there and Node Feature Discovery does not claim it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from proto.annotations.keys import NODE_LABELS
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Node
+
+_CLAIMS = "nfd.node.kubernetes.io/feature-labels"
+"""Where Node Feature Discovery lists its labels; an instance with a name writes the name and a dot before it."""
+_TIMESTAMP = "nvidia.com/gfd.timestamp"
+"""Only GPU feature discovery writes it."""
+FEATURE_LABEL = (
+    r"^nvidia[.]com/("
+    r"cuda[.](driver|runtime)(-version)?[.](full|major|minor|rev|revision)|mig[.](capable|strategy)|mps[.]capable|"
+    r"(gpu|mig-[0-9a-z.]+)[.](product|count|replicas|sharing-strategy|memory|family|compute[.](major|minor)|machine|"
+    r"mode|clique|multiprocessors|slices[.](gi|ci)|engines[.](copy|decoder|encoder|jpeg|ofa)))$"
+)
+"""Names of labels that we write. The admission policy lets the daemon write these and no others."""
+_MOST_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelReport:
+    """`body` is the merge patch that is due, None when none is. `others` are labels of other writers, by name."""
+
+    body: Mapping[str, object] | None = None
+    others: tuple[str, ...] = ()
+
+
+def label_report(node: Node, wanted: Mapping[str, str]) -> LabelReport:
+    """What must be written for the Node to have these labels of ours, and no other of ours.
+
+    Where another writer has any of them, all are left to it and ours are taken away: values of two sources would
+    contradict each other, and two writers would overwrite each other for ever.
+    """
+    labels, ours = node.metadata.labels, labels_of_ours(node)
+    not_ours = (labels.keys() - set(ours)) | set(_claimed(node))
+    others = tuple(sorted(not_ours & {*wanted, _TIMESTAMP}))
+    due = {} if others else wanted
+    changes: dict[str, str | None] = {name: value for name, value in due.items() if labels.get(name) != value}
+    changes |= dict.fromkeys(name for name in ours if name not in due)
+    told = msgspec.json.encode(dict(sorted(due.items()))).decode() if due else None
+    metadata: dict[str, object] = {}
+    if changes:
+        metadata["labels"] = changes
+    if node.metadata.annotations.get(NODE_LABELS) != told:
+        metadata["annotations"] = {NODE_LABELS: told}
+    if not metadata:
+        return LabelReport(others=others)
+    # Whoever writes between our reading and our patch must not be overwritten.
+    return LabelReport(
+        body={"metadata": {**metadata, "resourceVersion": node.metadata.resource_version}}, others=others
+    )
+
+
+def labels_of_ours(node: Node) -> Sequence[str]:
+    """The names of the labels that we wrote and that stand as we wrote them."""
+    claimed = set(_claimed(node))
+    return [
+        name
+        for name, value in sorted(_written(node).items())
+        if node.metadata.labels.get(name) == value and name not in claimed and re.match(FEATURE_LABEL, name)
+    ]
+
+
+def left_to_others(others: Iterable[str]) -> Notice:
+    """Of labels that another writer has."""
+    names = tuple(others)
+    shown = ", ".join(names[:_MOST_TOLD]) + (f" and {len(names) - _MOST_TOLD} more" * (len(names) > _MOST_TOLD))
+    message = (
+        f"GPU feature labels are left to another writer, which has {shown}. Set feature_labels to false, or remove "
+        "these labels and what writes them, such as GPU feature discovery"
+    )
+    return Notice(reason="FeatureLabelsNotOurs", message=message, distinct=True)
+
+
+def _written(node: Node) -> Mapping[str, str]:
+    """Nothing where the annotation cannot be read: then no label is taken for ours."""
+    try:
+        return msgspec.json.decode(node.metadata.annotations.get(NODE_LABELS, "{}"), type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+def _claimed(node: Node) -> Iterable[str]:
+    for key, value in node.metadata.annotations.items():
+        if key == _CLAIMS or key.endswith(f".{_CLAIMS}"):
+            yield from value.split(",")
