@@ -82,6 +82,19 @@ def device_type(name: str) -> str:
 
 
 def _verdicts(machine: MachineReading, sharing: NodeSharing) -> Iterator[_Verdict]:
+    """Of devices for which the driver tells the same UUID only the first is one."""
+    seen: set[DeviceUUID] = set()
+    for verdict in _each_verdict(machine, sharing):
+        device = verdict.device
+        if device is not None and device.uuid in seen:
+            why_not = f"GPU {device.index} is not shared: the driver tells the UUID of another for it, {device.uuid}"
+            yield _Verdict(why_not=why_not)
+            continue
+        seen.update([device.uuid] if device is not None else [])
+        yield verdict
+
+
+def _each_verdict(machine: MachineReading, sharing: NodeSharing) -> Iterator[_Verdict]:
     gpus = shown_gpus(machine, sharing)
     served = _single_kind(gpus, sharing)
     for gpu in gpus:

@@ -53,6 +53,8 @@ class Samples:
         self._monotonic = monotonic
         self._last: _Taken | None = None
         self._taking: asyncio.Task[None] | None = None
+        self._problem = ""
+        """Logged once, however often it is scraped."""
 
     async def current(self, wait_seconds: float = WAIT_SECONDS) -> tuple[NodeSample | None, float | None]:
         """Sample and its age in seconds; an old one when a fresh one takes too long, None before the first."""
@@ -78,8 +80,11 @@ class Samples:
             sample = await self._call(self._take)
         except Exception as error:
             # Whatever it is, the daemon goes on; the age of the last sample tells.
-            log.warning("the GPUs' usage could not be read: %s", error)
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("the GPUs' usage could not be read: %s", error)
             return
+        self._problem = ""
         self._last = _Taken(sample, self._monotonic())
         self._metrics.nvml_read("usage", self._last.at - started)
 

@@ -1,11 +1,13 @@
 """One NVML call at a time through nvidia-ml-py: its errors as ours, its batched fields one by one."""
 
 import ctypes
+import re
 from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
 from deviceplugin.nvml.lanes import Lanes
+from proto.devices import DeviceUUID
 
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -25,6 +27,8 @@ release: a field that a driver does not know is an invalid argument to one and n
 """
 _OF_A_LINK = "nvmlDeviceGetNvLinkRemote"
 """Calls that a link refuses as not supported only while it is down."""
+_UUID = re.compile(r"[A-Za-z0-9/_-]{1,80}")
+"""`GPU-<uuid>`, `MIG-<uuid>`, `MIG-GPU-<uuid>/<gi>/<ci>`."""
 _SMALL = 4096
 """A larger number is a time or an amount: it makes no other question."""
 _ATTEMPTS = 3
@@ -91,9 +95,13 @@ class NvmlCalls:
         except self.pynvml.NVMLError as error:
             kind = GpuGone if error.value in (GPU_IS_LOST, RESET_REQUIRED) else CallFailed
             raise kind(function, error.value, str(error)) from error
-        except (AttributeError, UnicodeDecodeError) as error:
-            # An nvidia-ml-py older than the call, or a name that is no text: the same as a driver without it.
+        except (AttributeError, getattr(self.pynvml, "NVMLLibraryMismatchError", AttributeError)) as error:
+            # An nvidia-ml-py older than the call, or newer than the driver: the same as a driver without it.
             raise CallFailed(function, FUNCTION_NOT_FOUND, str(error)) from error
+        except UnicodeDecodeError as error:
+            raise CallFailed(function, FUNCTION_NOT_FOUND, "the answer is no text") from error
+        except (IndexError, MemoryError, ValueError) as error:
+            raise CallFailed(function, INSUFFICIENT_SIZE, "the answer has not the length that it tells") from error
 
     def ask_or(self, default: Any, function: str, *arguments: object) -> Any:
         """`default` where the driver refuses this one call; what it does not have is asked once. Raises GpuGone."""
@@ -157,6 +165,22 @@ def _same(argument: object) -> Hashable:
     if isinstance(argument, int):
         return min(argument, _SMALL)
     return type(argument).__name__
+
+
+def read_uuid(calls: NvmlCalls, handle: object) -> DeviceUUID:
+    """Of a GPU or MIG device. Raises CallFailed, also where annotations and kubelet could not name it."""
+    uuid = as_text(calls.ask("nvmlDeviceGetUUID", handle))
+    if not _UUID.fullmatch(uuid):
+        raise CallFailed("nvmlDeviceGetUUID", FUNCTION_NOT_FOUND, "the driver tells no UUID that can be one")
+    return DeviceUUID(uuid)
+
+
+def bus_id_of(pci: Any) -> str:
+    """Of an answer's struct, which nvidia-ml-py decodes when it is looked at; empty where it is no text."""
+    try:
+        return as_text(pci.busId).upper()
+    except UnicodeDecodeError:
+        return ""
 
 
 def as_text(value: str | bytes) -> str:

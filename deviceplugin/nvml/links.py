@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deviceplugin.machine.readings import PairReading, PcieLevel, PeerStatus, SwitchEvidence
-from deviceplugin.nvml.calls import NvmlCalls, as_text
+from deviceplugin.nvml.calls import NvmlCalls, bus_id_of
 
 SWITCH_LINK_COUNT_FIELD = 147
 COMMON_SPEED_FIELD = 90
@@ -87,9 +87,10 @@ def _live_links(calls: NvmlCalls, handle: object) -> tuple[_Link, ...]:
 def _link(calls: NvmlCalls, handle: object, number: int) -> _Link:
     pci: Any = calls.ask_or(None, "nvmlDeviceGetNvLinkRemotePciInfo", handle, number)
     unknown = calls.pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN
+    address = bus_id_of(pci) if pci is not None else ""
     return _Link(
         number=number,
-        address=address_key(as_text(pci.busId)) if pci is not None else "",
+        address=address_key(address) if address else "",
         remote_type=calls.ask_or(unknown, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, number),
     )
 

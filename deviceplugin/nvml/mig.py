@@ -4,9 +4,10 @@ import math
 from typing import Any
 
 from deviceplugin.machine.readings import GpuReading, MigReading, MigSize
-from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, as_text
-from proto.devices import DeviceUUID
+from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, as_text, read_uuid
 
+_MOST_DEVICES = 32
+"""Of one GPU, whatever the driver says: GPUs of 2026 have 7."""
 _MEMORY_SLICES = 8
 """A profile's name rounds its memory up to eighths of the GPU's (NVIDIA/go-nvlib pkg/nvlib/device/mig_profile.go)."""
 
@@ -17,7 +18,7 @@ def read_mig_devices(
     """The MIG devices that say who they are, and a sentence for each that does not. Raises GpuGone."""
     found: list[MigReading] = []
     problems: list[str] = []
-    for place in range(calls.ask_or(0, "nvmlDeviceGetMaxMigDeviceCount", handle)):
+    for place in range(min(calls.ask_or(0, "nvmlDeviceGetMaxMigDeviceCount", handle), _MOST_DEVICES)):
         try:
             device = calls.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
             found.append(_read(calls, device, gpu))
@@ -34,7 +35,7 @@ def _read(calls: NvmlCalls, handle: object, gpu: GpuReading) -> MigReading:
     calls.forget_refusals(handle)  # it may have been that of another device before
     memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle)
     return MigReading(
-        uuid=DeviceUUID(as_text(calls.ask("nvmlDeviceGetUUID", handle))),
+        uuid=read_uuid(calls, handle),
         profile=_profile(calls, handle, gpu.memory_mib),
         gi=calls.ask("nvmlDeviceGetGpuInstanceId", handle),
         ci=calls.ask("nvmlDeviceGetComputeInstanceId", handle),
@@ -73,7 +74,7 @@ def _profile(calls: NvmlCalls, handle: object, gpu_memory_mib: int | None) -> st
 
 def _named_gb(memory_mib: int, gpu_memory_mib: int | None) -> int:
     """4864 MiB of 40960 are called 5gb."""
-    if gpu_memory_mib is None:
+    if not gpu_memory_mib:
         return round(memory_mib / 1024)
     share = math.ceil(memory_mib / gpu_memory_mib * _MEMORY_SLICES) / _MEMORY_SLICES
     return round(share * math.ceil(gpu_memory_mib / 1024))

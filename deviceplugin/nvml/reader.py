@@ -17,7 +17,7 @@ from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
 from deviceplugin.machine.readings import GpuReading, MachineReading, MissingGpu, PairReading
 from deviceplugin.nvml.abilities import cuda_version, driver_version, with_abilities
-from deviceplugin.nvml.calls import UNINITIALIZED, CallFailed, GpuGone, NvmlCalls, as_text
+from deviceplugin.nvml.calls import UNINITIALIZED, CallFailed, GpuGone, NvmlCalls, as_text, bus_id_of, read_uuid
 from deviceplugin.nvml.doubts import Doubts
 from deviceplugin.nvml.lanes import HANG_SECONDS, Hangs
 from deviceplugin.nvml.links import Links, address_key, read_links, read_pair
@@ -36,6 +36,8 @@ _INIT_PROBLEMS = {
     999: "the NVIDIA driver answers nothing but 'unknown error'; restart this process, its access to GPUs may be gone",
 }
 _RESTART_CODES = (18, 999)
+_MOST_GPUS = 256
+"""Each is read on a thread of its own."""
 _NOBODY = DeviceUUID("")
 _GONE_PROBLEMS = {
     9: "the NVIDIA driver was unloaded under this process; restart it",
@@ -209,6 +211,8 @@ class Nvml:
         count = asked[_WHOLE]
         if isinstance(count, Hangs):
             raise NvmlUnavailable(f"{count}; dmesg may say why")
+        if count > _MOST_GPUS:
+            raise NvmlUnavailable(f"the NVIDIA driver counts {count} GPUs, which cannot be; restart the node")
         return int(count)
 
     def _read_gpus(
@@ -339,8 +343,8 @@ def _find(calls: NvmlCalls, index: int) -> _Found:
     try:
         handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
         with suppress(CallFailed):
-            bus_id = as_text(calls.ask("nvmlDeviceGetPciInfo", handle).busId).upper()
-        uuid = DeviceUUID(as_text(calls.ask("nvmlDeviceGetUUID", handle)))
+            bus_id = bus_id_of(calls.ask("nvmlDeviceGetPciInfo", handle))
+        uuid = read_uuid(calls, handle)
         return _Found(index, handle, bus_id, uuid, as_text(calls.ask("nvmlDeviceGetName", handle)))
     except CallFailed as error:
         return _Found(index, handle, bus_id, failure=error)
