@@ -89,7 +89,7 @@ def enabled_cdi(info: Mapping[str, str]) -> bool | None:
     """What a runtime's verbose Status says of its switch for CDI; None where it has none, or does not tell."""
     try:
         return msgspec.json.decode(info.get("config", "{}"), type=_Config).enable_cdi
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

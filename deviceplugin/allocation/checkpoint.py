@@ -5,7 +5,6 @@ Allocate it names exactly the containers that were served before. Source: pkg/ku
 """
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -24,23 +23,24 @@ class Holding(msgspec.Struct, frozen=True, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
     container_name: str
     resource_name: str
-    device_ids: dict[str, list[str]] = msgspec.field(name="DeviceIDs", default_factory=dict)
+    device_ids: Mapping[str, list[str] | None] | None = msgspec.field(name="DeviceIDs", default=None)
+    """Go writes null for what is empty; that other plugins have nothing to say must hold up nobody's GPUs."""
 
-    answer: str = msgspec.field(name="AllocResp", default="")
+    answer: str | None = msgspec.field(name="AllocResp", default=None)
     """What Allocate answered, as kubelet uses it at every start of the container: protobuf in base64."""
 
     @property
     def cdi_devices(self) -> tuple[str, ...]:
         """Those that kubelet names to the container runtime; none where the answer cannot be read."""
         try:
-            answer = ContainerAllocateResponse.FromString(base64.b64decode(self.answer))
-        except (DecodeError, binascii.Error):
+            answer = ContainerAllocateResponse.FromString(base64.b64decode(self.answer or ""))
+        except (DecodeError, ValueError):
             return ()
         return tuple(device.name for device in answer.cdi_devices)
 
     @property
     def ids(self) -> frozenset[str]:
-        return frozenset(identifier for ids in self.device_ids.values() for identifier in ids)
+        return frozenset(identifier for ids in (self.device_ids or {}).values() for identifier in ids or ())
 
 
 class _Data(msgspec.Struct, rename="pascal"):
@@ -59,7 +59,7 @@ def decode_checkpoint(text: bytes) -> tuple[Holding, ...]:
     """Every holding. The checksum covers Go's in-memory form and is left to kubelet. Raises CheckpointUnreadable."""
     try:
         return tuple(msgspec.json.decode(text, type=_Checkpoint).data.pod_device_entries or ())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointUnreadable(f"kubelet's checkpoint is not understood: {error}") from error
 
 

@@ -63,7 +63,7 @@ def decode_memory(text: bytes) -> Memory:
     """Raises MemoryUnreadable."""
     try:
         memory = msgspec.json.decode(text, type=Memory)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MemoryUnreadable(f"is not understood: {error}") from error
     if memory.form != FORM:
         raise MemoryUnreadable(f"has form {memory.form}, this release reads {FORM}")

@@ -5,7 +5,6 @@ is named only when all of it is known, and when its ids are the GPUs that its co
 """
 
 import base64
-import binascii
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -82,8 +81,8 @@ def _is_served_by_ids(entry: Holding, *, begun: bool) -> bool:
     if slot_in(entry.cdi_devices):
         return not begun
     try:
-        answer = base64.b64decode(entry.answer, validate=True)
-    except binascii.Error:
+        answer = base64.b64decode(entry.answer or "", validate=True)
+    except ValueError:
         return False
     named = {DeviceUUID(found.decode()) for found in _DEVICE.findall(answer)}
     return named <= {split_replica(identifier)[0] for identifier in entry.ids}

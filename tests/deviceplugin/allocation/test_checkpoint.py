@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deviceplugin.allocation.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint, witness
@@ -52,10 +52,25 @@ def test_every_containers_ids_are_read_over_all_numa_nodes() -> None:
     assert witness(holdings, "nvidia.com/other") == {}
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [{"DeviceIDs": None}, {"DeviceIDs": {"0": None}}, {"AllocResp": None}, {"AllocResp": "é"}, {"AllocResp": "////"}],
+)
+def test_what_another_plugins_entry_lacks_hides_no_entry_of_ours(entry: dict[str, object]) -> None:
+    stranger = {"PodUID": "uid-b", "ContainerName": "main", "ResourceName": "example.com/nic", **entry}
+    document = json.loads(WRITTEN)
+    document["Data"]["PodDeviceEntries"].insert(0, stranger)
+    other, ours, _ = decode_checkpoint(json.dumps(document).encode())
+    assert ours == MAIN
+    assert (other.ids, other.cdi_devices) == (frozenset(), ())
+
+
 def test_a_kubelet_without_allocations_has_none() -> None:
     assert decode_checkpoint(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}') == ()
 
 
+@example(b'{"Data":{"PodDeviceEntries":' + b'[{"DeviceIDs":' * 100_000)
+@example(b'{"x":' + b"[" * 100_000)
 @given(st.binary(max_size=60) | st.integers(0, len(WRITTEN) - 1).map(lambda length: WRITTEN[:length]))
 def test_what_kubelet_did_not_write_is_refused_in_a_sentence(text: bytes) -> None:
     with pytest.raises(CheckpointUnreadable, match="checkpoint is not understood"):
