@@ -1,6 +1,5 @@
 """What kube-scheduler is answered: in time, by the leader, and from a cache that has seen everything."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
@@ -32,6 +31,7 @@ from scheduler_ext.scheduling.journal import Entry, Journal
 from scheduler_ext.scheduling.preempt import within
 from scheduler_ext.scheduling.waiting import WaitingPods
 from scheduler_ext.settings import FilterReturns, ServeSettings
+from scheduler_ext.turns import Turns
 
 MOST_OFFERED = 32
 """Nodes among which kube-scheduler may choose: on each of them the pod's GPUs are held until it has chosen."""
@@ -79,6 +79,7 @@ class Answering:
         self._settings = settings
         self._now = now
         self._monotonic = monotonic
+        self._turns = Turns(monotonic)
 
     async def not_ready(self) -> str:
         """Waits until decisions can be taken here; after a while one sentence why they cannot, else empty."""
@@ -170,8 +171,7 @@ class Answering:
 
     async def _prepare(self, wanted: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> None:
         """So that the decision takes no time then: between the steps of a long search others get their answers."""
-        for _ in self._candidates.preparing(wanted, node_names, every=every):
-            await asyncio.sleep(0)
+        await self._turns.take(wanted.namespace, self._candidates.preparing(wanted, node_names, every=every))
 
     def _decided(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         offers = self._settings.filter_returns is FilterReturns.ALL
@@ -185,6 +185,7 @@ class Answering:
             now=self._monotonic(),
             lease_seconds=min(lease_seconds, OFFER_SECONDS) if offers else lease_seconds,
             most=MOST_OFFERED if offers else 1,
+            prepared=True,
         )
 
     def _remember(self, pod: Pod, wanted: GpuRequest, answer: Filtered) -> None:

@@ -18,11 +18,14 @@ from scheduler_ext.scheduling.priorities import preferences, priorities
 
 
 def rank(candidates: Candidates, ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:
-    """Each node's score, as `/prioritize` answers. What the pod has reserved itself does not stand in its way."""
+    """Each node's score, as `/prioritize` answers, for a pod for which `candidates` are prepared.
+
+    What the pod has reserved itself does not stand in its way.
+    """
     if ledger.reservation(request.uid) is not None:
         decision = decide(request, ledger.snapshot(request.uid), node_names)
         return _scored(preferences(request.policies.node, decision), node_names)
-    return _scored(candidates.fitting(request, node_names), node_names)
+    return _scored(candidates.fitting(request, node_names, prepared=True), node_names)
 
 
 def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> list[HostPriority]:

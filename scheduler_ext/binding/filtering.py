@@ -80,16 +80,17 @@ def reserve(
     now: float,
     lease_seconds: float,
     most: int = 1,
+    prepared: bool = False,
 ) -> Filtered:
     """Decides afresh among `node_names`, in place of what the pod had reserved before.
 
     Of the nodes that fit, the best `most` are offered, the pod's GPUs reserved on each until its bind says which it is.
     Nothing is awaited between the decision and the reservation, so two pods never get the same share. `candidates` are
-    the ledger's; `now` is monotonic seconds, `lease_seconds` the longest lease.
+    the ledger's, `prepared` for the pod or not; `now` is monotonic seconds, `lease_seconds` the longest lease.
     """
     ledger.expire(now)
     ledger.ask(pod)
-    choice = _chosen(candidates, ledger, request, pod.spec.priority or 0, node_names)
+    choice = _chosen(candidates, ledger, request, pod.spec.priority or 0, node_names, prepared=prepared)
     if choice.node is None:
         ledger.refuse(pod, now)
         return _nowhere(request, choice, len(node_names))
@@ -102,13 +103,19 @@ def reserve(
 
 
 def _chosen(
-    candidates: Candidates, ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]
+    candidates: Candidates,
+    ledger: Ledger,
+    request: GpuRequest,
+    priority: int,
+    node_names: Sequence[str],
+    *,
+    prepared: bool,
 ) -> Choice:
     """Where room is kept for the pod, else the best node; where it fits nowhere, room kept for lower priorities."""
     own = in_its_own(ledger, request, priority, node_names)
     if own is not None:
         return choice_of(own)
-    choice = candidates.choose(request, node_names)
+    choice = candidates.choose(request, node_names, prepared=prepared)
     if choice.node is None and not choice.error:
         others = in_that_of_others(ledger, request, priority, node_names)
         return choice if others is None else choice_of(others)

@@ -152,7 +152,7 @@ class Preempting:
         for _ in self._candidates.preparing(pod.request, pod.nodes, every=True):
             await asyncio.sleep(0)
         # Where it fits without any eviction, kube-scheduler only has to ask again.
-        if not self._candidates.fits_nowhere(pod.request, pod.nodes):
+        if not self._candidates.fits_nowhere(pod.request, pod.nodes, prepared=True):
             return
         best = await self._best(pod)
         # Nothing may change between this look and the room that is kept for it.

@@ -98,13 +98,16 @@ class Candidates:
         self._most = _Most()
         self.last_change = 0
 
-    def choose(self, request: GpuRequest, node_names: Sequence[str]) -> Choice:
-        """As `decide` does among `node_names`. What a reservation of the pod itself holds counts as taken."""
+    def choose(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> Choice:
+        """As `decide` does among `node_names`. What a reservation of the pod itself holds counts as taken.
+
+        What was `prepared` takes a millisecond more at most, whatever has changed since.
+        """
         if self._ledger.is_bound(request.uid):
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
         shape = self.shape(request)
         ranking = self._ranking(shape)
-        sought = ranking.seek(node_names, self._effort(ranking))
+        sought = ranking.seek(node_names, self._effort(prepared=prepared))
         if not sought.done:
             ranking.judge(filter(None, [self._rooms.pop(shape, None)]))
         # One that fits is good enough when there is no time to look for a better one.
@@ -127,7 +130,6 @@ class Candidates:
             if ranking.judge(node_names, self._breath) if every else ranking.seek(node_names, self._breath).done:
                 return
             yield
-        self._ranking(shape).is_spent = True
 
     def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:
         offered, unknown = set(node_names), 0
@@ -145,12 +147,14 @@ class Candidates:
         if self._rankings:
             next(reversed(self._rankings.values())).look_ahead()
 
-    def fitting(self, request: GpuRequest, node_names: Sequence[str]) -> Mapping[str, Preference]:
+    def fitting(
+        self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False
+    ) -> Mapping[str, Preference]:
         """The offered nodes that fit, as `decide` finds them. Reservations count as in `choose`."""
         if self._ledger.is_bound(request.uid):
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
         ranking = self._ranking(self.shape(request))
-        ranking.judge(node_names, self._effort(ranking))
+        ranking.judge(node_names, self._effort(prepared=prepared))
         return {name: ranking.fits[name] for name in node_names if name in ranking.fits}
 
     def others(self, request: GpuRequest, node_names: Sequence[str], best: str, most: int) -> Mapping[str, PodShares]:
@@ -159,8 +163,7 @@ class Candidates:
         if most < 1:
             return found
         ranking, left = self._ranking(self.shape(request)), set(node_names) - {best}
-        effort = self._most_effort() // most
-        while len(found) < most and (node := ranking.seek(left, effort).node) is not None:
+        while len(found) < most and (node := ranking.seek(left, self._breath).node) is not None:
             found[node] = ranking.shares(self._standings[node].usage)
             left.remove(node)
         return found
@@ -172,12 +175,12 @@ class Candidates:
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
         return Shape(request=request, quota=None if covered else quota)
 
-    def fits_nowhere(self, request: GpuRequest, node_names: Sequence[str]) -> bool:
+    def fits_nowhere(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> bool:
         """Whether that is known of each of these nodes: False also if what one answer may cost does not tell."""
         if self._ledger.is_bound(request.uid):
             return False
         ranking = self._ranking(self.shape(request))
-        return ranking.judge(node_names, self._effort(ranking)) and ranking.best_known(node_names) is None
+        return ranking.judge(node_names, self._effort(prepared=prepared)) and ranking.best_known(node_names) is None
 
     def has_room(self, shape: Shape, node: str) -> None:
         """Somebody has found that out. It is looked at where an answer's effort leaves other nodes unknown, so that
@@ -190,10 +193,9 @@ class Candidates:
     def _most_effort(self) -> int:
         return max(MOST_EFFORT * len(self._standings), self._least_most_effort)
 
-    def _effort(self, ranking: Ranking) -> int:
+    def _effort(self, *, prepared: bool) -> int:
         """What is left for an answer."""
-        spent, ranking.is_spent = ranking.is_spent, False
-        return 0 if spent else self._most_effort()
+        return self._breath if prepared else self._most_effort()
 
     def judge(self, shape: Shape) -> Judge:
         return Judge(shape.request, shape.quota, self._most.gpu_mib)

@@ -67,8 +67,6 @@ class Ranking:
         self._failed: dict[str, str] = {}
         self._hopeless: dict[str, str] = {}
         self._ahead: tuple[NodeUsage, PodShares] | None = None
-        self.is_spent = False
-        """Whether what an answer may cost was spent before it is given."""
 
     @property
     def fits(self) -> Mapping[str, Preference]:

@@ -345,7 +345,7 @@ def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one
     while left:
         for _ in candidates.preparing(wanted, names):
             pass
-        failed = candidates.choose(wanted, names).failed
+        failed = candidates.choose(wanted, names, prepared=True).failed
         still = sum(reason == Reason.NOT_LOOKED_AT for reason in failed.values())
         assert still < left
         left, answers = still, answers + 1
@@ -384,7 +384,7 @@ def test_more_costly_shapes_in_turn_than_are_remembered_are_all_placed_after_so_
         for number, wanted in list(waiting.items()):
             for _ in candidates.preparing(wanted, names):
                 pass
-            if candidates.choose(wanted, names).node == names[-1]:
+            if candidates.choose(wanted, names, prepared=True).node == names[-1]:
                 del waiting[number]
             else:
                 room.look(candidates.shape(wanted), EFFORT)
@@ -401,7 +401,7 @@ def test_room_that_was_found_for_a_pod_is_taken_though_other_costly_pods_had_wha
         for each in (*others, wanted):
             for _ in candidates.preparing(each, names):
                 pass
-            chosen = candidates.choose(each, names)
+            chosen = candidates.choose(each, names, prepared=True)
         return chosen.node
 
     assert decide(wanted, ledger.snapshot(), names).node == names[-1]

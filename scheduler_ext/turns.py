@@ -1,0 +1,67 @@
+"""Searches that take long take turns, so that a tenant who sends many of them holds up mostly himself."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+
+SHARE = 0.5
+"""Of the time, for searches of one namespace's pods."""
+AHEAD_SECONDS = 0.25
+"""So far they may be ahead of that: after a while without any they take half a second at once."""
+MOST_NAMESPACES = 1_000
+"""Whose time is remembered before those that have none left to make good are forgotten."""
+
+_Waiting = tuple[Iterator[None], "asyncio.Future[None]"]
+
+
+class Turns:
+    """One step of one search at a time, namespace after namespace; in each the search that came first."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._waiting: dict[str, deque[_Waiting]] = {}
+        """By namespace; the one whose turn it is comes first."""
+        self._spent: dict[str, float] = {}
+        """By namespace the time at which it has made good what its searches took."""
+        self._working: asyncio.Task[None] | None = None
+
+    async def take(self, namespace: str, steps: Iterator[None]) -> None:
+        """Until the search ends, or the namespace has had its share.
+
+        The first step is made at once: most searches have no other.
+        """
+        if self._made(namespace, steps):
+            return
+        ended = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(namespace, deque()).append((steps, ended))
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+        await ended
+
+    async def _work(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0)
+            namespace = next(iter(self._waiting))
+            searches = self._waiting.pop(namespace)
+            steps, ended = searches[0]
+            try:
+                over = ended.done() or self._made(namespace, steps)
+            except Exception as error:
+                over = True
+                ended.set_exception(error)
+            if over:
+                searches.popleft()
+                if not ended.done():
+                    ended.set_result(None)
+            if searches:
+                self._waiting[namespace] = searches
+
+    def _made(self, namespace: str, steps: Iterator[None]) -> bool:
+        """One step; whether it was the last."""
+        began = self._monotonic()
+        spent = max(self._spent.get(namespace, began), began)
+        ended = next(steps, steps) is steps
+        if len(self._spent) >= MOST_NAMESPACES:
+            self._spent = {name: until for name, until in self._spent.items() if until > began}
+        self._spent[namespace] = spent + (self._monotonic() - began) / SHARE
+        return ended or (spent - began) * SHARE > AHEAD_SECONDS
