@@ -30,6 +30,7 @@ from proto.annotations.pod_devices import decode_pod_devices
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
+from simulation.hook import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
@@ -154,6 +155,7 @@ async def start_daemon(allocation: str, replicas: int, root: Path, stack: AsyncE
     description = machines.load(MACHINE)
     write_machine_file(description, root / "machine", NODE)
     write_sysfs(description, root / "sys")
+    install_placeholder(root / "hook")
     flags = {
         "--node-name": NODE,
         "--kubeconfig": root / "kubeconfig",

@@ -28,6 +28,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
+from simulation.hook import install_placeholder
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
 
@@ -118,6 +119,7 @@ async def start_daemon(
     machine = machines.load(machine_name)
     write_machine_file(machine, root / "machine", NODE)
     write_sysfs(machine, root / "sys")
+    install_placeholder(root / "hook")
     (root / "kubeconfig").write_text(server.kubeconfig())
     flags = {
         "--node-name": NODE,

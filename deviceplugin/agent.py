@@ -19,12 +19,13 @@ from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.allocation.undecided import known_of, undecided, undecided_report
-from deviceplugin.announcements import announcements, untotalled
+from deviceplugin.announcements import announcements, unlimited, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS
 from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.hook_watch import HookWatch
 from deviceplugin.kubelet import Allocator, PluginServer
 from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
@@ -35,6 +36,7 @@ from deviceplugin.reporter import Reporter
 from deviceplugin.reporting import AllocationMode, Report, report
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.totals import hazardous, node_totals, present_totals, totals_patch, without_totals
+from proto.annotations.node_limits import Limits
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
 
@@ -136,6 +138,7 @@ class Agent:
             resource=kubelet.resource_name,
             read_checkpoint=read_checkpoint,
         )
+        self._hook = HookWatch(settings.hook_path, settings.unenforced_shares, news)
         self._folders = FolderSweep(
             [f"{settings.hook_path}/vgpu/{name}" for name in (CONTAINERS, LOCKS)], settings.folder_quota
         )
@@ -159,6 +162,8 @@ class Agent:
                     self._allocate(),
                     self._remember(),
                     self._announce(),
+                    self._announce_limits(),
+                    self._hook.run(),
                     self._sweep(),
                     self._events.run(),
                     *beside,
@@ -181,18 +186,20 @@ class Agent:
             api_problem=self._own.problem,
             lasting_gpus=self._remediation.lasting(),
             stranded_pods=len(self._remediation.stranded()),
+            limits=self._hook.limits,
         )
 
     def _report_due(self, now: datetime, last: datetime | None) -> Report:
-        """None before there is something to say: a node, its GPUs, and how it allocates."""
-        inventory = self._gpus.inventory
-        if self._own.node is None or self._mode is None or not inventory.devices:
+        """None before there is something to say: a node, its GPUs, and how it allocates and limits."""
+        inventory, limits = self._gpus.inventory, self._hook.limits
+        if self._own.node is None or self._mode is None or limits is None or not inventory.devices:
             return Report()
         return report(
             self._own.node,
             inventory.devices,
             inventory.scores,
             self._mode,
+            limits,
             scheduler=self._settings.hami_scheduler,
             answered_at=last,
             now=now,
@@ -336,6 +343,14 @@ class Agent:
             for notice in announcements(told, inventory):
                 self._events.record(self._own.reference(), notice)
             told = inventory
+
+    async def _announce_limits(self) -> None:
+        told: Limits | None = None
+        async for limits in self._news.changes(lambda: self._hook.limits):
+            notice = unlimited(told, limits)
+            if notice is not None:
+                self._events.record(self._own.reference(), notice)
+            told = limits
 
 
 def _outcome(taken: bool) -> Outcome:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from deviceplugin.gpus import Inventory
+from proto.annotations.node_limits import Limits
 from proto.kubernetes.notices import Notice
 
 
@@ -32,3 +33,17 @@ def untotalled(device_class: str, resource: str) -> Notice:
         f"priority beside {resource}: the Node does not say that it has any. Set node_totals to true"
     )
     return Notice(reason="NodeTotalsMissing", message=message, distinct=True)
+
+
+def unlimited(before: Limits | None, now: Limits | None) -> Notice | None:
+    """What a node that begins to give out parts of GPUs without limits says, or one whose HAMi-core has gone."""
+    if now is Limits.UNENFORCED:
+        message = (
+            "containers are given parts of GPUs, and nothing holds them to their memory and cores: HAMi-core is not "
+            "installed, and unenforced_shares is allow"
+        )
+        return Notice(reason="LimitsNotEnforced", message=message, distinct=True)
+    if before is Limits.HAMI_CORE and now is Limits.NONE:
+        message = "HAMi-core has gone: containers that were given a part of a GPU are not started any more"
+        return Notice(reason="HAMiCoreGone", message=message, distinct=True)
+    return None

@@ -5,7 +5,6 @@ import logging
 
 from deviceplugin.container.cdi_files import SpecGenerator, ensure_defined
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, cdi_names
-from deviceplugin.container.hook import find_hook
 from deviceplugin.gpus import Gpus
 from deviceplugin.news import News
 
@@ -14,11 +13,8 @@ log = logging.getLogger(__name__)
 _CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
-async def set_up_node(
-    gpus: Gpus, news: News, allocation: AllocationSettings, generator: SpecGenerator, *, hook_path: str
-) -> None:
-    """NVIDIA's CDI specs once the GPUs are known; a warning where HAMi-core is missing."""
-    await asyncio.to_thread(_tell_of_hook, hook_path)
+async def set_up_node(gpus: Gpus, news: News, allocation: AllocationSettings, generator: SpecGenerator) -> None:
+    """NVIDIA's CDI specs once the GPUs are known."""
     if not _CDI_STRATEGIES.intersection(allocation.strategies):
         return
     while not gpus.inventory.devices:
@@ -30,12 +26,3 @@ async def set_up_node(
     )
     if problem:
         log.error("%s", problem)
-
-
-def _tell_of_hook(hook_path: str) -> None:
-    if find_hook(hook_path) is None:
-        log.warning(
-            "HAMi-core is not installed below %s: containers are given their GPUs, but nothing holds them to their "
-            "share of memory and cores; install it with `topogpu-device-plugin install-hook`",
-            f"{hook_path}/vgpu",
-        )

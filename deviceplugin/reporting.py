@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from deviceplugin.settings import HamiScheduler
-from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
+from deviceplugin.container.edits import Hook, NoHook
+from deviceplugin.settings import HamiScheduler, UnenforcedShares
+from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LIMITS, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_handshake import HandshakeState, decode_handshake, encode_reported
+from proto.annotations.node_limits import Limits
 from proto.annotations.node_register import encode_register, encode_register_text
 from proto.annotations.node_score import encode_scores
 from proto.devices import Device, PairScores
@@ -42,6 +44,7 @@ def report(
     devices: Sequence[Device],
     scores: PairScores,
     mode: AllocationMode,
+    limits: Limits,
     *,
     scheduler: HamiScheduler = HamiScheduler.NONE,
     answered_at: datetime | None = None,
@@ -53,6 +56,7 @@ def report(
         NODE_REGISTER: _register(ordered, scheduler),
         NODE_SCORE: encode_scores(scores, [device.uuid for device in ordered]),
         NODE_ALLOCATION: mode.value,
+        NODE_LIMITS: limits.value,
     }
     different = {key: value for key, value in wanted.items() if node.metadata.annotations.get(key) != value}
     due_at = _answer_due(node, scheduler, answered_at, now)
@@ -61,6 +65,13 @@ def report(
     if different:
         return Report(body={"metadata": {"annotations": different}})
     return Report(look_again=due_at)
+
+
+def limits_of(found: Hook | NoHook, unenforced: UnenforcedShares) -> Limits:
+    """What the Node is to say."""
+    if isinstance(found, Hook):
+        return Limits.HAMI_CORE
+    return Limits.UNENFORCED if unenforced is UnenforcedShares.ALLOW else Limits.NONE
 
 
 def with_missing(before: Sequence[Device], now: Sequence[Device]) -> tuple[Device, ...]:

@@ -33,6 +33,13 @@ class RequestedAllocation(StrEnum):
     IMMEDIATE = "immediate"
 
 
+class UnenforcedShares(StrEnum):
+    """What becomes of a container that asks for a part of a GPU where nothing would hold it to that part."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
     """Where kubelet's sockets are, what is served there, and its deadlines."""
@@ -141,6 +148,7 @@ class AgentSettings:
 
     node_name: str
     hook_path: str = "/usr/local"
+    unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
     folder_quota: FolderQuota = FolderQuota()
     """For each of the folders of the host that one container may write to."""
     allocate_seconds: float = 2.0

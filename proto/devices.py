@@ -9,6 +9,9 @@ DeviceUUID = NewType("DeviceUUID", str)
 MIG_MODE = "mig"
 """The `mode` of a GPU whose instances are made as containers ask for them."""
 
+MIG_PREFIX = "MIG-"
+"""The UUID of a MIG instance begins so."""
+
 VENDOR = "NVIDIA"
 """The second field of every device entry on a pod; the vendor, not the model."""
 
@@ -65,6 +68,15 @@ class Device:
     """`hami-core`, `mig` or `mps`."""
     healthy: bool
     mig_profiles: tuple[MigProfile, ...] = ()
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether the hardware holds a container to its part of it."""
+        return self.mode == MIG_MODE or self.uuid.startswith(MIG_PREFIX)
+
+    def is_part(self, memory_mib: int, cores: int) -> bool:
+        """Whether something must hold a container to this much of it, or it would have more."""
+        return not self.is_mig and (memory_mib < self.memory_mib or 0 < cores < 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from proto.quantity import integer_quantity
 from simulation import machines
 from simulation.apiserver.server import EmbeddedApiServer
 from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
+from simulation.hook import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.container import CreatedContainer
 from simulation.kubelet.standin import KubeletStandIn
@@ -212,6 +213,7 @@ async def _start_node(run: _Run, api: ApiServer, url: str, name: str, kind: str)
     root.mkdir()
     write_machine_file(description, machine_file, name)
     write_sysfs(description, sysfs)
+    install_placeholder(root / "hook")
     kubelet = KubeletStandIn(
         name,
         root,

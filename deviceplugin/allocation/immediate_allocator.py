@@ -15,9 +15,8 @@ from deviceplugin.container.edits import (
     ContainerEdits,
     container_edits,
     container_facts,
-    is_limited,
 )
-from deviceplugin.container.hook import HookUnusable, find_hook, prepare
+from deviceplugin.container.hook import HookUnusable, hook_for
 from deviceplugin.gpus import Gpus
 from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
@@ -125,18 +124,19 @@ class ImmediateAllocator:
     async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
         container = containers_of(proven.pod)[proven.container]
         facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
-        hook = find_hook(self._settings.hook_path) if is_limited(proven.shares) else None
+        known, settings = self._gpus.by_uuid(), self._settings
         try:
-            if hook is not None:
-                # The folders lie on the host's disks, which may hang; kubelet must have its answer.
-                async with asyncio.timeout_at(deadline):
-                    await asyncio.to_thread(prepare, hook, facts)
+            # The folders lie on the host's disks, which may hang; kubelet must have its answer.
+            async with asyncio.timeout_at(deadline):
+                hook = await asyncio.to_thread(
+                    hook_for, proven.shares, known, facts, settings.hook_path, settings.unenforced_shares
+                )
         except (HookUnusable, TimeoutError) as error:
-            problem = str(error) or f"the folders of HAMi-core were not made in {self._settings.allocate_seconds:g} s"
+            problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
             self._books.refuse(proven.pod)
             raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
         hardware = self._gpus.inventory.hardware
-        return container_edits(proven.shares, self._gpus.by_uuid(), facts, self._allocation, hook, hardware=hardware)
+        return container_edits(proven.shares, known, facts, self._allocation, hook, hardware=hardware)
 
     def _explain(self, sentence: str) -> str:
         stale = f" ({self._own.problem})" if self._own.problem else ""

@@ -30,9 +30,8 @@ from deviceplugin.container.edits import (
     ContainerFacts,
     container_edits,
     container_facts,
-    is_limited,
 )
-from deviceplugin.container.hook import HookUnusable, find_hook, prepare
+from deviceplugin.container.hook import HookUnusable, hook_for
 from deviceplugin.gpus import Gpus
 from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
@@ -241,11 +240,9 @@ class SlotAllocator:
 
     def _prepared_one(self, pod: Pod, slot: ProvenSlot) -> Spec:
         facts = slot_facts(pod, slot.containers, self._allocation.priority_resource)
-        hook = find_hook(self._settings.hook_path) if is_limited(slot.shares) else None
-        if hook is not None:
-            prepare(hook, facts)
         inventory = self._gpus.inventory
         known = {device.uuid: device for device in inventory.devices}
+        hook = hook_for(slot.shares, known, facts, self._settings.hook_path, self._settings.unenforced_shares)
         edits = container_edits(slot.shares, known, facts, self._allocation, hook, hardware=inventory.hardware)
         return self._files.spec(slot.name, applied(edits))
 

@@ -38,6 +38,7 @@ from deviceplugin.settings import (
     RequestedAllocation,
     TaintWhen,
     TotalNames,
+    UnenforcedShares,
 )
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
@@ -80,7 +81,7 @@ def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Co
     server = _metrics_server(configuration, nvml, thread, metrics, agent)
     return agent.run(
         health.run(),
-        set_up_node(gpus, news, allocation, generator, hook_path=settings.hook_path),
+        set_up_node(gpus, news, allocation, generator),
         *([server.run()] if server is not None else []),
     )
 
@@ -117,6 +118,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
     return AgentSettings(
         node_name=configuration.node_name,
         hook_path=configuration.hook_path,
+        unenforced_shares=UnenforcedShares(configuration.unenforced_shares),
         folder_quota=FolderQuota(files=configuration.container_folder_files, mib=configuration.container_folder_mib),
         read_seconds=configuration.read_seconds,
         allocation=RequestedAllocation(configuration.allocation),

@@ -16,6 +16,7 @@ from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration.effective import Effective
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import cdi_names
+from deviceplugin.container.hook import find_hook
 from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
 from deviceplugin.diagnosis.diagnose import NodeFacts, diagnose
@@ -26,7 +27,6 @@ from deviceplugin.examination.cluster import examine_cluster
 from deviceplugin.examination.node import (
     examine_cdi,
     examine_driver,
-    examine_hook,
     examine_metrics_port,
     examine_other_sockets,
     examine_socket,
@@ -124,7 +124,7 @@ def _look_around(
         pod_resources=examine_socket(settings.pod_resources_socket),
         plugin=examine_socket(settings.plugin_socket),
         other_sockets=examine_other_sockets(f"{settings.root}/device-plugins"),
-        hook=examine_hook(configuration.hook_path),
+        hook=find_hook(configuration.hook_path),
         enable_cdi=None,
         cdi=examine_cdi(_cdi_names(configuration, machine)),
         slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",

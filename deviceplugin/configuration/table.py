@@ -264,6 +264,12 @@ class Configuration:
     hook_path: str = _setting(
         "/usr/local", path(absolute=True), "HAMi-core is injected when it lies in the folder vgpu below this one."
     )
+    unenforced_shares: str = _setting(
+        "refuse",
+        Words(words=("refuse", "allow")),
+        "Where HAMi-core is not installed, nothing holds a container to a part of a GPU. refuse: only whole GPUs are "
+        "given out there. allow: parts are given out too, and a container can use all of its GPUs.",
+    )
     container_folder_files: int = _setting(
         64,
         Whole(minimum=8, maximum=100_000),

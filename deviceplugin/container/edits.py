@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from deviceplugin.container.hook_names import LOCK_DIRECTORY, LOCKS
-from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
+from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container
 from proto.quantity import QuantityError, integer_quantity
 
@@ -20,7 +20,6 @@ NO_DEVICES = "void"
 """NVIDIA's runtime then leaves the container alone."""
 CONTROL_SWITCH = "CUDA_DISABLE_CONTROL"
 _GO_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_MIG_PREFIX = "MIG-"
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
 _CDI_NAME_LIMIT = 63
@@ -90,6 +89,15 @@ class Hook:
     preload: str
     license: str = ""
     """Empty when this build of the library has none; else its validator lies beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoHook:
+    """Nothing holds containers to a part of a GPU. `problem` says why, as a clause."""
+
+    problem: str
+    is_damaged: bool = False
+    """Part of an installation is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +196,30 @@ def is_limited(shares: ContainerShares) -> bool:
     return any(not _is_mig(share.uuid) for share in shares)
 
 
+def unenforced(
+    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, no_hook: str
+) -> str:
+    """Why nothing would hold the container to its shares, a sentence; empty where something does, or nothing need.
+
+    `no_hook`: why HAMi-core is missing on this node, empty where it is installed. All of a GPU needs no limit.
+    """
+    if container.env.get(CONTROL_SWITCH) in _GO_TRUE:
+        why, remedy = f"{CONTROL_SWITCH} turns its limits off", f"remove {CONTROL_SWITCH}"
+    elif no_hook:
+        why, remedy = f"HAMi-core does not limit containers on this node ({no_hook})", "install HAMi-core"
+    else:
+        return ""
+    for share in shares:
+        device = inventory[share.uuid]
+        if device.is_part(share.memory_mib or device.memory_mib, share.cores):
+            part = f"{share.memory_mib or device.memory_mib} MiB" + (f", {share.cores} %" if share.cores else "")
+            return (
+                f"container {container.name} was given a part of {share.uuid} ({part}), and {why}; ask for whole GPUs, "
+                f"{remedy}, or set the daemon's unenforced_shares to allow"
+            )
+    return ""
+
+
 def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple[str, ...]:
     """The fully qualified CDI names for these GPUs, and for the IMEX channels and features of the settings."""
     vendor = settings.cdi_kind.partition("/")[0]
@@ -214,7 +246,7 @@ def lock_directory(hook_root: str, container: ContainerFacts) -> str:
 
 
 def _is_mig(uuid: DeviceUUID) -> bool:
-    return uuid.startswith(_MIG_PREFIX)
+    return uuid.startswith(MIG_PREFIX)
 
 
 def _priority(container: Container, resource: str) -> int | None:

@@ -1,25 +1,77 @@
 """Edge to the node's files: is HAMi-core installed here, and the folders its containers write to."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from deviceplugin.container.container_folders import make_fresh
-from deviceplugin.container.edits import ContainerFacts, Hook, cache_directory, lock_directory
+from deviceplugin.container.edits import (
+    ContainerFacts,
+    Hook,
+    NoHook,
+    cache_directory,
+    is_limited,
+    lock_directory,
+    unenforced,
+)
+from deviceplugin.container.hook_install import HEADER_BYTES, library_problem
+from deviceplugin.container.hook_names import LIBRARY, PRELOAD
+from deviceplugin.settings import UnenforcedShares
+from proto.devices import ContainerShares, Device, DeviceUUID
 
 
 class HookUnusable(Exception):
-    """HAMi-core is installed, but a folder it needs cannot be made."""
+    """HAMi-core cannot hold a container to its limits; one sentence."""
 
 
-def find_hook(root: str) -> Hook | None:
-    """HAMi-core below `<root>/vgpu`; None unless both library and preload list are there.
+def find_hook(root: str) -> Hook | NoHook:
+    """HAMi-core below `<root>/vgpu`, if its library can be loaded and the preload list names it. Blocks.
 
     The library is given by its versioned name, so that kubelet restarts a container with the one it started with.
     """
     folder = Path(root, "vgpu")
-    library, preload, licence = _library(folder), folder / "ld.so.preload", folder / "license"
-    if library is None or not preload.is_file():
+    plain, preload, licence = folder / LIBRARY, folder / PRELOAD, folder / "license"
+    try:
+        library = _library(folder)
+        if library is None:
+            return NoHook(f"there is no {LIBRARY} in {folder}", is_damaged=preload.exists())
+        if not preload.is_file():
+            return NoHook(f"{library} is there and {preload} is not", is_damaged=True)
+        with library.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            problem = library_problem(file.read(HEADER_BYTES), size, os.uname().machine)
+        if problem:
+            return NoHook(f"{library} {problem}", is_damaged=True)
+        named = preload.read_text(errors="replace").split()
+        if str(plain) not in named:
+            return NoHook(f"{preload} does not name {plain}", is_damaged=True)
+        found = str(licence) if licence.exists() else ""
+    except OSError as error:
+        return NoHook(f"{error.filename or folder} cannot be read: {error.strerror or error}", is_damaged=True)
+    return Hook(root=root, library=str(library), preload=str(preload), license=found)
+
+
+def hook_for(
+    shares: ContainerShares,
+    inventory: Mapping[DeviceUUID, Device],
+    container: ContainerFacts,
+    root: str,
+    allowed: UnenforcedShares,
+) -> Hook | None:
+    """What holds the container to its shares, with its folders made; None where nothing has to, or none is wanted.
+
+    Blocks. Raises HookUnusable, also where nothing would hold it to a part of a GPU and that is not `allowed`.
+    """
+    if not is_limited(shares):
         return None
-    return Hook(root=root, library=str(library), preload=str(preload), license=str(licence) if licence.exists() else "")
+    hook = find_hook(root)
+    problem = unenforced(shares, inventory, container, hook.problem if isinstance(hook, NoHook) else "")
+    if problem and allowed is UnenforcedShares.REFUSE:
+        raise HookUnusable(problem)
+    if isinstance(hook, NoHook):
+        return None
+    prepare(hook, container)
+    return hook
 
 
 def prepare(hook: Hook, container: ContainerFacts) -> None:
@@ -37,13 +89,10 @@ def prepare(hook: Hook, container: ContainerFacts) -> None:
 
 def _library(folder: Path) -> Path | None:
     """The target of our installer's link, else the file HAMi installed last, else its name before 2.5."""
-    plain = folder / "libvgpu.so"
-    try:
-        if plain.is_symlink():
-            return plain.resolve(strict=True)
-        versions = sorted(folder.glob("libvgpu.so.*"), key=lambda path: path.stat().st_mtime_ns)
-    except OSError:
-        return None
+    plain = folder / LIBRARY
+    if plain.is_symlink():
+        return plain.resolve(strict=True) if plain.exists() else None
+    versions = sorted(folder.glob(f"{LIBRARY}.*"), key=lambda path: path.stat().st_mtime_ns)
     if versions:
         return versions[-1]
     return plain if plain.is_file() else None

@@ -17,9 +17,10 @@ from deviceplugin.container.atomic_file import sync_directory, write_atomically
 from deviceplugin.container.hook_names import CONTAINERS, LIBRARY, OPTIONAL, PRELOAD, is_installed_library, library_name
 
 KEPT_LIBRARIES = 2
-_HEADER_BYTES = 64
+HEADER_BYTES = 64
+"""Of a 64-bit ELF file."""
 _SHARED_OBJECT = 3
-_MACHINES = {"x86_64": 62, "aarch64": 183}
+MACHINES = {"x86_64": 62, "aarch64": 183}
 """e_machine of the ELF specification by the kernel's word."""
 
 
@@ -62,20 +63,20 @@ def install_hook(source: Path, root: Path, *, machine: str, keep: int = KEPT_LIB
     return Installation(library=folder / name, changed=tuple(changed), removed=removed)
 
 
-def library_problem(content: bytes, machine: str) -> str:
-    """Why these bytes are no shared object for `machine` (as `uname -m` says it); empty when they are.
+def library_problem(header: bytes, size: int, machine: str) -> str:
+    """Why a file of `size` bytes is no shared object for `machine` (as `uname -m` says it); empty when it is one.
 
     Offsets are those of a 64-bit little-endian header in the ELF specification.
     """
-    if len(content) < _HEADER_BYTES or not content.startswith(b"\x7fELF"):
+    if len(header) < HEADER_BYTES or not header.startswith(b"\x7fELF"):
         return "is not an ELF file"
-    if machine not in _MACHINES:
-        return f"cannot be checked: HAMi-core exists for {' and '.join(_MACHINES)}, and this machine is {machine}"
-    if content[4:6] != b"\x02\x01" or _number(content, 18, 2) != _MACHINES[machine]:
+    if machine not in MACHINES:
+        return f"cannot be checked: HAMi-core exists for {' and '.join(MACHINES)}, and this machine is {machine}"
+    if header[4:6] != b"\x02\x01" or _number(header, 18, 2) != MACHINES[machine]:
         return f"was built for another machine than this one, {machine}"
-    if _number(content, 16, 2) != _SHARED_OBJECT:
+    if _number(header, 16, 2) != _SHARED_OBJECT:
         return "is not a shared object"
-    if _number(content, 40, 8) + _number(content, 58, 2) * _number(content, 60, 2) > len(content):
+    if _number(header, 40, 8) + _number(header, 58, 2) * _number(header, 60, 2) > size:
         return "is cut off: its section table lies behind its end"
     return ""
 
@@ -91,14 +92,14 @@ def _read_library(source: Path, machine: str) -> tuple[Path, bytes]:
         content = found[0].read_bytes()
     except OSError as error:
         raise CannotInstall(f"{found[0]} cannot be read: {error.strerror}.") from error
-    problem = library_problem(content, machine)
+    problem = library_problem(content[:HEADER_BYTES], len(content), machine)
     if problem:
         raise CannotInstall(f"{found[0]} {problem}; name the folder that holds HAMi-core's {LIBRARY}.")
     return found[0], content
 
 
-def _number(content: bytes, offset: int, size: int) -> int:
-    return int.from_bytes(content[offset : offset + size], "little")
+def _number(header: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(header[offset : offset + size], "little")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
+from proto.annotations.node_limits import Limits
 from proto.annotations.node_lock import decode_lock
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
@@ -42,6 +43,7 @@ def judge_annotations(
     devices: Sequence[Device],
     scores: PairScores,
     mode: AllocationMode,
+    limits: Limits,
     *,
     scheduler: HamiScheduler,
     daemon_serves: bool,
@@ -49,11 +51,14 @@ def judge_annotations(
 ) -> Finding:
     """What the daemon would write against what stands there. The health of a GPU is the daemon's to know."""
     # An answer that was given just now is not due again.
-    due = report(node, devices, scores, mode, scheduler=scheduler, answered_at=now, now=now).body
+    due = report(node, devices, scores, mode, limits, scheduler=scheduler, answered_at=now, now=now).body
     wanted = _annotations(due)
     wanted.pop(NODE_HANDSHAKE, None)
     if not wanted:
-        return ok(ANNOTATIONS, f"They say what this machine is: {len(devices)} GPUs, allocation {mode.value}.")
+        return ok(
+            ANNOTATIONS,
+            f"They say what this machine is: {len(devices)} GPUs, allocation {mode.value}, limits {limits.value}.",
+        )
     missing = [key for key in wanted if key not in node.metadata.annotations]
     if missing == list(wanted) and not daemon_serves:
         return skipped(ANNOTATIONS, "The daemon has not written any yet.")

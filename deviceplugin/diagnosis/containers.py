@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deviceplugin.container.cdi import missing_sentence
-from deviceplugin.container.edits import DeviceListStrategy
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
+from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.runtimes import Runtime, doubt, why_no_cdi
+from deviceplugin.settings import UnenforcedShares
 
 HOOK = "HAMi-core"
 CDI = "CDI"
@@ -16,36 +17,25 @@ CDI_SPECS = "CDI specifications"
 CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookFacts:
-    """What lies in `<hook path>/vgpu`."""
-
-    folder: str
-    library: str = ""
-    """Path of the library; empty if there is none."""
-    preload: str | None = None
-    """Text of ld.so.preload; None if there is none."""
-
-
-def judge_hook(facts: HookFacts, containers_per_gpu: int) -> Finding:
-    preload = f"{facts.folder}/ld.so.preload"
-    install = "Install HAMi-core: topogpu-device-plugin install-hook --from DIR, DIR holding libvgpu.so."
-    no_limits = "so no limit of memory or cores holds in containers"
-    if facts.library and facts.preload is not None:
-        named = facts.preload.split()
-        if f"{facts.folder}/libvgpu.so" in named:
-            return ok(HOOK, f"{facts.library} is installed.")
-        return problem(
-            HOOK, f"{preload} names {listed(named)} and not {facts.folder}/libvgpu.so, {no_limits}.", install
+def judge_hook(found: Hook | NoHook, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
+    """Nodes on which only whole GPUs are given out need none."""
+    if isinstance(found, Hook):
+        return ok(HOOK, f"{found.library} is installed.")
+    why, install = (
+        _sentence(found.problem),
+        "Install HAMi-core: topogpu-device-plugin install-hook --from DIR, DIR holding libvgpu.so.",
+    )
+    if unenforced is UnenforcedShares.ALLOW:
+        return warning(
+            HOOK,
+            f"{why}, so no limit of memory or cores holds in containers, although up to {containers_per_gpu} share a "
+            "GPU: unenforced_shares is allow.",
+            f"{install} Or set unenforced_shares to refuse, and only whole GPUs are given out.",
         )
-    if facts.library:
-        return problem(HOOK, f"{facts.library} is there and {preload} is not, {no_limits}.", install)
-    if facts.preload is not None:
-        return problem(HOOK, f"{preload} is there and {facts.folder}/libvgpu.so is not, {no_limits}.", install)
-    missing = f"There is no libvgpu.so in {facts.folder}, {no_limits}"
-    if containers_per_gpu == 1:
-        return warning(HOOK, f"{missing}; with one container for each GPU that may be wanted.", install)
-    return problem(HOOK, f"{missing}, although up to {containers_per_gpu} share a GPU.", install)
+    refused = "so pods that ask for a part of a GPU are refused here; whole GPUs are given out."
+    if found.is_damaged:
+        return problem(HOOK, f"{why}, {refused}", install)
+    return ok(HOOK, f"{why}, {refused}")
 
 
 def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: AllocationMode) -> Finding:

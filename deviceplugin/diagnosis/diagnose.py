@@ -6,6 +6,7 @@ from datetime import datetime
 
 from deviceplugin.allocation.mode import NodeAbilities
 from deviceplugin.configuration.table import Configuration
+from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.diagnosis.allocation import ALLOCATION, judge_allocation
 from deviceplugin.diagnosis.annotations import (
     ANNOTATIONS,
@@ -19,7 +20,6 @@ from deviceplugin.diagnosis.annotations import (
 from deviceplugin.diagnosis.cluster import ClusterFacts, judge_api, judge_node, judge_rights
 from deviceplugin.diagnosis.containers import (
     CdiFolderFacts,
-    HookFacts,
     judge_cdi,
     judge_cdi_specs,
     judge_hook,
@@ -44,9 +44,9 @@ from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
-from deviceplugin.reporting import AllocationMode
+from deviceplugin.reporting import AllocationMode, limits_of
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames
+from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames, UnenforcedShares
 from deviceplugin.totals import node_totals
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.kubernetes.objects import Node, NodeInfo
@@ -68,7 +68,7 @@ class NodeFacts:
     """Our own socket."""
     other_sockets: tuple[str, ...]
     """Sockets of other device plugins for GPUs beside it."""
-    hook: HookFacts
+    hook: Hook | NoHook
     enable_cdi: bool | None
     """As the container runtime answers, if it can be asked."""
     cdi: CdiFolderFacts
@@ -127,7 +127,8 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     strategies = configuration.device_list_strategy
     told = node.status.node_info if node is not None else NodeInfo()
     versions = Runtime(kubelet=told.kubelet_version, runtime=told.container_runtime_version, enable_cdi=seen.enable_cdi)
-    yield judge_hook(seen.hook, configuration.device_split_count)
+    unenforced = UnenforcedShares(configuration.unenforced_shares)
+    yield judge_hook(seen.hook, unenforced, configuration.device_split_count)
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
 
@@ -209,6 +210,7 @@ def _annotations(
             devices,
             pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
             published_mode(node),
+            limits_of(seen.hook, UnenforcedShares(configuration.unenforced_shares)),
             scheduler=scheduler,
             daemon_serves=seen.plugin.state is SocketState.CONNECTS,
             now=now,

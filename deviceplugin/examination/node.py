@@ -11,8 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, missing_devices
-from deviceplugin.container.hook import find_hook
-from deviceplugin.diagnosis.containers import CdiFolderFacts, HookFacts
+from deviceplugin.diagnosis.containers import CdiFolderFacts
 from deviceplugin.diagnosis.driver import DriverFacts, library_version, module_version
 from deviceplugin.diagnosis.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.machine.readings import MachineReading
@@ -68,19 +67,6 @@ def examine_other_sockets(folder: str) -> tuple[str, ...]:
     """Those of other device plugins that somebody listens on."""
     found = sorted(str(path) for pattern in _OTHER_SOCKETS for path in Path(folder).glob(pattern))
     return tuple(path for path in found if examine_socket(path).state is SocketState.CONNECTS)
-
-
-def examine_hook(hook_path: str) -> HookFacts:
-    """Also of an installation that is not complete."""
-    folder = Path(hook_path, "vgpu")
-    hook = find_hook(hook_path)
-    libraries = [hook.library] if hook else sorted(map(str, folder.glob("libvgpu.so*")))
-    preload = folder / "ld.so.preload"
-    return HookFacts(
-        folder=str(folder),
-        library=libraries[0] if libraries else "",
-        preload=_text(preload) if preload.is_file() else None,
-    )
 
 
 def examine_cdi(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORIES) -> CdiFolderFacts:

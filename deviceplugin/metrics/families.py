@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.usage.accounts import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
 from proto import __version__
+from proto.annotations.node_limits import Limits
 
 MOST_VGPUS = 512
 """Rows per family; a node has room for a few hundred, and what is beyond is counted."""
@@ -184,6 +185,16 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
             "topogpu_api_server_stale",
             "1 while the API server is away and the last state serves.",
             bool(view.api_problem),
+        ),
+        (
+            "topogpu_limits_enforced",
+            "1 while HAMi-core is installed to hold containers to their part of a GPU.",
+            view.limits is Limits.HAMI_CORE,
+        ),
+        (
+            "topogpu_unenforced_shares_allowed",
+            "1 while containers are given parts of GPUs and nothing holds them to these.",
+            view.limits is Limits.UNENFORCED,
         ),
         ("topogpu_pods_known", "1 once the pods of this node have been listed.", view.pods_known),
         ("topogpu_pods", "Pods of this node.", len(view.pods)),

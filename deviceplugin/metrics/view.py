@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.machine.readings import MissingGpu
+from proto.annotations.node_limits import Limits
 from proto.devices import Device
 from proto.kubernetes.objects import Pod
 
@@ -28,6 +29,8 @@ class DaemonView:
     """GPUs that have been unhealthy for as long as remediation waits."""
     stranded_pods: int = 0
     """Pods on them."""
+    limits: Limits | None = None
+    """What holds containers to a part of a GPU; None while that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

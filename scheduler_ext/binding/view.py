@@ -10,6 +10,7 @@ from proto.annotations.keys import (
     BIND_PHASE,
     DEVICE_CORDON,
     NODE_ALLOCATION,
+    NODE_LIMITS,
     NODE_LOCK,
     NODE_LOCK_UID,
     NODE_REGISTER,
@@ -58,7 +59,7 @@ def node_facts(node: Node) -> NodeFacts:
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
-    written = map(annotations.get, (NODE_REGISTER, DEVICE_CORDON, NODE_UNDECIDED))
+    written = map(annotations.get, (NODE_REGISTER, DEVICE_CORDON, NODE_LIMITS, NODE_UNDECIDED))
     offer = (*written, *sorted(node.status.allocatable.items()))
     return NodeFacts(
         resource_version=node.metadata.resource_version,

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICE_CORDON, NODE_ALLOCATION, NODE_REGISTER, NODE_SCORE, NODE_UNDECIDED
+from proto.annotations.keys import (
+    DEVICE_CORDON,
+    NODE_ALLOCATION,
+    NODE_LIMITS,
+    NODE_REGISTER,
+    NODE_SCORE,
+    NODE_UNDECIDED,
+)
+from proto.annotations.node_limits import Limits, decode_limits
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.annotations.undecided_pods import Given, decode_undecided
@@ -36,6 +44,7 @@ class RegisteredNode:
     cordoned: frozenset[DeviceUUID] = frozenset()
     slots: bool = False
     """Its daemon knows containers by the device ids that kubelet gave them."""
+    limits: Limits = Limits.HAMI_CORE
     given: Mapping[str, Given] = field(default_factory=dict)
     """What kubelet gave to pods without a decision, by UID, as far as the daemon knows it."""
 
@@ -65,6 +74,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         pair_scores=scores,
         cordoned=decode_cordon(annotations.get(DEVICE_CORDON, "")),
         slots=annotations.get(NODE_ALLOCATION) == "slots",
+        limits=decode_limits(annotations.get(NODE_LIMITS)),
         given=_given(annotations.get(NODE_UNDECIDED, "")),
     )
 

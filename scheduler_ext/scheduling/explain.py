@@ -13,6 +13,7 @@ from scheduler_ext.scheduling.score import NodeScore
 _PLAIN_SENTENCES = {
     Reason.NOT_HEALTHY: "is not healthy",
     Reason.CORDONED: f"is listed in the node's {keys.DEVICE_CORDON}",
+    Reason.LIMITS: "is on a node where nothing holds a container to a part of it",
     Reason.NUMA: "would do, but its NUMA node has fewer than {count} that do",
     Reason.TOO_FEW: "would do, but there are fewer than {count} that do",
 }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from proto.annotations.node_limits import Limits
 from proto.devices import MIG_MODE, VENDOR, ContainerShares, DeviceShare, PairScores
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -60,7 +61,7 @@ def _fit_first(
     while waiting:
         gpu = waiting.pop()
         rules.effort.made += _looks(gpu, quota)
-        reason = _refused_by_pod_or_node(gpu, rules)
+        reason = _refused_by_pod_or_node(gpu, need, rules)
         if reason is None and rules.numa_bound and gpu.device.numa != numa:
             verdicts += ((other, Reason.NUMA) for other in chosen)
             chosen, taken, beside, numa = [], [], NOTHING, gpu.device.numa
@@ -94,7 +95,7 @@ def _fit_connected(
         rules.effort.made += _looks(gpu, quota)
         numa = 0 if one_group else gpu.device.numa
         group = groups.setdefault(numa, [])
-        reason = _refused_by_pod_or_node(gpu, rules) or _refused(
+        reason = _refused_by_pod_or_node(gpu, need, rules) or _refused(
             gpu, need, rules, quota, companions or beside.get(numa, NOTHING)
         )
         if reason is not None:
@@ -180,10 +181,10 @@ def why_not(
     gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint = NOTHING
 ) -> Reason | None:
     """Why this GPU by itself does not serve the container; `beside` counts against the quota with it."""
-    return _refused_by_pod_or_node(gpu, rules) or _refused(gpu, need, rules, quota, beside)
+    return _refused_by_pod_or_node(gpu, need, rules) or _refused(gpu, need, rules, quota, beside)
 
 
-def _refused_by_pod_or_node(gpu: GpuUsage, rules: Rules) -> Reason | None:
+def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) -> Reason | None:
     """The checks that come before a NUMA group is opened."""
     device, wanted = gpu.device, rules.filter
     if not device.healthy:
@@ -194,6 +195,8 @@ def _refused_by_pod_or_node(gpu: GpuUsage, rules: Rules) -> Reason | None:
         return Reason.TYPE
     if wanted.modes is not None and device.mode not in wanted.modes:
         return Reason.TYPE
+    if rules.node.limits is Limits.NONE and device.is_part(need.reserved_mib(device.memory_mib), need.reserved_cores):
+        return Reason.LIMITS
     return None
 
 

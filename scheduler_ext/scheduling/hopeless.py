@@ -8,7 +8,7 @@ from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.requests import ContainerNeed
 from scheduler_ext.scheduling.misfit import Misfit, NotOffered, Reason
 
-_LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.UUID})
+_LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.UUID, Reason.LIMITS})
 
 
 class Unfit(NamedTuple):

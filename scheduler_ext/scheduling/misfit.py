@@ -22,6 +22,8 @@ class Reason(StrEnum):
     CORDONED = "CardCordoned"
     TYPE = "CardTypeMismatch"
     UUID = "CardUuidMismatch"
+    LIMITS = "CardLimitsNotEnforced"
+    """Its node has nothing that would hold a container to a part of it."""
     SLOTS = "CardTimeSlicingExhausted"
     EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
     QUOTA = "ResourceQuotaNotFit"
@@ -43,6 +45,11 @@ class Unit(StrEnum):
     SLOTS = "slots"
     GPUS = "GPUs"
 
+
+NO_LIMITS = (
+    "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core there, or set "
+    "unenforced_shares of its daemon to allow"
+)
 
 Verdict = tuple[GpuUsage, Reason]
 
@@ -113,7 +120,8 @@ class NotOffered:
 
 @lru_cache(maxsize=4096)
 def _counted(reasons: tuple[Reason, ...], cards: int) -> str:
-    return ", ".join(sorted(f"{count}/{cards} {reason}" for reason, count in Counter(reasons).items()))
+    counted = sorted(f"{count}/{cards} {reason}" for reason, count in Counter(reasons).items())
+    return ", ".join(counted) + (f" ({NO_LIMITS})" if Reason.LIMITS in reasons else "")
 
 
 def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | None) -> Amounts | None:

@@ -19,8 +19,8 @@ _by_itself = attrgetter(*(field.name for field in fields(Device) if field.name n
 class Kind(NamedTuple):
     """How a node is built. Equal numbers of `layout` mean equally many GPUs, equally linked and equally laid out.
 
-    `models`: equal numbers mean GPUs that are alike, cordoned or not. `mig`: one of them is in MIG mode. `mutual`: each
-    pair is linked as well from either side. `slots`: as of the node.
+    `models`: equal numbers mean GPUs that are alike, cordoned or not, on nodes that limit containers alike. `mig`: one
+    of them is in MIG mode. `mutual`: each pair is linked as well from either side. `slots`: as of the node.
     """
 
     layout: int
@@ -80,7 +80,7 @@ class Standings:
         places = tuple([(device.index, device.numa) for device in devices])
         return Kind(
             layout=self._layouts.number((links, places)),
-            models=tuple([self._models.number((*_by_itself(each), each.uuid in node.cordoned)) for each in devices]),
+            models=tuple([self._models.number(_model(each, node)) for each in devices]),
             mig=any(each.mode == MIG_MODE for each in devices),
             mutual=links == tuple(zip(*links, strict=True)),
             slots=node.slots,
@@ -92,3 +92,7 @@ class Standings:
         number = self._gpus.number
         gpus = tuple([number((model, gpu.slots, gpu.memory_mib, gpu.cores)) for model, gpu in used])
         return Standing(usage=usage, kind=kind, gpus=gpus, total=node_score(usage.gpus).total)
+
+
+def _model(device: Device, node: RegisteredNode) -> object:
+    return (*_by_itself(device), device.is_mig, device.uuid in node.cordoned, node.limits)

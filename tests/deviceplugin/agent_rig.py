@@ -18,13 +18,14 @@ from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings
+from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, UnenforcedShares
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.devices import PodShares
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
+from simulation.hook import install_placeholder
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod
 from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
 
@@ -89,21 +90,27 @@ def write(path: Path, text: str) -> None:
 async def running(
     *,
     gpus: list[Inventory] | None = None,
-    hook_path: str = "/nonexistent",
+    hook_path: str = "",
+    unenforced: UnenforcedShares = UnenforcedShares.REFUSE,
     scheduler: HamiScheduler = HamiScheduler.NONE,
     now: Callable[[], datetime] = lambda: datetime(2030, 1, 1, tzinfo=UTC),
     patience_seconds: float = 30.0,
 ) -> AsyncIterator[Rig]:
-    """`patience_seconds` is how long a call of kubelet waits for news of its pod."""
+    """Without a `hook_path` HAMi-core seems to be installed. `patience_seconds` is how long a call of kubelet waits for
+    news of its pod.
+    """
     async with kubelet_root() as root, EmbeddedApiServer() as server:
         server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         write(Path(root, "kubeconfig"), server.kubeconfig())
         api = await ApiServer.connect(f"{root}/kubeconfig")
         rig = Rig(server, TinyKubelet(root), api) if gpus is None else Rig(server, TinyKubelet(root), api, gpus)
         await rig.kubelet.start()
+        if not hook_path:
+            install_placeholder(Path(root, "hook"))
         settings = AgentSettings(
             node_name=NODE,
-            hook_path=hook_path,
+            hook_path=hook_path or f"{root}/hook",
+            unenforced_shares=unenforced,
             read_seconds=0.05,
             retry_seconds=0.05,
             prefer_seconds=patience_seconds,

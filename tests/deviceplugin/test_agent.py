@@ -5,18 +5,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deviceplugin.gpus import Inventory
+from deviceplugin.settings import UnenforcedShares
 from proto.annotations.keys import (
     BIND_PHASE,
     DEVICES_TO_ALLOCATE,
     NODE_ALLOCATION,
+    NODE_LIMITS,
     NODE_LOCK,
     NODE_LOCK_UID,
     NODE_REGISTER,
 )
 from proto.annotations.node_register import decode_register
 from simulation.apiserver import Fault
-from tests.deviceplugin.agent_rig import running, write
+from simulation.hook import install_placeholder
+from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, share
 from tests.deviceplugin.registration import until
 
@@ -154,8 +159,7 @@ async def test_without_a_driver_nothing_is_said_until_it_comes_and_lost_gpus_tur
 async def test_where_the_library_is_installed_its_folders_are_made() -> None:
     with tempfile.TemporaryDirectory() as hook:
         vgpu = Path(hook, "vgpu")
-        for name in ("libvgpu.so", "ld.so.preload"):
-            write(vgpu / name, "")
+        install_placeholder(Path(hook))
         async with running(hook_path=hook) as rig:
             rig.bind("train", (ONE,))
             env = await rig.allocate(f"{A}-0")
@@ -163,3 +167,39 @@ async def test_where_the_library_is_installed_its_folders_are_made() -> None:
             uid = stored["metadata"]["uid"]
             assert env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == f"{hook}/vgpu/{uid}.cache"
             assert os.listdir(vgpu / "containers") == [f"{uid}_c0"]
+
+
+async def test_a_part_of_a_gpu_is_refused_until_something_holds_containers_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deviceplugin.hook_watch.LOOK_SECONDS", 0.05)
+    with tempfile.TemporaryDirectory() as hook:
+        async with running(hook_path=hook) as rig:
+            await until(lambda: rig.annotations("nodes", NODE).get(NODE_LIMITS) == "none")
+            rig.bind("train", (ONE,))
+            assert "set the daemon's unenforced_shares to allow" in await rig.refused(f"{A}-0")
+            install_placeholder(Path(hook))
+            await until(lambda: rig.annotations("nodes", NODE)[NODE_LIMITS] == "hami-core")
+            rig.server.delete("pods", "train", namespace="default")
+            rig.bind("again", (ONE,))
+            assert (await rig.allocate(f"{A}-1"))["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
+            Path(hook, "vgpu/ld.so.preload").unlink()
+            await until(lambda: rig.annotations("nodes", NODE)[NODE_LIMITS] == "none")
+            await until(lambda: "HAMiCoreGone" in {event["reason"] for event in rig.server.store.objects("events")})
+
+
+async def test_parts_that_nothing_limits_are_given_out_only_if_asked_for_and_never_silently(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(hook_path="/nonexistent", unenforced=UnenforcedShares.ALLOW) as rig:
+        await until(lambda: rig.annotations("nodes", NODE).get(NODE_LIMITS) == "unenforced")
+        rig.bind("train", (ONE,))
+        assert "CUDA_DEVICE_MEMORY_SHARED_CACHE" not in await rig.allocate(f"{A}-0")
+        await until(lambda: "LimitsNotEnforced" in {event["reason"] for event in rig.server.store.objects("events")})
+    assert "nothing holds containers to their part of a GPU" in caplog.text
+
+
+async def test_whole_gpus_need_nothing_that_limits() -> None:
+    async with running(hook_path="/nonexistent") as rig:
+        rig.bind("train", ((share(A, 40960, 100),),))
+        assert (await rig.allocate(f"{A}-0"))["NVIDIA_VISIBLE_DEVICES"] == A

@@ -5,7 +5,8 @@ import pytest
 
 from deviceplugin.reporting import AllocationMode, Report, report, with_missing
 from deviceplugin.settings import HamiScheduler
-from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LIMITS, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_limits import Limits
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.kubernetes.objects import Node, ObjectMeta
@@ -20,7 +21,7 @@ def node(annotations: dict[str, str]) -> Node:
 
 
 def said(found: Node) -> dict[str, str]:
-    return annotations_of(report(found, PAIR, SCORES, AllocationMode.IMMEDIATE, now=T0))
+    return annotations_of(report(found, PAIR, SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0))
 
 
 def annotations_of(due: Report) -> dict[str, str]:
@@ -31,20 +32,22 @@ def annotations_of(due: Report) -> dict[str, str]:
     return annotations
 
 
-def test_a_silent_node_is_given_all_three_annotations() -> None:
+def test_a_silent_node_is_given_all_four_annotations() -> None:
     annotations = said(node({"other": "kept"}))
     assert decode_register(annotations[NODE_REGISTER]) == PAIR
     assert decode_scores(annotations[NODE_SCORE]) == SCORES
-    assert annotations[NODE_ALLOCATION] == "immediate"
-    assert len(annotations) == 3
+    assert (annotations[NODE_ALLOCATION], annotations[NODE_LIMITS]) == ("immediate", "hami-core")
+    assert len(annotations) == 4
 
 
 def test_a_node_that_says_it_already_is_left_alone() -> None:
-    assert report(node(said(node({}))), PAIR, SCORES, AllocationMode.IMMEDIATE, now=T0) == Report()
+    assert report(node(said(node({}))), PAIR, SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0) == Report()
 
 
 def test_the_order_the_gpus_were_found_in_makes_no_difference() -> None:
-    assert report(node(said(node({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE, now=T0) == Report()
+    assert (
+        report(node(said(node({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0) == Report()
+    )
 
 
 def test_only_what_differs_is_patched() -> None:
@@ -63,6 +66,7 @@ def due(annotations: dict[str, str], scheduler: HamiScheduler, answered_at: date
         PAIR,
         SCORES,
         AllocationMode.IMMEDIATE,
+        Limits.HAMI_CORE,
         scheduler=scheduler,
         answered_at=answered_at,
         now=now,
@@ -97,5 +101,7 @@ def test_a_2_9_scheduler_is_made_to_read_again_after_a_change_and_never_else() -
 
 def test_a_name_that_text_cannot_carry_is_written_with_blanks() -> None:
     odd = replace(PAIR[0], type="NVIDIA A,100:b")
-    found = report(node({}), (odd,), {}, AllocationMode.IMMEDIATE, scheduler=HamiScheduler.V2_7, now=T0)
+    found = report(
+        node({}), (odd,), {}, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, scheduler=HamiScheduler.V2_7, now=T0
+    )
     assert "NVIDIA A 100 b" in annotations_of(found)[NODE_REGISTER]

@@ -15,6 +15,7 @@ from deviceplugin.kubelet import identity
 from deviceplugin.machine.description import MachineDescription, gpu_uuid
 from proto.devices import DeviceUUID
 from simulation import machines
+from simulation.hook import install_placeholder
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_machine_file, write_sysfs
 from tests.cluster.control_plane import ControlPlane, free_port
@@ -52,6 +53,7 @@ class RealNode:
         self._write_credentials(plane)
         self._write_configurations()
         self._write_gpus()
+        install_placeholder(self.hook_path)
 
     @property
     def cdi(self) -> Path:

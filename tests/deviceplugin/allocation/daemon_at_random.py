@@ -82,7 +82,7 @@ class Daemon:
     def __init__(self, node: "NodeAtRandom") -> None:
         self.process = Process()
         self._news = News()
-        settings = AgentSettings(node_name=NODE, hook_path="/nonexistent")
+        settings = AgentSettings(node_name=NODE, hook_path=str(node.cdi.parent / "hook"))
         own = Watch(node, self._news)
         self._gpus = Gpus(Inventory, NvmlThread(), self._news, settings)
         self.allocator = SlotAllocator(

@@ -9,7 +9,8 @@ import msgspec
 
 from deviceplugin.allocation.slots import SLOT_KIND, SPEC_FILE, applied
 from deviceplugin.container.cdi import cdi_spec
-from deviceplugin.container.edits import AllocationSettings, ContainerFacts, container_edits
+from deviceplugin.container.edits import AllocationSettings, ContainerFacts, Hook, container_edits
+from deviceplugin.container.hook import find_hook
 from proto.devices import ContainerShares, DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container, Pod
 from simulation.kubelet.device_ids import is_sidecar
@@ -63,7 +64,7 @@ class NodeAtRandom:
             spec = self._spec(entry)
             if spec is None:
                 return False
-            assert spec == _decided_spec(bound, container.name, entry), (bound, container.name, entry)
+            assert spec == _decided_spec(bound, container.name, entry, self.cdi.parent), (bound, container.name, entry)
             shares = _given(spec)
         self.live[bound.pod.metadata.uid, container.name] = shares
         self.created += bool(shares)
@@ -130,13 +131,15 @@ class NodeAtRandom:
             aside.rename(self.cdi)
 
 
-def _decided_spec(bound: Bound, container: str, entry: Entry) -> Mapping[str, object]:
-    """From the pod alone."""
+def _decided_spec(bound: Bound, container: str, entry: Entry, folder: Path) -> Mapping[str, object]:
+    """From the pod alone, with the HAMi-core that lies in the folder."""
     pod = bound.pod
     names = [each.name for each in (*pod.spec.init_containers, *pod.spec.containers)]
     shares = bound.shares[names.index(container)]
     facts = ContainerFacts(pod_uid=pod.metadata.uid, name=container)
-    edits = container_edits(shares, BY_UUID, facts, AllocationSettings(), None)
+    hook = find_hook(str(folder / "hook"))
+    assert isinstance(hook, Hook)
+    edits = container_edits(shares, BY_UUID, facts, AllocationSettings(), hook)
     return cdi_spec(SLOT_KIND, entry.slot, applied(edits))
 
 

@@ -25,6 +25,7 @@ from deviceplugin.settings import AgentSettings
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Pod
 from simulation.apiserver import EmbeddedApiServer
+from simulation.hook import install_placeholder
 from simulation.kubelet.container import CdiEdits, decode_cdi_spec, resolve_cdi
 from tests.deviceplugin.gpus import NODE, PAIR
 from tests.deviceplugin.registration import kubelet_root
@@ -129,13 +130,17 @@ class SlotRig:
 async def slots(
     *,
     pre_start_seconds: float = 30.0,
-    hook_path: str = "/nonexistent",
+    hook_path: str = "",
     allocation: AllocationSettings | None = None,
     hardware: Hardware | None = None,
 ) -> AsyncIterator[SlotRig]:
+    """Without a `hook_path` HAMi-core seems to be installed."""
     async with kubelet_root() as root, EmbeddedApiServer() as server:
         Path(root, "kubeconfig").write_text(server.kubeconfig())
         api = await ApiServer.connect(f"{root}/kubeconfig")
+        if not hook_path:
+            install_placeholder(Path(root, "hook"))
+            hook_path = f"{root}/hook"
         settings = AgentSettings(node_name=NODE, hook_path=hook_path, pre_start_seconds=pre_start_seconds)
         news, kubelet, directory, clock = News(), Kubelet(), Path(root, "cdi"), [1000.0]
         own = OwnNode(api, NODE, news, heard=lambda _: None)

@@ -18,6 +18,7 @@ from proto.devices import Device, PodShares
 from proto.kubernetes.objects import Resources
 from scheduler_ext.cluster.accounting import Footprint, effective
 from scheduler_ext.requests import container_kinds
+from simulation.hook import install_placeholder
 from tests.deviceplugin.allocation.node_at_random import NodeAtRandom
 from tests.deviceplugin.allocation.one_thread import OneThread
 from tests.deviceplugin.allocation.pods_at_random import DEVICES, GPU, Bound
@@ -181,6 +182,7 @@ def test_every_container_gets_what_was_decided_for_it_and_no_gpu_is_over_booked(
 
 
 async def run(loop: OneThread, folder: Path) -> None:
+    install_placeholder(folder / "hook")
     node = NodeAtRandom(loop, folder / "cdi")
     await Run(node).go(ALLOCATIONS)
     assert node.created > ALLOCATIONS // 2, "too few containers were started to prove anything"

@@ -14,6 +14,7 @@ from deviceplugin.allocation.slot_files import Spec
 from deviceplugin.allocation.slots import SPEC_FILE, named, slot_in
 from deviceplugin.kubelet import CannotAllocate
 from proto.kubernetes.objects import ContainerStatus
+from simulation.hook import install_placeholder
 from tests.deviceplugin.agent_rig import write
 from tests.deviceplugin.allocation.slot_rig import slots
 from tests.deviceplugin.gpus import A, B, bound_pod, share
@@ -47,10 +48,13 @@ async def test_the_spec_of_whoever_is_proven_lies_there_before_the_container_is_
         rig.kubelet.hold(pods[0], "c0", X)
         rig.kubelet.hold(pods[1], "c0", Z)
         await asyncio.gather(rig.allocator.pre_start([X]), rig.allocator.pre_start([Z]))
+        hook = f"{rig.directory.parent}/hook/vgpu"
         assert rig.env(X) == {
             "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{hook}/uid-p.cache",
             "CUDA_DEVICE_SM_LIMIT": "30",
             "CUDA_DEVICE_SM_LIMIT_0": "30",
+            "CUDA_REDIRECT": f"{hook}/libvgpu.so",
             "NVIDIA_VISIBLE_DEVICES": A,
         }
         assert (rig.env(Z)["NVIDIA_VISIBLE_DEVICES"], rig.env(Z)["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (B, "5000m")
@@ -264,8 +268,7 @@ async def test_a_daemon_killed_between_the_two_calls_is_replaced_by_one_that_kno
 
 async def test_the_containers_folder_is_fresh_at_every_start() -> None:
     with tempfile.TemporaryDirectory() as hook:
-        for name in ("libvgpu.so", "ld.so.preload"):
-            write(Path(hook, "vgpu", name), "")
+        install_placeholder(Path(hook))
         async with slots(hook_path=hook) as rig:
             pod = bound_pod("p", (ONE,))
             rig.bring(pod)

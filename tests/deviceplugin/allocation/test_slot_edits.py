@@ -31,8 +31,8 @@ ONE = (share(A),)
 
 async def test_the_edits_of_nvidias_own_specs_are_in_the_slots_spec() -> None:
     settings = AllocationSettings(strategies=(DeviceListStrategy.CDI_CRI, DeviceListStrategy.CDI_ANNOTATIONS))
-    async with slots(allocation=settings) as rig:
-        pod = bound_pod("p", (ONE,))
+    async with slots(allocation=settings, hook_path="/nonexistent") as rig:
+        pod = bound_pod("p", ((share(A, 40960, 0),),))
         rig.bring(pod)
         rig.kubelet.hold(pod, "c0", X)
         with pytest.raises(CannotAllocate, match=f"defines {settings.cdi_kind}={A}"):
@@ -51,9 +51,9 @@ async def test_the_edits_of_nvidias_own_specs_are_in_the_slots_spec() -> None:
         assert made["cdiVersion"] == "0.7.0"
         assert made["devices"][0]["containerEdits"] == {
             "env": [
-                "CUDA_DEVICE_MEMORY_LIMIT_0=3000m",
-                "CUDA_DEVICE_SM_LIMIT=30",
-                "CUDA_DEVICE_SM_LIMIT_0=30",
+                "CUDA_DEVICE_MEMORY_LIMIT_0=40960m",
+                "CUDA_DEVICE_SM_LIMIT=0",
+                "CUDA_DEVICE_SM_LIMIT_0=0",
                 "NVIDIA_VISIBLE_DEVICES=void",
             ],
             "hooks": [hook],

@@ -21,6 +21,7 @@ from proto.annotations.keys import NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
+from simulation.hook import install_placeholder
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
@@ -105,7 +106,7 @@ async def fake_node() -> AsyncIterator[FakeNode]:
         machine = machines.load("4x-a100-pcie-80g-bridged")
         write_machine_file(machine, root / "machine", NODE)
         write_sysfs(machine, root / "sys")
-        install_hami_core(root / "hook")
+        install_placeholder(root / "hook")
         flags = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
         flags += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook")]
         flags += ["--nvml-library", str(build_library()), "--metrics-bind-address", ""]
@@ -116,12 +117,6 @@ async def fake_node() -> AsyncIterator[FakeNode]:
             if node.daemon is not None and node.daemon.returncode is None:
                 node.daemon.kill()
                 await node.daemon.wait()
-
-
-def install_hami_core(hook: Path) -> None:
-    (hook / "vgpu").mkdir(parents=True)
-    (hook / "vgpu/libvgpu.so").write_bytes(b"\x7fELF")
-    (hook / "vgpu/ld.so.preload").write_text(f"{hook}/vgpu/libvgpu.so\n")
 
 
 @pytest.mark.needs_compiler
@@ -176,7 +171,7 @@ async def test_everything_broken_at_once_is_told_at_once() -> None:
         (node.root / "proc/driver/nvidia/version").write_text(KERNEL_MODULE)
         (node.root / "device-plugins/kubelet.sock").unlink()
         (node.root / "pod-resources/kubelet.sock").unlink()
-        (node.root / "hook/vgpu/libvgpu.so").unlink()
+        (node.root / "hook/vgpu/ld.so.preload").unlink()
         plugin = {"name": "device-plugin", "image": "projecthami/hami:v2.10.0", "command": ["nvidia-device-plugin"]}
         pod = {"metadata": {"name": "hami-abc", "namespace": "kube-system"}}
         node.server.create({"kind": "Pod", **pod, "spec": {"nodeName": NODE, "containers": [plugin]}})
@@ -224,7 +219,7 @@ def test_a_machine_without_driver_kubelet_or_cluster_gets_an_answer_from_every_c
     report = examine_here(*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig")
     assert report.exit_code == 1
     assert report.found("problem") == {
-        *("NVIDIA driver", "Kubelet's registration socket", "Device plugin", "HAMi-core", "API server")
+        *("NVIDIA driver", "Kubelet's registration socket", "Device plugin", "API server")
     }
     assert "Cannot load the NVML library /nonexistent/libnvidia-ml.so.1" in report.told("NVIDIA driver")
     assert "/nonexistent/kubeconfig" in report.told("API server")
@@ -238,11 +233,13 @@ def test_a_configuration_the_daemon_would_refuse_is_a_problem_and_the_rest_is_st
 
 
 def test_the_text_shows_what_was_found_and_below_it_what_to_do(tmp_path: Path) -> None:
+    library = install_placeholder(tmp_path).library
+    library.write_text("")
     answer = CliRunner().invoke(doctor, [*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig"])
     lines = answer.output.splitlines()
     place = lines.index(
-        f"✗ HAMi-core: There is no libvgpu.so in {tmp_path}/vgpu, so no limit of memory or cores holds "
-        "in containers, although up to 10 share a GPU."
+        f"✗ HAMi-core: {library} is not an ELF file, so pods that ask for a part of a GPU are refused "
+        "here; whole GPUs are given out."
     )
     assert lines[place + 1].startswith("    → Install HAMi-core: topogpu-device-plugin install-hook")
     assert "✓ Metrics port: No metrics are served, as configured." in lines

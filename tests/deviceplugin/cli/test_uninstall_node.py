@@ -79,17 +79,17 @@ async def life() -> AsyncIterator[Life]:
     def before(server: EmbeddedApiServer, root: Path) -> None:
         server.patch("nodes", NODE, {"metadata": {"annotations": OTHERS}})
         (root / "cdi").mkdir()
+        (root / "hook").mkdir()
         (root / "cdi/nvidia.yaml").write_text("cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices: []\n")
         # The host's root as a container sees it: the machine's own lock folder is not for tests to remove.
         host_tmp = root / "host" / root.parent.relative_to("/")
         host_tmp.mkdir(parents=True)
         (host_tmp / root.name).symlink_to(root)
-        (root / "hook").mkdir()
         taken.update(state(server, root))
         (host_tmp / "vgpulock").mkdir()
         (root / "lib").mkdir()
 
-    async with daemon("--feature-labels", runtime_version="containerd://2.4.2", before=before) as node:
+    async with daemon("--feature-labels", runtime_version="containerd://2.4.2", before=before, hook=False) as node:
         root = node.kubelet.root
         (root / "lib/libvgpu.so").write_bytes(LIBRARY.read_bytes())
         install_hook(root / "lib", root / "hook", machine=os.uname().machine)

@@ -3,9 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.edits import ContainerFacts, Hook
-from deviceplugin.container.hook import HookUnusable, find_hook, prepare
+from deviceplugin.container.edits import ContainerFacts, Hook, NoHook
+from deviceplugin.container.hook import HookUnusable, find_hook, hook_for, prepare
+from deviceplugin.settings import UnenforcedShares
+from proto.devices import DeviceShare, DeviceUUID
+from simulation.hook import placeholder
+from tests.deviceplugin.gpus import INVENTORY, A, a100
 
+MACHINE = os.uname().machine
+OTHER = {"x86_64": "aarch64", "aarch64": "x86_64"}
+LIBRARY = placeholder(MACHINE)
 FACTS = ContainerFacts(pod_uid="0d4f", name="train")
 
 
@@ -13,62 +20,89 @@ FACTS = ContainerFacts(pod_uid="0d4f", name="train")
 def root(tmp_path: Path) -> Path:
     folder = tmp_path / "local"
     (folder / "vgpu").mkdir(parents=True)
-    (folder / "vgpu/ld.so.preload").write_text("preload\n")
+    (folder / "vgpu/ld.so.preload").write_text(f"{folder}/vgpu/libvgpu.so\n")
     return folder
 
 
 @pytest.fixture
 def hook(root: Path) -> Hook:
-    (root / "vgpu/libvgpu.so").write_text("library")
+    (root / "vgpu/libvgpu.so").write_bytes(LIBRARY)
+    return installed(root)
+
+
+def installed(root: Path) -> Hook:
     found = find_hook(str(root))
-    assert found is not None
+    assert isinstance(found, Hook), found
     return found
 
 
-def library(root: Path) -> str | None:
+def missing(root: Path) -> tuple[str, bool]:
     found = find_hook(str(root))
-    return None if found is None else Path(found.library).name
+    assert isinstance(found, NoHook), found
+    return found.problem.replace(f"{root}/vgpu/", ""), found.is_damaged
 
 
 def mode(path: Path) -> int:
     return path.stat().st_mode & 0o7777
 
 
-def test_a_folder_without_library_or_preload_list_is_no_hook(root: Path) -> None:
-    assert find_hook(str(root)) is None
-    (root / "vgpu/libvgpu.so").write_text("library")
-    assert find_hook(str(root)) == Hook(
-        root=str(root), library=f"{root}/vgpu/libvgpu.so", preload=f"{root}/vgpu/ld.so.preload"
-    )
-    (root / "vgpu/ld.so.preload").unlink()
-    assert find_hook(str(root)) is None
+def test_hami_core_is_there_whole_or_not_at_all(root: Path) -> None:
+    library, preload = root / "vgpu/libvgpu.so", root / "vgpu/ld.so.preload"
+    nothing = f"there is no libvgpu.so in {root}/vgpu"
+    assert missing(root / "elsewhere") == (f"there is no libvgpu.so in {root}/elsewhere/vgpu", False)
+    assert missing(root) == (nothing, True)
+    library.write_bytes(LIBRARY)
+    assert installed(root) == Hook(root=str(root), library=str(library), preload=str(preload))
+    preload.unlink()
+    assert missing(root) == ("libvgpu.so is there and ld.so.preload is not", True)
+    library.unlink()
+    assert missing(root) == (nothing, False)
+
+
+def test_a_library_that_no_program_can_load_limits_nothing(root: Path) -> None:
+    """The dynamic loader says so on standard error and goes on without it."""
+    library = root / "vgpu/libvgpu.so"
+    for content, problem in (
+        (b"", "libvgpu.so is not an ELF file"),
+        (placeholder(OTHER[MACHINE]), f"libvgpu.so was built for another machine than this one, {MACHINE}"),
+        (LIBRARY[:40], "libvgpu.so is not an ELF file"),
+    ):
+        library.write_bytes(content)
+        assert missing(root) == (problem, True)
+
+
+def test_a_list_that_does_not_name_the_library_limits_nothing(root: Path) -> None:
+    (root / "vgpu/libvgpu.so").write_bytes(LIBRARY)
+    for listed in ("", "/elsewhere/libvgpu.so\n", f"{root}/vgpu/libvgpu.so.v2\n"):
+        (root / "vgpu/ld.so.preload").write_text(listed)
+        assert missing(root) == ("ld.so.preload does not name libvgpu.so", True)
+    (root / "vgpu/ld.so.preload").write_text(f"/lib/other.so {root}/vgpu/libvgpu.so")
+    assert installed(root)
 
 
 def test_the_versioned_file_that_hami_installed_last_comes_before_the_plain_one(root: Path) -> None:
     for second, name in enumerate(("libvgpu.so", "libvgpu.so.v2.9.0", "libvgpu.so.v2.10.0")):
-        (root / "vgpu" / name).write_text(name)
+        (root / "vgpu" / name).write_bytes(LIBRARY)
         os.utime(root / "vgpu" / name, (second, second))
-    assert library(root) == "libvgpu.so.v2.10.0"
+    assert installed(root).library == f"{root}/vgpu/libvgpu.so.v2.10.0"
 
 
 def test_our_link_is_resolved_so_that_a_container_keeps_its_version(root: Path) -> None:
-    (root / "vgpu/libvgpu.so.v2.10.0").write_text("HAMi's")
-    (root / "vgpu/libvgpu.so.0123456789abcdef").write_text("ours")
+    (root / "vgpu/libvgpu.so.v2.10.0").write_bytes(LIBRARY)
+    (root / "vgpu/libvgpu.so.0123456789abcdef").write_bytes(LIBRARY)
     (root / "vgpu/libvgpu.so").symlink_to("libvgpu.so.0123456789abcdef")
-    assert library(root) == "libvgpu.so.0123456789abcdef"
+    assert installed(root).library == f"{root}/vgpu/libvgpu.so.0123456789abcdef"
 
 
 def test_a_link_that_leads_nowhere_is_no_library(root: Path) -> None:
     (root / "vgpu/libvgpu.so").symlink_to("libvgpu.so.0123456789abcdef")
-    assert library(root) is None
+    assert missing(root) == (f"there is no libvgpu.so in {root}/vgpu", True)
 
 
 def test_a_licence_is_found_beside_the_library(root: Path, hook: Hook) -> None:
     assert hook.license == ""
     (root / "vgpu/license").write_text("licence")
-    found = find_hook(str(root))
-    assert found is not None
-    assert found.license == f"{root}/vgpu/license"
+    assert installed(root).license == f"{root}/vgpu/license"
 
 
 def test_a_container_gets_fresh_folders_of_its_own_open_to_its_user(root: Path, hook: Hook) -> None:
@@ -116,3 +150,43 @@ def test_a_folder_that_cannot_be_made_is_told_not_ignored(root: Path, hook: Hook
     (root / "vgpu/containers").write_text("a file")
     with pytest.raises(HookUnusable, match=r"cannot make .*/containers/0d4f_train for HAMi-core: (File exists|Not a)"):
         prepare(hook, FACTS)
+
+
+WHOLE, PART = DeviceShare(uuid=A, memory_mib=40960, cores=0), DeviceShare(uuid=A, memory_mib=3000, cores=30)
+
+
+def asked(root: Path, *shares: DeviceShare, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> Hook | None:
+    return hook_for(shares, INVENTORY, FACTS, str(root), allowed)
+
+
+def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(root: Path) -> None:
+    nowhere = root / "nowhere"
+    with pytest.raises(HookUnusable) as refusal:
+        asked(nowhere, PART)
+    assert str(refusal.value) == (
+        f"container train was given a part of {A} (3000 MiB, 30 %), and HAMi-core does not limit containers on this "
+        f"node (there is no libvgpu.so in {nowhere}/vgpu); ask for whole GPUs, install HAMi-core, or set the daemon's "
+        "unenforced_shares to allow"
+    )
+    assert asked(nowhere, PART, allowed=UnenforcedShares.ALLOW) is None
+    for whole in (WHOLE, DeviceShare(uuid=A, memory_mib=0, cores=0), DeviceShare(uuid=A, memory_mib=40960, cores=100)):
+        assert asked(nowhere, whole) is None
+    for part in (DeviceShare(uuid=A, memory_mib=40959, cores=0), DeviceShare(uuid=A, memory_mib=40960, cores=99)):
+        with pytest.raises(HookUnusable):
+            asked(nowhere, WHOLE, part)
+    assert not nowhere.exists()
+
+
+def test_a_container_that_turns_its_limits_off_is_given_no_part_of_a_gpu(root: Path, hook: Hook) -> None:
+    free = ContainerFacts(pod_uid="0d4f", name="train", env={"CUDA_DISABLE_CONTROL": "true"})
+    with pytest.raises(HookUnusable, match="CUDA_DISABLE_CONTROL turns its limits off; ask for whole GPUs, remove"):
+        hook_for((PART,), INVENTORY, free, str(root), UnenforcedShares.REFUSE)
+    assert hook_for((WHOLE,), INVENTORY, free, str(root), UnenforcedShares.REFUSE) == hook
+    assert hook_for((PART,), INVENTORY, free, str(root), UnenforcedShares.ALLOW) == hook
+
+
+def test_mig_instances_need_no_hami_core(root: Path) -> None:
+    instance = DeviceUUID("MIG-0")
+    part = DeviceShare(uuid=instance, memory_mib=1000, cores=10)
+    known = {instance: a100(instance, 0)}
+    assert hook_for((part,), known, FACTS, str(root / "nowhere"), UnenforcedShares.REFUSE) is None

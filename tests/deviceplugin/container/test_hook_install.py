@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
+from deviceplugin.container.edits import Hook
 from deviceplugin.container.hook import find_hook
-from deviceplugin.container.hook_install import CannotInstall, Installation, install_hook, library_problem
+from deviceplugin.container.hook_install import HEADER_BYTES, CannotInstall, Installation, install_hook, library_problem
 
 REAL = Path(importlib.import_module("msgspec._core").__file__ or "").read_bytes()
 """A shared object of this machine."""
@@ -70,7 +71,7 @@ def test_a_first_installation_is_found_by_the_daemon(source: Path, root: Path) -
         "vgpuvalidator": 0o755,
     }
     hook = find_hook(str(root))
-    assert hook is not None
+    assert isinstance(hook, Hook)
     assert (hook.library, hook.license) == (f"{folder}/{name}", f"{folder}/license")
 
 
@@ -169,7 +170,7 @@ def test_the_image_of_hami_names_its_only_library_by_version(source: Path, root:
     ],
 )
 def test_only_a_shared_object_for_this_machine_is_a_library(content: bytes, machine: str, problem: str) -> None:
-    assert library_problem(content, machine) == problem
+    assert library_problem(content[:HEADER_BYTES], len(content), machine) == problem
 
 
 def test_a_bad_source_leaves_the_installation_as_it_is(source: Path, root: Path) -> None:

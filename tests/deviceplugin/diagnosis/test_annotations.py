@@ -8,6 +8,7 @@ from deviceplugin.diagnosis.finding import Finding, State
 from deviceplugin.reporting import AllocationMode, report
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_limits import Limits
 from proto.annotations.node_lock import NodeLock, encode_lock
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
@@ -26,7 +27,7 @@ def node(annotations: dict[str, str]) -> Node:
 
 def written(scheduler: HamiScheduler = HamiScheduler.NONE) -> dict[str, str]:
     """What the daemon writes on a new node."""
-    body = report(node({}), PAIR, SCORES, IMMEDIATE, scheduler=scheduler, now=NOW).body
+    body = report(node({}), PAIR, SCORES, IMMEDIATE, Limits.HAMI_CORE, scheduler=scheduler, now=NOW).body
     match body:
         case {"metadata": {"annotations": dict(annotations)}}:
             return dict(annotations)
@@ -41,7 +42,14 @@ def judged(
     serves: bool = True,
 ) -> Finding:
     return judge_annotations(
-        node(annotations), devices, SCORES, IMMEDIATE, scheduler=scheduler, daemon_serves=serves, now=NOW
+        node(annotations),
+        devices,
+        SCORES,
+        IMMEDIATE,
+        Limits.HAMI_CORE,
+        scheduler=scheduler,
+        daemon_serves=serves,
+        now=NOW,
     )
 
 

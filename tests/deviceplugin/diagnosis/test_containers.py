@@ -1,11 +1,10 @@
 import pytest
 
 from deviceplugin.allocation.mode import NodeAbilities
-from deviceplugin.container.edits import DeviceListStrategy
+from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
 from deviceplugin.diagnosis.allocation import judge_allocation
 from deviceplugin.diagnosis.containers import (
     CdiFolderFacts,
-    HookFacts,
     judge_cdi,
     judge_cdi_specs,
     judge_hook,
@@ -13,11 +12,13 @@ from deviceplugin.diagnosis.containers import (
 from deviceplugin.diagnosis.finding import Finding
 from deviceplugin.reporting import AllocationMode
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import HamiScheduler, RequestedAllocation
+from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
 
 ENVVAR, CDI_CRI = (DeviceListStrategy.ENVVAR,), (DeviceListStrategy.CDI_CRI,)
 FOLDER = "/usr/local/vgpu"
 LIBRARY = f"{FOLDER}/libvgpu.so"
+HOOK = Hook(root="/usr/local", library=LIBRARY, preload=f"{FOLDER}/ld.so.preload")
+REFUSE, ALLOW = UnenforcedShares
 
 
 def brief(finding: Finding) -> tuple[str, str]:
@@ -25,23 +26,27 @@ def brief(finding: Finding) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("library", "preload", "containers", "state", "words"),
+    ("found", "unenforced", "state", "words"),
     [
-        (LIBRARY, f"{LIBRARY}\n", 10, "ok", "is installed"),
-        ("", None, 10, "problem", "install-hook"),
-        ("", None, 1, "warning", "one container for each GPU"),
-        ("", f"{LIBRARY}\n", 10, "problem", f"{FOLDER}/ld.so.preload is there and {LIBRARY} is not"),
-        (LIBRARY, None, 10, "problem", f"{LIBRARY} is there and {FOLDER}/ld.so.preload is not"),
-        (LIBRARY, "/elsewhere/libvgpu.so", 10, "problem", "names /elsewhere/libvgpu.so and not"),
-        (LIBRARY, "", 10, "problem", "names nothing and not"),
+        (HOOK, REFUSE, "ok", f"{LIBRARY} is installed"),
+        (HOOK, ALLOW, "ok", f"{LIBRARY} is installed"),
+        (NoHook("it is not there"), REFUSE, "ok", "It is not there, so pods that ask for a part of a GPU are refused"),
+        (NoHook("it is half there", is_damaged=True), REFUSE, "problem", "install-hook"),
+        (
+            NoHook("it is not there"),
+            ALLOW,
+            "warning",
+            "no limit of memory or cores holds in containers, although up to 10",
+        ),
+        (NoHook("it is half there", is_damaged=True), ALLOW, "warning", "set unenforced_shares to refuse"),
     ],
 )
-def test_hami_core_is_there_whole_or_not_at_all(
-    library: str, preload: str | None, containers: int, state: str, words: str
+def test_without_hami_core_only_whole_gpus_are_given_out_and_anything_else_is_told(
+    found: Hook | NoHook, unenforced: UnenforcedShares, state: str, words: str
 ) -> None:
-    found = brief(judge_hook(HookFacts(folder=FOLDER, library=library, preload=preload), containers))
-    assert found[0] == state
-    assert words in found[1]
+    told = brief(judge_hook(found, unenforced, 10))
+    assert told[0] == state
+    assert words in told[1]
 
 
 @pytest.mark.parametrize(

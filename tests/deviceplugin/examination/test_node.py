@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from deviceplugin.diagnosis.containers import HookFacts
 from deviceplugin.diagnosis.kubelet import PortState, SocketState
 from deviceplugin.examination.node import (
     examine_cdi,
     examine_driver,
-    examine_hook,
     examine_metrics_port,
     examine_other_sockets,
     examine_socket,
@@ -47,17 +45,6 @@ async def test_only_sockets_of_others_with_somebody_behind_them_count() -> None:
             ours.listen()
             Path(root, "nvidia.sock").write_text("")
             assert examine_other_sockets(root) == (f"{root}/nvidiaGPU-17.sock",)
-
-
-def test_an_unfinished_installation_of_hami_core_is_seen_as_it_is(tmp_path: Path) -> None:
-    folder = tmp_path / "vgpu"
-    assert examine_hook(str(tmp_path)) == HookFacts(folder=str(folder))
-    folder.mkdir()
-    (folder / "libvgpu.so").touch()
-    assert examine_hook(str(tmp_path)) == HookFacts(folder=str(folder), library=f"{folder}/libvgpu.so")
-    (folder / "ld.so.preload").write_text("x\n")
-    (folder / "libvgpu.so").unlink()
-    assert examine_hook(str(tmp_path)) == HookFacts(folder=str(folder), preload="x\n")
 
 
 def test_cdi_folders_are_read_and_need_not_be_there(tmp_path: Path) -> None:

@@ -35,13 +35,14 @@ class Machine:
     cards: tuple[Device, ...]
     links: dict[tuple[int, int], int]
 
-    def node(self, name: str, *, first_cordoned: bool, allocation: str) -> Node:
+    def node(self, name: str, *, first_cordoned: bool, allocation: str, limits: str = "hami-core") -> Node:
         uuids = [DeviceUUID(f"{name}-{number}") for number in range(len(self.cards))]
         cards = [dataclasses.replace(card, uuid=uuid) for card, uuid in zip(self.cards, uuids, strict=True)]
         scores = {a: {b: self.links[i, j] for j, b in enumerate(uuids) if j != i} for i, a in enumerate(uuids)}
         annotations = {keys.NODE_REGISTER: encode_register(cards), keys.NODE_SCORE: encode_scores(scores, uuids)}
         annotations[keys.DEVICE_CORDON] = uuids[0] if first_cordoned else ""
         annotations[keys.NODE_ALLOCATION] = allocation
+        annotations[keys.NODE_LIMITS] = limits
         return Node(metadata=ObjectMeta(name=name, annotations=annotations))
 
 
@@ -89,7 +90,9 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
 
     def some_node(name: str) -> Node:
         cordoned, allocation = data.draw(st.integers(0, 3)) == 0, data.draw(st.sampled_from(["slots", "immediate"]))
-        return data.draw(st.sampled_from(kinds)).node(name, first_cordoned=cordoned, allocation=allocation)
+        limits = data.draw(st.sampled_from(["hami-core", "none", "unenforced"]))
+        kind = data.draw(st.sampled_from(kinds))
+        return kind.node(name, first_cordoned=cordoned, allocation=allocation, limits=limits)
 
     def some_pod() -> Pod:
         shape, name = data.draw(st.sampled_from(asked)), data.draw(st.sampled_from(PODS))
@@ -167,6 +170,21 @@ def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
     choice = Candidates(ledger).choose(wanted, ["a", "b"])
     assert choice == choice_of(decide(wanted, ledger.snapshot(), ["a", "b"]))
     assert choice.node == "b"
+
+
+def test_what_holds_for_a_node_with_hami_core_holds_for_no_node_without() -> None:
+    ledger = Ledger()
+    for name, limits in (("a", "none"), ("b", "hami-core"), ("c", "none")):
+        made = node(name, [device(0)])
+        made.metadata.annotations[keys.NODE_LIMITS] = limits
+        ledger.apply_node(made)
+    candidates, part = Candidates(ledger), request(pod(container(gpu=1, gpumem=1000)))
+    choice = candidates.choose(part, ["a", "b", "c"])
+    assert choice == choice_of(decide(part, ledger.snapshot(), ["a", "b", "c"]))
+    assert (choice.node, choice.tally().fitting) == ("b", 1)
+    made.metadata.annotations[keys.NODE_LIMITS] = "unenforced"
+    ledger.apply_node(made)
+    assert candidates.choose(part, ["a", "c"]).node == "c"
 
 
 def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:

@@ -1,0 +1,58 @@
+"""What holds this node's containers to a part of a GPU, looked at again as long as the daemon runs."""
+
+import asyncio
+import logging
+
+from deviceplugin.container.edits import Hook, NoHook
+from deviceplugin.container.hook import find_hook
+from deviceplugin.news import News
+from deviceplugin.reporting import limits_of
+from deviceplugin.settings import UnenforcedShares
+from proto.annotations.node_limits import Limits
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""A start of a container looks for itself; this is for what the Node says."""
+
+
+class HookWatch:
+    """`limits` is None before the first look."""
+
+    def __init__(self, root: str, unenforced: UnenforcedShares, news: News) -> None:
+        self._root = root
+        self._unenforced = unenforced
+        self._news = news
+        self._found: Hook | NoHook | None = None
+
+    @property
+    def limits(self) -> Limits | None:
+        return None if self._found is None else limits_of(self._found, self._unenforced)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            found = await asyncio.to_thread(find_hook, self._root)
+            if found != self._found:
+                self._found = found
+                _tell(found, self._unenforced)
+                self._news.tell()
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def _tell(found: Hook | NoHook, unenforced: UnenforcedShares) -> None:
+    if isinstance(found, Hook):
+        log.info("HAMi-core holds containers to their part of a GPU: %s", found.library)
+        return
+    install = "HAMi-core is installed with `topogpu-device-plugin install-hook`"
+    if unenforced is UnenforcedShares.ALLOW:
+        log.warning(
+            "nothing holds containers to their part of a GPU, because %s, and unenforced_shares allows it: each of "
+            "them can use all memory and cores of its GPUs; %s",
+            *(found.problem, install),
+        )
+    else:
+        log.warning(
+            "pods that ask for a part of a GPU are refused here, because %s; whole GPUs are served; %s",
+            *(found.problem, install),
+        )

@@ -1,0 +1,16 @@
+import pytest
+
+from proto.annotations.node_limits import Limits, decode_limits
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *((limits.value, limits) for limits in Limits),
+        pytest.param(None, Limits.HAMI_CORE, id="HAMi's plugin says nothing and comes with HAMi-core"),
+        pytest.param("", Limits.NONE, id="empty"),
+        pytest.param("mps", Limits.NONE, id="a later release's word promises nothing to this one"),
+    ],
+)
+def test_only_words_that_are_known_promise_that_parts_of_a_gpu_are_served(written: str | None, read: Limits) -> None:
+    assert decode_limits(written) is read

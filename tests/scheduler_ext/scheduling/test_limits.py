@@ -1,0 +1,76 @@
+"""Parts of a GPU on nodes where nothing holds a container to its part."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from proto.annotations.node_limits import Limits
+from proto.devices import DeviceUUID
+from proto.kubernetes.objects import Container, Pod
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.scheduling.decide import Decision, decide
+from scheduler_ext.scheduling.explain import explain
+from scheduler_ext.scheduling.hopeless import told_apart
+from tests.scheduler_ext.gpus import GIB, container, device, pod, request, snapshot
+from tests.scheduler_ext.mig_gpus import mig_device
+
+WHOLE = 40 * GIB
+
+
+def decided(
+    wanted: Pod, limits: Limits, gpus: Sequence[GpuUsage] = (GpuUsage(device(0)), GpuUsage(device(1)))
+) -> Decision:
+    node = RegisteredNode(name="n", devices=tuple(gpu.device for gpu in gpus), limits=limits)
+    return decide(request(wanted), snapshot(NodeUsage(node=node, gpus=tuple(gpus))), ["n"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_part"),
+    [
+        pytest.param(container(gpu=1), False, id="a GPU and nothing beside"),
+        pytest.param(container(gpu=1, gpucores=100), False, id="as the webhook completes it"),
+        pytest.param(container(gpu=2, gpumem_percentage=100), False, id="all its memory in percent"),
+        pytest.param(container(gpu=1, gpumem=WHOLE, gpucores=0), False, id="all its memory in MiB"),
+        pytest.param(container(gpu=1, gpumem=WHOLE - 1), True, id="a MiB less"),
+        pytest.param(container(gpu=1, gpumem_percentage=99), True, id="a percent less"),
+        pytest.param(container(gpu=1, gpucores=99), True, id="part of the cores"),
+        pytest.param(container(gpu=1, gpumem=1000, gpucores=100), True, id="all cores, part of the memory"),
+    ],
+)
+def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(asked: Container, is_part: bool) -> None:
+    assert (decided(pod(asked), Limits.NONE).node is None) == is_part
+    assert [decided(pod(asked), limits).node for limits in (Limits.HAMI_CORE, Limits.UNENFORCED)] == ["n", "n"]
+
+
+def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None:
+    full = [GpuUsage(device(n), 10, WHOLE, 100) for n in range(2)]
+    decision = decided(pod(container(gpu=1, gpumem=1000)), Limits.NONE, full)
+    failed, hopeless = told_apart(decision.misfits)
+    assert (failed, hopeless) == (
+        {},
+        {
+            "n": "2/2 CardLimitsNotEnforced (no HAMi-core on the node holds containers to a part of a GPU; ask for "
+            "whole GPUs, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
+        },
+    )
+    (line,) = explain(request(pod(container(gpu=1, gpumem=1000))), decision)
+    assert line.gpus[0].sentence == "G1 is on a node where nothing holds a container to a part of it"
+
+
+def test_what_is_a_part_of_a_large_gpu_may_be_all_of_a_small_one() -> None:
+    large, small = GpuUsage(device(0, memory_mib=2 * WHOLE)), GpuUsage(device(1))
+    decision = decided(pod(container(gpu=1, gpumem=WHOLE)), Limits.NONE, [large, small])
+    assert [share.uuid for share in decision.shares[0]] == ["G1"]
+
+
+def test_the_hardware_holds_containers_to_mig_instances() -> None:
+    instance = replace(device(0, slots=1), uuid=DeviceUUID("MIG-0"))
+    assert decided(pod(container(gpu=1, gpumem=1000, gpucores=10)), Limits.NONE, [GpuUsage(instance)]).node == "n"
+    assert decided(pod(container(gpu=1, gpumem=1000)), Limits.NONE, [GpuUsage(mig_device(0))]).node == "n"
+
+
+def test_a_whole_gpu_for_one_container_and_a_part_for_another_is_refused_as_a_whole() -> None:
+    both = pod(container("a", gpu=1), container("b", gpu=1, gpumem=1000))
+    assert decided(both, Limits.NONE).node is None
