@@ -115,11 +115,12 @@ _JSON = {"Content-Type": "application/json"}
 
 
 @asynccontextmanager
-async def bench(peer: Peer, nodes: int, folder: Path) -> AsyncIterator[Bench]:
-    """Nodes that are there, and an extender that knows them."""
+async def bench(peer: Peer, nodes: int, folder: Path, *, split: bool = True) -> AsyncIterator[Bench]:
+    """Nodes that are there, and an extender that knows them; `split` says that its CPU time is sampled."""
     samples = folder / "samples.json"
+    program = ("benchmarks.cpu_split", str(samples)) if split else ("scheduler_ext",)
     arguments = [
-        *(sys.executable, "-m", "benchmarks.cpu_split", str(samples), "serve", "--http_bind", "127.0.0.1:0"),
+        *(sys.executable, "-m", *program, "serve", "--http_bind", "127.0.0.1:0"),
         *("--metrics-bind-address", "", "--kubeconfig", peer.kubeconfig, "--log-level", "error"),
     ]
     async with AsyncExitStack() as stack:

@@ -1,5 +1,6 @@
 """What is asked over HTTP and what is answered, whatever server reads the one and writes the other."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -7,6 +8,8 @@ from ipaddress import ip_address
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from proto.extender import ExtenderError
+
+log = logging.getLogger(__name__)
 
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
 _MOST_PARAMETERS = 100
@@ -54,11 +57,14 @@ def too_large() -> Answer:
 
 
 async def answered(verb: Verb, asked: Asked) -> Answer:
-    """400 with the path of the field at fault for a body that is not what it should be."""
+    """400 with the path of the field at fault for a body that is not what it should be, 500 for a fault of ours."""
     try:
         return await verb(asked)
     except ExtenderError as error:
         return told(str(error), 400)
+    except Exception:
+        log.exception("a request could not be answered")
+        return told("the extender could not answer; its log says why", 500)
 
 
 def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, str]] | Answer:

@@ -6,21 +6,15 @@ more before its answer is there gets that answer, and the connection ends.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from http import HTTPStatus
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from proto.listening import allow_many_files
 from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Verbs, answered, found, is_local, told, too_large
-
-log = logging.getLogger(__name__)
-
-_BACKLOG = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +37,7 @@ async def serving(
     """Host and port where requests are served. Raises OSError."""
     allow_many_files()
     door, loop = _Door(verbs, limits or Limits()), asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: _Connection(door), host, port, backlog=_BACKLOG)
+    listener = await loop.create_server(lambda: _Connection(door), host, port, backlog=1024)
     try:
         found_host, found_port = listener.sockets[0].getsockname()[:2]
         yield str(found_host), int(found_port)
@@ -65,23 +59,15 @@ class _Door:
     def admits(self, connection: "_Connection") -> bool:
         """Not when there are too many already, and all of them are asking."""
         if len(self.asking) + len(self.idle) >= self.limits.most_connections:
-            oldest = next(iter(self.idle), None)
-            if oldest is None:
+            if not self.idle:
                 return False
-            oldest.abort()
+            next(iter(self.idle)).abort()
         self.idle[connection] = None
         return True
 
     async def answer(self, method: str, target: bytes, body: bytes) -> Answer:
-        match found(self._routes, method, target.decode("latin-1")):
-            case Answer() as refusal:
-                return refusal
-            case verb, query:
-                try:
-                    return await answered(verb, Asked(body, query))
-                except Exception:
-                    log.exception("%s %r failed", method, target)
-                    return told("the extender could not answer; its log says why", 500)
+        verb = found(self._routes, method, target.decode("latin-1"))
+        return verb if isinstance(verb, Answer) else await answered(verb[0], Asked(body, verb[1]))
 
     async def close(self, seconds: float) -> None:
         if self.asking:
@@ -101,12 +87,12 @@ class _Connection(asyncio.Protocol):
         self._door = door
         self._parser = HttpRequestParser(self)
         self._timer: asyncio.TimerHandle | None = None
-        self._is_reading = self._is_asking = False
-        """Whether a request has begun, and whether it is whole and its answer awaited."""
+        self._is_asking = False
+        """Whether a request is whole, and its answer awaited."""
         self._is_last = self._is_over = self._heard_all = False
         """Whether the next answer is the last, whether that was given, and whether the caller says nothing more."""
-        self._bytes, self._expects = 0, False
-        self._target, self._body, self._body_bytes = b"", list[bytes](), 0
+        self._target, self._bytes = b"", 0
+        self._body, self._body_bytes = list[bytes](), 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's
         self._transport, peer = transport, transport.get_extra_info("peername")
@@ -122,8 +108,7 @@ class _Connection(asyncio.Protocol):
         self._door.idle.pop(self, None)
 
     def abort(self) -> None:
-        self._is_over = True
-        self._door.idle.pop(self, None)
+        self.connection_lost(None)
         self._transport.abort()
 
     def eof_received(self) -> bool:
@@ -140,9 +125,7 @@ class _Connection(asyncio.Protocol):
         self._allow(self._door.limits.request_seconds if self._is_over else None)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over:
-            return
-        if self._is_asking:
+        if self._is_over or self._is_asking:
             self._is_last = True
             return
         refusal: Answer | None = None
@@ -160,28 +143,24 @@ class _Connection(asyncio.Protocol):
         if refusal is not None:
             self._is_last = True
             self._send(refusal)
-        elif not self._is_reading:
-            self._is_reading = True
-            self._allow(self._door.limits.request_seconds)
 
     def on_message_begin(self) -> None:
         if self._is_asking:
             raise _Unread
-        self._bytes, self._expects = 0, False
-        self._target, self._body, self._body_bytes = b"", [], 0
+        self._allow(self._door.limits.request_seconds)
+        self._target, self._bytes = b"", 0
+        self._body, self._body_bytes = [], 0
 
     def on_url(self, part: bytes) -> None:
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"expect" and value.lower() == b"100-continue":
-            self._expects = True
+        is_asked = name.lower() == b"expect" and value.lower() == b"100-continue"
+        if is_asked and self._parser.get_http_version() == "1.1":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_headers_complete(self) -> None:
-        is_new = self._parser.get_http_version() == "1.1"
-        self._is_last = not (is_new and self._parser.should_keep_alive())
-        if self._expects and is_new:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._is_last = self._parser.get_http_version() != "1.1" or not self._parser.should_keep_alive()
 
     def on_body(self, part: bytes) -> None:
         self._body_bytes += len(part)
@@ -193,14 +172,13 @@ class _Connection(asyncio.Protocol):
         self._is_asking = True
         self._allow(None)
         self._door.idle.pop(self, None)
-        self._door.asking[self] = asyncio.get_running_loop().create_task(
-            self._answer(self._parser.get_method().decode(), self._target, b"".join(self._body))
-        )
+        answer = self._answer(self._parser.get_method().decode(), self._target, b"".join(self._body))
+        self._door.asking[self] = asyncio.get_running_loop().create_task(answer)
         self._body = []
 
     async def _answer(self, method: str, target: bytes, body: bytes) -> None:
         answer = await self._door.answer(method, target, body)
-        self._is_reading = self._is_asking = False
+        self._is_asking = False
         del self._door.asking[self]
         if not self._transport.is_closing():
             self._door.idle[self] = None
@@ -208,8 +186,10 @@ class _Connection(asyncio.Protocol):
         answer.afterwards()
 
     def _send(self, answer: Answer, *, with_body: bool = True) -> None:
-        head = _head(answer.status, answer.media_type, self._is_last)
-        self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(answer.body), answer.body if with_body else b""))
+        status, ending = HTTPStatus(answer.status), "Connection: close\r\n" if self._is_last else ""
+        head = f"HTTP/1.1 {status} {status.phrase}\r\nContent-Type: {answer.media_type}\r\n{ending}"
+        head += f"Content-Length: {len(answer.body)}\r\n\r\n"
+        self._transport.write(head.encode() + (answer.body if with_body else b""))
         if not self._is_last:
             return
         self._is_over = True
@@ -225,11 +205,3 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.abort)
-
-
-@lru_cache(maxsize=64)
-def _head(status: int, media_type: str, is_last: bool) -> bytes:
-    """As far as the length of the body."""
-    connection = "Connection: close\r\n" if is_last else ""
-    reason = HTTPStatus(status).phrase
-    return f"HTTP/1.1 {status} {reason}\r\nContent-Type: {media_type}\r\n{connection}Content-Length: ".encode()
