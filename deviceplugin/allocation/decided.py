@@ -37,8 +37,10 @@ def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
     return aligned(decode_pod_devices(key, value, len(containers)), counts)
 
 
-def unfit(held: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> str:
-    """Why these GPUs cannot be handed out, empty when they can."""
+def unfit(
+    held: ContainerShares, inventory: Mapping[DeviceUUID, Device], problems: Mapping[DeviceUUID, str] | None = None
+) -> str:
+    """Why these GPUs cannot be handed out, empty when they can. `problems`: why GPUs are unhealthy, where known."""
     if len({share.uuid for share in held}) < len(held):
         return "one GPU was decided twice for the same container"
     for share in held:
@@ -46,7 +48,7 @@ def unfit(held: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> str:
         if device is None:
             return f"{share.uuid} is not a GPU of this node"
         if not device.healthy:
-            return f"{share.uuid} is unhealthy"
+            return ": ".join(filter(None, (f"{share.uuid} is unhealthy", (problems or {}).get(share.uuid))))
         if share.memory_mib > device.memory_mib:
             return f"{share.memory_mib} MiB were decided of {share.uuid}, which has {device.memory_mib}"
         if share.cores > device.cores:

@@ -11,7 +11,7 @@ Source of both behaviours: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/pod
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, pod_name, unfit
@@ -44,6 +44,8 @@ class Evidence:
     resource: str
     pods: Collection[Pod]
     inventory: Mapping[DeviceUUID, Device]
+    problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
+    """Why GPUs are unhealthy."""
     listed: tuple[Listed, ...] | None
     """pod-resources' answer; None while there is none."""
     recorded: tuple[Holding, ...] | None
@@ -231,7 +233,7 @@ def _has_ended(pod: Pod, position: int) -> bool:
 def _mismatch(container: str, held: ContainerShares, ids: frozenset[str], evidence: Evidence) -> str:
     if len(held) != len(ids):
         return f"container {container}, holds them, but {len(held)} GPUs were decided for it"
-    problem = unfit(held, evidence.inventory)
+    problem = unfit(held, evidence.inventory, evidence.problems)
     return f"container {container}: {problem}" if problem else ""
 
 

@@ -62,6 +62,8 @@ class NodeView:
     lock_uid: str = ""
     """Of the pod that took the lock; empty where nobody wrote it down, as HAMi's schedulers do not."""
     inventory: Mapping[DeviceUUID, Device]
+    problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
+    """Why GPUs are unhealthy."""
     remembered: Served = field(default_factory=dict)
     recorded: Witness | None = None
     """kubelet's own record; None while it cannot be read."""
@@ -229,5 +231,5 @@ def _serve(pod: Pod, ids: int, view: NodeView) -> Proven | Refused:
     if waiting[position] not in ((), held):
         problem = f"{DEVICES_TO_ALLOCATE} and {DEVICES_ALLOCATED} differ, so one was changed after the decision"
         return Refused(f"{where}: {problem}", may_change=False, pod=pod)
-    problem = unfit(held, view.inventory)
+    problem = unfit(held, view.inventory, view.problems)
     return Refused(f"{where}: {problem}", may_change=False, pod=pod) if problem else Proven(pod, position, held, done)

@@ -105,6 +105,7 @@ class ImmediateAllocator:
             lock=self._own.lock(),
             lock_uid=self._own.lock_uid(),
             inventory=self._gpus.by_uuid(),
+            problems=self._gpus.inventory.problems,
             remembered=self._books.served,
             recorded=None if holdings is None else witness(holdings, self._resource),
         )

@@ -197,6 +197,7 @@ class SlotAllocator:
             pods=tuple(pods.values()),
             read=direct,
             inventory=self._gpus.by_uuid(),
+            problems=self._gpus.inventory.problems,
             listed=listed,
             recorded=self._read_checkpoint(),
             problem=problem,

@@ -10,7 +10,14 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from deviceplugin.cli.build import allocation_settings, build_nvml, kubelet_settings, node_sharing, total_names
+from deviceplugin.cli.build import (
+    allocation_settings,
+    build_nvml,
+    kubelet_settings,
+    node_sharing,
+    remediation_settings,
+    total_names,
+)
 from deviceplugin.cli.options import configuration_options, read_configuration
 from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration.effective import Effective
@@ -18,11 +25,13 @@ from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import cdi_names
 from deviceplugin.container.hook import find_hook
 from deviceplugin.cri import ask_enable_cdi
+from deviceplugin.diagnosis.cluster import daemon_rights
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
 from deviceplugin.diagnosis.diagnose import NodeFacts, diagnose
 from deviceplugin.diagnosis.driver import DriverFacts
 from deviceplugin.diagnosis.finding import Finding, State, ok, problem, warning
 from deviceplugin.diagnosis.kubelet import PortState
+from deviceplugin.diagnosis.unhealthy import judge_unhealthy
 from deviceplugin.examination.cluster import examine_cluster
 from deviceplugin.examination.node import (
     examine_cdi,
@@ -92,13 +101,19 @@ def _configuration(effective: Effective) -> tuple[Finding, ...]:
 
 
 async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
-    sharing = node_sharing(configuration)
+    sharing, remediation = node_sharing(configuration), remediation_settings(configuration)
     seen, cluster = await asyncio.gather(
         _examine_node(configuration),
-        examine_cluster(configuration.kubeconfig or None, configuration.node_name, timeout_seconds=_API_SECONDS),
+        examine_cluster(
+            configuration.kubeconfig or None,
+            configuration.node_name,
+            daemon_rights(remediation),
+            timeout_seconds=_API_SECONDS,
+        ),
     )
     now = datetime.now(UTC)  # noqa: TID251 - the one clock of this command
-    return diagnose(configuration, sharing, total_names(configuration), seen, cluster, now=now)
+    found = diagnose(configuration, sharing, total_names(configuration), seen, cluster, now=now)
+    return (*found, judge_unhealthy(cluster.node, cluster.pods, remediation, configuration.resource_name))
 
 
 async def _examine_node(configuration: Configuration) -> NodeFacts:

@@ -14,9 +14,17 @@ from deviceplugin.container.cdi_files import CDI_DIRECTORIES
 from deviceplugin.container.hook_names import LOCK_DIRECTORY
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
 from deviceplugin.labels import labels_of_ours
-from deviceplugin.removal.cluster import read_node, read_pods, remove_metadata, remove_totals
+from deviceplugin.removal.cluster import read_node, read_pods, remove_health, remove_metadata, remove_totals
 from deviceplugin.removal.files import find, remove
-from deviceplugin.removal.plan import Folders, Ours, annotations_of_ours, paths_of_ours, refusals, totals_of_ours
+from deviceplugin.removal.plan import (
+    Folders,
+    Ours,
+    annotations_of_ours,
+    health_of_ours,
+    paths_of_ours,
+    refusals,
+    totals_of_ours,
+)
 from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import Node, Pod
 
@@ -37,6 +45,8 @@ class _Taken:
     """Off the Node, by name."""
 
     totals: tuple[str, ...] = ()
+    health: tuple[str, ...] = ()
+    """Condition and taint."""
     labels: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
 
@@ -53,10 +63,10 @@ class _Taken:
 def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str | None) -> None:
     """Remove what the daemon wrote for this node.
 
-    The annotations and feature labels of the Node and the totals in its capacity, the CDI specs, HAMi-core as install-
-    hook put it there, the folders of its containers, and a plugin's socket that was left behind. What others wrote
-    stays. Run it with the daemon's options, once the daemon is gone. What is gone already is no mistake: a second run
-    finds nothing.
+    The annotations, feature labels, condition and taint of the Node and the totals in its capacity, the CDI specs,
+    HAMi-core as install-hook put it there, the folders of its containers, and a plugin's socket that was left behind.
+    What others wrote stays. Run it with the daemon's options, once the daemon is gone. What is gone already is no
+    mistake: a second run finds nothing.
 
     Exit status: 0 when nothing of ours is left, 1 when it was refused or something could not be removed.
     """
@@ -85,6 +95,7 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
         if cluster.node:
             taken = _Taken(
                 totals=totals_of_ours(cluster.node, names),
+                health=health_of_ours(cluster.node),
                 labels=tuple(labels_of_ours(cluster.node)),
                 annotations=annotations_of_ours(cluster.node),
             )
@@ -123,8 +134,9 @@ async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
     try:
         async with _api_server(configuration) as api:
             totals = await remove_totals(api, name, total_names(configuration))
+            health = await remove_health(api, name)
             labels, annotations = await remove_metadata(api, name)
-            return _Taken(totals=totals, labels=labels, annotations=annotations), ""
+            return _Taken(totals=totals, health=health, labels=labels, annotations=annotations), ""
     except _NO_ANSWER as error:
         left = "annotations" if totals else "totals and annotations"
         return _Taken(totals=totals), f"The {left} of node {name} are still there: {str(error).rstrip('.')}."
@@ -144,6 +156,8 @@ async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
 def _tell(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:
     for resource in taken.totals:
         click.echo(f"{done} {resource} from the capacity of node {configuration.node_name}.")
+    for word in taken.health:
+        click.echo(f"{done} {word} of node {configuration.node_name}.")
     for label in taken.labels:
         click.echo(f"{done} label {label} of node {configuration.node_name}.")
     for key in taken.annotations:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from deviceplugin.diagnosis.annotations import LockHolder
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped
+from deviceplugin.settings import RemediationSettings
 from proto.kubernetes.objects import DeviceClass, Node, Pod
 
 API_SERVER = "API server"
 NODE = "Node"
 RBAC = "RBAC"
 
+_CORE = '""'
 _SERVICE_ACCOUNT = "the daemon's service account (or the user of the kubeconfig)"
 
 
@@ -21,9 +23,13 @@ class Right:
     verb: str
     resource: str
     namespace: str = ""
+    group: str = ""
+    name: str = ""
+    """Of the one object it is about; empty for all."""
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.resource}" + (f" in namespace {self.namespace}" if self.namespace else "")
+        what = f"{self.verb} {self.resource}" + (f" {self.name}" if self.name else "")
+        return what + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
 DAEMON_RIGHTS = (
@@ -32,7 +38,16 @@ DAEMON_RIGHTS = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "patch")),
     Right("create", "events", "default"),  # where events about Nodes lie
 )
-"""Everything the daemon does at the API server."""
+"""What every daemon does at the API server."""
+
+
+def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
+    """Everything a daemon with these settings does at the API server."""
+    if not remediation.remedy.evicts:
+        return DAEMON_RIGHTS
+    namespace, name = remediation.lease
+    leases = (Right(verb, "leases", namespace, "coordination.k8s.io", name) for verb in ("get", "patch"))
+    return (*DAEMON_RIGHTS, Right("create", "pods/eviction"), Right("create", "events"), *leases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,17 +128,17 @@ def judge_rights(allowed: Mapping[Right, bool]) -> Finding:
 
 
 def _grant(rights: Sequence[Right]) -> str:
-    by_role: dict[str, dict[str, list[str]]] = {}
+    by_role: dict[str, dict[tuple[str, str], list[str]]] = {}
     for right in rights:
         role = f"Role in namespace {right.namespace}" if right.namespace else "ClusterRole"
-        by_role.setdefault(role, {}).setdefault(right.resource, []).append(right.verb)
+        by_role.setdefault(role, {}).setdefault((right.group, right.resource), []).append(right.verb)
     return "; ".join(f"Add to the {role} of {_SERVICE_ACCOUNT}: {_rules(verbs)}" for role, verbs in by_role.items())
 
 
-def _rules(verbs_by_resource: Mapping[str, Sequence[str]]) -> str:
+def _rules(verbs_by_resource: Mapping[tuple[str, str], Sequence[str]]) -> str:
     return ", ".join(
-        f'{{apiGroups: [""], resources: [{resource}], verbs: [{", ".join(verbs)}]}}'
-        for resource, verbs in verbs_by_resource.items()
+        f"{{apiGroups: [{group or _CORE}], resources: [{resource}], verbs: [{', '.join(verbs)}]}}"
+        for (group, resource), verbs in verbs_by_resource.items()
     )
 
 

@@ -1,11 +1,11 @@
 """Edge to the API server for `doctor`: the Node, its pods, and what we may do. Nothing is written."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from deviceplugin.apiserver import device_classes
 from deviceplugin.diagnosis.annotations import LockHolder
-from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, ClusterFacts, Refusal, Right
+from deviceplugin.diagnosis.cluster import ClusterFacts, Refusal, Right
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK
 from proto.annotations.node_lock import decode_lock
@@ -28,8 +28,13 @@ _HTTP_NOT_FOUND = "Not Found"
 _USER_AGENT = "topogpu-device-plugin"
 
 
-async def examine_cluster(kubeconfig: str | None, node_name: str, *, timeout_seconds: float) -> ClusterFacts:
-    """Each question has its own deadline; what is not answered stays empty. No name: only whether anybody answers."""
+async def examine_cluster(
+    kubeconfig: str | None, node_name: str, needed: Sequence[Right], *, timeout_seconds: float
+) -> ClusterFacts:
+    """Each question has its own deadline; what is not answered stays empty. No name: only whether anybody answers.
+
+    `needed` are the rights that are asked after.
+    """
     try:
         async with asyncio.timeout(timeout_seconds):
             api = await ApiServer.connect(kubeconfig, timeout_seconds=timeout_seconds, user_agent=_USER_AGENT)
@@ -40,7 +45,7 @@ async def examine_cluster(kubeconfig: str | None, node_name: str, *, timeout_sec
         return ClusterFacts(refusal=Refusal(sentence=slow, configured=False))
     try:
         node, pods, rights, classes = await asyncio.gather(
-            _node(api, node_name), _pods(api, node_name), _rights(api), _classes(api)
+            _node(api, node_name), _pods(api, node_name), _rights(api, needed), _classes(api)
         )
         known, refusal = (None, node) if isinstance(node, Refusal) else (node, None)
         return ClusterFacts(
@@ -86,15 +91,20 @@ async def _classes(api: ApiServer) -> tuple[DeviceClass, ...] | None:
         return None
 
 
-async def _rights(api: ApiServer) -> Mapping[Right, bool]:
-    answers = await asyncio.gather(*(_may(api, right) for right in DAEMON_RIGHTS))
-    return {right: may for right, may in zip(DAEMON_RIGHTS, answers, strict=True) if may is not None}
+async def _rights(api: ApiServer, needed: Sequence[Right]) -> Mapping[Right, bool]:
+    answers = await asyncio.gather(*(_may(api, right) for right in needed))
+    return {right: may for right, may in zip(needed, answers, strict=True) if may is not None}
 
 
 async def _may(api: ApiServer, right: Right) -> bool | None:
     resource, _, subresource = right.resource.partition("/")
     attributes = ResourceAttributes(
-        verb=right.verb, resource=resource, subresource=subresource, namespace=right.namespace
+        verb=right.verb,
+        group=right.group,
+        resource=resource,
+        subresource=subresource,
+        namespace=right.namespace,
+        name=right.name,
     )
     question = SelfSubjectAccessReview(spec=AccessReviewSpec(resource_attributes=attributes))
     try:

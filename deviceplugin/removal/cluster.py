@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from deviceplugin.labels import labels_of_ours
-from deviceplugin.removal.plan import annotations_of_ours, totals_of_ours
+from deviceplugin.remediation.words import is_ours, without_condition
+from deviceplugin.removal.plan import annotations_of_ours, health_of_ours, totals_of_ours
 from deviceplugin.settings import TotalNames
 from deviceplugin.totals import without_totals
+from proto.annotations.keys import NODE_CONDITION
 from proto.kubernetes.client import ApiError, ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
 
@@ -36,6 +38,22 @@ async def remove_totals(api: ApiServer, name: str, names: TotalNames) -> tuple[s
     if resources:
         await api.patch(NODES, name, without_totals(resources), subresource="status")
     return resources
+
+
+async def remove_health(api: ApiServer, name: str) -> tuple[str, ...]:
+    """What was removed of the words about GPUs that stay unhealthy. Raises ApiError or ApiUnreachable."""
+    node = await read_node(api, name)
+    words = () if node is None else health_of_ours(node)
+    if node is None or not words:
+        return ()
+    if any(condition.type == NODE_CONDITION for condition in node.status.conditions):
+        await api.patch(NODES, name, without_condition(), subresource="status", strategic=True)
+        node = await api.get(NODES, name)
+    others = [taint for taint in node.spec.taints if not is_ours(taint)]
+    if others != node.spec.taints:
+        metadata = {"resourceVersion": node.metadata.resource_version}
+        await api.patch(NODES, name, {"metadata": metadata, "spec": {"taints": others}})
+    return words
 
 
 async def remove_metadata(api: ApiServer, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

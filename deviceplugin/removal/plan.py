@@ -9,10 +9,12 @@ from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS, installed_names
 from deviceplugin.machine.discovery import MIG_RESOURCE_PREFIX
+from deviceplugin.remediation.words import is_ours
 from deviceplugin.settings import TotalNames
 from deviceplugin.totals import present_totals
 from proto.annotations.keys import (
     NODE_ALLOCATION,
+    NODE_CONDITION,
     NODE_HANDSHAKE,
     NODE_LABELS,
     NODE_LIMITS,
@@ -20,7 +22,9 @@ from proto.annotations.keys import (
     NODE_LOCK_UID,
     NODE_REGISTER,
     NODE_SCORE,
+    NODE_TAINT,
     NODE_UNDECIDED,
+    NODE_UNHEALTHY,
 )
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
 from proto.annotations.node_lock import decode_lock_uid
@@ -91,7 +95,7 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
     annotations = node.metadata.annotations
     keys: list[str] = []
     if NODE_ALLOCATION in annotations:
-        keys += [NODE_REGISTER, NODE_SCORE, NODE_ALLOCATION, NODE_LIMITS, NODE_UNDECIDED]
+        keys += [NODE_REGISTER, NODE_SCORE, NODE_ALLOCATION, NODE_LIMITS, NODE_UNDECIDED, NODE_UNHEALTHY]
         if decode_handshake(annotations.get(NODE_HANDSHAKE, "")).state is HandshakeState.REPORTED:
             keys.append(NODE_HANDSHAKE)
     if decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, "")):
@@ -102,6 +106,13 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
 def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
     """The resources to take out of the Node's capacity: those of ours where our own annotation stands beside them."""
     return present_totals(node, names) if NODE_ALLOCATION in node.metadata.annotations else ()
+
+
+def health_of_ours(node: Node) -> tuple[str, ...]:
+    """The condition and the taint, for people; both have names that nobody else uses."""
+    told = any(condition.type == NODE_CONDITION for condition in node.status.conditions)
+    tainted = any(map(is_ours, node.spec.taints))
+    return (*([f"condition {NODE_CONDITION}"] if told else ()), *([f"taint {NODE_TAINT}"] if tainted else ()))
 
 
 def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str) -> tuple[str, ...]:

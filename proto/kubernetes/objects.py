@@ -324,6 +324,8 @@ class ResourceAttributes(Object):
     subresource: str = ""
     group: str = ""
     namespace: str = ""
+    name: str = ""
+    """Of one object; empty for all."""
 
 
 class AccessReviewSpec(Object):

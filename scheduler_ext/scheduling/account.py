@@ -46,7 +46,7 @@ def account(
         lines, would_fit = _with_undecided(explain(request, decision), snapshot), decision.node
     sentence = "asks for no GPU: kube-scheduler places it alone"
     if request is not None or problem:
-        sentence = _sentence(pod, devices, problem, would_fit, len(snapshot.nodes))
+        sentence = _sentence(pod, devices, problem, would_fit, len(snapshot.nodes)) + _unhealthy(pod, devices, snapshot)
     return Account(
         pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
         node=node,
@@ -62,6 +62,15 @@ def account(
 def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[NodeLine, ...]:
     held = {name: usage.undecided for name, usage in snapshot.nodes.items() if usage.undecided}
     return tuple(replace(line, undecided=held[line.node]) if line.node in held else line for line in lines)
+
+
+def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
+    """Of the GPUs that a pod has, the end of a sentence; empty where they are well or nothing is known of them."""
+    usage = snapshot.nodes.get(pod.spec.node_name)
+    if usage is None or pod.has_ended:
+        return ""
+    ill = [gpu.device.uuid for gpu in usage.gpus if not gpu.device.healthy and gpu.device.uuid in devices]
+    return f"; unhealthy: {', '.join(ill)}, and events of the node say why" if ill else ""
 
 
 def _sentence(pod: Pod, devices: str, problem: str, would_fit: str | None, nodes: int) -> str:

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS
+from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, daemon_rights
+from deviceplugin.settings import RemediationSettings, Remedy
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
 from simulation.apiserver.routes import RecordedRequest
-from simulation.nvml.machine_file import RowsRemapped
+from simulation.nvml.machine_file import RowsRemapped, lost_gpu
 from tests.attacks.extender import LEASE, NAME, NAMESPACE, extender, prepare
 from tests.cluster.shipped import DAEMON, SCHEDULER, rules
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE
 from tests.deviceplugin.registration import until
+from tests.deviceplugin.remediation.test_daemon import bind_owned, with_lease
 from tests.scheduler_ext.rig import node_json, now, pod_json
 
 KUBE_SCHEDULERS = "topogpu-kube-scheduler-lease"
@@ -98,6 +100,23 @@ async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
         await check(DAEMON, lambda: used((*immediate.server.requests, *slots.server.requests), DAEMON))
     requests = used((*immediate.server.requests, *slots.server.requests), DAEMON)
     assert {request.name for request in requests if request.resource == "nodes"} == {NODE}
+
+
+@pytest.mark.needs_compiler
+async def test_a_daemon_that_evicts_uses_the_rights_that_this_takes_and_no_others() -> None:
+    rights = {
+        (right.verb, right.group, right.resource, right.namespace or "*", right.name or "*")
+        for right in set(daemon_rights(RemediationSettings(remedy=Remedy.EVICT))) - set(DAEMON_RIGHTS)
+    }
+    flags = ("--remediation", "evict", "--remediation-taint", "any", "--remediation-seconds", "0.5")
+    async with daemon(*flags, runtime_version="containerd://2.4.2", before=with_lease) as node:
+        bind_owned(node, "p", 2)
+        await node.runs("p")
+        node.machine(lost_gpu(2))
+        await until(lambda: bool(node.events("EvictedFromUnhealthyGPU")))
+        requests = used(node.server.requests, DAEMON)
+    assert unused(rights, requests) == set()
+    assert {one for one in requests if not any(covers(right, one) for right in rights | granted(DAEMON))} == set()
 
 
 async def test_the_extender_has_the_rights_it_uses_and_no_others(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ NODE_KEYS = (
     keys.NODE_LOCK_UID,
     keys.NODE_UNDECIDED,
     keys.NODE_LABELS,
+    keys.NODE_UNHEALTHY,
 )
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 LABELS = "of a Node's labels a node daemon writes those that tell of its GPUs, where feature_labels is on"
 
@@ -69,6 +71,10 @@ class Site:
     daemon: Caller
     scheduler: Caller
     stranger: Caller
+
+    @property
+    def daemon_user(self) -> str:
+        return f"system:serviceaccount:{NAMESPACE}:{DAEMON}"
 
     @property
     def pods(self) -> str:
@@ -220,16 +226,7 @@ async def test_the_api_server_says_on_which_node_a_daemon_runs(site: Site) -> No
 
 async def test_a_daemon_writes_its_own_node_and_there_only_what_it_has_to_say(site: Site) -> None:
     own, other = f"/api/v1/nodes/{site.own}", f"/api/v1/nodes/{site.other}"
-    written = (
-        keys.NODE_REGISTER,
-        keys.NODE_SCORE,
-        keys.NODE_ALLOCATION,
-        keys.NODE_LIMITS,
-        keys.NODE_UNDECIDED,
-        keys.NODE_HANDSHAKE,
-        keys.NODE_LABELS,
-    )
-    said = dict.fromkeys(written, "[]")
+    said = dict.fromkeys(set(NODE_KEYS) - {keys.NODE_LOCK, keys.NODE_LOCK_UID}, "[]")
     assert await site.daemon.annotate(own, said) == (200, "")
     assert await site.daemon.annotate(own, dict.fromkeys(said)) == (200, "")
     answer = await site.daemon.annotate(other, said)
@@ -241,11 +238,66 @@ async def test_a_daemon_writes_its_own_node_and_there_only_what_it_has_to_say(si
         )
     for change in (
         {"spec": {"unschedulable": True}},
-        {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
         {"metadata": {"finalizers": ["example.com/held"]}},
     ):
         answer = told(await site.daemon.send("PATCH", own, change, MERGE_PATCH))
-        assert refused_by("device-plugin-nodes", answer) == "a node daemon changes annotations and feature labels only"
+        assert (
+            refused_by("device-plugin-nodes", answer)
+            == "a node daemon changes annotations, feature labels and its own taint only"
+        )
+
+
+async def test_of_taints_and_conditions_a_daemon_writes_its_own_alone(site: Site) -> None:
+    path = f"/api/v1/nodes/{site.own}"
+    theirs = {"key": "example.com/x", "effect": "NoSchedule"}
+    ours = {"key": keys.NODE_TAINT, "effect": "NoSchedule"}
+
+    async def taint(*taints: dict[str, str]) -> tuple[int, str]:
+        return told(await site.daemon.send("PATCH", path, {"spec": {"taints": list(taints)}}, MERGE_PATCH))
+
+    assert (await site.peer.send("PATCH", path, {"spec": {"taints": [theirs]}}, MERGE_PATCH))[0] == 200
+    assert await taint(theirs, ours) == (200, "")
+    for taints in ([ours], [theirs | {"effect": "NoExecute"}, ours], [theirs, ours | {"effect": "NoExecute"}]):
+        assert refused_by("device-plugin-nodes", await taint(*taints)) == (
+            "of taints a node daemon writes topogpu.io/gpu-unhealthy:NoSchedule only"
+        )
+    assert await taint(theirs) == (200, "")
+
+    async def tell(kind: str, status: str, caller: Caller) -> tuple[int, str]:
+        body = {"status": {"conditions": [{"type": kind, "status": status}]}}
+        return told(await caller.send("PATCH", f"{path}/status", body, STRATEGIC_PATCH))
+
+    assert await tell("Ready", "True", Caller(site.peer)) == (200, "")
+    for status in ("True", "False"):
+        assert await tell(keys.NODE_CONDITION, status, site.daemon) == (200, "")
+    assert refused_by("device-plugin-nodes", await tell("Ready", "False", site.daemon)) == (
+        "of a Node's status a node daemon changes capacity, allocatable and its own condition only"
+    )
+    gone = {"status": {"conditions": [{"type": keys.NODE_CONDITION, "$patch": "delete"}]}}
+    assert (await site.daemon.send("PATCH", f"{path}/status", gone, STRATEGIC_PATCH))[0] == 200
+    _, node = await site.peer.send("GET", path)
+    assert {one["type"]: one["status"] for one in node["status"]["conditions"]} == {"Ready": "True"}
+
+
+async def test_a_daemon_evicts_pods_with_gpus_of_its_own_node_alone(site: Site) -> None:
+    decided = {keys.DEVICES_ALLOCATED: FORGED}
+    here, there = await site.pod("here", site.own, decided), await site.pod("there", site.other, decided)
+    plain = await site.pod("plain", site.own)
+    await apply(site.peer, everything_for(site.daemon_user))
+
+    async def evict(path: str) -> tuple[int, str]:
+        name = path.rpartition("/")[2]
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": site.namespace}}
+        return told(await site.daemon.send("POST", f"{path}/eviction", body))
+
+    async def refuses() -> bool:
+        return (await evict(there))[0] == 422
+
+    await eventually(refuses)
+    assert refused_by("device-plugin-evictions", await evict(there)) == "a node daemon evicts pods of its own node only"
+    assert refused_by("device-plugin-evictions", await evict(plain)) == "a node daemon evicts pods with GPUs only"
+    assert (await evict(here))[0] == 201
+    await remove(site.peer, everything_for(site.daemon_user))
 
 
 async def test_of_a_nodes_status_a_daemon_writes_the_totals_of_its_gpus_and_nothing_else(site: Site) -> None:
@@ -279,7 +331,7 @@ async def test_of_a_nodes_status_a_daemon_writes_the_totals_of_its_gpus_and_noth
     ):
         answer = await patched(status)
         assert refused_by("device-plugin-nodes", answer) == (
-            "of a Node's status a node daemon changes capacity and allocatable only"
+            "of a Node's status a node daemon changes capacity, allocatable and its own condition only"
         )
     answer = told(await site.daemon.send("PATCH", path, {"metadata": {"labels": {"gpu": "on"}}}, MERGE_PATCH))
     assert refused_by("device-plugin-nodes", answer) == LABELS

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from daemonset import render
 from daemonset.render import Manifest
+from deviceplugin.diagnosis.cluster import Right, daemon_rights
 from deviceplugin.labels import FEATURE_LABEL
+from deviceplugin.settings import RemediationSettings, Remedy
 from tests.daemonset.shipped import containers, one, pods
 
 DAEMON_FOLDERS = {
@@ -187,3 +190,32 @@ def test_labels_of_nodes_may_be_written_only_where_the_daemon_writes_them() -> N
     is_feature_label = f"k.matches('{FEATURE_LABEL}')"
     assert rule().count(is_feature_label) == 1
     assert rule("--set", "devicePlugin.settings.feature_labels=true").count(is_feature_label) == 2
+
+
+def rights(manifests: list[Manifest], account: str) -> set[Right]:
+    """What the roles grant to a service account."""
+    found = [manifest.content for manifest in manifests]
+    roles = {(one["kind"], one["metadata"]["name"]): one["rules"] for one in found if one["kind"].endswith("Role")}
+    return {
+        Right(verb, resource, one["metadata"].get("namespace", ""), group, name)
+        for one in found
+        if one["kind"].endswith("RoleBinding") and account in [subject["name"] for subject in one["subjects"]]
+        for rule in roles[one["roleRef"]["kind"], one["roleRef"]["name"]]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for group in rule["apiGroups"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+@pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize("remedy", [Remedy.OFF, Remedy.REPORT, Remedy.EVICT_WAITING, Remedy.EVICT])
+def test_the_daemon_may_evict_pods_only_where_it_is_set_to(remedy: Remedy) -> None:
+    changed = render.render("", "--set", f"devicePlugin.settings.remediation={remedy}")
+    lease = ("topogpu-system", "topogpu-remediation")
+    granted = rights(changed, "topogpu-device-plugin")
+    assert granted == set(daemon_rights(RemediationSettings(remedy=remedy, lease=lease)))
+    leases = [one.identity for one in changed if one.content["kind"] == "Lease"]
+    assert leases == ([("Lease", *lease)] if remedy.evicts else [])
+    settings = one(changed, "ConfigMap", "topogpu-device-plugin")["data"]["settings.yaml"]
+    assert yaml.safe_load(settings).get("remediation_lease") == ("/".join(lease) if remedy.evicts else None)

@@ -23,8 +23,10 @@ _DAEMON_RIGHTS = (
     ("", "nodes/status", "patch"),
     ("", "pods", "get list watch patch"),
     ("", "events", "create"),
+    ("", "pods/eviction", "create"),
+    ("coordination.k8s.io", "leases", "get patch"),
 )
-"""What docs/security.md says the daemon needs."""
+"""What docs/security.md says the daemon needs, to evict pods too."""
 
 
 @pytest.fixture(scope="session")

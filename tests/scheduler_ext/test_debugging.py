@@ -14,7 +14,7 @@ from scheduler_ext.cli import main
 from scheduler_ext.exchange import is_local
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, pod_json, running
+from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json, running
 
 
 def ask(*arguments: str) -> Result:
@@ -46,6 +46,22 @@ async def test_a_bound_pod_is_told_where_it_is_and_what_was_said() -> None:
         text = await explained(rig, "p")
         assert text.startswith("pod default/p is on node m with GPU-m-0,NVIDIA,1000,0:;\n")
         assert re.search(r"decided \d+ s ago: find fit node\(m\), 0 nodes not fit, 2 nodes fit\(", text)
+
+
+async def test_a_bound_pod_is_told_which_of_its_gpus_fell_ill() -> None:
+    async with running(node_json("n", gpus=2)) as rig:
+        assert await rig.bind(rig.add_pod("p"), "n") == ""
+        had = (await explained(rig, "p")).partition(" with ")[2].partition(",")[0]
+        ill = json.loads(node_json("n", gpus=2)["metadata"]["annotations"][keys.NODE_REGISTER])
+        for gpu in ill:
+            gpu["health"] = gpu["id"] != had
+        rig.server.patch("nodes", "n", {"metadata": {"annotations": {keys.NODE_REGISTER: json.dumps(ill)}}})
+        wanted = f"; unhealthy: {had}, and events of the node say why\n"
+
+        async def told() -> bool:
+            return wanted in await explained(rig, "p")
+
+        await eventually(told)
 
 
 async def test_a_pod_that_could_go_or_asks_for_nothing_or_cannot_be_read_is_told_so() -> None:

@@ -1,12 +1,15 @@
 """GPUs that stay unhealthy, seen through the daemon as a process."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from deviceplugin.cli import main
 from proto.annotations.keys import LEASE_EVICTIONS, NODE_CONDITION, NODE_UNHEALTHY, RESOURCE_COUNT
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
@@ -58,7 +61,7 @@ def counted(rig: DaemonRig) -> list[str]:
     return [node for _, node in rows]
 
 
-def bind(rig: DaemonRig, name: str, gpu: int, metadata: Mapping[str, Any] = OWNED, **labels: str) -> None:
+def bind_owned(rig: DaemonRig, name: str, gpu: int, metadata: Mapping[str, Any] = OWNED, **labels: str) -> None:
     container = {"name": "c0", "image": "i", "resources": {"limits": {RESOURCE_COUNT: "1"}}}
     annotations = bound_annotations(((share(rig.uuid(gpu)),),))
     rig.server.create(
@@ -87,7 +90,7 @@ async def test_the_node_tells_of_a_gpu_that_stays_ill_and_takes_it_back() -> Non
 
     async with daemon(*SOON, "--remediation", "report", "--remediation-taint", "any", before=before) as node:
         await until(lambda: condition(node)[0] == "True")
-        bind(node, "p", 2)
+        bind_owned(node, "p", 2)
         await node.runs("p")
         node.machine(lost_gpu(2))
         await until(lambda: condition(node)[0] == "False" and len(taints(node)) == 2)
@@ -118,12 +121,27 @@ async def test_off_says_nothing_and_takes_away_what_a_life_before_said() -> None
         await until(lambda: condition(node) == ("", "") and not taints(node) and not node.annotation(NODE_UNHEALTHY))
 
 
+async def test_what_it_said_is_uninstalled_and_what_others_said_stays() -> None:
+    def before(server: EmbeddedApiServer, _: Path) -> None:
+        server.patch("nodes", NODE, {"spec": {"taints": [OTHER_TAINT]}})
+
+    flags = (*SOON, "--remediation", "report", "--remediation-taint", "any")
+    async with daemon(*flags, faults=[lost_gpu(2)], runtime_version=SLOTS, before=before) as node:
+        await until(lambda: condition(node)[0] == "False" and len(taints(node)) == 2)
+        await node.kill()
+        words = ["uninstall-node", *node.options, "--host-root", str(node.kubelet.root), "--force"]
+        told = (await asyncio.to_thread(CliRunner().invoke, main, words)).output
+        for what in ("condition TopoGPUHealthy", "taint topogpu.io/gpu-unhealthy", f"annotation {NODE_UNHEALTHY}"):
+            assert f"Removed {what} of node {NODE}." in told
+        assert (condition(node), taints(node), node.annotation(NODE_UNHEALTHY)) == (("", ""), ["example.com/x"], "")
+
+
 async def test_pods_on_a_dead_gpu_go_one_by_one_and_others_stay() -> None:
     flags = (*SOON, "--remediation", "evict")
     async with daemon(*flags, runtime_version=SLOTS, before=with_lease) as node:
         for name, gpu in (("p", 2), ("q", 2), ("well", 1)):
-            bind(node, name, gpu)
-        bind(node, "bare", 2, {})
+            bind_owned(node, name, gpu)
+        bind_owned(node, "bare", 2, {})
         await node.runs("p", "q", "well", "bare")
         node.machine(lost_gpu(2))
         await until(lambda: not is_there(node, "p") and not is_there(node, "q"))
@@ -139,11 +157,11 @@ async def test_pods_on_a_dead_gpu_go_one_by_one_and_others_stay() -> None:
 async def test_only_pods_that_wait_go_where_no_others_may() -> None:
     flags = (*SOON, "--remediation", "evict-waiting")
     async with daemon(*flags, runtime_version=SLOTS, before=with_lease) as node:
-        bind(node, "runs", 2)
+        bind_owned(node, "runs", 2)
         await node.runs("runs")
         node.machine(lost_gpu(2))
         await until(lambda: node.ill() == {2})
-        bind(node, "waits", 2)
+        bind_owned(node, "waits", 2)
         await until(lambda: not is_there(node, "waits"))
         assert is_there(node, "runs")
 
@@ -162,8 +180,8 @@ async def test_a_budget_holds_and_the_pod_is_told() -> None:
         )
 
     async with daemon(*SOON, "--remediation", "evict", runtime_version=SLOTS, before=before) as node:
-        bind(node, "held", 2, app="held")
-        bind(node, "other", 2)
+        bind_owned(node, "held", 2, app="held")
+        bind_owned(node, "other", 2)
         await node.runs("held", "other")
         node.machine(lost_gpu(2))
         await until(lambda: not is_there(node, "other"))
@@ -175,7 +193,7 @@ async def test_a_budget_holds_and_the_pod_is_told() -> None:
 
 async def test_without_the_lease_nobody_is_evicted() -> None:
     async with daemon(*SOON, "--remediation", "evict", runtime_version=SLOTS) as node:
-        bind(node, "p", 2)
+        bind_owned(node, "p", 2)
         await node.runs("p")
         node.machine(lost_gpu(2))
         await until(lambda: node.said("there is no lease topogpu-system/topogpu-remediation"))
@@ -185,7 +203,7 @@ async def test_without_the_lease_nobody_is_evicted() -> None:
 async def test_when_the_driver_fails_nobody_is_evicted() -> None:
     async with daemon(*SOON, "--remediation", "evict", runtime_version=SLOTS, before=with_lease) as node:
         for gpu in range(4):
-            bind(node, f"p{gpu}", gpu)
+            bind_owned(node, f"p{gpu}", gpu)
         await node.runs("p0", "p1", "p2", "p3")
         node.machine(*(lost_gpu(gpu) for gpu in range(4)))
         await until(lambda: len(node.events("GPUStaysUnhealthy")) == 4 and condition(node)[0] == "False")
@@ -195,7 +213,7 @@ async def test_when_the_driver_fails_nobody_is_evicted() -> None:
 async def test_a_restart_remembers_since_when_and_evicts_nobody_twice() -> None:
     flags = (*SOON, "--remediation", "evict")
     async with daemon(*flags, runtime_version=SLOTS, before=with_lease) as node:
-        bind(node, "p", 2)
+        bind_owned(node, "p", 2)
         await node.runs("p")
         # The API server tells nobody that the pod is leaving.
         node.server.inject(

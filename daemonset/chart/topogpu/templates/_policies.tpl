@@ -20,6 +20,11 @@ system:serviceaccount:{{ .Release.Namespace }}:topogpu-scheduler
   expression: {{ printf "!has(request.userInfo.groups) || !request.userInfo.groups.exists(g, g in %s)" (include "topogpu.cel" .context.Values.policies.trustedGroups) | quote }}
 {{- end }}
 
+{{/* Whether daemons evict pods from GPUs that stay unhealthy. */}}
+{{- define "topogpu.evicts" -}}
+{{- if hasPrefix "evict" (dig "remediation" "" .Values.devicePlugin.settings | toString) }}true{{ end }}
+{{- end }}
+
 {{/* A CEL list of texts. Names of users and groups are an identity provider's: a backslash or an apostrophe may be in them. */}}
 {{- define "topogpu.cel" -}}
 [{{ range $index, $text := . }}{{ if $index }}, {{ end }}'{{ $text | replace `\` `\\` | replace `'` `\'` }}'{{ end }}]
