@@ -13,7 +13,7 @@ from deviceplugin.allocation.choice import choose_allocation, confirm
 from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
 from deviceplugin.allocation.instance_allocator import InstanceAllocator
 from deviceplugin.allocation.measured_allocator import MeasuredAllocator
-from deviceplugin.allocation.memory import Memory, memory_of, why_foreign
+from deviceplugin.allocation.memory import Memory, memorable, memory_of, why_foreign
 from deviceplugin.allocation.memory_file import MemoryFile
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
@@ -21,6 +21,7 @@ from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.allocation.undecided import known_of, undecided, undecided_report
 from deviceplugin.announcements import announcements, unlimited, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
+from deviceplugin.by_pod import ByPod
 from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS
@@ -35,10 +36,11 @@ from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.reporter import Reporter
 from deviceplugin.reporting import AllocationMode, Report, report
 from deviceplugin.settings import AgentSettings, KubeletSettings
-from deviceplugin.totals import hazardous, node_totals, present_totals, totals_patch, without_totals
+from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
 from proto.annotations.node_limits import Limits
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
+from proto.kubernetes.objects import Pod
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class Agent:
             count=metrics.eviction,
         )
         self._labels = NodeLabels(self._own, gpus, news, self._events, enabled=settings.feature_labels, now=now)
+        self._asked = ByPod(asked_totals)
         self._mode: AllocationMode | None = None
         self._memory_problem = ""
         self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
@@ -215,7 +218,7 @@ class Agent:
             return Report(body=without_totals(left) if left else None)
         if not devices or not self._own.pods_known:
             return Report()
-        return Report(body=totals_patch(node, node_totals(names, devices, self._own.pods.values())))
+        return Report(body=totals_patch(node, totals_with(names, devices, self._asked.of(self._own.pods, names))))
 
     def _undecided_due(self, now: datetime, _last: datetime | None) -> Report:
         """What the Node says stands until pods and GPUs are known: no pod is given other GPUs while it lives."""
@@ -313,11 +316,12 @@ class Agent:
         """What the next life of this process needs while the API server is away."""
         boot = await asyncio.to_thread(self._memory_file.boot)
         written: Memory | None = None
+        reduced = ByPod[None, Pod | None](lambda pod, _: memorable(pod))
         while True:
             news = self._news.next()
-            gpus, pods = self._gpus.inventory.physical, self._own.pods.values()
+            gpus = self._gpus.inventory.physical
             if self._own.node is not None and self._mode is not None and self._own.pods_known and gpus:
-                memory = memory_of(self._own.node, boot, self._mode, gpus, pods)
+                memory = memory_of(self._own.node, boot, self._mode, gpus, reduced.of(self._own.pods, None))
                 if memory != written:
                     written = memory if await asyncio.to_thread(self._memory_file.write, memory) else None
                     await asyncio.sleep(_MEMORY_SECONDS)

@@ -4,7 +4,7 @@ Without these, the Node has none of them. kube-scheduler and kubelet overlook wh
 makes them look: a DeviceClass for `nvidia.com/gpu` does, and so do quotas, autoscalers and people.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deviceplugin.settings import TotalNames
 from proto.devices import Device
@@ -17,9 +17,16 @@ PRIORITY_TOTAL = 2**31 - 1
 
 
 def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod]) -> Mapping[str, int]:
+    """As `totals_with`; `pods` are those of the node."""
+    return totals_with(names, devices, [asked_totals(pod, names) for pod in pods])
+
+
+def totals_with(
+    names: TotalNames, devices: Sequence[Device], asked: Collection[Mapping[str, int]]
+) -> Mapping[str, int]:
     """By resource name: MiB, percent of a GPU's memory, percent of a GPU's cores; as registered, scaling included.
 
-    Unhealthy GPUs count, and no total is below what `pods`, those of the node, ask for: kubelet judges running pods
+    Unhealthy GPUs count, and no total is below what the pods of the node have `asked` for: kubelet judges running pods
     again when it restarts, and would end those that no longer fit.
     """
     totals = {
@@ -28,8 +35,12 @@ def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod
         names.cores: sum(device.cores for device in devices),
         names.priority: PRIORITY_TOTAL,
     }
-    running = tuple(pods)
-    return {name: max(total, sum(requested(pod, name) for pod in running)) for name, total in totals.items()}
+    return {name: max(total, sum(each[name] for each in asked)) for name, total in totals.items()}
+
+
+def asked_totals(pod: Pod, names: TotalNames) -> Mapping[str, int]:
+    """How much the pod asks for of each."""
+    return {name: requested(pod, name) for name in names}
 
 
 def totals_patch(node: Node, totals: Mapping[str, int]) -> Mapping[str, object] | None:

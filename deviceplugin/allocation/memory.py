@@ -5,7 +5,7 @@ last. It serves only until the API server answers, and only this node, since its
 A pod that is not in it is refused; so is one of which kubelet does not say the same.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -39,10 +39,10 @@ class Memory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def memory_of(
-    node: Node, boot: str, mode: AllocationMode, gpus: Collection[DeviceUUID], pods: Collection[Pod]
+    node: Node, boot: str, mode: AllocationMode, gpus: Collection[DeviceUUID], pods: Iterable[Pod | None]
 ) -> Memory:
+    """`pods` are those of the node, as `memorable` has them."""
     info = node.status.node_info
-    held = [pod for pod in pods if not pod.has_ended and DEVICES_ALLOCATED in pod.metadata.annotations]
     return Memory(
         node=node.metadata.name,
         boot=boot,
@@ -51,7 +51,7 @@ def memory_of(
         runtime=info.container_runtime_version,
         gpus=tuple(sorted(gpus)),
         # An Allocate that does not say whose it is needs all pods of the node: it is refused meanwhile.
-        pods=tuple(map(_reduced, held)) if mode is AllocationMode.SLOTS else (),
+        pods=tuple(pod for pod in pods if pod is not None) if mode is AllocationMode.SLOTS else (),
     )
 
 
@@ -82,8 +82,10 @@ def why_foreign(memory: Memory, node: str, boot: str, gpus: Collection[DeviceUUI
     return f"has pods of another node ({strangers[0]})" if strangers else ""
 
 
-def _reduced(pod: Pod) -> Pod:
-    """Without what may be secret: variables, commands."""
+def memorable(pod: Pod) -> Pod | None:
+    """Without what may be secret: variables, commands. None where nothing was decided, and once it has ended."""
+    if pod.has_ended or DEVICES_ALLOCATED not in pod.metadata.annotations:
+        return None
     metadata = pod.metadata
     return Pod(
         metadata=ObjectMeta(

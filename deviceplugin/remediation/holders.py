@@ -1,6 +1,6 @@
 """Which pods have which GPUs now, by what was decided for them, and what speaks against which GPU. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -36,9 +36,8 @@ class Inventory(Protocol):
     def missing(self) -> tuple[MissingGpu, ...]: ...
 
 
-def seen(inventory: Inventory, pods: Collection[Pod], resource: str) -> Seen:
+def seen(inventory: Inventory, holders: Sequence[Holder]) -> Seen:
     """Of the whole node. A GPU that a pod has and that the driver does not show is ill."""
-    holders = tuple(each for pod in pods if (each := holder_of(pod, inventory.parents, resource)) is not None)
     names = {device.uuid: f"GPU {device.index} ({device.uuid})" for device in inventory.devices}
     shown = {inventory.parents.get(device.uuid, device.uuid) for device in inventory.devices} | inventory.physical
     ill: dict[str, Sign] = {}

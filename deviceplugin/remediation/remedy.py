@@ -4,10 +4,11 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
 from deviceplugin.gpus import Gpus
 from deviceplugin.news import News
 from deviceplugin.remediation.budget import Spent, reserve
@@ -36,6 +37,7 @@ from deviceplugin.settings import RemediationSettings
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_UNHEALTHY
 from proto.annotations.unhealthy_since import decode_unhealthy
+from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.objects import LEASES, OWNED_PODS, Node, ObjectReference
@@ -82,6 +84,9 @@ class Remediation:
         began, at = now(), monotonic()
         self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=monotonic() - at)
         self._state = State()
+        self._holders: ByPod[Mapping[DeviceUUID, DeviceUUID], Holder | None] = ByPod(
+            lambda pod, parents: holder_of(pod, parents, resource)
+        )
         self._remembers = settings.remedy.reports
         self._evicting: set[asyncio.Task[None]] = set()
         self._marks = Reporter(
@@ -136,7 +141,8 @@ class Remediation:
         if self._remembers:
             self._remembers = False
             self._remember(node.metadata.annotations.get(NODE_UNHEALTHY, ""))
-        found = seen(inventory, self._own.pods.values(), self._resource)
+        holders = self._holders.of(self._own.pods, inventory.parents)
+        found = seen(inventory, [each for each in holders if each is not None])
         if found.ill or found.well:
             self._take(found)
 

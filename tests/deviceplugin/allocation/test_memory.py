@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceplugin.allocation.memory import Memory, decode_memory, encode_memory, memory_of, why_foreign
+from deviceplugin.allocation.memory import Memory, decode_memory, encode_memory, memorable, memory_of, why_foreign
 from deviceplugin.allocation.memory_file import MemoryFile
 from deviceplugin.reporting import AllocationMode
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -37,7 +37,7 @@ def running(name: str) -> Pod:
 def memory(*pods: Pod, mode: AllocationMode = AllocationMode.SLOTS) -> Memory:
     told = NodeInfo(kubelet_version="v1.37.1", container_runtime_version=BY_SLOTS)
     node = Node(metadata=ObjectMeta(name=NODE), status=NodeStatus(node_info=told))
-    return memory_of(node, BOOT, mode, [A, B], pods)
+    return memory_of(node, BOOT, mode, [A, B], map(memorable, pods))
 
 
 def test_it_reads_what_it_wrote_and_keeps_no_secret_of_a_pod() -> None:

@@ -43,6 +43,11 @@ def waits(found: Pod) -> bool:
     return holder is not None and holder.waits
 
 
+def shown(inventory: Inventory, *pods: Pod) -> Seen:
+    holders = (holder_of(each, inventory.parents, RESOURCE_COUNT) for each in pods)
+    return seen(inventory, [each for each in holders if each is not None])
+
+
 def test_a_pod_has_the_gpus_of_its_containers() -> None:
     assert holder_of(pod(RUNNING, RUNNING, gpus=(A, B)), {}, RESOURCE_COUNT) == Holder(
         uid="uid-p", namespace="default", pod="p", gpus=frozenset({A, B})
@@ -100,18 +105,18 @@ def test_every_gpu_that_should_be_here_counts() -> None:
     of_b: dict[str, Sign] = {B: Sign(name=f"GPU 1 ({B})", problem="GPU is lost")}
     holders = (Holder(uid="uid-p", namespace="default", pod="p", gpus=frozenset({lost})),)
     both: dict[str, Sign] = {lost: Sign(name=f"{MISSING.name} ({lost})", problem="GPU is lost", missing=True)}
-    assert seen(inventory, [on_lost], RESOURCE_COUNT) == Seen(ill=of_b | both, well=1, holders=holders)
+    assert shown(inventory, on_lost) == Seen(ill=of_b | both, well=1, holders=holders)
     by_place = {MISSING.name: Sign(name=MISSING.name, problem="GPU is lost", missing=True)}
-    assert seen(inventory, [], RESOURCE_COUNT) == Seen(ill=of_b | by_place, well=1)
+    assert shown(inventory) == Seen(ill=of_b | by_place, well=1)
     by_uuid: dict[str, Sign] = {lost: Sign(name=f"GPU {lost}", problem="the driver does not show it")}
-    found = seen(replace(inventory, missing=()), [on_lost], RESOURCE_COUNT)
+    found = shown(replace(inventory, missing=()), on_lost)
     assert found == Seen(ill=of_b | by_uuid, well=1, holders=holders)
-    found = seen(replace(inventory, missing=(MISSING, replace(MISSING, name="GPU 3"))), [on_lost], RESOURCE_COUNT)
+    found = shown(replace(inventory, missing=(MISSING, replace(MISSING, name="GPU 3"))), on_lost)
     assert found.ill.keys() == {B, lost, MISSING.name, "GPU 3"}
 
 
 def test_without_a_driver_all_gpus_that_pods_have_are_ill() -> None:
-    found = seen(Inventory(), [pod(RUNNING)], RESOURCE_COUNT)
+    found = shown(Inventory(), pod(RUNNING))
     assert (set(found.ill), found.well) == ({A}, 0)
 
 
@@ -123,7 +128,7 @@ def test_an_ill_instance_makes_its_gpu_ill_and_the_others_well() -> None:
         physical=frozenset({A, B}),
         parents={instance: A},
     )
-    found = seen(inventory, [], RESOURCE_COUNT)
+    found = shown(inventory)
     assert (set(found.ill), found.well) == ({A}, 1)
 
 
