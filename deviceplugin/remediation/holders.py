@@ -45,7 +45,7 @@ def seen(inventory: Inventory, holders: Sequence[Holder]) -> Seen:
         gpu = inventory.parents.get(uuid, uuid)
         ill[gpu] = Sign(name=names.get(gpu, f"GPU {gpu}"), problem=problem)
     well = len(shown - ill.keys())
-    return Seen(ill=ill | _missing(inventory, holders, shown | ill.keys()), well=well, holders=holders)
+    return Seen(ill=ill | _missing(inventory, holders, shown | ill.keys()), well=well, holders=tuple(holders))
 
 
 def _missing(inventory: Inventory, holders: Collection[Holder], shown: Collection[str]) -> dict[str, Sign]:

@@ -1,5 +1,8 @@
 """The one error of every annotation decoder."""
 
+_LONGEST_WORDS = 200
+"""An annotation may have 256 KiB, and who wrote it may be a stranger: it must not fill logs, events and answers."""
+
 
 class AnnotationError(ValueError):
     """An annotation is in no form this version understands.
@@ -8,7 +11,12 @@ class AnnotationError(ValueError):
     """
 
     def __init__(self, key: str, where: str, problem: str) -> None:
+        where, problem = _shortened(where), _shortened(problem)
         super().__init__(f"{key}: {where}: {problem}" if where else f"{key}: {problem}")
         self.key = key
         self.where = where
         self.problem = problem
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"

@@ -12,6 +12,9 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.values import decode_natural
 from proto.devices import VENDOR, ContainerShares, DeviceShare, DeviceUUID, PodShares
 
+_LONGEST_UUID = 256
+"""Characters; the driver's have 40 to 60, and HAMi appends a few."""
+
 
 def encode_pod_devices(pod: PodShares) -> str:
     return "".join("".join(_encode_share(share) for share in container) + ";" for container in pod)
@@ -67,6 +70,8 @@ def _decode_share(key: str, where: str, piece: str) -> DeviceShare:
     uuid, vendor, memory, cores = fields[:4]
     if not uuid:
         raise AnnotationError(key, where, "no UUID")
+    if len(uuid) > _LONGEST_UUID:
+        raise AnnotationError(key, where, f"the UUID has {len(uuid)} characters")
     if vendor != VENDOR:
         raise AnnotationError(key, where, f"expected vendor {VENDOR}, found {vendor!r}")
     return DeviceShare(

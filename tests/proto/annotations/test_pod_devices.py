@@ -98,3 +98,12 @@ def test_any_text_is_read_or_refused(value: str) -> None:
     except AnnotationError as error:
         key = error.key
     assert key == DEVICES_ALLOCATED
+
+
+@pytest.mark.parametrize(
+    "value", ["{};", "GPU-a,{},1,1:;", "GPU-a,NVIDIA,{},1:;", "{},NVIDIA,1,1:;", "GPU-a,NVIDIA,-{},1:;"]
+)
+def test_what_a_stranger_writes_fills_no_log(value: str) -> None:
+    with pytest.raises(AnnotationError) as caught:
+        decode_pod_devices(DEVICES_ALLOCATED, value.format("9" * 250_000))
+    assert len(str(caught.value)) < 500
