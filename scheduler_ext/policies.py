@@ -75,7 +75,7 @@ _SINGLE_KEYS: dict[str, tuple[tuple[SortKey, ...], tuple[SortKey, ...]]] = {
 _SINGLE_KEYS["topology-aware"] = _SINGLE_KEYS["spread"]
 _CHAIN_KEYS = {"binpack": SortKey.SCORE, "spread": SortKey.SCORE_DESCENDING, "numa": SortKey.NUMA}
 _ALIASES = {"topology": "topology-aware"}
-_GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa")
+GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa")
 
 
 def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePolicy:
@@ -91,7 +91,7 @@ def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolic
     unknown = _unknown_words(text)
     if unknown:
         raise PolicyError(
-            key, f"unknown GPU policy {unknown[0]!r}; write {', '.join(_GPU_WORDS)} or a comma list of them"
+            key, f"unknown GPU policy {unknown[0]!r}; write {', '.join(GPU_WORDS)} or a comma list of them"
         )
     return _gpu_policy(text)
 
@@ -129,13 +129,13 @@ def _tokens(text: str) -> list[str]:
 
 
 def _names_no_policy(text: str) -> bool:
-    return not any(token in _GPU_WORDS or token in _ALIASES for token in _tokens(text))
+    return not any(token in GPU_WORDS or token in _ALIASES for token in _tokens(text))
 
 
 def _unknown_words(text: str) -> list[str]:
     """Empty words inside a list are harmless, an empty policy is not a policy."""
     is_list = "," in text
-    return [t for t in _tokens(text) if t not in _GPU_WORDS and t not in _ALIASES and (t or not is_list)]
+    return [t for t in _tokens(text) if t not in GPU_WORDS and t not in _ALIASES and (t or not is_list)]
 
 
 def _gpu_policy(text: str) -> GpuPolicy:

@@ -7,7 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 
-RUN = ("topogpu-device-plugin", "topogpu-scheduler", "topogpu-sim", "promtool", "eval", "python", "make")
+RUN = (
+    "topogpu-device-plugin",
+    "kubectl-topogpu",
+    "topogpu-scheduler",
+    "topogpu-sim",
+    "promtool",
+    "eval",
+    "python",
+    "make",
+)
 """First words of the commands that are run, but for those below."""
 NOT_RUN = {
     "kubectl": "needs a cluster",
@@ -16,6 +25,7 @@ NOT_RUN = {
     "curl": "asks a running program",
     "topogpu-scheduler serve": "needs an API server; serves until it is stopped",
     "topogpu-scheduler explain": "asks a running extender",
+    "python -m pip": "fetches from the package index",
     "python -m benchmarks": "measures, which takes minutes and a quiet machine",
 }
 """By how a command begins, and why. A command at the prompt `#` is for root on a GPU node, and not run either."""
@@ -35,7 +45,9 @@ class Shown:
         """Empty for a command that is run."""
         if self.prompt == "#":
             return "is for root on a GPU node"
-        return next((why for start, why in NOT_RUN.items() if re.match(rf"{re.escape(start)}\b", self.command)), "")
+        return next(
+            (why for start, why in NOT_RUN.items() if re.match(rf"{re.escape(start)}(?=\s|$)", self.command)), ""
+        )
 
     @property
     def fails(self) -> bool:

@@ -1,0 +1,229 @@
+"""The commands of `kubectl topogpu`."""
+
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kubectl_topogpu import fit as fitting
+from kubectl_topogpu import top as tree
+from kubectl_topogpu import topo as links
+from kubectl_topogpu import waste as unasked
+from kubectl_topogpu import who as holding
+from kubectl_topogpu import why as reasons
+from kubectl_topogpu.cluster import Cluster, GpuNode, read_cluster
+from kubectl_topogpu.kubectl import Connection, Unreadable, from_file, live, namespace
+from kubectl_topogpu.report import Output, Report
+from proto import __version__
+from scheduler_ext.policies import GPU_WORDS, NodePolicy
+from scheduler_ext.requests import RequestError, RequestSettings, read_request
+
+_PIPE_WIDTH = 1000
+_WATCH_SECONDS = 2.0
+
+_FROM = "Read what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input."
+
+Command = Callable[..., Report]
+
+
+class Source:
+    """Where objects come from: the cluster, or a file. Reads at most what a command asks for."""
+
+    def __init__(self, connection: Connection, file: str, chosen_namespace: str) -> None:
+        self._connection = connection
+        self._file = file
+        self._namespace = chosen_namespace
+
+    def cluster(self) -> Cluster:
+        """Raises Unreadable."""
+        return read_cluster(from_file(self._file) if self._file else live(self._connection), RequestSettings())
+
+    def namespace(self) -> str:
+        """Raises Unreadable."""
+        return self._namespace or ("default" if self._file else namespace(self._connection))
+
+
+def _options(command: Command) -> Callable[..., None]:
+    """Those of every command; it returns the report of a source."""
+
+    @click.option(
+        "-o",
+        "--output",
+        type=click.Choice([each.value for each in Output]),
+        default=Output.TEXT.value,
+        show_default=True,
+    )
+    @click.option("--from", "file", metavar="FILE", default="", type=click.Path(allow_dash=True), help=_FROM)
+    @click.option("--kubeconfig", default="", help="As kubectl's.")
+    @click.option("--context", "kube_context", default="", help="As kubectl's.")
+    @click.option("-n", "--namespace", "chosen", default="", help="As kubectl's: of pods named without one.")
+    @click.option("-w", "--watch", is_flag=True, help=f"Show it again every {_WATCH_SECONDS:g} s.")
+    @wraps(command)
+    def with_options(
+        *,
+        output: str,
+        file: str,
+        kubeconfig: str,
+        kube_context: str,
+        chosen: str,
+        watch: bool,
+        **arguments: object,
+    ) -> None:
+        source = Source(Connection(kubeconfig=kubeconfig, context=kube_context), file, chosen)
+        if watch and file:
+            raise click.UsageError("--watch shows a cluster, and --from a file that does not change; give one of them")
+        while True:
+            try:
+                report = command(source, **arguments)
+            except (Unreadable, LookupError, RequestError) as error:
+                raise click.ClickException(str(error)) from error
+            if watch:
+                click.clear()
+            _show(report, Output(output))
+            if not watch:
+                return
+            time.sleep(_WATCH_SECONDS)
+
+    return with_options
+
+
+def _show(report: Report, output: Output) -> None:
+    if output in (Output.TEXT, Output.WIDE):
+        # In a pipe, where a program or a pager reads them, rows are never wrapped.
+        console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+        console.print(report.text(output is Output.WIDE))
+        return
+    click.echo(report.encoded(output), nl=False)
+
+
+def _node(cluster: Cluster, name: str) -> GpuNode:
+    node = cluster.node(name)
+    if node is None:
+        raise LookupError(f"node {name} has no GPUs of TopoGPU or HAMi; `kubectl topogpu top` lists those that have")
+    return node
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="kubectl-topogpu")
+def main() -> None:
+    """Who has which GPU, why a pod waits, and what still fits.
+
+    Reads nodes, pods and quotas through kubectl, or from a file; changes nothing, and needs no server of its own.
+
+    \b
+      kubectl topogpu top                    nodes, their GPUs, and the pods on them
+      kubectl topogpu why train-0 -n ml      why it waits, and what would help
+      kubectl topogpu fit --gpus 2 --memory 8000
+    """
+
+
+@main.command()
+@click.argument("nodes", nargs=-1)
+@click.option("--level", type=click.Choice([each.value for each in tree.Level]), default="pods", show_default=True,
+              help="How deep to look.")  # fmt: skip
+@_options
+def top(source: Source, nodes: tuple[str, ...], level: str) -> Report:
+    """Nodes, their GPUs, and the pods that hold them: memory, cores and slots."""
+    cluster = source.cluster()
+    return tree.top(cluster, [_node(cluster, name) for name in nodes] or cluster.nodes, tree.Level(level))
+
+
+@main.command()
+@click.argument("target")
+@_options
+def who(source: Source, target: str) -> Report:
+    """Who holds TARGET: a node, a GPU (NODE/INDEX, or the beginning of its UUID), or a pod."""
+    return holding.who(source.cluster(), target, source.namespace())
+
+
+@main.command()
+@click.argument("pod")
+@_options
+def why(source: Source, pod: str) -> Report:
+    """Why POD ([NAMESPACE/]NAME) waits and what would help, or why it is where it is.
+
+    Nodes are judged by their GPUs alone: CPUs, memory, taints and selectors are kube-scheduler's own business.
+    """
+    cluster = source.cluster()
+    name = pod if "/" in pod else f"{source.namespace()}/{pod}"
+    if name not in cluster.pods:
+        raise LookupError(f"there is no pod {name}")
+    return reasons.why(cluster, cluster.pods[name])
+
+
+@main.command()
+@click.option("--gpus", type=click.IntRange(1, 256), default=1, show_default=True, help="GPUs of one pod.")
+@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Of each GPU [default: the whole].")
+@click.option(
+    "--memory-percent", type=click.IntRange(1, 100), metavar="PERCENT", help="Of each GPU, in place of --memory."
+)
+@click.option(
+    "--cores", type=click.IntRange(0, 100), metavar="PERCENT", help="Of each GPU's cores [default: no limit]."
+)
+@click.option("--policy", "gpu_policy", type=click.Choice(list(GPU_WORDS)), help="GPU policy of the pod.")
+@click.option("--node-policy", type=click.Choice([each.value for each in NodePolicy]), help="Node policy of the pod.")
+@click.option("--type", "gpu_type", metavar="MODEL", help="A part of the GPU's model, such as A100.")
+@_options
+def fit(
+    source: Source,
+    *,
+    gpus: int,
+    memory: int | None,
+    memory_percent: int | None,
+    cores: int | None,
+    gpu_policy: str | None,
+    node_policy: str | None,
+    gpu_type: str | None,
+) -> Report:
+    """How many more pods of one shape fit, and on which nodes."""
+    if memory is not None and memory_percent is not None:
+        raise click.UsageError("--memory and --memory-percent both say how much memory; give one of them")
+    cluster = source.cluster()
+    pod = fitting.pod_of(
+        cluster.settings.names,
+        namespace=source.namespace(),
+        gpus=gpus,
+        memory_mib=memory,
+        memory_percent=memory_percent,
+        cores=cores,
+        gpu_policy=gpu_policy or "",
+        node_policy=node_policy or "",
+        gpu_type=gpu_type or "",
+    )
+    request = read_request(pod, cluster.settings)
+    if request is None:
+        raise LookupError("the shape asks for no GPU")
+    return fitting.fit(cluster, request)
+
+
+@main.command()
+@click.argument("node")
+@click.option("--svg", metavar="FILE", help="Write a drawing there instead.")
+@_options
+def topo(source: Source, node: str, svg: str | None) -> Report:
+    """How the GPUs of NODE are connected, and who holds them."""
+    found = _node(source.cluster(), node)
+    if svg:
+        try:
+            Path(svg).write_text(links.topo_svg(found), encoding="utf-8")
+        except OSError as error:
+            raise Unreadable(f"{svg}: {error.strerror or error}") from error
+    return links.topo(found)
+
+
+@main.command()
+@_options
+def waste(source: Source) -> Report:
+    """Memory that no pod asked for: idle, unused, and stranded where no pod can get it."""
+    return unasked.waste(source.cluster())
+
+
+@main.command()
+@_options
+def frag(source: Source) -> Report:
+    """How large a request still fits: whole GPUs together on a node, and the largest share."""
+    return unasked.frag(source.cluster())

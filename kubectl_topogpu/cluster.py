@@ -1,0 +1,187 @@
+"""A cluster as its objects describe it: each GPU, and which pods hold how much of it. No IO.
+
+Counted by the scheduler's own ledger, so that a command says of a GPU what the next decision will be taken on.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from proto.devices import Device, DeviceUUID
+from proto.kubernetes.objects import Node, Pod, ResourceQuota
+from scheduler_ext.cluster.holdings import Holding
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
+from scheduler_ext.requests import RequestSettings, pod_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """What `kubectl get nodes,pods,resourcequotas -A -o json` lists."""
+
+    nodes: tuple[Node, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A pod's part of one GPU at its peak: slots, MiB, percent of the GPU's cores (0: no limit)."""
+
+    pod: str
+    """`namespace/name`."""
+    phase: str
+    slots: int
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    usage: GpuUsage
+    cordoned: bool = False
+    holders: tuple[Held, ...] = ()
+
+    @property
+    def device(self) -> Device:
+        return self.usage.device
+
+    @property
+    def is_free(self) -> bool:
+        """Nothing of it is taken, and all of it can be."""
+        return not self.usage.slots and self.serves
+
+    @property
+    def serves(self) -> bool:
+        """Whether a pod may get it at all."""
+        return self.device.healthy and not self.cordoned
+
+    @property
+    def free_memory_mib(self) -> int:
+        return max(self.device.memory_mib - self.usage.memory_mib, 0)
+
+    @property
+    def free_cores(self) -> int:
+        return max(self.device.cores - self.usage.cores, 0)
+
+    @property
+    def free_slots(self) -> int:
+        return max(self.device.slots - self.usage.slots, 0)
+
+    @property
+    def state(self) -> str:
+        """One word for why it serves nobody, or `` when it does."""
+        return "" if self.serves else "unhealthy" if not self.device.healthy else "cordoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNode:
+    """`problem` is why none of its GPUs can be given out; then `gpus` is empty. `undecided` pods hold GPUs of it
+    without a decision."""
+
+    name: str
+    gpus: tuple[Gpu, ...] = ()
+    usage: NodeUsage | None = None
+    undecided: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """`nodes` are those with GPUs, or that should have some, by name; `pods` all pods by `namespace/name`."""
+
+    nodes: tuple[GpuNode, ...]
+    pods: Mapping[str, Pod]
+    ledger: Ledger
+    settings: RequestSettings
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """What could not be read of nodes, pods and quotas, by `kind name`."""
+
+    def node(self, name: str) -> GpuNode | None:
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def snapshot(self, without: Pod | None = None) -> Snapshot:
+        """What decisions are taken on; the pod's own GPUs do not count."""
+        return self.ledger.snapshot("" if without is None else pod_key(without))
+
+    def holders(self, node: str) -> tuple[Pod, ...]:
+        """The pods that hold GPUs of the node, by name."""
+        names = {held.pod for each in self.nodes if each.name == node for gpu in each.gpus for held in gpu.holders}
+        return tuple(self.pods[name] for name in sorted(names) if name in self.pods)
+
+
+def read_cluster(objects: Objects, settings: RequestSettings) -> Cluster:
+    """As the scheduler would read these objects after a start."""
+    ledger = Ledger(settings)
+    ledger.replace_nodes(objects.nodes)
+    ledger.replace_pods(objects.pods)
+    ledger.replace_quotas(objects.quotas)
+    snapshot, holdings = ledger.snapshot(), ledger.holdings()
+    pods = {pod_name(pod): pod for pod in objects.pods}
+    held = _held(holdings, {pod_key(pod): pod for pod in objects.pods})
+    nodes = [_gpu_node(name, usage, held) for name, usage in snapshot.nodes.items()]
+    nodes += [
+        GpuNode(name=name, problem=reason.partition(": ")[2])
+        for name, reason in snapshot.unregistered.items()
+        if ": " in reason
+    ]
+    named = {f"pod {pod_key(pod)}": f"pod {pod_name(pod)}" for pod in objects.pods}
+    return Cluster(
+        nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+        pods=pods,
+        ledger=ledger,
+        settings=settings,
+        problems={named.get(subject, subject): problem for subject, problem in ledger.problems().items()},
+    )
+
+
+def pod_name(pod: Pod) -> str:
+    """`namespace/name`."""
+    return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
+
+
+def _gpu_node(name: str, usage: NodeUsage, held: Mapping[tuple[str, DeviceUUID], Collection[Held]]) -> GpuNode:
+    gpus = tuple(
+        Gpu(
+            usage=gpu,
+            cordoned=gpu.device.uuid in usage.node.cordoned,
+            holders=tuple(sorted(held.get((name, gpu.device.uuid), ()), key=lambda each: each.pod)),
+        )
+        for gpu in sorted(usage.gpus, key=lambda gpu: gpu.device.index)
+    )
+    return GpuNode(name=name, gpus=gpus, usage=usage, undecided=usage.undecided)
+
+
+def _held(
+    holdings: Mapping[str, Holding], pods: Mapping[str, Pod]
+) -> Mapping[tuple[str, DeviceUUID], Collection[Held]]:
+    """By node and GPU."""
+    found: dict[tuple[str, DeviceUUID], list[Held]] = {}
+    for uid, holding in holdings.items():
+        pod = pods[uid]
+        for uuid, part in holding.footprints.items():
+            each = Held(
+                pod=pod_name(pod),
+                phase=phase(pod),
+                slots=part.slots,
+                memory_mib=part.memory_mib,
+                cores=part.cores,
+            )
+            found.setdefault((holding.node, uuid), []).append(each)
+    return found
+
+
+def phase(pod: Pod) -> str:
+    """As `kubectl get pods` shows it where it matters here: `Terminating` once it is being deleted."""
+    if pod.metadata.deletion_timestamp is not None and not pod.has_ended:
+        return "Terminating"
+    return pod.status.phase or "Unknown"
+
+
+def gpus_named(cluster: Cluster, text: str) -> Iterable[tuple[GpuNode, Gpu]]:
+    """The GPUs that a person means by `node/index`, a UUID, or the beginning of one."""
+    node_name, _, index = text.rpartition("/")
+    for node in cluster.nodes:
+        for gpu in node.gpus:
+            begins = not node_name and len(text) > len("GPU-") and gpu.device.uuid.startswith(text)
+            if begins or (node.name, str(gpu.device.index)) == (node_name, index):
+                yield node, gpu

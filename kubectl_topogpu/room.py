@@ -1,0 +1,99 @@
+"""How many more pods of one shape fit, and where. No IO."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+
+from proto.devices import DeviceUUID, PodShares
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot, quota_for
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.decide import place
+from scheduler_ext.scheduling.misfit import Misfit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """For further pods on one node. The first of them gets the GPUs with these indices: so much of them together."""
+
+    node: str
+    pods: int
+    gpus: tuple[int, ...] = ()
+    part: Footprint = NOTHING
+    reason: str
+    """Why the one after the last does not fit, in the words of an event."""
+
+
+def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
+    """For every node by name, the namespace's quotas left aside: those limit the sum, see `quota_pods`."""
+    names_gpus = request.filter.uuids is not None or bool(request.filter.refused_uuids)
+    known: dict[Hashable, Room] = {}
+    found = []
+    for name, usage in sorted(snapshot.nodes.items()):
+        key = name if names_gpus else _likeness(usage)
+        if key not in known:
+            known[key] = _room(name, request, usage)
+        found.append(replace(known[key], node=name))
+    return tuple(found)
+
+
+def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[Room]) -> int | None:
+    """How many of them the namespace's quotas still admit, each as large as the first; None: any number."""
+    quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
+    part = next((room.part for room in found if room.pods), None)
+    if quota is None or part is None:
+        return None
+    amounts = (
+        (quota.gpus, quota.used.slots, part.slots),
+        (quota.memory_mib, quota.used.memory_mib, part.memory_mib),
+        (quota.cores, quota.used.cores, part.cores),
+    )
+    left = [max((limit - used) // each, 0) for limit, used, each in amounts if limit is not None and each]
+    return min(left, default=None)
+
+
+def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
+    pods, gpus, part = 0, frozenset[int](), NOTHING
+    while True:
+        shares = place(request, usage, None)
+        if isinstance(shares, Misfit):
+            return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=shares.reason)
+        if not pods:
+            parts = effective(request.kinds, shares)
+            gpus = frozenset(gpu.device.index for gpu in usage.gpus if gpu.device.uuid in parts)
+            part = sum(parts.values(), NOTHING)
+        pods += 1
+        usage = _with(usage, request, shares)
+
+
+def _with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
+    """The node once the pod runs there."""
+    parts = effective(request.kinds, shares)
+    placed = [share for container in shares for share in container if share.instance is not None]
+
+    def taken(gpu: GpuUsage) -> GpuUsage:
+        part = parts.get(gpu.device.uuid)
+        if part is None:
+            return gpu
+        for share in placed:
+            if share.uuid == gpu.device.uuid:
+                gpu = gpu.occupied(share.instance)
+        return replace(
+            gpu,
+            slots=gpu.slots + part.slots,
+            memory_mib=gpu.memory_mib + part.memory_mib,
+            cores=gpu.cores + part.cores,
+        )
+
+    return replace(usage, gpus=tuple(map(taken, usage.gpus)))
+
+
+def _likeness(usage: NodeUsage) -> Hashable:
+    """Nodes of equal likeness have room for equally many: most nodes of a cluster are of few kinds and states."""
+    node = usage.node
+    uuids = [gpu.device.uuid for gpu in usage.gpus]
+    scores = tuple(tuple(node.pair_scores.get(a, {}).get(b) for b in uuids) for a in uuids)
+    gpus = tuple(
+        (replace(gpu, device=replace(gpu.device, uuid=DeviceUUID(""))), gpu.device.uuid in node.cordoned)
+        for gpu in usage.gpus
+    )
+    return gpus, scores, node.slots

@@ -1,0 +1,123 @@
+"""`topo`: how the GPUs of a node are connected, and who holds them. No IO.
+
+A pair's score is 10 (SYS) to 60 (PSB) for the PCIe path, and 100 more for each NVLink (deviceplugin.machine.topology);
+with other writers of the annotation, HAMi's plugin among them, it means the same.
+"""
+
+from html import escape
+from math import cos, pi, sin
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kubectl_topogpu.cluster import Gpu, GpuNode
+from kubectl_topogpu.report import Report, Row, model
+
+NVLINK = 100
+_PATHS = {60: "PSB", 50: "PIX", 40: "PXB", 30: "PHB", 20: "NODE", 10: "SYS"}
+_COLOURS = {"NV": "green", "PSB": "cyan", "PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "red"}
+_STROKES = {
+    "NV": "#2e8b57",
+    "PSB": "#2a8fbd",
+    "PIX": "#2a8fbd",
+    "PXB": "#2a8fbd",
+    "PHB": "#b8860b",
+    "NODE": "#b8860b",
+    "SYS": "#b0b0b0",
+}
+
+
+def link(score: int | None) -> str:
+    """`NV12`, `PIX` … as `nvidia-smi topo -m` names it; `?` where the node does not say."""
+    if score is None:
+        return "?"
+    return f"NV{score // NVLINK}" if score >= NVLINK else _PATHS.get(score, "?")
+
+
+def topo(node: GpuNode) -> Report:
+    """A row for each pair of GPUs."""
+    rows: list[Row] = [
+        {
+            "node": node.name,
+            "gpu": a.device.index,
+            "peer": b.device.index,
+            "link": link(score := _score(node, a, b)),
+            "score": score,
+        }
+        for at, a in enumerate(node.gpus)
+        for b in node.gpus[at + 1 :]
+    ]
+    return Report(rows=rows, text=lambda wide: _text(node, wide=wide))
+
+
+def _score(node: GpuNode, a: Gpu, b: Gpu) -> int | None:
+    scores = {} if node.usage is None else node.usage.node.pair_scores
+    return scores.get(a.device.uuid, {}).get(b.device.uuid)
+
+
+def _family(word: str) -> str:
+    return "NV" if word.startswith("NV") else word
+
+
+def _text(node: GpuNode, *, wide: bool) -> RenderableType:
+    matrix = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    matrix.add_column("", no_wrap=True)
+    for gpu in node.gpus:
+        matrix.add_column(str(gpu.device.index), no_wrap=True, justify="right")
+    for a in node.gpus:
+        words = [" X" if a is b else link(_score(node, a, b)) for b in node.gpus]
+        matrix.add_row(f"GPU {a.device.index}", *(Text(word, _COLOURS.get(_family(word), "dim")) for word in words))
+    holders = [_holders(gpu, wide=wide) for gpu in node.gpus]
+    legend = Text(
+        "NV#: so many NVLinks. PIX, PXB: PCIe switches. PHB, NODE: one CPU socket. SYS: between sockets.", "dim"
+    )
+    return Group(Text(node.name, "bold"), matrix, *holders, legend)
+
+
+def _holders(gpu: Gpu, *, wide: bool) -> Text:
+    pods = ", ".join(held.pod for held in gpu.holders) or gpu.state or "free"
+    numa = f"  NUMA {gpu.device.numa}  {gpu.device.uuid}" if wide else ""
+    return Text(f"GPU {gpu.device.index}  {model(gpu.device.type)}{numa}: {pods}")
+
+
+def topo_svg(node: GpuNode) -> str:
+    """A drawing for light and dark pages: GPUs on a circle, the thicker a line the better the link."""
+    size, centre, radius = 640, 320, 250
+    places = {
+        gpu.device.uuid: (
+            centre + radius * sin(2 * pi * at / len(node.gpus)),
+            centre - radius * cos(2 * pi * at / len(node.gpus)),
+        )
+        for at, gpu in enumerate(node.gpus)
+    }
+    pairs = [(a, b, _score(node, a, b)) for at, a in enumerate(node.gpus) for b in node.gpus[at + 1 :]]
+    lines = [
+        f'<line x1="{places[a.device.uuid][0]:.0f}" y1="{places[a.device.uuid][1]:.0f}" '
+        f'x2="{places[b.device.uuid][0]:.0f}" y2="{places[b.device.uuid][1]:.0f}" '
+        f'stroke="{_STROKES.get(_family(link(score)), "#b0b0b0")}" stroke-width="{_width(score)}">'
+        f"<title>GPU {a.device.index} to GPU {b.device.index}: {link(score)}</title></line>"
+        for a, b, score in sorted(pairs, key=lambda pair: pair[2] or 0)
+    ]
+    circles = []
+    for gpu in node.gpus:
+        x, y = places[gpu.device.uuid]
+        holders = ", ".join(held.pod for held in gpu.holders) or gpu.state or "free"
+        share = gpu.usage.memory_mib / gpu.device.memory_mib if gpu.device.memory_mib else 0
+        fill = "#d9534f" if not gpu.serves else "#e8f5e9" if gpu.is_free else "#ffd27f" if share < 1 else "#ff9f6b"
+        circles.append(
+            f'<g><title>{escape(holders)}</title><circle cx="{x:.0f}" cy="{y:.0f}" r="34" fill="{fill}" stroke="#555"/>'
+            f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" dominant-baseline="central" fill="#111">'
+            f"{gpu.device.index}</text></g>"
+        )
+    title = f"{escape(node.name)}: {len(node.gpus)} GPUs"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" font-family="sans-serif" font-size="22" '
+        f'role="img" aria-label="{title}"><title>{title}</title>' + "".join((*lines, *circles)) + "</svg>\n"
+    )
+
+
+def _width(score: int | None) -> float:
+    if score is None:
+        return 0.5
+    return min(2 + score / NVLINK / 3, 8) if score >= NVLINK else 1

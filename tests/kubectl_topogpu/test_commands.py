@@ -1,0 +1,179 @@
+"""The commands on files, as people run them."""
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from kubectl_topogpu.cli import main
+from tests.scheduler_ext.recorded import cluster
+
+COMMANDS = [
+    ["top"],
+    ["top", "--level", "nodes"],
+    ["top", "--level", "gpus"],
+    ["who", "n1"],
+    ["who", "n1/0"],
+    ["who", "target"],
+    ["why", "target"],
+    ["fit", "--memory", "1000"],
+    ["topo", "n1"],
+    ["waste"],
+    ["frag"],
+]
+
+
+def state_of(name: str) -> dict[str, Any]:
+    """A recorded cluster and the pod that was asked about in it."""
+    case = cluster(name)
+    pod = {"kind": "Pod", **case["pod"]}
+    pod["metadata"].setdefault("namespace", "default")
+    return {"kind": "List", "items": [*case["state"]["items"], pod]}
+
+
+def run(*arguments: str, state: dict[str, Any] | None = None) -> Result:
+    text = json.dumps(state_of("65-full-nodes") if state is None else state)
+    return CliRunner().invoke(main, [*arguments, "--from", "-"], input=text)
+
+
+def said(*arguments: str, state: dict[str, Any] | None = None) -> str:
+    result = run(*arguments, state=state)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+@pytest.mark.parametrize("output", ["text", "wide", "json", "yaml", "csv"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_answers_in_every_form(command: list[str], output: str) -> None:
+    text = said(*command, "-o", output)
+    match output:
+        case "json":
+            assert isinstance(json.loads(text), list | dict)
+        case "yaml":
+            assert yaml.safe_load(text) == json.loads(said(*command, "-o", "json"))
+        case "csv":
+            rows = list(csv.reader(StringIO(text)))
+            assert len({len(row) for row in rows} or {0}) <= 1
+        case _:
+            assert text.strip()
+
+
+def test_top_shows_nodes_gpus_and_the_pods_on_them() -> None:
+    text = said("top")
+    assert "default/a" in text
+    assert text.splitlines()[-1].startswith("3 nodes, ")
+    rows = json.loads(said("top", "-o", "json"))
+    (held,) = [row for row in rows if row["pod"] == "default/a"]
+    assert (held["node"], held["memory_mib"] > 0) == ("n1", True)
+
+
+def test_who_finds_the_same_by_node_index_uuid_and_pod() -> None:
+    rows = json.loads(said("who", "default/a", "-o", "json"))
+    (row,) = rows
+    by_index = json.loads(said("who", f"{row['node']}/{row['gpu']}", "-o", "json"))
+    by_uuid = json.loads(said("who", row["uuid"], "-o", "json"))
+    assert row in by_index
+    assert by_index == by_uuid
+
+
+def test_why_tells_what_is_missing_and_which_pods_would_have_to_go() -> None:
+    text = said("why", "target")
+    assert "pod default/target waits: its GPUs fit on none of 3 nodes" in text
+    assert "2 nodes: 1 GPU, 2 asked for" in text
+    assert "GPU 0 has 0 MiB of memory free, 4.0 GiB asked for" in text
+    assert "on n1 without 2 pods: default/a, default/b" in text
+
+
+def test_why_names_the_quota_and_what_it_has_left() -> None:
+    text = said("why", "target", state=state_of("72-quota-memory"))
+    assert "the quota has 4.9 GiB left, 8.0 GiB asked for" in text
+    assert "The ResourceQuota of the namespace has to grow" in text
+
+
+def test_amounts_that_round_to_the_same_are_told_apart() -> None:
+    assert "GPU 0 has 40 960 MiB of memory free, 40 961 MiB asked for" in said(
+        "why", "target", state=state_of("39-mem-one-over")
+    )
+
+
+def test_why_says_when_gpus_are_not_what_a_pod_waits_for() -> None:
+    text = said("why", "target", state=state_of("80-heterogeneous-nodes"))
+    assert "waits, though its GPUs fit on 3 nodes now, best on n3" in text
+
+
+def test_why_tells_of_a_placed_pod_its_gpus_and_the_other_nodes() -> None:
+    state = state_of("80-heterogeneous-nodes")
+    (placed,) = [item for item in state["items"] if item["kind"] == "Pod" and item["metadata"]["name"] == "a"]
+    assert "though it asks for no GPU" in said("why", "a", state=state)
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192, "nvidia.com/gpucores": 10}
+    placed["spec"]["containers"] = [{"name": "c", "resources": {"limits": limits}}]
+    text = said("why", "a", state=state)
+    assert "pod default/a is on node n1 with GPU 0 (H100 80GB HBM3): 8.0 GiB, 10 %" in text
+    assert " * n1: " in text
+
+
+def test_fit_counts_and_says_why_not() -> None:
+    answer = json.loads(said("fit", "--gpus", "2", "--memory", "99999", "-o", "json"))
+    assert answer["pods"] == 0
+    assert "no pod of this shape fits" in said("fit", "--gpus", "2", "--memory", "99999")
+
+
+def test_topo_draws_each_pair_once(tmp_path: Path) -> None:
+    state = state_of("24-topology-binpack-chain")
+    drawing = tmp_path / "n1.svg"
+    assert "NV6" in said("topo", "n1", "--svg", str(drawing), state=state)
+    svg = ElementTree.fromstring(drawing.read_text())
+    kinds = [element.tag.rpartition("}")[2] for element in svg.iter()]
+    assert (kinds.count("circle"), kinds.count("line")) == (8, 28)
+    assert len(json.loads(said("topo", "n1", "-o", "json", state=state))) == 28
+
+
+def test_waste_and_frag_add_up() -> None:
+    rows = json.loads(said("waste", "-o", "json"))
+    gpus = json.loads(said("top", "--level", "gpus", "-o", "json"))
+    free = sum(gpu["memory_mib"] - gpu["memory_used_mib"] for gpu in gpus)
+    assert sum(r["idle_memory_mib"] + r["unused_memory_mib"] + r["stranded_memory_mib"] for r in rows) == free
+    whole = {row["gpus"]: row["whole_pods"] for row in json.loads(said("frag", "-o", "json"))}
+    assert whole[1] == sum(row["free_gpus"] for row in json.loads(said("top", "--level", "nodes", "-o", "json")))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["who", "nothing"],
+            "'nothing' is no node with GPUs, no GPU (node/index or UUID), and no pod of namespace default",
+        ),
+        (["why", "nothing"], "there is no pod default/nothing"),
+        (["topo", "nothing"], "node nothing has no GPUs of TopoGPU or HAMi"),
+        (["top", "nothing"], "node nothing has no GPUs of TopoGPU or HAMi"),
+    ],
+)
+def test_what_is_not_there_is_named(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"items": []}', '{"items": [{"kind": "Node", "spec": 1, "metadata": 3}]}']
+)
+def test_a_file_that_is_not_what_kubectl_prints_is_refused_in_a_sentence(text: str) -> None:
+    result = CliRunner().invoke(main, ["top", "--from", "-"], input=text)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: -: ")
+    assert "Traceback" not in result.output
+
+
+def test_a_name_that_is_a_formula_stays_text_in_a_spreadsheet() -> None:
+    state = state_of("65-full-nodes")
+    for item in state["items"]:
+        if item["kind"] == "Pod":
+            item["metadata"]["namespace"] = "-ns"
+    assert "'-ns/a" in said("top", "-o", "csv", state=state)

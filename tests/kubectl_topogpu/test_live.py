@@ -1,0 +1,66 @@
+"""The commands on a cluster, through the real kubectl."""
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kubectl_topogpu import kubectl
+from kubectl_topogpu.kubectl import Connection
+from proto.annotations import keys
+from simulation.apiserver import EmbeddedApiServer
+from tests.scheduler_ext.rig import node_json, pod_json
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not in PATH")
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedApiServer]:
+    async with EmbeddedApiServer() as server:
+        for at in range(5):
+            server.create(node_json(f"n{at}", gpus=2))
+        held = pod_json("held")
+        held["spec"]["nodeName"] = "n3"
+        held["metadata"]["annotations"] = {keys.DEVICES_ALLOCATED: "GPU-n3-1,NVIDIA,1000,20:;"}
+        server.create(held)
+        server.create(pod_json("waits", memory_mib=50_000))
+        (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+        yield server
+
+
+async def ask(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    command = (sys.executable, "-m", "kubectl_topogpu", *arguments, "--kubeconfig", str(folder / "kubeconfig"))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_cluster_is_read_through_kubectl(server: EmbeddedApiServer, tmp_path: Path) -> None:
+    status, out, err = await ask(tmp_path, "who", "held", "-o", "json")
+    assert (status, err) == (0, "")
+    assert [(row["node"], row["gpu"], row["cores_percent"]) for row in json.loads(out)] == [("n3", 1, 20)]
+    _, out, _ = await ask(tmp_path, "why", "waits")
+    assert "its GPUs fit on none of 5 nodes" in out
+    assert "No GPU has 48.8 GiB: the largest has 40.0 GiB." in out
+
+
+async def test_a_large_cluster_is_read_page_by_page(
+    server: EmbeddedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubectl, "_PAGE", 2)
+    objects = await asyncio.to_thread(kubectl.live, Connection(kubeconfig=str(tmp_path / "kubeconfig")))
+    assert [node.metadata.name for node in objects.nodes] == [f"n{at}" for at in range(5)]
+
+
+async def test_a_cluster_that_cannot_be_asked_is_told_in_kubectls_words(tmp_path: Path) -> None:
+    async with EmbeddedApiServer() as server:
+        (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+    status, out, err = await ask(tmp_path, "top")
+    assert (status, out) == (1, "")
+    assert "refused" in err
+    assert "Traceback" not in err
