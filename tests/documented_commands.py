@@ -46,7 +46,7 @@ class Shown:
         if self.prompt == "#":
             return "is for root on a GPU node"
         return next(
-            (why for start, why in NOT_RUN.items() if re.match(rf"{re.escape(start)}(?=\s|$)", self.command)), ""
+            (why for start, why in NOT_RUN.items() if re.match(rf"{re.escape(start)}(?![\w-])", self.command)), ""
         )
 
     @property
