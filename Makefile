@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
-PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto
+PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
 .PHONY: help demo test test-cluster test-node check format stubs clean docs docs-metrics promtool manifests check-manifests image-check lock
 
@@ -43,7 +43,7 @@ test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go
 
 test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as root; Go builds them once
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
-	@$(BIN)/python -m tests.node.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.node.binaries '$(KUBERNETES_RELEASE)' $(NODE_RUNTIME) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m node -rs $(ARGS)
 
 check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs

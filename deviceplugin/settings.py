@@ -46,7 +46,7 @@ class KubeletSettings:
 
     root: str = "/var/lib/kubelet"
     resource_name: str = "nvidia.com/gpu"
-    poll_seconds: float = 0.1
+    poll_seconds: float = 0.2
     """How often the sockets are looked at; kubelet must be answered within a second of its return."""
     register_seconds: float = 5.0
     """Deadline of one Register call."""

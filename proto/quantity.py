@@ -39,6 +39,8 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 def integer_quantity(text: str | int | float) -> int:
     """The value as a whole number: `4k` is 4000, `1Gi` 1073741824, `2000m` 2. Raises QuantityError."""
+    if type(text) is int:
+        return text
     if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= LONGEST_TEXT:
         return int(text)  # nearly all there are: read for every container of every pod
     value = parse_quantity(text)

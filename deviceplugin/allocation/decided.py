@@ -1,6 +1,7 @@
 """What the scheduler decided for the containers of a pod, and whether this node can hand it out."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.pod_devices import aligned, decode_pod_devices
@@ -34,7 +35,13 @@ def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
         raise AnnotationError(key, "", "missing")
     containers = containers_of(pod)
     counts = [gpus_asked(container, resource) for container in containers]
-    return aligned(decode_pod_devices(key, value, len(containers)), counts)
+    return aligned(_decoded(key, value, len(containers)), counts)
+
+
+@lru_cache(maxsize=1024)
+def _decoded(key: str, value: str, containers: int) -> PodShares:
+    """At every call of kubelet the decisions for most pods of the node are read. Raises AnnotationError."""
+    return decode_pod_devices(key, value, containers)
 
 
 def unfit(

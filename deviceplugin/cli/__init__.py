@@ -1,5 +1,6 @@
 """`topogpu-device-plugin`: the node daemon and what an administrator asks of a node."""
 
+import gc
 import importlib
 
 import click
@@ -26,7 +27,10 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
+        gc.disable()  # what modules are made of stays; to look through it again and again takes a tenth of the start
         command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
+        gc.freeze()
+        gc.enable()
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -1,12 +1,14 @@
-"""One thread for each GPU, so that a call into the driver that never returns holds up no other GPU.
+"""Questions to several GPUs, of which one that never answers holds up no other.
 
 NVML may be called by several threads at once (its API reference, "Thread safety"). A call cannot be interrupted: a
-thread that waits too long in one is given up until the call returns, and its GPU is not asked again before.
+thread that waits too long in one is given up until the call returns, and its GPU is not asked again before. As long as
+all GPUs answer promptly one thread asks them in turn: to wake a thread for each costs more than the calls.
 """
 
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -14,10 +16,13 @@ from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-_Work = queue.SimpleQueue[tuple[Callable[[], Any], "Future[Any]"] | None]
+_Jobs = deque[tuple[Callable[[], Any], "Future[Any]"]]
+_Work = queue.SimpleQueue[_Jobs | None]
 
 CALL_SECONDS = 1.0
 """How long the GPUs that answer wait for those that do not. Longer would delay news of the others."""
+PROMPT_SECONDS = 0.05
+"""After so long those GPUs that were not asked yet get a thread each."""
 HANG_SECONDS = 10.0
 """After so long a GPU without an answer counts as lost; a driver that is busy may take seconds."""
 
@@ -47,24 +52,29 @@ class _Asked(Generic[T]):
 class Lanes:
     """Used by one thread. The functions run on threads of their own; they end with the process and are never joined."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, *, prompt_seconds: float = PROMPT_SECONDS
+    ) -> None:
         self._monotonic = monotonic
-        self._work: dict[Hashable, _Work] = {}
+        self._prompt_seconds = prompt_seconds
+        self._work: _Work = queue.SimpleQueue()
+        self._threads = 0
         self._unanswered: dict[Hashable, _Asked[Any]] = {}
         self._late: dict[tuple[str, Hashable], Future[Any]] = {}
 
     def ask(
         self, question: str, functions: Mapping[K, Callable[[], T]], seconds: float = CALL_SECONDS
     ) -> dict[K, T | Hangs]:
-        """What each function returns, all of them run at once; Hangs for those that take longer than `seconds`.
+        """What each function returns; Hangs for those that have not returned after `seconds`.
 
         An answer that comes late is kept and given to the next who asks the same question: a GPU that is merely slow
         is heard one round later. Raises what a function raises.
         """
+        jobs: _Jobs = deque()
         asked: dict[K, _Asked[T] | Hangs] = {
-            lane: self._begin(lane, question, function) for lane, function in functions.items()
+            lane: self._begin(lane, question, function, jobs) for lane, function in functions.items()
         }
-        wait([each.answer for each in asked.values() if isinstance(each, _Asked)], timeout=seconds)
+        self._finish(jobs, [each.answer for each in asked.values() if isinstance(each, _Asked)], seconds)
         answers: dict[K, T | Hangs] = {}
         for lane, each in asked.items():
             if isinstance(each, Hangs):
@@ -78,38 +88,57 @@ class Lanes:
 
     @property
     def any_hangs(self) -> bool:
-        return any(not asked.answer.done() for asked in self._unanswered.values())
+        return bool(self._hanging())
 
     def close(self) -> None:
         """The threads end, each once its call has returned."""
-        for work in self._work.values():
-            work.put(None)
-        self._work = {}
+        for _ in range(self._threads):
+            self._work.put(None)
+        self._work, self._threads = queue.SimpleQueue(), 0
 
-    def _begin(self, lane: Hashable, question: str, function: Callable[[], T]) -> "_Asked[T] | Hangs":
+    def _begin(self, lane: Hashable, question: str, function: Callable[[], T], jobs: _Jobs) -> "_Asked[T] | Hangs":
         unanswered = self._unanswered.get(lane)
         if unanswered is not None:
             if not unanswered.answer.done():
                 return Hangs(self._monotonic() - unanswered.at)
             del self._unanswered[lane]
             self._late[unanswered.question, lane] = unanswered.answer
-        late: Future[T] | None = self._late.pop((question, lane), None)
-        return _Asked(question, late or self._submit(lane, function), self._monotonic())
+        answer: Future[T] | None = self._late.pop((question, lane), None)
+        if answer is None:
+            answer = Future()
+            jobs.append((function, answer))
+        return _Asked(question, answer, self._monotonic())
 
-    def _submit(self, lane: Hashable, function: Callable[[], T]) -> "Future[T]":
-        work = self._work.get(lane)
-        if work is None:
-            work = self._work[lane] = queue.SimpleQueue()
-            threading.Thread(target=_run, args=(work,), name=f"nvml {lane}", daemon=True).start()
-        answer: Future[T] = Future()
-        work.put((function, answer))
-        return answer
+    def _finish(self, jobs: _Jobs, answers: "list[Future[T]]", seconds: float) -> None:
+        """Returns once all are answered, at the latest after `seconds`."""
+        prompt = min(self._prompt_seconds, seconds / 2)
+        busy = self._hanging()
+        if jobs:
+            self._hand_out(jobs, 1, busy)
+        if wait(answers, timeout=prompt).not_done:
+            self._hand_out(jobs, len(jobs), busy + 1)
+            wait(answers, timeout=seconds - prompt)
+
+    def _hand_out(self, jobs: _Jobs, threads: int, busy: int) -> None:
+        """To so many threads beside those that are busy."""
+        for _ in range(threads):
+            self._work.put(jobs)
+        while self._threads < threads + busy:
+            self._threads += 1
+            threading.Thread(target=_run, args=(self._work,), name=f"nvml {self._threads}", daemon=True).start()
+
+    def _hanging(self) -> int:
+        return sum(not asked.answer.done() for asked in self._unanswered.values())
 
 
 def _run(work: _Work) -> None:
-    while (job := work.get()) is not None:
-        function, answer = job
-        try:
-            answer.set_result(function())
-        except BaseException as error:
-            answer.set_exception(error)
+    while (jobs := work.get()) is not None:
+        while jobs:
+            try:
+                function, answer = jobs.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            try:
+                answer.set_result(function())
+            except BaseException as error:
+                answer.set_exception(error)

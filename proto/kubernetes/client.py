@@ -1,6 +1,6 @@
 """The API server over HTTP: typed reads and watches, patches, creations and Bindings.
 
-`kubernetes.aio` brings configuration, credentials, TLS and the aiohttp transport; decoding is ours.
+`kubernetes.aio` brings configuration and credentials, aiohttp what is streamed; the rest is ours.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from proto.kubernetes.calls import Reply
 from proto.kubernetes.connections import Connections, Pool, read_reply
 from proto.kubernetes.kubeconfig import ApiServerUnconfigured, Configure, load_configuration
 from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource, Status
-from proto.kubernetes.official import ApiClient, ConfigException
+from proto.kubernetes.official import ConfigException
 from proto.kubernetes.pace import Pace
 from proto.kubernetes.wire import (
     Added,
@@ -91,21 +91,26 @@ class ApiServer:
 
     def __init__(
         self,
-        client: Any,
+        configuration: Any,
         configure: Configure,
         *,
         timeout_seconds: float,
+        user_agent: str,
         silent_seconds: float = SILENT_SECONDS,
         writes: Pace | None = None,
     ) -> None:
-        """`silent_seconds` is for watches; `writes` is how often is written, without it as often as asked for."""
-        self._client = client
-        self._connections = Connections(client)
+        """`silent_seconds` is for watches; `writes` is how often is written, without it as often as asked for.
+
+        Raises SSLError, OSError and ValueError where the certificates cannot be used.
+        """
+        self._configuration = configuration
+        self._connections = Connections(configuration)
         self._configure = configure
         self.timeout_seconds = timeout_seconds
         self._silent_seconds = silent_seconds
         self._writes = writes
-        self.url: str = client.configuration.host
+        self._user_agent = user_agent
+        self.url: str = configuration.host
 
     @classmethod
     async def connect(
@@ -123,15 +128,19 @@ class ApiServer:
         """
         configuration, configure = await load_configuration(kubeconfig)
         try:
-            client = ApiClient(configuration)
+            return cls(
+                configuration,
+                configure,
+                timeout_seconds=timeout_seconds,
+                user_agent=user_agent,
+                silent_seconds=silent_seconds,
+                writes=writes,
+            )
         except (ssl.SSLError, OSError, ValueError) as error:
             raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
-        client.user_agent = user_agent
-        return cls(client, configure, timeout_seconds=timeout_seconds, silent_seconds=silent_seconds, writes=writes)
 
     async def close(self) -> None:
         await self._connections.close()
-        await self._client.close()
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
         """Raises ApiError (404 if there is none) or ApiUnreachable."""
@@ -331,9 +340,9 @@ class ApiServer:
                 response.release()
 
     async def _headers(self, content_type: str = "application/json") -> dict[str, str]:
-        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._client.user_agent}
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
-        return headers
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
+        credentials = (await self._configuration.auth_settings()).get("BearerToken")
+        return headers | ({credentials["key"]: credentials["value"]} if credentials else {})
 
     def _unreachable(self, error: Exception) -> ApiUnreachable:
         return ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}")

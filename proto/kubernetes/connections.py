@@ -6,6 +6,7 @@ on every connection whether the peer is still there.
 
 import asyncio
 import socket
+import ssl
 from enum import Enum, auto
 from typing import Any
 
@@ -52,19 +53,22 @@ _IDLE_SECONDS = {Pool.FOLLOWING: 3.0}
 class Connections:
     """All pools of one client; made and closed on its event loop."""
 
-    def __init__(self, client: Any) -> None:
-        """`client` is an ApiClient: it knows the certificates, the name to expect in them, and the proxy."""
-        rest, configuration = client.rest_client, client.configuration
+    def __init__(self, configuration: Any) -> None:
+        """A Configuration knows the certificates, the name to expect in them, and the proxy.
+
+        Raises SSLError, OSError and ValueError where its certificates cannot be used.
+        """
+        tls, proxy = _tls(configuration), configuration.proxy
         self._url: str = configuration.host
-        self._settings: dict[str, Any] = {"proxy": rest.proxy, "proxy_headers": rest.proxy_headers}
+        self._settings: dict[str, Any] = {"proxy": proxy, "proxy_headers": configuration.proxy_headers}
         if configuration.tls_server_name:
             self._settings["server_hostname"] = configuration.tls_server_name
-        by_aiohttp = Pool if rest.proxy else (Pool.FOLLOWING,)
-        self._sessions = {pool: _session(pool, rest.ssl_context) for pool in by_aiohttp}
+        by_aiohttp = Pool if proxy else (Pool.FOLLOWING,)
+        self._sessions = {pool: _session(pool, tls) for pool in by_aiohttp}
         self._calls = {
             pool: Calls(
                 self._url,
-                rest.ssl_context,
+                tls,
                 configuration.tls_server_name,
                 _SOCKET_OPTIONS,
                 most=MOST[pool],
@@ -103,11 +107,23 @@ async def read_reply(response: aiohttp.ClientResponse) -> Reply:
     return Reply(response.status, await response.read(), response.reason or "", retry_after)
 
 
+def _tls(configuration: Any) -> ssl.SSLContext:
+    """As the official client makes its own."""
+    tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+    if configuration.cert_file:
+        tls.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return tls
+
+
 def _idle_seconds(pool: Pool) -> float:
     return _IDLE_SECONDS.get(pool, 15.0)
 
 
-def _session(pool: Pool, tls: Any) -> aiohttp.ClientSession:
+def _session(pool: Pool, tls: ssl.SSLContext) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=MOST[pool], keepalive_timeout=_idle_seconds(pool), ssl=tls, socket_factory=_socket
     )

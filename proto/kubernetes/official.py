@@ -1,8 +1,9 @@
-"""What we use of the official client: configuration, credentials and transport of its asyncio half.
+"""What we use of the official client: configuration and credentials of its asyncio half.
 
 Importing the package `kubernetes` as it stands also loads its synchronous half and much else: 10 MiB and a third of
 a second in every process (measured with version 37). So the two packages on the way are entered by path, without
-running their `__init__`; where somebody else has loaded them already, they are taken as they are.
+running their `__init__`; where somebody else has loaded them already, they are taken as they are. The class ApiClient,
+which the readers of configurations name and nothing here calls, would bring pydantic: a tenth of the daemon's start.
 """
 
 import sys
@@ -13,7 +14,15 @@ for _package in ("kubernetes", "kubernetes.aio"):
     if _spec is not None and _package not in sys.modules:
         sys.modules[_package] = module_from_spec(_spec)
 
-from kubernetes.aio.client import ApiClient, Configuration  # noqa: E402 - after the packages above
+import kubernetes.aio.client as _client  # noqa: E402 - after the packages above
+from kubernetes.aio.client.configuration import Configuration  # noqa: E402
+
+_is_ours = "ApiClient" not in vars(_client)
+if _is_ours:
+    _client.ApiClient = None
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config  # noqa: E402
 
-__all__ = ["ApiClient", "ConfigException", "Configuration", "load_incluster_config", "load_kube_config"]
+if _is_ours:
+    del _client.ApiClient
+
+__all__ = ["ConfigException", "Configuration", "load_incluster_config", "load_kube_config"]

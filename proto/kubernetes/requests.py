@@ -28,7 +28,12 @@ def requested(pod: Pod, resource: str) -> int:
 
 def requested_resources(pod: Pod) -> frozenset[str]:
     """The names of all that it asks for."""
-    return frozenset(name for container in _containers(pod) for name in _asked(container))
+    return frozenset(
+        name
+        for container in _containers(pod)
+        for names in (container.resources.limits, container.resources.requests)
+        for name in names
+    )
 
 
 def _containers(pod: Pod) -> Iterator[Container]:
@@ -36,12 +41,10 @@ def _containers(pod: Pod) -> Iterator[Container]:
     yield from pod.spec.containers
 
 
-def _asked(container: Container) -> dict[str, str | int | float]:
-    return {**container.resources.limits, **container.resources.requests}
-
-
 def _amount(container: Container, resource: str) -> int:
+    """By its request; a limit alone is a request too."""
+    asked, limits = container.resources.requests, container.resources.limits
     try:
-        return integer_quantity(_asked(container).get(resource, 0))
+        return integer_quantity(asked.get(resource, limits.get(resource, 0)))
     except QuantityError:
         return 0

@@ -242,9 +242,9 @@ async def test_the_patience_with_a_left_over_socket_ends_when_a_new_kubelet_come
             await until(lambda: plugin.pauses.count(5.0) > 1)
             os.replace(f"{path}.new", path)
             until_now = len(plugin.pauses)
-            await until(lambda: 0.2 in plugin.pauses[until_now:])
-        grown = [pause for pause in plugin.pauses[:until_now] if pause > 0.1]
-        assert grown[:7] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+            await until(lambda: 0.4 in plugin.pauses[until_now:])
+        grown = [pause for pause in plugin.pauses[:until_now] if pause > 0.2]
+        assert grown[:6] == [0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
 async def test_a_pause_ends_with_the_left_over_socket() -> None:

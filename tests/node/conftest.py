@@ -36,7 +36,7 @@ def machine(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
     if lacking:
         pytest.skip(f"a real kubelet cannot be run here: {lacking}")
     try:
-        found = binaries.find(os.environ.get("KUBERNETES_RELEASE", ""))
+        found = binaries.find(os.environ.get("KUBERNETES_RELEASE", ""), os.environ.get("NODE_RUNTIME", ""))
         archive = write_image(tmp_path_factory.mktemp("image"))
     except (NoBinaries, NoImage) as reason:
         pytest.skip(str(reason))
@@ -55,7 +55,7 @@ async def real_peer(plane: ControlPlane) -> AsyncIterator[Peer]:
 
 @pytest.fixture
 async def real_kubelet(machine: RealNode, real_peer: Peer) -> AsyncIterator[RealNode]:
-    """kubelet and containerd at work, no plugin registered. The test stops the plugins that it starts."""
+    """kubelet and its runtime at work, no plugin registered. The test stops the plugins that it starts."""
     await asyncio.to_thread(machine.ensure_kubelet)
     await node_is_ready(real_peer)
     yield machine

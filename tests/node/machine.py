@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,10 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _PREFIX = "topogpu-node-"
 _PARENT = "/var/tmp"
 """A short path, because sockets lie below it."""
-_KEPT = ("kubelet", "containerd", "log", "upper", "work")
+_KEPT = ("kubelet", "runtime", "log", "upper", "work")
 _CLEARED = ("run",)
 _SECONDS = 60.0
+_NVIDIA_MAJOR = 195
 _SHOWN_LINES = 15
 
 
@@ -39,6 +41,13 @@ def missing() -> str:
         ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True, check=False
     )
     return f"it may not make namespaces: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def make_device_files(folder: Path, gpus: int) -> None:
+    """Those of NVIDIA's driver, with none behind them."""
+    folder.mkdir(parents=True)
+    for name, minor in (("nvidiactl", 255), *((f"nvidia{gpu}", gpu) for gpu in range(gpus))):
+        os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(_NVIDIA_MAJOR, minor))
 
 
 class Inside:
@@ -88,7 +97,7 @@ class Inside:
 
 
 class Machine:
-    """Its files lie in `folder`; inside, some of them are where kubelet and containerd want them."""
+    """Its files lie in `folder`; inside, some of them are where kubelet and its runtime want them."""
 
     def __init__(self) -> None:
         _remove_abandoned()

@@ -1,10 +1,7 @@
-"""containerd, kubelet and our daemon on one machine."""
+"""A container runtime, kubelet and our daemon on one machine."""
 
-import json
-import os
 import shutil
 import signal
-import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,39 +16,35 @@ from simulation.hook import install_placeholder
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_machine_file, write_sysfs
 from tests.cluster.control_plane import ControlPlane, free_port
-from tests.node import image
 from tests.node.binaries import NodeBinaries
-from tests.node.machine import Inside, Machine
+from tests.node.machine import Inside, Machine, make_device_files
 from tests.node.observed import Start, read_starts
+from tests.node.runtimes import runtime_for
 
 NODE = "node-a"
 MACHINE = "dgxa100-8x-a100-40g"
 DAEMON_USER = "topogpu-device-plugin"
-_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-_CRI = "io.containerd.cri.v1"
 _SOURCES = str(Path(__file__).parents[2])
-_NVIDIA_MAJOR = 195
-_CNI = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
-"""Never called, because all pods are on the host's network; without one kubelet is not ready."""
 
 
 class RealNode:
-    """`kubelet`, `containerd` and `daemon` are None while they do not run. All methods block."""
+    """`kubelet`, `runtime` and `daemon` are None while they do not run. All methods block."""
 
     def __init__(self, binaries: NodeBinaries, plane: ControlPlane, archive: Path) -> None:
         self.machine = Machine()
         self.description: MachineDescription = machines.load(MACHINE)
         self.root = self.machine.folder / "kubelet"
         """/var/lib/kubelet, as seen from outside."""
-        self.containerd: Inside | None = None
+        self.runtime: Inside | None = None
         self.kubelet: Inside | None = None
         self.daemon: Inside | None = None
         self._binaries = binaries
         self._folder = self.machine.folder
-        self._archive = archive
+        self._runtime = runtime_for(self.machine, binaries, archive)
         self._port = free_port()
         self._write_credentials(plane)
-        self._write_configurations()
+        self._runtime.configure()
+        (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
         self._write_gpus()
         install_placeholder(self.hook_path)
 
@@ -72,24 +65,24 @@ class RealNode:
         return DeviceUUID(gpu_uuid(self.description.id, gpu, NODE))
 
     def ensure_kubelet(self) -> None:
-        """The machine is on, and containerd and kubelet run."""
-        if self.containerd is None:
+        """The machine is on, and its runtime and kubelet run."""
+        if self.runtime is None:
             self.power_on()
         if self.kubelet is None or not self.kubelet.is_running():
             self.start_kubelet()
 
     def power_on(self) -> None:
-        """The machine with containerd, as its service manager would start it."""
+        """The machine with its runtime, as its service manager would start it."""
         self.machine.power_on()
-        self.start_containerd()
+        self._start_runtime()
 
     def power_off(self) -> None:
         """As when the plug is pulled: /var/lib is kept, /run is not."""
         self.machine.power_off()
-        for program in (self.containerd, self.kubelet, self.daemon):
+        for program in (self.runtime, self.kubelet, self.daemon):
             if program is not None:
                 program.stop(signal.SIGKILL)
-        self.containerd = self.kubelet = self.daemon = None
+        self.runtime = self.kubelet = self.daemon = None
 
     def discard(self, logs: Path) -> None:
         """Only what the programs said is left, in the folder `logs`."""
@@ -98,13 +91,19 @@ class RealNode:
             shutil.copy(log, logs)
         self.machine.discard()
 
-    def start_containerd(self) -> None:
-        environment = {"PATH": f"{self._binaries.folder}:/usr/sbin:/usr/bin:/sbin:/bin"}
-        command = [self._binaries.path("containerd"), "--config", str(self._folder / "containerd.toml")]
-        self.containerd = self.machine.start("containerd", command, environment)
-        self.containerd.wait_for((self._folder / "run/containerd/containerd.sock").exists)
-        if image.NAME not in self._ctr("images", "list", "--quiet"):
-            self._ctr("images", "import", "--local", str(self._archive))
+    def configure_cdi(self, cdi: bool) -> None:
+        """From now on the runtime applies CDI devices, or not, where that is a switch of it."""
+        self._runtime.configure(cdi=cdi)
+        if self.runtime is not None:
+            self.runtime.stop()
+        self._start_runtime()
+
+    def _start_runtime(self) -> None:
+        socket = self._folder / self._runtime.socket.lstrip("/")
+        left = identity(str(socket))
+        self.runtime = self.machine.start("runtime", self._runtime.command, self._runtime.environment)
+        self.runtime.wait_for(lambda: identity(str(socket)) not in (None, left))
+        self._runtime.load_image()
 
     def start_kubelet(self) -> None:
         """Returns once its sockets are there."""
@@ -157,45 +156,15 @@ class RealNode:
         own = ["--node-name", NODE, "--kubeconfig", str(self._folder / "daemon.kubeconfig")]
         own += ["--sysfs-root", str(self._folder / "sys"), "--nvml-library", str(build_library())]
         own += ["--dev-root", str(self.dev_root), "--pass-device-specs", "true"]
-        own += ["--hook-path", str(self.hook_path)]
+        own += ["--hook-path", str(self.hook_path), "--cri-socket", self._runtime.socket]
         return [sys.executable, "-m", "deviceplugin", verb, *own, *flags]
 
     def _daemon_environment(self) -> dict[str, str]:
         return {MACHINE_FILE_VARIABLE: str(self._folder / "machine"), "PYTHONPATH": _SOURCES}
 
-    def _ctr(self, *words: str) -> str:
-        return self.machine.run(self._binaries.path("ctr"), "--namespace", "k8s.io", *words)
-
     def _write_credentials(self, plane: ControlPlane) -> None:
         for name, user in (("kubelet", "admin"), ("daemon", DAEMON_USER)):
             shutil.copy(plane.kubeconfig(user), self._folder / f"{name}.kubeconfig")
-
-    def _write_configurations(self) -> None:
-        cni = self._folder / "cni"
-        cni.mkdir()
-        (cni / "10-none.conflist").write_text(json.dumps(_CNI))
-        (self._folder / "containerd.toml").write_text(self._containerd_toml(cni))
-        (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
-
-    def _containerd_toml(self, cni: Path) -> str:
-        # Without CAP_SYS_RESOURCE nobody may lower an oom_score_adj.
-        return f"""version = 3
-root = "{self._folder / "containerd"}"
-state = "/run/containerd"
-[grpc]
-  address = "{_CONTAINERD_SOCKET}"
-[plugins."{_CRI}.images"]
-  [plugins."{_CRI}.images".pinned_images]
-    sandbox = "{image.NAME}"
-[plugins."{_CRI}.runtime"]
-  restrict_oom_score_adj = true
-  [plugins."{_CRI}.runtime".cni]
-    conf_dir = "{cni}"
-  [plugins."{_CRI}.runtime".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."{_CRI}.runtime".containerd.runtimes.runc.options]
-      BinaryName = "{self._binaries.path("runc")}"
-"""
 
     def _kubelet_configuration(self) -> dict[str, Any]:
         return {
@@ -206,7 +175,7 @@ state = "/run/containerd"
             "healthzPort": 0,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            "containerRuntimeEndpoint": f"unix://{_CONTAINERD_SOCKET}",
+            "containerRuntimeEndpoint": f"unix://{self._runtime.socket}",
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.machine.cgroup}",
             "enforceNodeAllocatable": [],
@@ -224,7 +193,4 @@ state = "/run/containerd"
     def _write_gpus(self) -> None:
         self.gpus()
         write_sysfs(self.description, self._folder / "sys")
-        folder = self.dev_root / "dev"
-        folder.mkdir(parents=True)
-        for name, minor in (("nvidiactl", 255), *((f"nvidia{gpu}", gpu) for gpu in range(len(self.description.gpus)))):
-            os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(_NVIDIA_MAJOR, minor))
+        make_device_files(self.dev_root / "dev", len(self.description.gpus))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -19,16 +20,29 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def test_all_lanes_are_asked_at_once() -> None:
+def test_lanes_that_wait_for_each_other_are_asked_at_once() -> None:
     meeting = threading.Barrier(3, timeout=60)
     answers = Lanes().ask("?", dict.fromkeys("abc", meeting.wait), 60)
     assert sorted(answers.values()) == [0, 1, 2]  # type: ignore[type-var]
 
 
-def test_each_lane_has_a_thread_of_its_own_and_keeps_it() -> None:
-    lanes, name = Lanes(), lambda: threading.current_thread().name
-    first = lanes.ask("?", {"a": name, "b": name}, 60)
-    assert first == lanes.ask("?", {"a": name, "b": name}, 60) == {"a": "nvml a", "b": "nvml b"}
+def test_lanes_that_answer_promptly_are_asked_in_turn_by_one_thread() -> None:
+    lanes, before = Lanes(prompt_seconds=60), threading.active_count()
+    for _ in range(3):
+        asked = list[str]()
+        lanes.ask("?", {lane: partial(asked.append, lane) for lane in "abc"}, 120)
+        assert asked == ["a", "b", "c"]
+    assert threading.active_count() == before + 1
+
+
+def test_a_lane_that_hangs_holds_up_none_behind_it(gate: threading.Event) -> None:
+    lanes, before = Lanes(), threading.active_count()
+    hanging, clear = {"a": gate.wait, "b": gate.wait}, {"c": lambda: 3, "d": lambda: 4}
+    for _ in range(3):
+        answers = lanes.ask("?", {**hanging, **clear}, 1)
+        assert {lane for lane, answer in answers.items() if isinstance(answer, Hangs)} == {"a", "b"}
+        assert (answers["c"], answers["d"]) == (3, 4)
+    assert threading.active_count() <= before + 4
 
 
 def test_what_a_function_raises_is_raised() -> None:
