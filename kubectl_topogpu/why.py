@@ -23,12 +23,13 @@ MOST_TRIED = 30
 MOST_HOLDERS = 200
 MOST_SHOWN = 3
 
-_WORDS = {
+WORDS = {
     Reason.NODE_INSUFFICIENT_DEVICE: "has fewer GPUs than asked for",
     Reason.NOT_HEALTHY: "unhealthy",
     Reason.CORDONED: "cordoned",
     Reason.TYPE: "another model than asked for",
     Reason.UUID: "not one of the GPUs asked for",
+    Reason.LIMITS: "a part is asked for, and nothing on the node holds a container to a part",
     Reason.SLOTS: "no slot left",
     Reason.EXCLUSIVE: "asked for whole, and shared already",
     Reason.QUOTA: "the namespace's quota is used up",
@@ -226,7 +227,7 @@ def _reason(misfit: Misfit | NotOffered) -> str:
         return misfit.reason.partition(": ")[2] or misfit.reason
     if not misfit.verdicts:
         return f"{counted(misfit.cards, 'GPU')}, {misfit.need.count} asked for"
-    words = {_WORDS.get(reason, str(reason)) for _, reason in misfit.verdicts}
+    words = {WORDS.get(reason, str(reason)) for _, reason in misfit.verdicts}
     return "; ".join(sorted(words))
 
 
@@ -256,7 +257,7 @@ def _lacking(refusal: Refusal, need: ContainerNeed) -> str:
     if refusal.reason is Reason.TOO_FEW:
         return f"{gpu} would do, and fewer than {need.count} do"
     if amounts is None:
-        return f"{gpu}: {_WORDS.get(refusal.reason, refusal.reason)}"
+        return f"{gpu}: {WORDS.get(refusal.reason, refusal.reason)}"
     if refusal.reason is Reason.EXCLUSIVE:
         return f"{gpu} is shared by {counted(amounts.total - amounts.free, 'container')}"
     if refusal.reason is Reason.SLOTS:
@@ -325,6 +326,8 @@ def _hints(cluster: Cluster, decision: Decision, ways: Sequence[Way]) -> Iterabl
     if reasons and reasons <= {Reason.TYPE, Reason.UUID}:
         models = sorted({gpu.device.type for node in cluster.nodes for gpu in node.gpus})
         yield f"The pod's annotations allow none of the GPUs there are: {', '.join(models)}."
+    if Reason.LIMITS in reasons:
+        yield "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow."
     if Reason.QUOTA in reasons:
         yield "The ResourceQuota of the namespace has to grow, or other pods of the namespace have to go."
     if not ways and all(map(is_hopeless, misfits)):

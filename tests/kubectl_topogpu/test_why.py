@@ -1,0 +1,6 @@
+from kubectl_topogpu.why import WORDS
+from scheduler_ext.scheduling.misfit import Reason
+
+
+def test_every_reason_has_words_for_people() -> None:
+    assert set(Reason) - set(WORDS) == {Reason.NOT_LOOKED_AT}, "no decision on one snapshot leaves a node out"
