@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.checkpoint_file import checkpoint_reader
 from deviceplugin.allocation.choice import choose_allocation, confirm
+from deviceplugin.allocation.driver_guard import DriverGuard
 from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
 from deviceplugin.allocation.instance_allocator import InstanceAllocator
 from deviceplugin.allocation.measured_allocator import MeasuredAllocator
@@ -23,7 +24,8 @@ from deviceplugin.announcements import announcements, unlimited, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.by_pod import ByPod
 from deviceplugin.container.container_folders import FolderSweep
-from deviceplugin.container.edits import AllocationSettings
+from deviceplugin.container.driver_root import DriverRoot
+from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.hook_watch import HookWatch
@@ -68,8 +70,10 @@ class Agent:
         now: Callable[[], datetime],
         allocation: AllocationSettings,
         kubelet: KubeletSettings,
+        driver_root: DriverRoot | None = None,
     ) -> None:
         self._settings = settings
+        self._driver_root = driver_root
         self._gpus = gpus
         self._news = news
         self._metrics = metrics
@@ -263,9 +267,13 @@ class Agent:
 
     def _plugin(self, resource: str) -> PluginServer:
         allocator, strategy = self._allocator(resource)
+        guarded: Allocator = allocator
+        by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
+        if self._driver_root is not None and by_files and allocator is not self._slots:
+            guarded = DriverGuard(allocator, self._driver_root, self._read_checkpoint)
         return PluginServer(
             replace(self._kubelet, resource_name=resource),
-            MeasuredAllocator(allocator, self._metrics, strategy),
+            MeasuredAllocator(guarded, self._metrics, strategy),
             restarted=self._books.kubelet_restarted if allocator is self._immediate else lambda: None,
             told=lambda taken: self._metrics.registered(_outcome(taken)),
         )

@@ -32,11 +32,18 @@ class Holding(msgspec.Struct, frozen=True, rename="pascal"):
     @property
     def cdi_devices(self) -> tuple[str, ...]:
         """Those that kubelet names to the container runtime; none where the answer cannot be read."""
+        return tuple(device.name for device in self._answered().cdi_devices)
+
+    @property
+    def mounts(self) -> Mapping[str, str]:
+        """The host's path by that in the container, of the same answer."""
+        return {mount.container_path: mount.host_path for mount in self._answered().mounts}
+
+    def _answered(self) -> ContainerAllocateResponse:
         try:
-            answer = ContainerAllocateResponse.FromString(base64.b64decode(self.answer or ""))
+            return ContainerAllocateResponse.FromString(base64.b64decode(self.answer or ""))
         except (DecodeError, ValueError):
-            return ()
-        return tuple(device.name for device in answer.cdi_devices)
+            return ContainerAllocateResponse()
 
     @property
     def ids(self) -> frozenset[str]:

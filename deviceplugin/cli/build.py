@@ -76,6 +76,7 @@ def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Co
         now=_now,
         allocation=allocation,
         kubelet=kubelet_settings(configuration),
+        driver_root=driver_root(configuration),
     )
     generator = SpecGenerator(driver_root=configuration.driver_root or "/", dev_root=configuration.dev_root)
     server = _metrics_server(configuration, nvml, thread, metrics, agent)

@@ -3,8 +3,10 @@
 import shutil
 from pathlib import Path
 
+import grpc
 import pytest
 
+from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import EVERY_GPU, CallFails
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
@@ -96,3 +98,24 @@ async def test_a_driver_that_is_exchanged_ends_the_process_and_the_next_one_wait
         await until(lambda: node.said(missing))
         (tmp_path / "gone").rename(root)
         await node.ready()
+
+
+async def test_a_container_that_allocate_gave_another_drivers_files_does_not_start_again(tmp_path: Path) -> None:
+    root = tmp_path / "driver"
+    install(root)
+    async with daemon(*flags(root), "--allocation", "immediate") as node:
+        uid = node.bind("one", 1)
+        await node.runs("one")
+        ids = node.kubelet.created[uid][0].device_ids
+        async with node.plugin() as plugin:
+            await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
+            root.rename(tmp_path / "gone")
+            await until(lambda: node.capacity()[1] == 0)
+            with pytest.raises(grpc.aio.AioRpcError, match="no NVIDIA driver below /run/nvidia/driver"):
+                await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
+            # The same version, in another folder than before.
+            install(root)
+            (root / "usr/lib64").rename(root / "lib64")
+            await until(lambda: node.capacity()[1] > 0)
+            with pytest.raises(grpc.aio.AioRpcError, match="the NVIDIA driver was exchanged since"):
+                await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))

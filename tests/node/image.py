@@ -1,4 +1,4 @@
-"""The one image of the tests: a static program of ours, packed as an OCI archive.
+"""The one image of the tests: programs of ours, one of them with this host's libc, packed as an OCI archive.
 
 Source of the form: image-layout.md, manifest.md and config.md of opencontainers/image-spec.
 """
@@ -6,6 +6,7 @@ Source of the form: image-layout.md, manifest.md and config.md of opencontainers
 import hashlib
 import io
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -13,7 +14,10 @@ from pathlib import Path
 
 NAME = "topogpu.test/workload:1"
 PROGRAM = "/workload"
-_SOURCE = Path(__file__).with_name("workload.c")
+FINDER = "/finder"
+"""It loads libraries, so it is linked dynamically."""
+_FOLDER = Path(__file__).parent
+_LOADED = re.compile(r"(/\S+) \(0x")
 _TYPES = "application/vnd.oci.image"
 
 
@@ -23,24 +27,32 @@ class NoImage(Exception):
 
 def write_image(folder: Path) -> Path:
     """Compiled and packed. Raises NoImage."""
-    binary = folder / "workload"
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise NoImage("a C compiler makes the image's program: install gcc")
-    command = [compiler, "-static", "-O1", "-o", str(binary), str(_SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NoImage(f"the image's program cannot be linked statically (Debian: libc6-dev): {done.stderr.strip()}")
+    programs = {PROGRAM: _built(folder, PROGRAM, "-static"), FINDER: _built(folder, FINDER, "-ldl")}
+    loaded = subprocess.run(["ldd", programs[FINDER]], capture_output=True, text=True, check=True).stdout
+    files = programs | {path: Path(path) for path in _LOADED.findall(loaded)}
     archive = folder / "workload.tar"
-    archive.write_bytes(_archive(binary.read_bytes()))
+    archive.write_bytes(_archive({path.lstrip("/"): source.read_bytes() for path, source in files.items()}))
     return archive
 
 
-def _archive(program: bytes) -> bytes:
-    layer = _tar({PROGRAM.lstrip("/"): program})
+def _built(folder: Path, program: str, *flags: str) -> Path:
+    """Raises NoImage."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise NoImage("a C compiler makes the image's programs: install gcc")
+    name = program.lstrip("/")
+    command = [compiler, "-O1", "-o", str(folder / name), str(_FOLDER / f"{name}.c"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoImage(f"{name} of the image cannot be linked (Debian: libc6-dev): {done.stderr.strip()}")
+    return folder / name
+
+
+def _archive(files: dict[str, bytes]) -> bytes:
+    layer = _tar(files)
     config = _json(
         {
-            "architecture": _architecture(program),
+            "architecture": _architecture(files[PROGRAM.lstrip("/")]),
             "os": "linux",
             "config": {"Entrypoint": [PROGRAM]},
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},

@@ -1,4 +1,4 @@
-"""What the containers say of themselves: the lines of workload.c in the logs that kubelet keeps."""
+"""What the containers say of themselves: the lines of workload.c and finder.c in the logs that kubelet keeps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ class Start:
     """Major and minor number of every file /dev/nvidia…."""
     mounts: Mapping[str, str]
     """By place: what of which file system, and the options."""
+    found: Mapping[str, str]
+    """What each library that was loaded answers, and whether a program is there."""
 
 
 def read_starts(folder: Path) -> list[Start]:
@@ -34,7 +36,13 @@ def _read(path: Path) -> Start | None:
     lines = [line.split(" ", 3)[-1] for line in log.splitlines()]
     if "end" not in lines:
         return None
-    return Start(number=int(path.stem), env=_of("env", lines), devices=_of("device", lines), mounts=_of("mount", lines))
+    return Start(
+        number=int(path.stem),
+        env=_of("env", lines),
+        devices=_of("device", lines),
+        mounts=_of("mount", lines),
+        found=_of("library", lines) | _of("file", lines),
+    )
 
 
 def _of(kind: str, lines: list[str]) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""No container starts with files of a driver that is gone, where Allocate has named these files.
+
+Kubelet keeps Allocate's answer for as long as the pod lives, and containerd makes a folder of every file of it that is
+not there any more, on the host too.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from deviceplugin.allocation.checkpoint import Holding
+from deviceplugin.container.driver_files import NoDriver
+from deviceplugin.container.driver_root import DriverRoot
+from deviceplugin.container.edits import ContainerEdits, Mount
+from deviceplugin.kubelet import Allocator, CannotAllocate
+from proto.devices import Device
+
+
+class DriverGuard:
+    """Another allocator, whose containers kubelet asks about before each start."""
+
+    pre_start_required = True
+
+    def __init__(
+        self, allocator: Allocator, root: DriverRoot, read_checkpoint: Callable[[], tuple[Holding, ...] | None]
+    ) -> None:
+        self._allocator = allocator
+        self._root = root
+        self._read_checkpoint = read_checkpoint
+
+    def devices(self) -> AsyncIterator[tuple[Device, ...]]:
+        """The other's."""
+        return self._allocator.devices()
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """The other's."""
+        return await self._allocator.prefer(available, must_include, size)
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """The other's. Raises CannotAllocate."""
+        return await self._allocator.allocate(ids)
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Raises CannotAllocate."""
+        held = frozenset(ids)
+        try:
+            # The last reading of the GPUs may be half a minute old.
+            found = await asyncio.to_thread(self._root.files)
+        except NoDriver as error:
+            raise CannotAllocate(str(error)) from error
+        for holding in self._read_checkpoint() or ():
+            if holding.ids == held and is_outdated(holding.mounts, found.mounts):
+                raise CannotAllocate(
+                    "the NVIDIA driver was exchanged since this container was given its files; delete the pod, and a "
+                    "new one gets those of the driver that runs"
+                )
+        await self._allocator.pre_start(ids)
+
+
+def is_outdated(answered: Mapping[str, str], now: Sequence[Mount]) -> bool:
+    """Is any of the driver's files another by now? `answered`: the host's path by that in the container."""
+    return any(answered.get(mount.container_path, mount.host_path) != mount.host_path for mount in now)
