@@ -4,7 +4,7 @@
 |---|---|---|---|
 | well | a sign against it | ill | the Node remembers since when |
 | ill | it is well | well | |
-| ill | it has been for `after` | lasting | the Node's condition, its taint, an event |
+| ill | it has been for `after` | lasting | the Node's condition, its taint, events of Node and pods |
 | lasting | it is well | well | condition and taint are taken back; nobody is evicted any more |
 
 | pod on a GPU whose evictions are due is | until | then it is | effect |
@@ -206,7 +206,7 @@ def lasting(state: State, now: datetime, settings: RemediationSettings) -> tuple
 
 def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSettings) -> bool:
     """Whether a GPU of the pod has been unhealthy for long enough for its eviction."""
-    if settings.remedy is not Remedy.EVICT and not (settings.remedy is Remedy.EVICT_WAITING and holder.waits):
+    if not _may_go(holder, settings):
         return False
     times = [_due_at(state, state.ill[gpu], settings) for gpu in holder.gpus if gpu in state.ill]
     return any(at is not None and now >= at for at in times)
@@ -248,7 +248,7 @@ def _seen(state: State, event: Seen, now: datetime, settings: RemediationSetting
     untold = [key for key in lasting(after, now, settings) if key not in after.told]
     new = [key for key in untold if key not in renamed]
     after = replace(after, told=after.told | set(untold))
-    told = tuple(Tell(_lasting(after, key, settings)) for key in new)
+    told = tuple(tell for key in new for tell in _lasting(after, key, settings))
     chosen = tuple(_chosen(after, now, settings))
     asked = {
         each.uid: Attempt(until=now + _ANSWERED, tries=_tries(after, each.uid), takes_room=True) for each in chosen
@@ -323,12 +323,25 @@ def spoken(span: timedelta) -> str:
     return f"{seconds:g} s"
 
 
-def _lasting(state: State, key: str, settings: RemediationSettings) -> Notice:
+def _lasting(state: State, key: str, settings: RemediationSettings) -> Iterator[Tell]:
+    """The Node's events, and those of pods that are to go."""
     illness = state.ill[key]
-    names = sorted(holder.name for holder in state.holders.values() if key in holder.gpus)
-    pods = f". Pods on it: {', '.join(names)}" if names else ""
-    message = f"{illness.name} has been unhealthy for {spoken(settings.after)}: {illness.problem}{pods}"
-    return Notice(reason="GPUStaysUnhealthy", message=message, distinct=True)
+    holders = sorted((each for each in state.holders.values() if key in each.gpus), key=lambda each: each.name)
+    pods = f". Pods on it: {', '.join(each.name for each in holders)}" if holders else ""
+    message = f"{illness.name} has been unhealthy for {spoken(settings.after)}: {illness.problem}"
+    yield Tell(Notice(reason="GPUStaysUnhealthy", message=message + pods, distinct=True))
+    for holder in holders:
+        if _may_go(holder, settings):
+            yield Tell(
+                Notice(
+                    reason="GPUStaysUnhealthy", message=f"{message}. The pod is to be evicted unless the GPU recovers"
+                ),
+                holder,
+            )
+
+
+def _may_go(holder: Holder, settings: RemediationSettings) -> bool:
+    return settings.remedy is Remedy.EVICT or (settings.remedy is Remedy.EVICT_WAITING and holder.waits)
 
 
 def _evicted(state: State, holder: Holder) -> Notice:

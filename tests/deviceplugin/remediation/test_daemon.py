@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from deviceplugin.cli import main
 from proto.annotations.keys import LEASE_EVICTIONS, NODE_CONDITION, NODE_UNHEALTHY, RESOURCE_COUNT
+from proto.annotations.unhealthy_since import stamp
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
 from simulation.nvml.machine_file import lost_gpu
@@ -191,6 +193,28 @@ async def test_a_budget_holds_and_the_pod_is_told() -> None:
         assert (is_there(node, "held"), counted(node)) == (True, [NODE])
 
 
+async def test_evictions_are_counted_with_those_of_other_nodes_before_they_happen() -> None:
+    spent = [[stamp(datetime.now(UTC) - timedelta(minutes=1)), f"other-{number}"] for number in range(2)]  # noqa: TID251
+
+    def before(server: EmbeddedApiServer, root: Path) -> None:
+        with_lease(server, root)
+        body = {"metadata": {"annotations": {LEASE_EVICTIONS: json.dumps(spent)}}}
+        server.patch("leases", "topogpu-remediation", body, namespace="topogpu-system")
+        # Another node's daemon writes it at the same moment.
+        server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"leases"}), status=409, times=2))
+
+    flags = (*SOON, "--remediation", "evict", "--remediation-cluster-evictions-per-hour", "3")
+    async with daemon(*flags, runtime_version=SLOTS, before=before) as node:
+        bind_owned(node, "p", 2)
+        bind_owned(node, "q", 2)
+        await node.runs("p", "q")
+        node.machine(lost_gpu(2))
+        await until(lambda: node.said("3 pods were evicted from unhealthy GPUs in the cluster within the hour"))
+        assert (is_there(node, "p"), is_there(node, "q")) == (False, True)
+        assert counted(node) == ["other-0", "other-1", NODE]
+        await eventually(lambda: node.counts('topogpu_evictions_total{outcome="paused"}'))
+
+
 async def test_without_the_lease_nobody_is_evicted() -> None:
     async with daemon(*SOON, "--remediation", "evict", runtime_version=SLOTS) as node:
         bind_owned(node, "p", 2)
@@ -206,7 +230,7 @@ async def test_when_the_driver_fails_nobody_is_evicted() -> None:
             bind_owned(node, f"p{gpu}", gpu)
         await node.runs("p0", "p1", "p2", "p3")
         node.machine(*(lost_gpu(gpu) for gpu in range(4)))
-        await until(lambda: len(node.events("GPUStaysUnhealthy")) == 4 and condition(node)[0] == "False")
+        await until(lambda: len(node.events("GPUStaysUnhealthy")) == 8 and condition(node)[0] == "False")
         assert evictions(node) == 0
 
 

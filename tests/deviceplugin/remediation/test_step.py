@@ -90,7 +90,9 @@ def test_a_pod_is_evicted_from_a_gpu_that_has_been_ill_for_ten_minutes() -> None
     assert (play.lasting, play.told) == ((), [])
     assert play.take(10, view) == ["p"]
     assert play.lasting == ("GPU-a",)
-    assert play.told == ["name of GPU-a has been unhealthy for 10 min: it does not answer. Pods on it: ns/p"]
+    lasting = "name of GPU-a has been unhealthy for 10 min: it does not answer."
+    told = [f"{lasting} Pods on it: ns/p", f"{lasting} The pod is to be evicted unless the GPU recovers"]
+    assert play.told == told
     assert play.take(10.1, Evicted("uid-p")) == []
     assert play.told == ["evicted from the node, because name of GPU-a is unhealthy: it does not answer"]
     assert play.take(11, view) == []
