@@ -27,6 +27,7 @@ from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS
+from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.hook_watch import HookWatch
 from deviceplugin.kubelet import Allocator, PluginServer
@@ -146,6 +147,14 @@ class Agent:
             read_checkpoint=read_checkpoint,
         )
         self._hook = HookWatch(settings.hook_path, settings.unenforced_shares, news)
+        self._feedback = FeedbackLoop(
+            self._own,
+            settings.hook_path,
+            settings.feedback,
+            allocation.priority_resource,
+            now=time.time,
+            announce=self._events.record,
+        )
         self._folders = FolderSweep(
             [f"{settings.hook_path}/vgpu/{name}" for name in (CONTAINERS, LOCKS)], settings.folder_quota
         )
@@ -171,6 +180,7 @@ class Agent:
                     self._announce(),
                     self._announce_limits(),
                     self._hook.run(),
+                    self._feedback.run(),
                     self._sweep(),
                     self._events.run(),
                     *beside,
@@ -194,6 +204,7 @@ class Agent:
             lasting_gpus=self._remediation.lasting(),
             stranded_pods=len(self._remediation.stranded()),
             limits=self._hook.limits,
+            waiting=len(self._feedback.waiting),
         )
 
     def _report_due(self, now: datetime, last: datetime | None) -> Report:

@@ -40,6 +40,16 @@ class UnenforcedShares(StrEnum):
     ALLOW = "allow"
 
 
+class Feedback(StrEnum):
+    """What the daemon tells GPU tasks through HAMi-core's regions."""
+
+    OFF = "off"
+    PRIORITY = "priority"
+    """Tasks wait for those of higher priority on their GPU."""
+    CONTENTION = "contention"
+    """Also, as HAMi's monitor has it: limits of cores hold while several containers compute on a GPU."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
     """Where kubelet's sockets are, what is served there, and its deadlines."""
@@ -149,6 +159,7 @@ class AgentSettings:
     node_name: str
     hook_path: str = "/usr/local"
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
+    feedback: Feedback = Feedback.OFF
     folder_quota: FolderQuota = FolderQuota()
     """For each of the folders of the host that one container may write to."""
     allocate_seconds: float = 2.0

@@ -30,6 +30,7 @@ from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import (
     AgentSettings,
+    Feedback,
     FolderQuota,
     HamiScheduler,
     KubeletSettings,
@@ -119,6 +120,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
     return AgentSettings(
         node_name=configuration.node_name,
         hook_path=configuration.hook_path,
+        feedback=Feedback(configuration.feedback),
         unenforced_shares=UnenforcedShares(configuration.unenforced_shares),
         folder_quota=FolderQuota(files=configuration.container_folder_files, mib=configuration.container_folder_mib),
         read_seconds=configuration.read_seconds,

@@ -270,6 +270,13 @@ class Configuration:
         "Where HAMi-core is not installed, nothing holds a container to a part of a GPU. refuse: only whole GPUs are "
         "given out there. allow: parts are given out too, and a container can use all of its GPUs.",
     )
+    feedback: str = _setting(
+        "off",
+        Words(words=("off", "priority", "contention")),
+        "What GPU tasks are told through HAMi-core, every 5 s. off: nothing; the resource for priority has no effect. "
+        "priority: to wait while a container of higher priority (0 before 1) computes on their GPU. contention: also, "
+        "as HAMi's monitor does, to hold themselves to their cores only while others compute there.",
+    )
     container_folder_files: int = _setting(
         64,
         Whole(minimum=8, maximum=100_000),

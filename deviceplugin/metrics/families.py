@@ -196,6 +196,7 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
             "1 while containers are given parts of GPUs and nothing holds them to these.",
             view.limits is Limits.UNENFORCED,
         ),
+        ("topogpu_containers_waiting", "Containers whose GPU tasks wait for tasks of higher priority.", view.waiting),
         ("topogpu_pods_known", "1 once the pods of this node have been listed.", view.pods_known),
         ("topogpu_pods", "Pods of this node.", len(view.pods)),
         (

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deviceplugin.metrics.processes import host_is_seen, owners_of
-from deviceplugin.metrics.region_files import read_regions
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.usage import UsageReader
+from deviceplugin.region_files import read_regions
 from deviceplugin.usage.accounts import GpuSample, NodeSample
 
 log = logging.getLogger(__name__)

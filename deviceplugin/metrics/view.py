@@ -31,6 +31,8 @@ class DaemonView:
     """Pods on them."""
     limits: Limits | None = None
     """What holds containers to a part of a GPU; None while that is not known."""
+    waiting: int = 0
+    """Containers whose GPU tasks are told to wait for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,14 @@ def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceU
     return Usage(vgpus=tuple(vgpus), mig=tuple(mig), foreign_bytes=foreign, unreadable_pods=unreadable)
 
 
+def held_by(pod: Pod) -> Mapping[str, frozenset[DeviceUUID]]:
+    """The GPUs of each container that has some and has not ended, by its name; none where that cannot be read."""
+    try:
+        return {each.name: frozenset(map(gpu_of, each.shares)) for each in _holders(pod)}
+    except AnnotationError:
+        return {}
+
+
 def _holders(pod: Pod) -> list[_Holder]:
     """Containers with shares that have not ended. Raises AnnotationError."""
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED)

@@ -6,7 +6,7 @@ and the older one without version, called v0 here.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from proto.devices import DeviceUUID
@@ -20,6 +20,9 @@ _LARGEST_BYTES = 1 << 50
 _LARGEST_PERCENT = 10_000
 _LARGEST_SECONDS = 1 << 40
 _MAJOR, _MINORS = 1, (1, 2)
+_HEAD = 12
+"""Bytes of magic number and version."""
+_RECENT = range(-1, 3)
 
 
 ReadAt = Callable[[int, int], bytes]
@@ -46,6 +49,8 @@ class _Layout:
     utilization_size: int
     status: int
     process_count: int
+    utilization_switch: int
+    recent_kernel: int
     last_kernel: int | None
 
 
@@ -66,6 +71,8 @@ _V1 = _Layout(
     utilization_size=48,
     status=1928,
     process_count=2_008_896,
+    utilization_switch=2_008_900,
+    recent_kernel=2_008_904,
     last_kernel=2_008_912,
 )
 _V0 = _Layout(
@@ -82,6 +89,8 @@ _V0 = _Layout(
     utilization_size=24,
     status=1160,
     process_count=1_197_880,
+    utilization_switch=1_197_884,
+    recent_kernel=1_197_888,
     last_kernel=None,
 )
 
@@ -111,13 +120,45 @@ class Region:
     """Of the last kernel launch; None before the first, and in version 0, which does not record it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """By which the container's tasks are told to wait or to hold themselves to their cores, and tell that they compute.
+
+    `recent_kernel`: 2 at each launch of a kernel, less later; -1 makes launches wait. `utilization_switch`: 1 holds
+    tasks to their cores, 0 does not. HAMi-core begins with 2 and 1.
+    """
+
+    recent_kernel: int
+    utilization_switch: int
+    last_kernel_unix_seconds: int | None = None
+
+
+def parse_switches(size: int, read_at: ReadAt) -> Switches:
+    """Of the region in a file of `size` bytes. Raises RegionError, also where the values are none of HAMi-core's."""
+    layout = _layout(size)
+    _version(layout, _initialised(_exactly(read_at, 0, _HEAD)))
+    tail = _exactly(read_at, layout.process_count, layout.size - layout.process_count)
+    (switch,) = struct.unpack_from("<i", tail, layout.utilization_switch - layout.process_count)
+    (recent,) = struct.unpack_from("<i", tail, layout.recent_kernel - layout.process_count)
+    if switch not in (0, 1) or recent not in _RECENT:
+        raise RegionError(f"its switches are {recent} and {switch}, which HAMi-core never writes")
+    last = _last_kernel(layout, tail)
+    return Switches(recent_kernel=recent, utilization_switch=switch, last_kernel_unix_seconds=last)
+
+
+def patches(size: int, before: Switches, after: Switches) -> Iterator[tuple[int, bytes]]:
+    """What to write at which offset of the file, 4 bytes each; what stays as it is is not written."""
+    layout = _layout(size)
+    if after.utilization_switch != before.utilization_switch:
+        yield layout.utilization_switch, struct.pack("<i", after.utilization_switch)
+    if after.recent_kernel != before.recent_kernel:
+        yield layout.recent_kernel, struct.pack("<i", after.recent_kernel)
+
+
 def parse_region(size: int, read_at: ReadAt) -> Region:
     """The region in a file of `size` bytes, of which a few kilobytes are read. Raises RegionError."""
     layout = _layout(size)
-    head = _exactly(read_at, 0, layout.processes)
-    (magic,) = struct.unpack_from("<i", head)
-    if magic != MAGIC:
-        raise RegionError("not initialised yet" if magic == 0 else f"the magic number is {magic} instead of {MAGIC}")
+    head = _initialised(_exactly(read_at, 0, layout.processes))
     version = _version(layout, head)
     (device_count,) = struct.unpack_from("<Q", head, layout.device_num)
     tail = _exactly(read_at, layout.process_count, layout.size - layout.process_count)
@@ -147,6 +188,13 @@ def _exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
     if len(content) != length:
         raise RegionError(f"cut short: {len(content)} of {length} bytes at offset {offset}")
     return content
+
+
+def _initialised(head: bytes) -> bytes:
+    (magic,) = struct.unpack_from("<i", head)
+    if magic != MAGIC:
+        raise RegionError("not initialised yet" if magic == 0 else f"the magic number is {magic} instead of {MAGIC}")
+    return head
 
 
 def _version(layout: _Layout, head: bytes) -> str:

@@ -13,7 +13,7 @@ from proto.admission import Json, PodReview, Verdict, denied, failed
 from proto.annotations import keys
 from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.admission.bypass import bypasses
-from scheduler_ext.admission.containers import BadPercentage, complete, gets_gpus
+from scheduler_ext.admission.containers import EXCLUSIVE_CORES, BadPercentage, complete, gets_gpus
 from scheduler_ext.admission.json_patch import difference
 from scheduler_ext.admission.owned import strip
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode
@@ -96,7 +96,7 @@ def _completed(
         return Verdict(allowed=True, warnings=found, reason=Why.NO_GPUS)
     _place(edited["spec"], settings)
     verdict = _refusal(pod, needs, settings, quota) or Verdict(allowed=True, reason=Why.GPUS)
-    return replace(verdict, warnings=(*found, *_policy_warnings(pod, settings)))
+    return replace(verdict, warnings=(*found, *_policy_warnings(pod, settings), *_priority_warnings(needs, settings)))
 
 
 def _is_anothers(pod: Pod, settings: AdmissionSettings) -> bool:
@@ -156,6 +156,19 @@ def _numbers(asked: Footprint, quota: Quota) -> list[str]:
         for unit, wanted, used, limit in parts
         if limit is not None and used + wanted > limit
     ]
+
+
+def _priority_warnings(needs: Sequence[ContainerNeed | None], settings: AdmissionSettings) -> tuple[str, ...]:
+    """Of containers that shall yield to others and cannot: HAMi-core since March 2026 makes a task wait only where it
+    limits its cores (rate_limiter of multiprocess_utilization_watcher.c of Project-HAMi/HAMi-core).
+    """
+    names = settings.requests.names
+    return tuple(
+        f"container {shortened(need.container)}: {names.priority} {need.priority} makes it wait for no other without "
+        f"{names.cores} from 1 to 99"
+        for need in needs
+        if need is not None and need.priority and not 0 < need.cores < EXCLUSIVE_CORES
+    )
 
 
 def _policy_warnings(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:

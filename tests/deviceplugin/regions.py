@@ -21,6 +21,7 @@ def v1(uuids: list[str], slots: list[Slot], *, limit: int = 1 << 30, minor: int 
     for number, slot in enumerate(slots):
         _slot(region, 1856 + 1960 * number, slot, memory_size=64, utilization=1160, utilization_size=48, status=1928)
     struct.pack_into("<i", region, 2_008_896, len(slots))
+    struct.pack_into("<ii", region, 2_008_900, 1, 2)
     struct.pack_into("<Q", region, 2_008_912, last_kernel)
     return region
 
@@ -31,7 +32,7 @@ def v0(uuids: list[str], slots: list[Slot]) -> bytearray:
     _head(region, uuids, device_num=48, at=56, limits=1592, sm_limits=1720)
     for number, slot in enumerate(slots):
         _slot(region, 1848 + 1168 * number, slot, memory_size=40, utilization=776, utilization_size=24, status=1160)
-    struct.pack_into("<i", region, 1_197_880, len(slots))
+    struct.pack_into("<iii", region, 1_197_880, len(slots), 1, 2)
     return region
 
 

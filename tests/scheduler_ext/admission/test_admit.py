@@ -395,3 +395,18 @@ def test_all_gpus_cannot_be_had_by_naming_another_scheduler() -> None:
         "container main: env NVIDIA_VISIBLE_DEVICES: chooses GPUs past the scheduler; "
         "remove it and ask for GPUs by resource"
     )
+
+
+@pytest.mark.parametrize(
+    ("asking", "priority"),
+    [
+        (container("c", gpu="1", priority="1"), 1),
+        (container("c", gpu="1", gpumem="1000", priority="3"), 3),
+        (container("c", gpu="1", gpucores="30", priority="1"), None),
+        (container("c", gpu="1", priority="0"), None),
+        (container("c", gpu="1"), None),
+    ],
+)
+def test_a_priority_that_makes_nothing_wait_is_told(asking: Json, priority: int | None) -> None:
+    told = f"container c: nvidia.com/priority {priority} makes it wait for no other without"
+    assert judged(pod(asking)).warnings == (() if priority is None else (f"{told} nvidia.com/gpucores from 1 to 99",))

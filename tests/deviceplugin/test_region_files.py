@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.metrics.region_files import RegionFiles, read_regions
+from deviceplugin.region_files import RegionFiles, read_regions
 from tests.deviceplugin.regions import Slot, v0, v1
 
 UID = "2f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"
@@ -59,7 +59,7 @@ def test_links_pipes_and_folders_in_place_of_a_region_are_refused(tmp_path: Path
 
 
 def test_folders_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deviceplugin.metrics.region_files._MOST_FOLDERS", 2)
+    monkeypatch.setattr("deviceplugin.region_files._MOST_FOLDERS", 2)
     for name in ("a", "b", "c"):
         make(tmp_path, f"{UID}_{name}", v0([GPU], []))
     found = read_regions(str(tmp_path))

@@ -1,0 +1,127 @@
+"""The loop between GPU tasks of one node: what their regions tell, and what is written there because of the others."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.container.edits import container_facts
+from deviceplugin.container.hook_names import CONTAINERS
+from deviceplugin.region_files import read_switches, write_switches
+from deviceplugin.settings import Feedback
+from deviceplugin.usage.accounts import held_by
+from deviceplugin.usage.feedback import DEFAULT_PRIORITY, Tasks, Who, of_interest, released, told
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import ObjectReference, Pod
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 5.0
+"""HAMi's. HAMi-core counts on it: what it writes at a launch lasts for two rounds."""
+
+
+class FeedbackLoop:
+    """`now` is Unix time in seconds. `announce` is for the events of pods."""
+
+    def __init__(
+        self,
+        own: OwnNode,
+        hook_path: str,
+        feedback: Feedback,
+        priority_resource: str,
+        *,
+        now: Callable[[], float],
+        announce: Callable[[ObjectReference, Notice], None],
+    ) -> None:
+        self._own = own
+        self._containers = f"{hook_path}/vgpu/{CONTAINERS}"
+        self._feedback = feedback
+        self._resource = priority_resource
+        self._now = now
+        self._announce = announce
+        self._warned: frozenset[str] = frozenset()
+        self._problems: Mapping[Who, str] = {}
+        self._lock = Lock()
+        self._is_first, self._has_ended = True, False
+        self.waiting: frozenset[Who] = frozenset()
+        """The containers whose tasks wait for those of others."""
+
+    async def run(self) -> None:
+        """Until cancelled; then no task waits any more."""
+        try:
+            while True:
+                if self._own.pods_known:
+                    tasks = tasks_of(self._own.pods.values(), self._resource)
+                    await asyncio.to_thread(self.go, tasks)
+                    if self._feedback is Feedback.OFF:
+                        self._tell_of_priorities(tasks)
+                await asyncio.sleep(ROUND_SECONDS)
+        finally:
+            self.end(tasks_of(self._own.pods.values(), self._resource))
+
+    def go(self, tasks: Mapping[Who, Tasks]) -> None:
+        """One round. Blocks. The first looks at all regions, for an earlier life of this process, or HAMi's monitor,
+        may have told tasks something.
+        """
+        with self._lock:
+            is_first, self._is_first = self._is_first, False
+            if self._has_ended or (self._feedback is Feedback.OFF and not is_first):
+                return
+            if self._feedback is Feedback.OFF:
+                self._release(tasks)
+                return
+            wanted = frozenset(tasks) if is_first else of_interest(tasks, self.waiting, self._feedback)
+            seen, problems = read_switches(self._containers, sorted(wanted))
+            for who in sorted(problems.keys() - self._problems.keys()):
+                log.warning(
+                    "region of container %s of pod %s: %s; its tasks are left alone", *reversed(who), problems[who]
+                )
+            self._problems = problems
+            after = told(tasks, seen, self._feedback, self._now())
+            write_switches(self._containers, {who: each for who, each in after.items() if each != seen[who]})
+            self.waiting = frozenset(who for who, each in after.items() if each.recent_kernel < 0)
+
+    def end(self, tasks: Mapping[Who, Tasks]) -> None:
+        """Blocks."""
+        with self._lock:
+            self._has_ended = True
+            if self._feedback is not Feedback.OFF:
+                self._release(tasks)
+
+    def _release(self, tasks: Mapping[Who, Tasks]) -> None:
+        seen, _ = read_switches(self._containers, sorted(tasks))
+        write_switches(self._containers, {who: released(each) for who, each in seen.items() if released(each) != each})
+        self.waiting = frozenset()
+
+    def _tell_of_priorities(self, tasks: Mapping[Who, Tasks]) -> None:
+        """Once for each pod: it asks for something that nobody does."""
+        asking = {uid for (uid, _), each in tasks.items() if each.priority != DEFAULT_PRIORITY}
+        for uid in sorted(asking - self._warned):
+            pod = self._own.pods.get(uid)
+            if pod is not None:
+                message = (
+                    f"{self._resource} has no effect on node {self._own.name}: its daemon tells no task to wait for "
+                    "another (setting feedback: off)"
+                )
+                self._announce(_reference(pod), Notice(reason="PriorityIgnored", message=message))
+        self._warned = frozenset(asking)
+
+
+def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, Tasks]:
+    """Of every container that has GPUs and has not ended, by what was decided for its pod and what its spec says."""
+    found: dict[Who, Tasks] = {}
+    for pod in pods:
+        containers = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
+        for name, gpus in held_by(pod).items():
+            priority = container_facts(pod.metadata.uid, containers[name], priority_resource).priority
+            own = DEFAULT_PRIORITY if priority is None else priority
+            found[pod.metadata.uid, name] = Tasks(gpus=gpus, priority=own)
+    return found
+
+
+def _reference(pod: Pod) -> ObjectReference:
+    metadata = pod.metadata
+    return ObjectReference(
+        api_version="v1", kind="Pod", namespace=metadata.namespace, name=metadata.name, uid=metadata.uid
+    )

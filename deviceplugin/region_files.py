@@ -1,0 +1,117 @@
+"""Edge to HAMi-core's regions on disk, in folders that their tenants can write: nothing is followed or mapped.
+
+A region is `<hook>/vgpu/containers/<pod UID>_<container>/<any name>.cache`.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+
+from deviceplugin.container.container_folders import is_of_container, opened, split_folder
+from deviceplugin.usage.feedback import Who
+from deviceplugin.usage.shared_region import Region, RegionError, Switches, parse_region, parse_switches, patches
+
+_MOST_FOLDERS = 1024
+_MOST_FILES = 64
+"""Looked at in one folder; a region and an empty library is what HAMi-core leaves there."""
+_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Neither a symbolic link nor a pipe without a writer nor somebody's lease of the file may catch us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionFiles:
+    regions: Mapping[tuple[str, str], Region] = field(default_factory=dict)
+    """By pod UID and container name; folders without a region yet are missing."""
+    problems: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    left_out: int = 0
+    """Folders beyond the number that is looked at."""
+
+
+def read_regions(containers: str) -> RegionFiles:
+    """Every readable region below the folder `containers`; one that is not is a problem of its own."""
+    regions: dict[tuple[str, str], Region] = {}
+    problems: dict[tuple[str, str], str] = {}
+    left_out = 0
+    with suppress(FileNotFoundError), opened(containers) as root:
+        names = _names(root)
+        left_out = max(0, len(names) - _MOST_FOLDERS)
+        for folder in names[:_MOST_FOLDERS]:
+            try:
+                region = _read_folder(root, folder)
+            except (RegionError, OSError) as error:
+                problems[split_folder(folder)] = str(error)
+                continue
+            if region is not None:
+                regions[split_folder(folder)] = region
+    return RegionFiles(regions=regions, problems=problems, left_out=left_out)
+
+
+def read_switches(containers: str, wanted: Iterable[Who]) -> tuple[Mapping[Who, Switches], Mapping[Who, str]]:
+    """Of those of the wanted regions that can be read, and why the others cannot. One that is not there yet is in
+    neither.
+    """
+    switches: dict[Who, Switches] = {}
+    problems: dict[Who, str] = {}
+    with suppress(FileNotFoundError), opened(containers) as root:
+        for who in islice((each for each in wanted if is_of_container("_".join(each))), _MOST_FOLDERS):
+            try:
+                with suppress(FileNotFoundError), _region(root, "_".join(who), os.O_RDONLY) as found:
+                    if found is not None:
+                        switches[who] = parse_switches(found.size, found.read_at)
+            except (RegionError, OSError) as error:
+                problems[who] = str(error)
+    return switches, problems
+
+
+def write_switches(containers: str, told: Mapping[Who, Switches]) -> None:
+    """Writes what differs, 4 bytes each, in place. A region that is none any more is left as it is.
+
+    Nothing is mapped: a file that is cut meanwhile only grows again, in its tenant's own folder.
+    """
+    with suppress(FileNotFoundError), opened(containers) as root:
+        for who, after in told.items():
+            with suppress(RegionError, OSError), _region(root, "_".join(who), os.O_RDWR) as found:
+                if found is not None and os.fstat(found.descriptor).st_nlink == 1:
+                    before = parse_switches(found.size, found.read_at)
+                    for offset, content in patches(found.size, before, after):
+                        os.pwrite(found.descriptor, content, offset)
+
+
+def _names(root: int) -> list[str]:
+    return sorted(name for name in os.listdir(root) if is_of_container(name))
+
+
+def _read_folder(root: int, name: str) -> Region | None:
+    """The folder's one region. Raises RegionError or OSError."""
+    with _region(root, name, os.O_RDONLY) as found:
+        return None if found is None else parse_region(found.size, found.read_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    descriptor: int
+    size: int
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return os.pread(self.descriptor, length, offset)
+
+
+@contextmanager
+def _region(root: int, name: str, access: int) -> Iterator[_Open | None]:
+    """The folder's one region, None before there is one. Raises RegionError or OSError."""
+    with opened(name, inside=root) as folder:
+        with os.scandir(folder) as entries:
+            caches = [entry.name for entry in islice(entries, _MOST_FILES) if entry.name.endswith(".cache")]
+        if len(caches) > 1:
+            raise RegionError(f"{len(caches)} files end in .cache; it cannot be known which is the region")
+        if not caches:
+            yield None
+            return
+        with opened(caches[0], access | _CAREFULLY, inside=folder) as file:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise RegionError("the region is no regular file")
+            yield _Open(file, status.st_size)

@@ -1,0 +1,86 @@
+"""Which GPU tasks wait for others, and which are held to their cores: what HAMi-core leaves to a program of the node.
+
+HAMi-core's tasks tell in their region that they compute, wait there while `recent_kernel` is negative, and hold
+themselves to their cores while `utilization_switch` is 1. Source: cmd/vGPUmonitor/feedback.go of Project-HAMi/HAMi
+v2.10, with three differences. Priorities and GPUs are those of the pod, not those that the tenant's file tells. A
+container also computes if its region names a launch within the last seconds: HAMi-core since March 2026 tells it by
+`recent_kernel` only where it limits cores, so a container that is not held to its cores any more would seem to rest.
+And limits of cores hold always, unless they are wanted for the time of contention only.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from deviceplugin.settings import Feedback
+from deviceplugin.usage.shared_region import Switches
+from proto.devices import DeviceUUID
+
+DEFAULT_PRIORITY = 1
+"""HAMi-core's own, of tasks without one."""
+_COMPUTES_SECONDS = 10
+
+Who = tuple[str, str]
+"""Pod UID and container name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """Of one container. Those with a lower number go first."""
+
+    gpus: frozenset[DeviceUUID]
+    priority: int = DEFAULT_PRIORITY
+
+
+def of_interest(tasks: Mapping[Who, Tasks], waiting: Collection[Who], feedback: Feedback) -> frozenset[Who]:
+    """Whose regions have to be looked at: mostly none, as all tasks of a GPU have the same priority."""
+    if feedback is Feedback.CONTENTION:
+        return frozenset(tasks)
+    priorities: dict[DeviceUUID, set[int]] = {}
+    for each in tasks.values():
+        for gpu in each.gpus:
+            priorities.setdefault(gpu, set()).add(each.priority)
+    mixed = {gpu for gpu, found in priorities.items() if len(found) > 1}
+    return frozenset(who for who, each in tasks.items() if who in waiting or not mixed.isdisjoint(each.gpus))
+
+
+def told(
+    tasks: Mapping[Who, Tasks], seen: Mapping[Who, Switches], feedback: Feedback, now: float
+) -> Mapping[Who, Switches]:
+    """What the regions that were seen shall say. `now` is Unix time in seconds."""
+    computing = Counter(
+        (gpu, tasks[who].priority)
+        for who, switches in seen.items()
+        if _computes(switches, now)
+        for gpu in tasks[who].gpus
+    )
+    first: dict[DeviceUUID, int] = {}
+    for gpu, priority in computing:
+        first[gpu] = min(priority, first.get(gpu, priority))
+    return {who: _told(tasks[who], switches, computing, first, feedback) for who, switches in seen.items()}
+
+
+def released(switches: Switches) -> Switches:
+    """As HAMi-core begins: nobody will be there to change it."""
+    return replace(switches, recent_kernel=max(switches.recent_kernel, 0), utilization_switch=1)
+
+
+def _told(
+    tasks: Tasks,
+    switches: Switches,
+    computing: Mapping[tuple[DeviceUUID, int], int],
+    first: Mapping[DeviceUUID, int],
+    feedback: Feedback,
+) -> Switches:
+    waits = any(first.get(gpu, tasks.priority) < tasks.priority for gpu in tasks.gpus)
+    beside = any(computing[gpu, tasks.priority] > 1 for gpu in tasks.gpus)
+    limited = waits or beside or feedback is not Feedback.CONTENTION
+    recent = -1 if waits else max(switches.recent_kernel - 1, 0)
+    return replace(switches, recent_kernel=recent, utilization_switch=int(limited))
+
+
+def _computes(switches: Switches, now: float) -> bool:
+    """A launch within two rounds; who waits does not."""
+    last = switches.last_kernel_unix_seconds
+    lately = last is not None and 0 <= now - last < _COMPUTES_SECONDS
+    return switches.recent_kernel > 1 or (switches.recent_kernel >= 0 and lately)

@@ -1,0 +1,246 @@
+"""The loop over regions that real processes have mapped, and that tenants attack."""
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.feedback import FeedbackLoop, tasks_of
+from deviceplugin.news import News
+from deviceplugin.settings import Feedback
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import Pod
+from tests.deviceplugin.agent_rig import running
+from tests.deviceplugin.gpus import NODE, A, bound_pod, share
+from tests.deviceplugin.regions import V0_BYTES, V1_BYTES, v0, v1
+from tests.deviceplugin.registration import until
+
+PRIORITY = "nvidia.com/priority"
+NOW = 1_000_000.0
+SWITCHES = {V1_BYTES: 2_008_900, V0_BYTES: 1_197_884}
+
+TENANT = """
+import mmap, struct, sys
+path, at = sys.argv[1], int(sys.argv[2])
+with open(path, "r+b") as file:
+    region = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+for line in sys.stdin:
+    if line.startswith("launch"):
+        region[at + 4 : at + 8] = struct.pack("<i", 2)
+    print(*struct.unpack_from("<ii", region, at), flush=True)
+"""
+"""What HAMi-core does with its region, in a process of its own: it maps it, and sets `recent_kernel` at a launch."""
+
+
+class Tenant:
+    def __init__(self, file: Path) -> None:
+        words = [sys.executable, "-c", TENANT, str(file), str(SWITCHES[file.stat().st_size])]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._line() == "mapped"
+
+    def sees(self, *, launching: bool = False) -> tuple[int, int]:
+        """`utilization_switch` and `recent_kernel`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("launch\n" if launching else "look\n")
+        self._process.stdin.flush()
+        switch, recent = map(int, self._line().split())
+        return switch, recent
+
+    def end(self) -> None:
+        self._process.communicate()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Path:
+    folder = tmp_path / "vgpu/containers"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def asking(name: str, priority: str | None) -> Pod:
+    pod = bound_pod(name, ((share(A),),), phase="Running")
+    pod.metadata.uid = f"{name}f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"
+    if priority is not None:
+        pod.spec.containers[0].resources.limits[PRIORITY] = priority
+    return pod
+
+
+HIGH, LOW = asking("a", "0"), asking("b", None)
+
+
+def region(containers: Path, pod: Pod, content: bytes | bytearray) -> Path:
+    folder = containers / f"{pod.metadata.uid}_c0"
+    folder.mkdir()
+    (folder / f"{pod.metadata.uid}.cache").write_bytes(content)
+    return folder / f"{pod.metadata.uid}.cache"
+
+
+class NoApiServer(ApiServer):
+    def __init__(self) -> None:
+        """Nothing is asked of it."""
+
+
+def loop(root: Path, feedback: Feedback) -> FeedbackLoop:
+    own = OwnNode(NoApiServer(), NODE, News(), heard=lambda _: None)
+    return FeedbackLoop(own, str(root), feedback, PRIORITY, now=lambda: NOW, announce=lambda *_: None)
+
+
+@pytest.fixture
+def tenants(containers: Path) -> Iterator[dict[str, Tenant]]:
+    """One of each layout."""
+    made = {"high": Tenant(region(containers, HIGH, v1([A], []))), "low": Tenant(region(containers, LOW, v0([A], [])))}
+    yield made
+    for each in made.values():
+        each.end()
+
+
+def test_a_process_waits_while_another_computes_and_goes_on_after_it(
+    tmp_path: Path, tenants: dict[str, Tenant]
+) -> None:
+    high, low = tenants["high"], tenants["low"]
+    going, tasks = loop(tmp_path, Feedback.PRIORITY), tasks_of((HIGH, LOW), PRIORITY)
+    high.sees(launching=True)
+    going.go(tasks)
+    assert (high.sees(), low.sees()) == ((1, 1), (1, -1))
+    assert going.waiting == {(LOW.metadata.uid, "c0")}
+    high.sees(launching=True)
+    going.go(tasks)
+    assert low.sees() == (1, -1)
+    going.go(tasks)
+    going.go(tasks)
+    assert (high.sees(), low.sees(), going.waiting) == ((1, 0), (1, 0), frozenset())
+
+
+def test_no_process_waits_for_a_daemon_that_ends(tmp_path: Path, tenants: dict[str, Tenant]) -> None:
+    going, tasks = loop(tmp_path, Feedback.PRIORITY), tasks_of((HIGH, LOW), PRIORITY)
+    tenants["high"].sees(launching=True)
+    going.go(tasks)
+    going.end(tasks)
+    assert tenants["low"].sees() == (1, 0)
+    tenants["high"].sees(launching=True)
+    going.go(tasks)
+    assert tenants["low"].sees() == (1, 0), "a round that was about to begin"
+
+
+@pytest.mark.parametrize("feedback", [Feedback.OFF, Feedback.PRIORITY])
+def test_what_a_daemon_that_was_killed_or_hamis_monitor_told_stands_no_longer(
+    tmp_path: Path, containers: Path, feedback: Feedback
+) -> None:
+    content = v1([A], [])
+    struct.pack_into("<ii", content, SWITCHES[V1_BYTES], 0, -1)
+    tenant = Tenant(region(containers, LOW, content))
+    loop(tmp_path, feedback).go(tasks_of([LOW], PRIORITY))
+    assert tenant.sees() == (1, 0)
+    tenant.end()
+
+
+def test_priorities_and_gpus_are_the_pods_and_not_what_the_file_says(
+    tmp_path: Path, containers: Path, tenants: dict[str, Tenant]
+) -> None:
+    claims = v1(["GPU-of-another"], [])
+    struct.pack_into("<i", claims, 2_008_908, 0)
+    liar = asking("c", "5")
+    tenant = Tenant(region(containers, liar, claims))
+    tenants["high"].sees(launching=True)
+    loop(tmp_path, Feedback.PRIORITY).go(tasks_of((HIGH, LOW, liar), PRIORITY))
+    assert tenant.sees() == (1, -1)
+    tenant.end()
+
+
+def attack(kind: str, file: Path, secret: Path) -> None:
+    """Whoever can write the folder can do that; `secret` is not in it."""
+    file.unlink()
+    match kind:
+        case "link":
+            file.symlink_to(secret)
+        case "other name":
+            os.link(secret, file)
+        case "pipe":
+            os.mkfifo(file)
+        case "folder":
+            file.mkdir()
+        case "folder is a link":
+            file.parent.rmdir()
+            file.parent.symlink_to(secret.parent)
+        case "empty":
+            file.write_bytes(b"")
+        case "huge":
+            with file.open("wb") as sparse:
+                sparse.truncate(1 << 40)
+        case "no switches":
+            content = v1([A], [])
+            struct.pack_into("<ii", content, SWITCHES[V1_BYTES], 77, -9)
+            file.write_bytes(content)
+        case "two":
+            file.with_name("x.cache").write_bytes(v1([A], []))
+            file.with_name("y.cache").write_bytes(v1([A], []))
+
+
+KINDS = ("link", "other name", "pipe", "folder", "folder is a link", "empty", "huge", "no switches", "two")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_tenant_puts_in_place_of_its_region_is_not_written_to_and_disturbs_no_other(
+    tmp_path: Path, containers: Path, tenants: dict[str, Tenant], kind: str
+) -> None:
+    secret = tmp_path / "of the host" / "secret.cache"
+    secret.parent.mkdir()
+    secret.write_bytes(v1([A], []))
+    before = secret.read_bytes()
+    attacker = asking("c", "5")
+    attack(kind, region(containers, attacker, b""), secret)
+    going, tasks = loop(tmp_path, Feedback.PRIORITY), tasks_of((HIGH, LOW, attacker), PRIORITY)
+    tenants["high"].sees(launching=True)
+    going.go(tasks)
+    assert tenants["low"].sees() == (1, -1)
+    going.end(tasks)
+    assert tenants["low"].sees() == (1, 0)
+    assert secret.read_bytes() == before
+
+
+CUTTING = """
+import os, sys
+path, whole = sys.argv[1], open(sys.argv[1], "rb").read()
+print("begun", flush=True)
+while True:
+    os.truncate(path, 0)
+    with open(path, "r+b") as file:
+        file.write(whole)
+"""
+
+
+def test_a_region_that_is_cut_while_it_is_read_and_written_ends_nothing(
+    tmp_path: Path, containers: Path, tenants: dict[str, Tenant]
+) -> None:
+    """Mapped, it would end the daemon by SIGBUS."""
+    attacker = asking("c", "5")
+    file = region(containers, attacker, v1([A], []))
+    going, tasks = loop(tmp_path, Feedback.PRIORITY), tasks_of((HIGH, LOW, attacker), PRIORITY)
+    with subprocess.Popen([sys.executable, "-c", CUTTING, str(file)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in range(300):
+            tenants["high"].sees(launching=True)
+            going.go(tasks)
+            assert tenants["low"].sees() == (1, -1)
+        process.kill()
+    assert file.stat().st_size <= V1_BYTES
+
+
+async def test_a_pod_is_told_that_its_priority_means_nothing_where_no_task_is_told_to_wait() -> None:
+    limits = {PRIORITY: "0"}
+    spec = {"nodeName": NODE, "containers": [{"name": "c0", "image": "i", "resources": {"limits": limits}}]}
+    metadata = {"name": "first", "annotations": dict(HIGH.metadata.annotations)}
+    async with running() as rig:
+        rig.server.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        await until(lambda: "PriorityIgnored" in {event["reason"] for event in rig.server.store.objects("events")})
