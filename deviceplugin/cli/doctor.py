@@ -13,6 +13,7 @@ from rich.text import Text
 from deviceplugin.cli.build import (
     allocation_settings,
     build_nvml,
+    driver_root,
     kubelet_settings,
     node_sharing,
     remediation_settings,
@@ -36,6 +37,7 @@ from deviceplugin.examination.cluster import examine_cluster
 from deviceplugin.examination.node import (
     examine_cdi,
     examine_driver,
+    examine_driver_files,
     examine_metrics_port,
     examine_other_sockets,
     examine_socket,
@@ -132,8 +134,10 @@ def _look_around(
     """Sockets and files; blocks."""
     settings = kubelet_settings(configuration)
     folder = configuration.cdi_directory
+    root = driver_root(configuration)
     return NodeFacts(
         driver=driver,
+        driver_files=examine_driver_files(root) if root is not None else None,
         machine=machine,
         kubelet=examine_socket(settings.kubelet_socket),
         pod_resources=examine_socket(settings.pod_resources_socket),

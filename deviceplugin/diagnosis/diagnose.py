@@ -24,7 +24,14 @@ from deviceplugin.diagnosis.containers import (
     judge_cdi_specs,
     judge_hook,
 )
-from deviceplugin.diagnosis.driver import GPUS, DriverFacts, judge_driver, judge_gpus
+from deviceplugin.diagnosis.driver import (
+    GPUS,
+    DriverFacts,
+    DriverFilesFacts,
+    judge_driver,
+    judge_driver_files,
+    judge_gpus,
+)
 from deviceplugin.diagnosis.finding import Finding, skipped
 from deviceplugin.diagnosis.kubelet import (
     COUNT,
@@ -60,6 +67,8 @@ class NodeFacts:
     """What was seen on this machine."""
 
     driver: DriverFacts
+    driver_files: DriverFilesFacts | None
+    """None where no root of a driver is set."""
     machine: MachineReading | None
     """None where the driver cannot be used."""
     kubelet: SocketFacts
@@ -89,6 +98,7 @@ def diagnose(
     """`totals` are the names of the resources that the Node tells how much it has of."""
     return (
         judge_driver(seen.driver),
+        *([judge_driver_files(seen.driver_files, seen.driver.answered_version)] if seen.driver_files else []),
         *_gpus(configuration, sharing, seen),
         *_kubelet(configuration, sharing, seen, cluster),
         *_containers(configuration, seen, cluster.node),

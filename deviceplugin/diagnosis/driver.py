@@ -14,6 +14,7 @@ from deviceplugin.machine.topology import asymmetric_pairs
 from proto.devices import UNKNOWN_NUMA
 
 DRIVER = "NVIDIA driver"
+FILES = "Driver files"
 GPUS = "GPUs"
 MIG = "MIG strategy"
 
@@ -53,6 +54,16 @@ class DriverFacts:
     """Of the kernel module that is loaded."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFilesFacts:
+    """What lies below the driver's root."""
+
+    root: str
+    version: str = ""
+    problem: str = ""
+    """Why containers cannot be given it, a clause; empty when they can."""
+
+
 def module_version(text: str) -> str:
     """From the text of /proc/driver/nvidia/version."""
     found = _KERNEL_MODULE.search(text)
@@ -74,6 +85,22 @@ def judge_driver(facts: DriverFacts) -> Finding:
         return _mismatch(facts)
     loaded = f" The kernel module {facts.module_version} is loaded." if facts.module_version else ""
     return problem(DRIVER, _sentence(facts.problem) + loaded, _REMEDIES.get(facts.code, _COMPARE))
+
+
+def judge_driver_files(files: DriverFilesFacts, running: str) -> Finding:
+    """`running`: the version of the driver that answers, empty where none does."""
+    if files.problem:
+        return problem(
+            FILES, _sentence(files.problem), "Install the driver there, or let driver_root name the folder it is below."
+        )
+    if running and running != files.version:
+        return problem(
+            FILES,
+            f"The driver in the kernel is {running} and its libraries below {files.root} are {files.version}: "
+            "no GPU is offered.",
+            "Load the kernel module of these libraries (reboot the node).",
+        )
+    return ok(FILES, f"Version {files.version} lies below {files.root}.")
 
 
 def judge_gpus(machine: MachineReading, sharing: NodeSharing, resource_name: str) -> tuple[Finding, ...]:

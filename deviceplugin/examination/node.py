@@ -11,8 +11,10 @@ from pathlib import Path
 import aiohttp
 
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, missing_devices
+from deviceplugin.container.driver_files import NoDriver
+from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.diagnosis.containers import CdiFolderFacts
-from deviceplugin.diagnosis.driver import DriverFacts, library_version, module_version
+from deviceplugin.diagnosis.driver import DriverFacts, DriverFilesFacts, library_version, module_version
 from deviceplugin.diagnosis.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.metrics.server import MetricsAddressUnusable, split_address
@@ -44,6 +46,14 @@ async def examine_driver(
         library = library_version(_text(Path("/proc/self/maps")))
         return DriverFacts(problem=str(error), code=code, library_version=library, module_version=module), None
     return DriverFacts(answered_version=machine.driver, module_version=module), machine
+
+
+def examine_driver_files(root: DriverRoot) -> DriverFilesFacts:
+    """Blocks."""
+    try:
+        return DriverFilesFacts(root=root.host, version=root.files().version)
+    except NoDriver as error:
+        return DriverFilesFacts(root=root.host, problem=str(error))
 
 
 def examine_socket(path: str) -> SocketFacts:

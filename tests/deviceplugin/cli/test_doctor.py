@@ -225,6 +225,19 @@ def test_a_machine_without_driver_kubelet_or_cluster_gets_an_answer_from_every_c
     assert "/nonexistent/kubeconfig" in report.told("API server")
 
 
+def test_a_folder_without_a_driver_is_named_where_containers_are_given_it_file_by_file(tmp_path: Path) -> None:
+    settings = ("--driver-root", "/run/nvidia/driver", "--container-driver-root", str(tmp_path))
+    report = examine_here(*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig", *settings)
+    missing = "No NVIDIA driver below /run/nvidia/driver: libcuda.so.1 is in none of its library folders. "
+    assert report.told("Driver files").startswith(missing)
+    libraries = tmp_path / "usr/lib64"
+    libraries.mkdir(parents=True)
+    (libraries / "libcuda.so.550.90.07").touch()
+    (libraries / "libcuda.so.1").symlink_to("libcuda.so.550.90.07")
+    report = examine_here(*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig", *settings)
+    assert report.told("Driver files") == "Version 550.90.07 lies below /run/nvidia/driver. "
+
+
 def test_a_configuration_the_daemon_would_refuse_is_a_problem_and_the_rest_is_still_looked_at() -> None:
     report = examine_here("--node-name", "n", "--log-level", "loud")
     assert "flag --log-level is 'loud'" in report.told("Configuration")

@@ -5,7 +5,9 @@ import pytest
 from deviceplugin.diagnosis.driver import (
     GPUS,
     DriverFacts,
+    DriverFilesFacts,
     judge_driver,
+    judge_driver_files,
     judge_gpus,
     library_version,
     module_version,
@@ -74,6 +76,17 @@ def test_a_mismatch_is_told_without_versions_where_they_are_unknown() -> None:
         "The NVML library and the loaded kernel module are of"
         in judge_driver(DriverFacts(problem="p", code=18)).explanation
     )
+
+
+def test_files_of_another_driver_than_the_kernels_are_a_problem() -> None:
+    files = DriverFilesFacts(root="/run/nvidia/driver", version="560.28.03")
+    finding = judge_driver_files(files, "550.90.07")
+    assert (finding.state, finding.explanation) == (
+        State.PROBLEM,
+        "The driver in the kernel is 550.90.07 and its libraries below /run/nvidia/driver are 560.28.03: no GPU is "
+        "offered.",
+    )
+    assert judge_driver_files(files, "").state is State.OK
 
 
 def test_versions_are_read_where_the_kernel_tells_them() -> None:
