@@ -27,6 +27,8 @@ class Inventory(Protocol):
     @property
     def devices(self) -> tuple[Device, ...]: ...
     @property
+    def instances(self) -> Mapping[str, tuple[Device, ...]]: ...
+    @property
     def problems(self) -> Mapping[DeviceUUID, str]: ...
     @property
     def physical(self) -> frozenset[DeviceUUID]: ...
@@ -37,25 +39,34 @@ class Inventory(Protocol):
 
 
 def seen(inventory: Inventory, holders: Sequence[Holder]) -> Seen:
-    """Of the whole node. A GPU that a pod has and that the driver does not show is ill."""
-    names = {device.uuid: f"GPU {device.index} ({device.uuid})" for device in inventory.devices}
-    shown = {inventory.parents.get(device.uuid, device.uuid) for device in inventory.devices} | inventory.physical
+    """Of the whole node. A GPU that a pod has and that the driver does not show is ill.
+
+    A MIG instance may go while its GPU is well: then it is ill for those that have it.
+    """
+    devices = (*inventory.devices, *(device for found in inventory.instances.values() for device in found))
+    names = {device.uuid: f"GPU {device.index} ({device.uuid})" for device in devices}
+    parts = {uuid: inventory.parents.get(uuid, uuid) for uuid in names}
+    partly_well = {gpu for uuid, gpu in parts.items() if uuid not in inventory.problems}
+    held = {gpu for holder in holders for gpu in holder.gpus}
     ill: dict[str, Sign] = {}
     for uuid, problem in inventory.problems.items():
-        gpu = inventory.parents.get(uuid, uuid)
-        ill[gpu] = Sign(name=names.get(gpu, f"GPU {gpu}"), problem=problem)
-    well = len(shown - ill.keys())
-    return Seen(ill=ill | _missing(inventory, holders, shown | ill.keys()), well=well, holders=tuple(holders))
+        gpu = parts.get(uuid, uuid)
+        if gpu not in partly_well:
+            ill[gpu] = Sign(name=names.get(gpu, f"GPU {gpu}"), problem=problem)
+        elif uuid in held:
+            ill[uuid] = Sign(name=names[uuid], problem=problem)
+    gpus = set(parts.values()) | inventory.physical
+    lost = _missing(inventory, held - gpus - parts.keys() - inventory.parents.keys())
+    return Seen(ill=ill | lost, well=len(gpus - ill.keys()), holders=tuple(holders))
 
 
-def _missing(inventory: Inventory, holders: Collection[Holder], shown: Collection[str]) -> dict[str, Sign]:
+def _missing(inventory: Inventory, lost: Collection[str]) -> dict[str, Sign]:
     """By UUID where a pod tells it, else by place. One that pods have and one that is missing are the same."""
-    lost = sorted({gpu for holder in holders for gpu in holder.gpus if gpu not in shown})
     if len(lost) == len(inventory.missing) == 1:
-        [gpu] = inventory.missing
-        return {lost[0]: Sign(name=f"{gpu.name} ({lost[0]})", problem=gpu.problem, missing=True)}
+        [gpu], [uuid] = inventory.missing, lost
+        return {uuid: Sign(name=f"{gpu.name} ({uuid})", problem=gpu.problem, missing=True)}
     places = {gpu.name: Sign(name=gpu.name, problem=gpu.problem, missing=True) for gpu in inventory.missing}
-    return {uuid: Sign(name=f"GPU {uuid}", problem=_NOT_SHOWN) for uuid in lost} | places
+    return {uuid: Sign(name=f"GPU {uuid}", problem=_NOT_SHOWN) for uuid in sorted(lost)} | places
 
 
 def holder_of(pod: Pod, parents: Mapping[DeviceUUID, DeviceUUID], resource: str) -> Holder | None:
@@ -78,11 +89,15 @@ def holder_of(pod: Pod, parents: Mapping[DeviceUUID, DeviceUUID], resource: str)
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
-        gpus=frozenset(parents.get(share.uuid, share.uuid) for _, shares in having for share in shares),
+        gpus=frozenset(uuid for _, shares in having for share in shares for uuid in _with_parent(share.uuid, parents)),
         waits=not runs and any(_is_stuck(statuses.get(container.name)) for container, _ in having),
         leaves_at=None if gone is None else datetime.fromisoformat(gone),
         priority=pod.spec.priority or 0,
     )
+
+
+def _with_parent(uuid: DeviceUUID, parents: Mapping[DeviceUUID, DeviceUUID]) -> tuple[DeviceUUID, ...]:
+    return (uuid, parents[uuid]) if uuid in parents else (uuid,)
 
 
 def why_spared(pod: Pod, controller: str) -> str:

@@ -57,7 +57,7 @@ def test_a_pod_has_the_gpus_of_its_containers() -> None:
 def test_an_instance_is_a_part_of_its_gpu() -> None:
     holder = holder_of(pod(RUNNING), {A: B}, RESOURCE_COUNT)
     assert holder is not None
-    assert holder.gpus == {B}
+    assert holder.gpus == {A, B}
 
 
 def test_what_has_ended_has_no_gpu() -> None:
@@ -120,16 +120,27 @@ def test_without_a_driver_all_gpus_that_pods_have_are_ill() -> None:
     assert (set(found.ill), found.well) == ({A}, 0)
 
 
-def test_an_ill_instance_makes_its_gpu_ill_and_the_others_well() -> None:
-    instance = DeviceUUID("MIG-a")
-    inventory = Inventory(
-        devices=(replace(PAIR[0], uuid=instance),),
-        problems={instance: "GPU is lost"},
-        physical=frozenset({A, B}),
-        parents={instance: A},
-    )
-    found = shown(inventory)
+FIRST, SECOND = DeviceUUID("MIG-first"), DeviceUUID("MIG-second")
+INSTANCES = Inventory(
+    devices=(replace(PAIR[0], uuid=FIRST), PAIR[1]),
+    instances={"nvidia.com/mig-1g.5gb": (replace(PAIR[0], uuid=SECOND),)},
+    physical=frozenset({A, B}),
+    parents={FIRST: A, SECOND: A},
+)
+
+
+def test_a_gpu_is_ill_when_all_of_its_instances_are() -> None:
+    found = shown(replace(INSTANCES, problems={FIRST: "GPU is lost", SECOND: "GPU is lost"}), pod(gpus=(FIRST,)))
     assert (set(found.ill), found.well) == ({A}, 1)
+    assert found.holders[0].gpus & found.ill.keys()
+
+
+def test_an_instance_that_is_gone_is_ill_for_the_pod_that_has_it_alone() -> None:
+    changed = replace(INSTANCES, problems={FIRST: "the driver no longer shows it"})
+    assert shown(changed, pod(gpus=(SECOND,))).ill == {}
+    found = shown(changed, pod(gpus=(FIRST,)))
+    assert found.ill == {FIRST: Sign(name=f"GPU 0 ({FIRST})", problem="the driver no longer shows it")}
+    assert found.well == 2
 
 
 @pytest.mark.parametrize(
