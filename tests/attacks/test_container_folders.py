@@ -13,7 +13,6 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.registration import until
 
@@ -49,16 +48,9 @@ def rights(_: Path) -> Sequence[str]:
     return ("setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}")
 
 
-def with_hami_core(_: EmbeddedApiServer, root: Path) -> None:
-    folder = root / "hook/vgpu"
-    folder.mkdir(parents=True)
-    (folder / "libvgpu.so.v2.10").write_bytes(b"x")
-    (folder / "ld.so.preload").write_text("x")
-
-
 @asynccontextmanager
 async def node() -> AsyncIterator[DaemonRig]:
-    async with daemon(runtime_version="containerd://2.3.1", before=with_hami_core, under=rights) as rig:
+    async with daemon(runtime_version="containerd://2.3.1", under=rights) as rig:
         yield rig
 
 
