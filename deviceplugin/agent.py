@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.checkpoint_file import checkpoint_reader
@@ -16,6 +17,7 @@ from deviceplugin.allocation.instance_allocator import InstanceAllocator
 from deviceplugin.allocation.measured_allocator import MeasuredAllocator
 from deviceplugin.allocation.memory import Memory, memorable, memory_of, why_foreign
 from deviceplugin.allocation.memory_file import MemoryFile
+from deviceplugin.allocation.outliving_pods import OutlivingPods
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
@@ -35,6 +37,7 @@ from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
+from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.reporter import Reporter
 from deviceplugin.reporting import AllocationMode, Report, report
@@ -106,6 +109,13 @@ class Agent:
             write=self._own.patch_node,
             now=now,
         )
+        self._outliving = Reporter(
+            lambda: f"the pods of node {self._own.name} that run on without their objects",
+            news,
+            due=OutlivingPods(self._own, gpus, PodCgroups(Path(settings.cgroup_root)), kubelet.resource_name).due,
+            write=self._own.patch_node,
+            now=now,
+        )
         self._remediation = Remediation(
             api,
             self._own,
@@ -171,6 +181,7 @@ class Agent:
                     self._reporter.run(),
                     self._totals.run(),
                     self._undecided.run(),
+                    self._outliving.run(),
                     self._remediation.run(),
                     self._labels.run(),
                     self._warn_without_totals(),

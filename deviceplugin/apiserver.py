@@ -49,6 +49,8 @@ class OwnNode:
         self.pods: Mapping[str, Pod] = {}
         """By UID, in the order in which they were bound."""
         self.pods_known = False
+        self.pods_version = 0
+        """The resourceVersion of the last that was heard of them."""
         self._problems: dict[str, str] = {}
         """By the resource whose watch is interrupted."""
 
@@ -100,14 +102,17 @@ class OwnNode:
         """Until cancelled."""
         async for change in reflect(self._api, PODS, field_selector=f"spec.nodeName={self.name}"):
             match change:
-                case Replaced(objects):
+                case Replaced(objects, version):
                     self._answered(PODS)
                     self.pods, self.pods_known = in_order(objects, self.pods), True
+                    self.pods_version = _number(version)
                 case Applied(pod):
                     self._answered(PODS)
                     self.pods = {**self.pods, pod.metadata.uid: pod}
+                    self.pods_version = _number(pod.metadata.resource_version)
                 case Removed(pod):
                     self._answered(PODS)
+                    self.pods_version = _number(pod.metadata.resource_version)
                     self.pods = {uid: known for uid, known in self.pods.items() if uid != pod.metadata.uid}
                 case Resumed():
                     self._answered(PODS)
@@ -237,5 +242,9 @@ def in_order(listed: Sequence[Pod], known: Mapping[str, Pod]) -> Mapping[str, Po
 
 def _version(found: Node | Pod) -> int:
     """Resource versions of one kind grow (Kubernetes 1.35 promises it); anything else counts as newest."""
-    text = found.metadata.resource_version
-    return int(text) if text.isascii() and text.isdigit() else 2**63
+    return _number(found.metadata.resource_version) or 2**63
+
+
+def _number(version: str) -> int:
+    """0 of one that is no number."""
+    return int(version) if version.isascii() and version.isdigit() else 0

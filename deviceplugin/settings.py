@@ -171,6 +171,8 @@ class AgentSettings:
     """Where the specs of slots are written."""
     cri_socket: str = "/run/containerd/containerd.sock"
     """The container runtime's, asked once for its switch for CDI; nothing need be there."""
+    cgroup_root: str = "/sys/fs/cgroup"
+    """Where the host's control groups are seen; nothing need be there."""
     pre_start_seconds: float = 10.0
     """How long one PreStartContainer may look for a proof; kubelet gives up after 30 s and tries again later."""
     read_seconds: float = 30.0

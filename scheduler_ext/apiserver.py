@@ -46,10 +46,9 @@ T = TypeVar("T", bound=Object)
 V = TypeVar("V")
 
 ORPHAN_SECONDS = 120.0
-"""For which a pod deleted by force keeps its GPUs.
+"""For which a pod deleted by force keeps its GPUs where the node's daemon does not say when its containers have ended.
 
-kubelet kills its containers then, and gives them their grace period, 30 s unless the pod says otherwise; nothing in the
-API says when they have ended.
+kubelet kills them then, and gives them their grace period, 30 s unless the pod says otherwise.
 """
 OUR_DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
 """Of the annotations that anybody here reads on a watched pod."""
@@ -267,7 +266,10 @@ class ClusterWatch:
         self._waiting.settled(pod_key(pod))
         if self._view.concerns_gpus(pod):
             self._freed()
-        self._ledger.remove_pod(pod_key(pod), self._monotonic() + ORPHAN_SECONDS if outlives(pod) else None)
+        until = self._monotonic() + ORPHAN_SECONDS if outlives(pod) else None
+        version = pod.metadata.resource_version
+        deleted_at = int(version) if version.isascii() and version.isdigit() else 0
+        self._ledger.remove_pod(pod_key(pod), until, deleted_at=deleted_at)
         self._view.remove_pod(pod)
         self._nominations.remove(pod)
         self._pods.drop(pod_key(pod))

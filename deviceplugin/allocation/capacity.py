@@ -41,9 +41,9 @@ def exceeded(pod: Pod, others: Collection[Pod], inventory: Mapping[DeviceUUID, D
 
     A decision that cannot be read counts nothing: where it is the pod's own, that is refused elsewhere.
     """
-    for uuid, own in _most(pod, inventory, resource).items():
+    for uuid, own in held_by(pod, inventory, resource).items():
         device = inventory[uuid]
-        beside = [(other, _most(other, inventory, resource).get(uuid)) for other in others if _mentions(other, uuid)]
+        beside = [(other, held_by(other, inventory, resource).get(uuid)) for other in others if _mentions(other, uuid)]
         holders = [(pod_name(other), held) for other, held in beside if held is not None]
         total = sum((held for _, held in holders), own)
         if total | _all_of(device) != _all_of(device):
@@ -65,7 +65,7 @@ def has_begun(pod: Pod) -> bool:
     return any(each.container_id for each in (*pod.status.init_container_statuses, *pod.status.container_statuses))
 
 
-def _most(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Mapping[DeviceUUID, Held]:
+def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Mapping[DeviceUUID, Held]:
     """What the pod holds of each GPU at once, at the most, from now on; never more than the extender books for it.
 
     Init containers run one after the other beside the sidecars before them, app containers beside all sidecars.

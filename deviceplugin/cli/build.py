@@ -127,6 +127,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         allocation=RequestedAllocation(configuration.allocation),
         cdi_directory=configuration.cdi_directory,
         cri_socket=configuration.cri_socket,
+        cgroup_root=configuration.cgroup_root,
         hami_scheduler=HamiScheduler(configuration.hami_handshake),
         node_totals=configuration.node_totals,
         feature_labels=configuration.feature_labels,

@@ -261,6 +261,12 @@ class Configuration:
         "The socket of containerd, asked once at the start whether it applies CDI devices. Only containerd 1.7 to 2.2 "
         "need to be asked. Nothing need be there.",
     )
+    cgroup_root: str = _setting(
+        "/sys/fs/cgroup",
+        path(absolute=True),
+        "Where the host's control groups are seen: they tell when the containers of a pod that was deleted by force "
+        "have ended. Nothing need be there.",
+    )
     hook_path: str = _setting(
         "/usr/local", path(absolute=True), "HAMi-core is injected when it lies in the folder vgpu below this one."
     )

@@ -20,6 +20,7 @@ from proto.annotations.keys import (
     NODE_LIMITS,
     NODE_LOCK,
     NODE_LOCK_UID,
+    NODE_OUTLIVING,
     NODE_REGISTER,
     NODE_SCORE,
     NODE_TAINT,
@@ -95,7 +96,15 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
     annotations = node.metadata.annotations
     keys: list[str] = []
     if NODE_ALLOCATION in annotations:
-        keys += [NODE_REGISTER, NODE_SCORE, NODE_ALLOCATION, NODE_LIMITS, NODE_UNDECIDED, NODE_UNHEALTHY]
+        keys += [
+            NODE_REGISTER,
+            NODE_SCORE,
+            NODE_ALLOCATION,
+            NODE_LIMITS,
+            NODE_UNDECIDED,
+            NODE_OUTLIVING,
+            NODE_UNHEALTHY,
+        ]
         if decode_handshake(annotations.get(NODE_HANDSHAKE, "")).state is HandshakeState.REPORTED:
             keys.append(NODE_HANDSHAKE)
     if decode_lock_uid(annotations.get(NODE_LOCK, ""), annotations.get(NODE_LOCK_UID, "")):

@@ -24,6 +24,12 @@ class CgroupOwner:
     """64 hexadecimal digits, without the runtime's prefix."""
 
 
+def pod_of(folder: str) -> str:
+    """The UID of the pod whose cgroup has this name; empty for any other."""
+    found = _POD.search(folder)
+    return found["uid"].replace("_", "-") if found else ""
+
+
 def owner_of(text: str) -> CgroupOwner | None:
     """The pod's container that the process runs in; None for a process of the host."""
     owners = (_owner(path) for path in _paths(text))

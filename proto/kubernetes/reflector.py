@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from proto.kubernetes.client import SILENT_SECONDS, ApiError, ApiServer, ApiUnreachable
@@ -26,6 +26,8 @@ class Replaced(Generic[T]):
     """A complete list: every object that is not in it is gone."""
 
     objects: tuple[T, ...]
+    version: str = field(default="", compare=False)
+    """The resourceVersion of the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ async def _list(
         objects += page.items
         if not metadata.continue_:
             position.resource_version = metadata.resource_version
-            return Replaced(tuple(objects))
+            return Replaced(tuple(objects), metadata.resource_version)
 
 
 def _change(event: Added[T] | Modified[T] | Deleted[T] | Bookmark) -> tuple[str, Applied[T] | Removed[T] | None]:

@@ -13,6 +13,7 @@ from proto.annotations.keys import (
     NODE_LIMITS,
     NODE_LOCK,
     NODE_LOCK_UID,
+    NODE_OUTLIVING,
     NODE_REGISTER,
     NODE_UNDECIDED,
     POD_NODE,
@@ -59,7 +60,7 @@ def node_facts(node: Node) -> NodeFacts:
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
-    written = map(annotations.get, (NODE_REGISTER, DEVICE_CORDON, NODE_LIMITS, NODE_UNDECIDED))
+    written = map(annotations.get, (NODE_REGISTER, DEVICE_CORDON, NODE_LIMITS, NODE_UNDECIDED, NODE_OUTLIVING))
     offer = (*written, *sorted(node.status.allocatable.items()))
     return NodeFacts(
         resource_version=node.metadata.resource_version,

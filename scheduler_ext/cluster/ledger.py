@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
@@ -9,6 +10,7 @@ from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
 from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
+from scheduler_ext.cluster.orphans import Orphans
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
@@ -34,8 +36,8 @@ class Ledger:
         self._reserved: dict[str, tuple[Holding, ...]] = {}
         """What reservations hold, on the chosen node first."""
         self._reservations = Reservations()
-        self._orphans: dict[str, float] = {}
-        """Deleted pods that still count, and until when."""
+        self._orphans = Orphans()
+        """Deleted pods that still count."""
         self._kept = KeptRooms()
         """Counts for nodes, not for quotas, and not while its pod is bound or holds a reservation."""
         self._held: dict[str, dict[str, Holding]] = {}
@@ -58,10 +60,12 @@ class Ledger:
 
     def apply_node(self, node: Node) -> None:
         name = node.metadata.name
+        self._orphans.heard(node)
+        self._settle(name)
         try:
             registered = read_node(node, self._settings.names.count)
         except Unregistered as refusal:
-            self.remove_node(name)
+            self._unregister(name)
             self._unregistered[name] = refusal.reason
             if refusal.malformed:
                 self._malformed.add(name)
@@ -73,7 +77,12 @@ class Ledger:
             self._touch(name)
 
     def remove_node(self, name: str) -> None:
-        """Its pods keep what they hold: the node may come back."""
+        """Its pods keep what they hold, for the node may come back; those that are gone themselves do not."""
+        for uid in self._orphans.forget(name):
+            self.remove_pod(uid)
+        self._unregister(name)
+
+    def _unregister(self, name: str) -> None:
         if self._registered.pop(name, None) is not None:
             self._changed.add(name)
         self._unregistered.pop(name, None)
@@ -84,11 +93,13 @@ class Ledger:
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """These pods and no others; reservations stay until they are forgotten or expire."""
         current = {pod_key(pod): pod for pod in pods}
-        for uid in self._bound.keys() - current.keys() - self._orphans.keys():
+        for uid in self._bound.keys() - current.keys() - self._orphans.uids():
             self._unbind(uid)
         self._reservations.keep_only(current.keys())
         for pod in current.values():
             self.apply_pod(pod)
+        for name in self._orphans.nodes():
+            self._settle(name)
 
     def apply_pod(self, pod: Pod) -> None:
         """A pod seen bound takes over from its reservation; one that ended holds nothing.
@@ -96,7 +107,7 @@ class Ledger:
         One that kube-scheduler no longer means to bind loses its reservation, and its group theirs.
         """
         uid = pod_key(pod)
-        self._orphans.pop(uid, None)
+        self._orphans.drop(uid)
         holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)
@@ -115,12 +126,16 @@ class Ledger:
             self._bound[uid] = holding
             self._add(uid, holding)
 
-    def remove_pod(self, uid: str, until: float | None = None) -> None:
-        """Until then it holds what it held, though it is gone; until now without a time."""
+    def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0) -> None:
+        """It holds nothing more. With a time it holds what it held until its node's daemon says that all that was
+        deleted up to that resourceVersion has ended, or until then if the daemon says nothing.
+        """
         if until is not None and uid in self._bound:
-            self._orphans[uid] = until
+            node = self._bound[uid].node
+            self._orphans.add(uid, node, deleted_at, until)
+            self._settle(node)
             return
-        self._orphans.pop(uid, None)
+        self._orphans.drop(uid)
         self._unbind(uid)
         self.forget(uid)
         self._reservations.settled(uid)
@@ -218,7 +233,7 @@ class Ledger:
 
     def expire(self, now: float) -> None:
         """Drops every reservation, all kept room and what is left of deleted pods whose time has come."""
-        for uid in [uid for uid, until in self._orphans.items() if until <= now]:
+        for uid in self._orphans.expired(now):
             self.remove_pod(uid)
         for uid in self._kept.ended(now):
             self.give_up(uid)
@@ -313,6 +328,16 @@ class Ledger:
         nodes = {f"node {name}": reason for name, reason in self._unregistered.items() if ": " in reason}
         pods = {f"pod {uid}": holding.problem for uid, holding in self._bound.items() if holding.problem}
         return {**nodes, **pods, **self._quotas.problems()}
+
+    def _settle(self, node: str) -> None:
+        """What is gone and runs on there holds its part, what ended does not."""
+        for uid in self._orphans.ended(node):
+            self.remove_pod(uid)
+        for uid, holding in self._orphans.held(node):
+            if uid not in self._bound:
+                self._orphans.add(uid, node, deleted_at=0, until=inf)
+                self._bound[uid] = holding
+                self._add(uid, holding)
 
     def _unbind(self, uid: str) -> None:
         holding = self._bound.pop(uid, None)

@@ -52,6 +52,7 @@ NODE_KEYS = (
     keys.NODE_LIMITS,
     keys.NODE_LOCK_UID,
     keys.NODE_UNDECIDED,
+    keys.NODE_OUTLIVING,
     keys.NODE_LABELS,
     keys.NODE_UNHEALTHY,
 )

@@ -18,6 +18,7 @@ DAEMON_FOLDERS = {
     "/var/lib/kubelet/device-plugins": ("/var/lib/kubelet/device-plugins", False),
     "/var/lib/kubelet/pod-resources": ("/var/lib/kubelet/pod-resources", True),
     "/var/run/cdi": ("/var/run/cdi", False),
+    "/sys/fs/cgroup": ("/host/sys/fs/cgroup", True),
 }
 """By path on the host: where it is in the container, and whether read-only there."""
 HAMI_CORE_FOLDERS = {
@@ -163,6 +164,7 @@ def test_folders_of_another_kubelet() -> None:
         "/k/device-plugins": ("/k/device-plugins", False),
         "/k/pod-resources": ("/k/pod-resources", True),
         "/c": ("/c", False),
+        "/sys/fs/cgroup": ("/host/sys/fs/cgroup", True),
         "/opt/vgpu": ("/opt/vgpu", False),
     }
     assert "/usr/local" not in json.dumps([manifest.content for manifest in changed])

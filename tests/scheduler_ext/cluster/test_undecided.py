@@ -3,9 +3,10 @@
 import pytest
 
 from proto.annotations import keys
+from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.undecided_pods import encode_undecided
 from proto.devices import DeviceUUID
-from proto.kubernetes.objects import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
+from proto.kubernetes.objects import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Node, Pod
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.decide import decide
@@ -188,3 +189,82 @@ def test_a_pod_that_is_listed_again_after_its_deletion_holds_its_gpus_past_that_
     assert used(made) == [(1, 1000, 10), (0, 0, 0)]
     made.replace_pods([])
     assert used(made) == [(0, 0, 0)] * 2
+
+
+def telling(said: Outliving | None) -> Node:
+    """The ledger's node, whose daemon says this of pods that are gone."""
+    made = node("n", [device(number) for number in range(2)])
+    if said is not None:
+        made.metadata.annotations[keys.NODE_OUTLIVING] = encode_outliving(said)
+    return made
+
+
+def test_a_pod_deleted_by_force_keeps_its_gpus_until_its_nodes_daemon_says_that_it_ended() -> None:
+    made = Ledger()
+    made.apply_node(telling(Outliving(as_of=10)))
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.remove_pod("uid-a", until=120.0, deleted_at=11)
+    made.expire(1e9)
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.apply_node(telling(Outliving(11, {"uid-a": {DeviceUUID("G0"): (1, 1000, 10)}})))
+    made.replace_pods([])
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.apply_node(telling(Outliving(as_of=11)))
+    assert used(made) == [(0, 0, 0)] * 2
+    assert made.holdings() == {}
+
+
+def test_the_daemon_may_have_said_so_before_the_deletion_is_heard_of() -> None:
+    made = Ledger()
+    made.apply_node(telling(Outliving(as_of=10)))
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.apply_node(telling(Outliving(as_of=11)))
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.remove_pod("uid-a", until=120.0, deleted_at=11)
+    assert used(made) == [(0, 0, 0)] * 2
+
+
+def test_what_runs_on_counts_though_the_deletion_was_never_seen() -> None:
+    made = Ledger()
+    said = Outliving(11, {"uid-a": {DeviceUUID("G0"): (1, 1000, 10)}, "uid-unknown": {}})
+    made.replace_nodes([telling(said)])
+    made.replace_pods([])
+    made.expire(1e9)
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.apply_node(telling(None))
+    made.apply_node(telling(Outliving(as_of=12)))
+    assert made.holdings() == {}
+
+
+def test_a_list_without_the_pod_gives_back_nothing_that_its_daemon_names() -> None:
+    made = Ledger()
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.apply_node(telling(Outliving(11, {"uid-a": {DeviceUUID("G0"): (1, 1000, 10)}})))
+    made.replace_pods([])
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+
+
+def test_a_daemon_that_falls_silent_leaves_the_time() -> None:
+    made = Ledger()
+    made.apply_node(telling(Outliving(as_of=10)))
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.remove_pod("uid-a", until=120.0, deleted_at=11)
+    made.apply_node(telling(None))
+    made.expire(119.0)
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.expire(120.0)
+    assert used(made) == [(0, 0, 0)] * 2
+
+
+def test_with_its_node_goes_what_ran_on_there_and_a_node_that_is_not_ready_is_not_gone() -> None:
+    made = Ledger()
+    made.apply_node(telling(Outliving(as_of=10)))
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    made.remove_pod("uid-a", until=120.0, deleted_at=11)
+    unready = telling(Outliving(as_of=10))
+    unready.status.conditions = [Condition(type="Ready", status="Unknown")]
+    made.apply_node(unready)
+    made.expire(1e9)
+    assert set(made.holdings()) == {"uid-a"}
+    made.remove_node("n")
+    assert made.holdings() == {}

@@ -1,0 +1,87 @@
+"""Pods that the API server has no more though their containers may run: deleted by force, or while nobody looked.
+
+Kubelet forgets such a pod at once and stops its containers in their own time. What tells is the pod's cgroup.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from deviceplugin.allocation.capacity import Held
+from deviceplugin.reporting import Report
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_OUTLIVING
+from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving
+from proto.devices import DeviceUUID
+from proto.kubernetes.objects import Node, Pod
+
+Holds = Mapping[DeviceUUID, Held]
+
+_OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Static pods run under another UID than the API server has them, without dashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departures:
+    """`known` are the pods of the API server as they were last seen, `gone` those that run on without it."""
+
+    as_of: int
+    """The resourceVersion up to which all deletions are known."""
+    known: Mapping[str, Pod]
+    gone: Mapping[str, Holds] = field(default_factory=dict)
+    """What each holds; nothing of one of which that is not known."""
+    is_due: bool = True
+    """Whether what runs must be looked at."""
+
+
+def first(pods: Mapping[str, Pod], version: int, written: Outliving | None) -> Departures:
+    """The first list of the node's pods. `written` is what the Node says by an earlier life."""
+    before = {} if written is None else written.pods
+    gone = {uid: {gpu: Held(*amounts) for gpu, amounts in held.items()} for uid, held in before.items()}
+    return Departures(as_of=version, known=pods, gone=gone)
+
+
+def after_pods(
+    departures: Departures, pods: Mapping[str, Pod], version: int, held_by: Callable[[Pod], Holds]
+) -> Departures:
+    """These are the node's pods now, as of this resourceVersion."""
+    left = {uid: pod for uid, pod in departures.known.items() if uid not in pods and not pod.has_ended}
+    if not left:
+        return replace(departures, known=pods)
+    held = {uid: held_by(pod) for uid, pod in left.items()}
+    return Departures(as_of=version, known=pods, gone={**departures.gone, **held})
+
+
+def after_look(departures: Departures, running: Collection[str]) -> Departures:
+    """In these pods, and in no others, a process runs."""
+    gone = {
+        uid: departures.gone.get(uid, {})
+        for uid in running
+        if uid not in departures.known and _OF_THE_API.fullmatch(uid)
+    }
+    return replace(departures, gone=gone, is_due=bool(gone))
+
+
+def outliving_of(departures: Departures) -> Outliving:
+    pods = {
+        uid: {gpu: (each.containers, each.memory_mib, each.cores) for gpu, each in held.items()}
+        for uid, held in departures.gone.items()
+    }
+    return Outliving(as_of=departures.as_of, pods=pods)
+
+
+def read_outliving(node: Node) -> Outliving | None:
+    """None where the Node does not say, or nothing that can be read."""
+    value = node.metadata.annotations.get(NODE_OUTLIVING, "")
+    try:
+        return decode_outliving(value) if value else None
+    except AnnotationError:
+        return None
+
+
+def outliving_report(node: Node, departures: Departures | None) -> Report:
+    """The patch after which the Node says what is known; None takes the annotation away."""
+    wanted = None if departures is None else encode_outliving(outliving_of(departures))
+    if node.metadata.annotations.get(NODE_OUTLIVING) == wanted:
+        return Report()
+    return Report(body={"metadata": {"annotations": {NODE_OUTLIVING: wanted}}})

@@ -1,0 +1,96 @@
+"""Edge to the host's control groups: in which pods processes run, whatever kubelet or the API server know of them.
+
+Kubelet keeps one for each pod (`pod<uid>`, or `…-pod<uid>.slice`) until the pod's containers have ended.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from deviceplugin.usage.cgroups import pod_of
+
+_DEEPEST = 2
+"""Below the root of the hierarchy, for a `--cgroup-root` of kubelet's."""
+_HIERARCHIES = ("pids", "memory", "cpu", "systemd")
+"""Of version 1, one of which is as good as another."""
+_HOSTS = frozenset({"system.slice", "user.slice", "init.scope"})
+_CLASSES = ("burstable", "besteffort")
+_MOST_FOLDERS = 10_000
+"""Looked at for one answer; what has more is taken to have processes."""
+
+
+class PodCgroups:
+    """Below `root`, where the host's hierarchies are seen."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._kubelet: Path | None = None
+
+    def populated(self, known: Collection[str]) -> frozenset[str] | None:
+        """The UIDs of all pods in which a process runs. None until one of the `known` pods was found: another
+        kubelet's folders, or none, say nothing of this node.
+        """
+        if self._kubelet is not None:
+            return _populated(self._kubelet)
+        first = next((self._root / name for name in _HIERARCHIES if (self._root / name).is_dir()), self._root)
+        for folder in _kubelets(first, _DEEPEST):
+            found = _populated(folder)
+            if not found.isdisjoint(known):
+                self._kubelet = folder
+                return found
+        return None
+
+
+def _populated(kubelet: Path) -> frozenset[str]:
+    return frozenset(uid for uid, folder in _pods(kubelet) if _has_processes(folder))
+
+
+def _pods(kubelet: Path) -> Iterator[tuple[str, Path]]:
+    """Those of each class of quality of service."""
+    for folder in _folders(kubelet):
+        uid = pod_of(folder.name)
+        if uid:
+            yield uid, folder
+        elif folder.name.removesuffix(".slice").endswith(_CLASSES):
+            yield from ((pod_of(each.name), each) for each in _folders(folder) if pod_of(each.name))
+
+
+def _kubelets(folder: Path, depth: int) -> Iterator[Path]:
+    for each in _folders(folder):
+        if "kubepods" in each.name:
+            yield each
+        elif depth > 1 and each.name not in _HOSTS:
+            yield from _kubelets(each, depth - 1)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """None of one that is gone or not ours to see."""
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _has_processes(folder: Path) -> bool:
+    try:
+        return "populated 1" in (folder / "cgroup.events").read_text()
+    except OSError:
+        pass
+    pending, left = [folder], _MOST_FOLDERS
+    while pending:
+        each = pending.pop()
+        left -= 1
+        if left < 0 or _is_populated(each):
+            return True
+        pending += _folders(each)
+    return False
+
+
+def _is_populated(folder: Path) -> bool:
+    """Version 1. One that is gone meanwhile has none."""
+    try:
+        with (folder / "cgroup.procs").open("rb") as file:
+            return bool(file.read(1))
+    except OSError:
+        return False
