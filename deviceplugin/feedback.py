@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
 from deviceplugin.container.edits import container_facts
 from deviceplugin.container.hook_names import CONTAINERS
 from deviceplugin.region_files import read_switches, write_switches
@@ -40,6 +41,7 @@ class FeedbackLoop:
         self._resource = priority_resource
         self._now = now
         self._announce = announce
+        self._by_pod = ByPod(_tasks_of)
         self._warned: frozenset[str] = frozenset()
         self._problems: Mapping[Who, str] = {}
         self._lock = Lock()
@@ -52,13 +54,14 @@ class FeedbackLoop:
         try:
             while True:
                 if self._own.pods_known:
-                    tasks = tasks_of(self._own.pods.values(), self._resource)
-                    await asyncio.to_thread(self.go, tasks)
+                    tasks = self._tasks()
+                    if self._feedback is not Feedback.OFF or self._is_first:
+                        await asyncio.to_thread(self.go, tasks)
                     if self._feedback is Feedback.OFF:
                         self._tell_of_priorities(tasks)
                 await asyncio.sleep(ROUND_SECONDS)
         finally:
-            self.end(tasks_of(self._own.pods.values(), self._resource))
+            self.end(self._tasks())
 
     def go(self, tasks: Mapping[Who, Tasks]) -> None:
         """One round. Blocks. The first looks at all regions, for an earlier life of this process, or HAMi's monitor,
@@ -66,7 +69,7 @@ class FeedbackLoop:
         """
         with self._lock:
             is_first, self._is_first = self._is_first, False
-            if self._has_ended or (self._feedback is Feedback.OFF and not is_first):
+            if self._has_ended:
                 return
             if self._feedback is Feedback.OFF:
                 self._release(tasks)
@@ -89,6 +92,10 @@ class FeedbackLoop:
             if self._feedback is not Feedback.OFF:
                 self._release(tasks)
 
+    def _tasks(self) -> Mapping[Who, Tasks]:
+        found = self._by_pod.of(self._own.pods, self._resource)
+        return {who: each for of_pod in found for who, each in of_pod.items()}
+
     def _release(self, tasks: Mapping[Who, Tasks]) -> None:
         seen, _ = read_switches(self._containers, sorted(tasks))
         write_switches(self._containers, {who: released(each) for who, each in seen.items() if released(each) != each})
@@ -110,13 +117,16 @@ class FeedbackLoop:
 
 def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, Tasks]:
     """Of every container that has GPUs and has not ended, by what was decided for its pod and what its spec says."""
+    return {who: each for pod in pods for who, each in _tasks_of(pod, priority_resource).items()}
+
+
+def _tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, Tasks]:
+    containers = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
     found: dict[Who, Tasks] = {}
-    for pod in pods:
-        containers = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
-        for name, gpus in held_by(pod).items():
-            priority = container_facts(pod.metadata.uid, containers[name], priority_resource).priority
-            own = DEFAULT_PRIORITY if priority is None else priority
-            found[pod.metadata.uid, name] = Tasks(gpus=gpus, priority=own)
+    for name, gpus in held_by(pod).items():
+        priority = container_facts(pod.metadata.uid, containers[name], priority_resource).priority
+        own = DEFAULT_PRIORITY if priority is None else priority
+        found[pod.metadata.uid, name] = Tasks(gpus=gpus, priority=own)
     return found
 
 
