@@ -375,7 +375,7 @@ class Configuration:
     remediation_lease: str = _setting(
         "topogpu-system/topogpu-remediation",
         Text(expected="namespace/name", pattern=rf"{_DNS_LABEL}/{_DNS_NAME}"),
-        "The Lease on which the daemons of all nodes count their evictions. Without it nobody is evicted.",
+        "The Lease on which the daemons of all nodes count their evictions. Without it no pod is evicted.",
     )
     metrics_bind_address: str = _setting(":9394", BindAddress(), "Where /metrics is served. Empty: nowhere.")
     read_seconds: float = _setting(30.0, Number(above=0, maximum=_MANY), "Between two readings of the GPUs.", unit="s")

@@ -22,7 +22,7 @@ def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: Remediat
     try:
         ill = _ill(node.metadata.annotations)
     except AnnotationError as error:
-        return problem(UNHEALTHY, f"{error}.", "Restart the daemon; it writes its annotations anew.")
+        return problem(UNHEALTHY, f"{error}.", "Restart the daemon; it writes its annotations again.")
     if not ill:
         return ok(UNHEALTHY, "The Node names none.")
     holders = [holder for pod in pods if (holder := holder_of(pod, {}, resource)) is not None]

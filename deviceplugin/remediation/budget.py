@@ -1,7 +1,7 @@
 """How many pods the daemons of all nodes have evicted within the hour, as they count it on their Lease. Pure.
 
-`topogpu.io/evictions` on the Lease: `[["2030-01-01T00:00:00Z","gpu-1"],…]`. Whoever evicts adds himself first, on
-condition that nobody else has written the Lease meanwhile.
+`topogpu.io/evictions` on the Lease: `[["2030-01-01T00:00:00Z","gpu-1"],…]`. A daemon adds its eviction before it
+evicts, on condition that no other daemon has written the Lease meanwhile.
 """
 
 from collections.abc import Mapping, Sequence

@@ -52,7 +52,7 @@ _UNCOUNTED = timedelta(minutes=10)
 
 
 class Remediation:
-    """`now` is read once: from then on the monotonic clock counts, so that a clock that is set evicts nobody.
+    """`now` is read once: from then on the monotonic clock counts, so that setting a clock evicts no pod.
 
     `count` hears how each attempt to evict ended: evicted, refused, spared or paused.
     """

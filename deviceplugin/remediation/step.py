@@ -5,7 +5,7 @@
 | well | a sign against it | ill | the Node remembers since when |
 | ill | it is well | well | |
 | ill | it has been for `after` | lasting | the Node's condition, its taint, events of Node and pods |
-| lasting | it is well | well | condition and taint are taken back; nobody is evicted any more |
+| lasting | it is well | well | condition and taint are taken back; no further pod is evicted |
 
 | pod on a GPU whose evictions are due is | until | then it is | effect |
 |---|---|---|---|

@@ -215,7 +215,7 @@ async def test_evictions_are_counted_with_those_of_other_nodes_before_they_happe
         await eventually(lambda: node.counts('topogpu_evictions_total{outcome="paused"}'))
 
 
-async def test_without_the_lease_nobody_is_evicted() -> None:
+async def test_without_the_lease_no_pod_is_evicted() -> None:
     async with daemon(*SOON, "--remediation", "evict", runtime_version=SLOTS) as node:
         bind_owned(node, "p", 2)
         await node.runs("p")
@@ -224,7 +224,7 @@ async def test_without_the_lease_nobody_is_evicted() -> None:
         assert is_there(node, "p")
 
 
-async def test_when_the_driver_fails_nobody_is_evicted() -> None:
+async def test_when_the_driver_fails_no_pod_is_evicted() -> None:
     async with daemon(*SOON, "--remediation", "evict", runtime_version=SLOTS, before=with_lease) as node:
         for gpu in range(4):
             bind_owned(node, f"p{gpu}", gpu)
@@ -234,12 +234,11 @@ async def test_when_the_driver_fails_nobody_is_evicted() -> None:
         assert evictions(node) == 0
 
 
-async def test_a_restart_remembers_since_when_and_evicts_nobody_twice() -> None:
+async def test_a_restart_remembers_since_when_and_evicts_no_pod_twice() -> None:
     flags = (*SOON, "--remediation", "evict")
     async with daemon(*flags, runtime_version=SLOTS, before=with_lease) as node:
         bind_owned(node, "p", 2)
         await node.runs("p")
-        # The API server tells nobody that the pod is leaving.
         node.server.inject(
             Fault(verbs=frozenset({"create"}), resources=frozenset({"pods"}), subresource="eviction", status=500)
         )

@@ -82,7 +82,7 @@ def test_a_pod_waits_when_a_container_with_a_gpu_cannot_start_and_none_runs() ->
     assert not waits(pod())
 
 
-def test_a_pod_without_a_decision_that_can_be_read_is_nobodys() -> None:
+def test_a_pod_without_a_decision_that_can_be_read_does_not_count() -> None:
     unreadable = pod(RUNNING)
     unreadable.metadata.annotations = dict.fromkeys(unreadable.metadata.annotations, "?")
     undecided = pod(RUNNING)

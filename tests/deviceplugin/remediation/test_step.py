@@ -176,7 +176,7 @@ def test_a_spared_pod_is_never_asked_about_again_and_its_owner_is_told_why() -> 
     assert play.take(999, view) == []
 
 
-def test_after_too_many_evictions_nobody_is_asked_about_before_one_is_left() -> None:
+def test_after_too_many_evictions_no_pod_is_asked_about_before_one_is_left() -> None:
     view = seen("GPU-a", holders=[holder("p", "GPU-a"), holder("q", "GPU-a")])
     play = Play()
     play.take(0, view)
@@ -186,7 +186,7 @@ def test_after_too_many_evictions_nobody_is_asked_about_before_one_is_left() -> 
     assert play.take(40, view) == ["p"]
 
 
-def test_while_most_gpus_are_ill_nobody_is_evicted_before_the_longer_time() -> None:
+def test_while_most_gpus_are_ill_no_pod_is_evicted_before_the_longer_time() -> None:
     pods = [holder(gpu, gpu) for gpu in GPUS]
     play, all_ill = Play(replace(EVICT, at_once=9)), seen(*GPUS, well=0, holders=pods)
     play.take(0, all_ill)
