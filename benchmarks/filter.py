@@ -6,64 +6,28 @@ process is kube-scheduler. Every request is for another pod and names all nodes,
 between two pods, as long as kube-scheduler itself needs for one at its best; several ask without a pause.
 """
 
-import asyncio
-import multiprocessing
-import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from random import Random
 from statistics import median
-from urllib.parse import urlsplit
 
 import click
-import msgspec
 import psutil
 
-from benchmarks.cluster import node_name
+from benchmarks import shapes
+from benchmarks.asks import ASKS, Ask, bodies
 from benchmarks.filter_chart import chart
-from proto.annotations import keys
-from scheduler_ext import loopback
-from scheduler_ext.exchange import Answer, Asked, Verbs
+from benchmarks.over_http import PAUSE_SECONDS, client, running_extender, running_floor
 
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-current-context: c
-clusters: [{{name: c, cluster: {{server: "{url}"}}}}]
-users: [{{name: u, user: {{token: t}}}}]
-contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
-"""
-ANSWER = b'{"Nodes":null,"NodeNames":["x"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
+FLOOR = Ask(name="empty handler", containers=lambda _: [(1, 1024)])
 MIB = 1024 * 1024
-PAUSE_SECONDS = 0.003
-LONGEST_START_SECONDS = 120
+SHAPES_PODS = 4
 ROUNDS = 10
 """Series take turns, so that what else the machine does slows all of them down."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What each pod of a series asks for; `memory_mib` above 81 920 fits nowhere."""
-
-    name: str
-    gpus: int = 1
-    memory_mib: int = 1024
-    policy: str = ""
-
-
-FITS = Ask(name="fits")
-FITS_NOWHERE = Ask(name="fits nowhere", memory_mib=100_000)
-TOPOLOGY = Ask(name="4 GPUs, topology-aware", gpus=4, policy="topology-aware")
-ASKS = (FITS, FITS_NOWHERE, TOPOLOGY)
-FLOOR = Ask(name="empty handler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +50,7 @@ class Measured:
     ready_seconds: float
     ready_mib: float
     answer_ms: float
-    rows: Mapping[tuple[int, Ask], Row]
+    rows: Mapping[tuple[int, str], Row]
 
 
 @click.command()
@@ -96,22 +60,38 @@ class Measured:
 @click.option("--requests", type=click.IntRange(min=ROUNDS), default=400, show_default=True,
               help="Requests of each series.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="100 and 1000 nodes, 4 pods a node, 150 requests.")
+@click.option("--only", type=click.Choice(["series", "shapes"]), help="One half of the tables.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the p50 of one client at 4 pods a node here.")
-def main(*, nodes: str, pods: str, clients: str, requests: int, quick: bool, svg: Path | None) -> None:
+def main(
+    *, nodes: str, pods: str, clients: str, requests: int, quick: bool, only: str | None, svg: Path | None
+) -> None:
     """Print Markdown tables of `/filter` over HTTP, names only, with the floor of the transport in the same run."""
     if quick:
         nodes, pods, requests = "100,1000", "4", 150
-    numbers, found = _numbers(clients), []
-    for pods_a_node in _numbers(pods):
-        for size in _numbers(nodes):
+    if only != "shapes":
+        _print_series(_numbers(nodes), _numbers(pods), _numbers(clients), requests, svg)
+    if only != "series":
+        clusters = [(size, different) for different in (False, True) for size in _numbers(nodes)]
+        lines = chain.from_iterable(
+            shapes.rows(size, SHAPES_PODS, requests, different=different) for size, different in clusters
+        )
+        _print(f"Each pod a shape of its own, {SHAPES_PODS} pods a node", shapes.HEAD, lines)
+
+
+def _print_series(
+    nodes: Sequence[int], pods: Sequence[int], clients: Sequence[int], requests: int, svg: Path | None
+) -> None:
+    found = []
+    for pods_a_node in pods:
+        for size in nodes:
             click.echo(f"{size} nodes, {pods_a_node} pods a node …", err=True)
-            found.append(_measured(size, pods_a_node, numbers, requests))
-    for number in numbers:
+            found.append(_measured(size, pods_a_node, clients, requests))
+    for number in clients:
         _print(f"Clients: {number}", HEAD, [_cells(each, number) for each in found])
     _print("Start", START_HEAD, [_start_cells(each) for each in found])
-    if svg is not None and 1 in numbers:
+    if svg is not None and 1 in clients:
         lines = {
-            ask.name: {each.nodes: each.rows[1, ask].p50_ms for each in found if each.pods == 4}
+            ask.name: {each.nodes: each.rows[1, ask.name].p50_ms for each in found if each.pods == 4}
             for ask in (FLOOR, *ASKS)
         }
         svg.write_text(chart(lines))
@@ -121,9 +101,9 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def _print(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     click.echo(f"\n{title}\n")
-    for row in (head, ["---"] * len(head), *rows):
+    for row in chain((head, ["---"] * len(head)), rows):
         click.echo(f"| {' | '.join(row)} |")
 
 
@@ -133,7 +113,7 @@ START_HEAD = ("nodes", "pods a node", "ready after its start", "first answer aft
 
 
 def _cells(found: Measured, clients: int) -> list[str]:
-    floor, fits, nowhere, topology = (found.rows[clients, ask] for ask in (FLOOR, *ASKS))
+    floor, fits, nowhere, topology = (found.rows[clients, ask.name] for ask in (FLOOR, *ASKS))
     return [
         str(found.nodes),
         str(found.pods),
@@ -162,16 +142,18 @@ def _measured(nodes: int, pods: int, clients: Sequence[int], requests: int) -> M
         extender, url, _ = stack.enter_context(running_extender(nodes, pods))
         ready_seconds, ready_mib = time.perf_counter() - began, _rss(extender)
         floor, floor_url = stack.enter_context(running_floor())
-        answer_ms = _Series(extender, url, Ask(name="", memory_mib=2048), nodes=nodes, clients=1, requests=0).first_ms
-        rows: dict[tuple[int, Ask], Row] = {}
+        answer_ms = _Series(
+            extender, url, Ask(name="", containers=lambda _: [(1, 2048)]), nodes=nodes, clients=1, requests=0
+        ).first_ms
+        rows: dict[tuple[int, str], Row] = {}
         for number in clients:
             size = {"nodes": nodes, "clients": number, "requests": requests}
-            series = {ask: _Series(extender, url, ask, **size) for ask in ASKS}
-            series[FLOOR] = _Series(floor, floor_url, FLOOR, **size)
+            series = {ask.name: _Series(extender, url, ask, **size) for ask in ASKS}
+            series[FLOOR.name] = _Series(floor, floor_url, FLOOR, **size)
             for _ in range(ROUNDS):
                 for each in series.values():
                     each.ask(requests // ROUNDS)
-            rows |= {(number, ask): each.row() for ask, each in series.items()}
+            rows |= {(number, name): each.row() for name, each in series.items()}
     return Measured(
         nodes=nodes, pods=pods, ready_seconds=ready_seconds, ready_mib=ready_mib, answer_ms=answer_ms, rows=rows
     )
@@ -184,7 +166,7 @@ class _Series:
         self._process = process
         self._url = url
         self._clients = clients
-        self._bodies = bodies(ask, nodes, clients, requests + 1)
+        self._bodies = bodies(ask, nodes, requests + 1, f"{clients}")
         self._times: list[float] = []
         self._cpu_seconds = 0.0
         first: list[float] = []
@@ -209,133 +191,6 @@ class _Series:
             cpu_ms=self._cpu_seconds * 1e3 / len(times),
             rss_mib=_rss(self._process),
         )
-
-
-def bodies(ask: Ask, nodes: int, clients: int, requests: int) -> Iterator[bytes]:
-    rng = Random(0)
-    names = [node_name(number) for number in range(nodes)]
-    for number in range(requests):
-        rng.shuffle(names)
-        yield msgspec.json.encode({"Pod": _pod(ask, f"{clients}-{number}"), "Nodes": None, "NodeNames": names})
-
-
-def _pod(ask: Ask, number: str) -> dict[str, object]:
-    limits = {keys.RESOURCE_COUNT: str(ask.gpus), keys.RESOURCE_MEMORY: str(ask.memory_mib)}
-    annotations = {keys.GPU_POLICY: ask.policy} if ask.policy else {}
-    name = f"pod-{ask.name.replace(' ', '-')}-{number}"
-    return {
-        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": annotations},
-        "spec": {"containers": [{"name": "main", "image": "work", "resources": {"limits": limits}}]},
-        "status": {"phase": "Pending"},
-    }
-
-
-def client(url: str, asked: Sequence[bytes], pause_seconds: float, times: list[float]) -> None:
-    """One connection kept open. A bare socket: what the client itself needs would be counted in."""
-    where = urlsplit(url)
-    with socket.create_connection((where.hostname, where.port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for body in asked:
-            head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-            began = time.perf_counter()
-            connection.sendall(head.encode() + body)
-            _read_answer(connection)
-            times.append((time.perf_counter() - began) * 1e3)
-            time.sleep(pause_seconds)
-
-
-def _read_answer(connection: socket.socket) -> None:
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        answer += _received(connection)
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 200"):
-        raise click.ClickException(f"the extender answered {answer.decode(errors='replace')}")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    missing = int(lengths[0].partition(b":")[2]) - len(body)
-    while missing > 0:
-        missing -= len(_received(connection))
-
-
-def _received(connection: socket.socket) -> bytes:
-    found = connection.recv(1 << 20)
-    if not found:
-        raise click.ClickException("the extender closed the connection in the middle of an answer")
-    return found
-
-
-@contextmanager
-def running_extender(nodes: int, pods: int, *, different: bool = False) -> Iterator[tuple[psutil.Process, str, str]]:
-    """The program as it is shipped, once it is ready: where kube-scheduler asks it, and where Prometheus does."""
-    with ExitStack() as stack:
-        cluster = (str(nodes), str(pods), *["different"] * different)
-        api = stack.enter_context(_process("benchmarks.cluster", *cluster))
-        metrics = f"127.0.0.1:{_free_port()}"
-        kubeconfig = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "kubeconfig"
-        kubeconfig.write_text(KUBECONFIG.format(url=_first_line(api)))
-        arguments = ("--kubeconfig", str(kubeconfig), "--http-bind", "127.0.0.1:0", "--metrics-bind-address", metrics)
-        served = ("scheduler_ext", "serve", *arguments, "--log-level", "error")
-        extender = stack.enter_context(_process(*served))
-        url = _first_line(extender).rpartition(" ")[2]
-        where = urlsplit(url)
-        until = time.monotonic() + LONGEST_START_SECONDS
-        while not _is_ready(where.hostname or "", where.port or 0):
-            if time.monotonic() > until:
-                raise click.ClickException(f"the extender is not ready after {LONGEST_START_SECONDS} s")
-            time.sleep(0.02)
-        yield psutil.Process(extender.pid), url, f"http://{metrics}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
-def _is_ready(host: str, port: int) -> bool:
-    with socket.create_connection((host, port)) as connection:
-        connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        return connection.recv(1000).startswith(b"HTTP/1.1 200")
-
-
-@contextmanager
-def _process(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
-def _first_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    if not line:
-        raise click.ClickException("a process of the benchmark did not come up; its output is above")
-    return line
-
-
-@contextmanager
-def running_floor() -> Iterator[tuple[psutil.Process, str]]:
-    ports: multiprocessing.Queue[int] = multiprocessing.Queue()
-    process = multiprocessing.Process(target=lambda: asyncio.run(_serve_constant(ports)), daemon=True)
-    process.start()
-    try:
-        yield psutil.Process(process.pid), f"http://127.0.0.1:{ports.get(timeout=20)}"
-    finally:
-        process.terminate()
-
-
-async def _serve_constant(ports: "multiprocessing.Queue[int]") -> None:
-    async def answer(_: Asked) -> Answer:
-        return Answer(ANSWER)
-
-    async def finish() -> None:
-        pass
-
-    verbs = Verbs(private={"/filter": {"POST": answer}}, public={}, finish=finish)
-    async with loopback.serving(verbs, "127.0.0.1", 0, shutdown_seconds=0.0) as (_, port):
-        ports.put(port)
-        await asyncio.Event().wait()
 
 
 def _cpu(process: psutil.Process) -> float:

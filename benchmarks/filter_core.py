@@ -14,8 +14,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.asks import ASKS, Ask, bodies
 from benchmarks.cluster import node_json, pod_json
-from benchmarks.filter import ASKS, Ask, bodies
 from proto.extender import decode_extender_args, encode_filter_result
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.apiserver import trim_pod
@@ -63,7 +63,7 @@ def _asked(
     ledger: Ledger, candidates: Candidates, ask: Ask, nodes: int, requests: int
 ) -> Iterator[tuple[float, float]]:
     """Seconds before and after the answer of each request."""
-    for body in bodies(ask, nodes, 1, requests + 1):
+    for body in bodies(ask, nodes, requests + 1):
         began = time.perf_counter()
         answer = _answer(ledger, candidates, body)
         encode_filter_result(answer.result)
