@@ -28,6 +28,11 @@ API_VERSION = "v1beta1"
 SocketIdentity = tuple[int, int, int]
 _STOP_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 5.0
+_MOST_LOSSES = 3
+"""Of the plugin's socket within `_LOSS_SECONDS`; more are another process that serves the same."""
+_LOSS_SECONDS = 60.0
+_TRUCE_SECONDS = 30.0
+"""Two daemons that take the socket from each other at once would have kubelet refuse pods without end."""
 
 
 class CannotAllocate(Exception):
@@ -35,7 +40,14 @@ class CannotAllocate(Exception):
 
 
 class KubeletUnusable(Exception):
-    """The plugin's socket cannot be served or kubelet does not take the registration."""
+    """The plugin's socket cannot be served or kubelet does not take the registration.
+
+    `wait_seconds` is how long to leave it so; None for as long as it was left before, doubled.
+    """
+
+    def __init__(self, problem: str, wait_seconds: float | None = None) -> None:
+        super().__init__(problem)
+        self.wait_seconds = wait_seconds
 
 
 class Allocator(Protocol):
@@ -183,6 +195,7 @@ class PluginServer:
         self._server: grpc.aio.Server | None = None
         self._own: SocketIdentity | None = None
         self._answered: SocketIdentity | None = None
+        self._losses: list[float] = []
 
     @property
     def is_registered(self) -> bool:
@@ -206,7 +219,7 @@ class PluginServer:
                     if str(error) != problem:
                         problem = str(error)
                         log.warning("%s; trying again", problem)
-                    delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)
+                    delay = error.wait_seconds or min(2 * delay, _SLOWEST_RETRY_SECONDS)
                 await self._pause(kubelet, delay)
         finally:
             await self._stop()
@@ -216,7 +229,10 @@ class PluginServer:
         if kubelet is None:
             return
         if self._own is None or identity(self._settings.plugin_socket) != self._own:
+            was_taken = self._own is not None and kubelet == self._answered
             await self._stop()
+            if was_taken:
+                self._note_loss()
             await self._start()
         if kubelet == self._answered and self._is_given_up():
             log.warning("kubelet listens no more to %s; registering again", self._settings.resource_name)
@@ -234,6 +250,15 @@ class PluginServer:
             self._answered = kubelet
             log.info("registered %s with kubelet", self._settings.resource_name)
             self._told(True)
+
+    def _note_loss(self) -> None:
+        """Raises KubeletUnusable where it happens again and again."""
+        now = asyncio.get_running_loop().time()
+        self._losses = [*(at for at in self._losses if now - at < _LOSS_SECONDS), now]
+        if len(self._losses) > _MOST_LOSSES:
+            path, resource = self._settings.plugin_socket, self._settings.resource_name
+            problem = f"{path} is replaced again and again: another process serves {resource}; remove it from this node"
+            raise KubeletUnusable(problem, _TRUCE_SECONDS)
 
     def _is_given_up(self) -> bool:
         left_at = self._plugin.left_at

@@ -195,6 +195,24 @@ async def test_a_plugin_socket_that_was_removed_comes_back() -> None:
         await kubelet.stop()
 
 
+async def test_a_socket_that_another_process_takes_again_and_again_is_left_to_it_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with kubelet_root() as root:
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        own = KubeletSettings(root=root).plugin_socket
+        async with serving(root):
+            for taken in range(1, 5):
+                await kubelet.registered(taken)
+                with socket.socket(socket.AF_UNIX) as other:
+                    other.bind(f"{own}.other")
+                    os.replace(f"{own}.other", own)
+            await until(lambda: "another process serves nvidia.com/gpu; remove it from this node" in caplog.text)
+        assert len(kubelet.registrations) == 4
+        await kubelet.stop()
+
+
 async def test_a_kubelet_that_listens_no_more_is_registered_with_again() -> None:
     """It gives a plugin up when the stream breaks off, and never calls it again."""
     async with kubelet_root() as root, follow(PluginServer(KubeletSettings(root=root, unheard_seconds=0.2), TwoGpus())):
