@@ -96,6 +96,8 @@ class HealthWatch:
         self._registered_at = 0.0
         self._logged: dict[tuple[DeviceUUID | None, int], float] = {}
         self._poll_due = asyncio.Event()
+        self._xids: dict[DeviceUUID, int] = {}
+        self._heard: frozenset[DeviceUUID] = frozenset()
         self.problems: Mapping[DeviceUUID, str] = {}
         """Why each unhealthy GPU is unhealthy."""
 
@@ -103,6 +105,11 @@ class HealthWatch:
     def unmonitored(self) -> Mapping[DeviceUUID, str]:
         """GPUs that are polled only, because no events are heard of them, and why."""
         return self._state.unmonitored
+
+    @property
+    def xids(self) -> Mapping[DeviceUUID, int]:
+        """The last XID that the driver told of each GPU, 0 for none of those whose events are heard."""
+        return {**dict.fromkeys(self._heard, 0), **self._xids}
 
     def watch(self, gpus: frozenset[DeviceUUID]) -> None:
         """From now on these GPUs, also those that do not answer at the moment."""
@@ -171,6 +178,8 @@ class HealthWatch:
         """An event is followed by a poll: it may have been the first sign of more, and events can be lost."""
         if isinstance(event, XidSeen):
             self._log_xid(event)
+        if isinstance(event, Monitored):
+            self._heard = event.gpus
         self._count(_KINDS[type(event)])
         self._take(event)
         self._poll_due.set()
@@ -181,6 +190,8 @@ class HealthWatch:
         if matter not in self._logged:
             self._logged[matter] = now
             log.info("GPU %s: the driver reported XID %d", event.gpu or "(not named)", event.xid)
+            if event.gpu:
+                self._xids[event.gpu] = event.xid
 
     def _take(self, event: HealthEvent) -> None:
         before = self._state

@@ -8,6 +8,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
 from deviceplugin.metrics import metrics as daemon
+from deviceplugin.metrics.telemetry import AGE, AGE_DOCUMENTATION, HOLDER, HOLDER_DOCUMENTATION, TELEMETRY_LABELS
+from deviceplugin.usage.telemetry import FAMILIES
 from scheduler_ext import metrics as extender
 from scheduler_ext.gauges import Gauges
 from scheduler_ext.legacy_families import legacy
@@ -62,6 +64,20 @@ def daemon_families() -> tuple[Family, ...]:
     return tuple(_declared(metrics._families(view(), None, None), metrics._registry))
 
 
+def telemetry_families() -> tuple[Family, ...]:
+    """Of the daemon's page in DCGM exporter's names."""
+    held = ("UUID", "namespace", "pod", "container")
+    told = (
+        *(
+            (quantity.value, family.kind, TELEMETRY_LABELS, family.documentation)
+            for quantity, family in FAMILIES.items()
+        ),
+        (HOLDER, "gauge", held, HOLDER_DOCUMENTATION),
+        (AGE, "gauge", (), AGE_DOCUMENTATION),
+    )
+    return tuple(Family(name=name, kind=kind, labels=labels, documentation=text) for name, kind, labels, text in told)
+
+
 def extender_families() -> tuple[Family, ...]:
     metrics = extender.Metrics()
     of_the_cluster = (_family(each) for each in families(seen()))
@@ -70,7 +86,11 @@ def extender_families() -> tuple[Family, ...]:
 
 def reference() -> str:
     """The document."""
-    tables = {"The node daemon": daemon_families(), "The extender": extender_families()}
+    tables = {
+        "The node daemon": daemon_families(),
+        "The node daemon, at /metrics/dcgm": telemetry_families(),
+        "The extender": extender_families(),
+    }
     parts = [f"## {title}\n\n{_HEAD}\n" + "\n".join(map(_row, families)) + "\n" for title, families in tables.items()]
     return "\n".join([_INTRODUCTION, *parts])
 

@@ -23,6 +23,7 @@ from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 from deviceplugin.metrics.metrics import Metrics
+from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
 from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
@@ -80,7 +81,7 @@ def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Co
         driver_root=driver_root(configuration),
     )
     generator = SpecGenerator(driver_root=configuration.driver_root or "/", dev_root=configuration.dev_root)
-    server = _metrics_server(configuration, nvml, thread, metrics, agent)
+    server = _metrics_server(configuration, nvml, thread, metrics, lambda: replace(agent.view(), xids=health.xids))
     return agent.run(
         health.run(),
         set_up_node(gpus, news, allocation, generator),
@@ -89,7 +90,7 @@ def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Co
 
 
 def _metrics_server(
-    configuration: Configuration, nvml: Nvml, thread: NvmlThread, metrics: Metrics, agent: Agent
+    configuration: Configuration, nvml: Nvml, thread: NvmlThread, metrics: Metrics, view: Callable[[], DaemonView]
 ) -> "MetricsServer | None":
     """Its modules cost memory that a daemon without metrics need not spend."""
     if not configuration.metrics_bind_address:
@@ -101,7 +102,8 @@ def _metrics_server(
     use_host_proc(configuration.proc_root)
     sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers")
     samples = Samples(sampler.take, thread.call, metrics, monotonic=time.monotonic)
-    return MetricsServer(configuration.metrics_bind_address, metrics, samples, agent.view)
+    telemetry = Samples(sampler.telemetry, thread.call, metrics, monotonic=time.monotonic, reading="telemetry")
+    return MetricsServer(configuration.metrics_bind_address, metrics, samples, telemetry, view)
 
 
 def build_nvml(configuration: Configuration) -> Nvml:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from deviceplugin.metrics.processes import host_is_seen, owners_of
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.telemetry import read_telemetry
 from deviceplugin.nvml.usage import UsageReader
 from deviceplugin.region_files import read_regions
 from deviceplugin.usage.accounts import GpuSample, NodeSample
+from deviceplugin.usage.telemetry import NodeTelemetry
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,14 @@ class Sampler:
         except NvmlUnavailable:
             return ()
         return gpus if host_is_seen() else tuple(replace(gpu, processes=None) for gpu in gpus)
+
+    def telemetry(self) -> NodeTelemetry:
+        """Without GPUs where there is no driver."""
+        try:
+            gpus = read_telemetry(self._nvml.calls(), self._nvml.gpus())
+        except NvmlUnavailable:
+            return NodeTelemetry()
+        return NodeTelemetry(driver=self._nvml.driver, gpus=gpus)
 
     def _tell(self, problems: Mapping[tuple[str, str], str]) -> None:
         """Once for each region until it can be read again: its tenant decides what is wrong with it."""

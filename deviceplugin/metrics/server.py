@@ -5,13 +5,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from aiohttp import web
 
 from deviceplugin.metrics.metrics import CONTENT_TYPE, Metrics
+from deviceplugin.metrics.telemetry import TELEMETRY_CONTENT_TYPE, telemetry_page
 from deviceplugin.metrics.view import DaemonView, readiness
 from deviceplugin.usage.accounts import NodeSample
+from deviceplugin.usage.telemetry import NodeTelemetry
 from proto.listening import serving
 
 log = logging.getLogger(__name__)
@@ -36,27 +38,34 @@ class Call(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    sample: NodeSample
+class _Taken(Generic[T]):
+    sample: T
     at: float
 
 
-class Samples:
-    """The node's last sample, taken again by whoever asks for it when it is old."""
+class Samples(Generic[T]):
+    """The node's last sample, taken again by whoever asks for it when it is old. `reading` is what it is counted as."""
 
     def __init__(
-        self, take: Callable[[], NodeSample], call: Call, metrics: Metrics, *, monotonic: Callable[[], float]
+        self,
+        take: Callable[[], T],
+        call: Call,
+        metrics: Metrics,
+        *,
+        monotonic: Callable[[], float],
+        reading: str = "usage",
     ) -> None:
         self._take = take
+        self._reading = reading
         self._call = call
         self._metrics = metrics
         self._monotonic = monotonic
-        self._last: _Taken | None = None
+        self._last: _Taken[T] | None = None
         self._taking: asyncio.Task[None] | None = None
         self._problem = ""
         """Logged once, however often it is scraped."""
 
-    async def current(self, wait_seconds: float = WAIT_SECONDS) -> tuple[NodeSample | None, float | None]:
+    async def current(self, wait_seconds: float = WAIT_SECONDS) -> tuple[T | None, float | None]:
         """Sample and its age in seconds; an old one when a fresh one takes too long, None before the first."""
         if self._last is None or self._age(self._last) >= FRESH_SECONDS:
             if self._taking is None or self._taking.done():
@@ -71,7 +80,7 @@ class Samples:
             with suppress(asyncio.CancelledError):
                 await self._taking
 
-    def _age(self, taken: _Taken) -> float:
+    def _age(self, taken: _Taken[T]) -> float:
         return self._monotonic() - taken.at
 
     async def _refresh(self) -> None:
@@ -82,22 +91,30 @@ class Samples:
             # Whatever it is, the daemon goes on; the age of the last sample tells.
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.warning("the GPUs' usage could not be read: %s", error)
+                log.warning("the GPUs' %s could not be read: %s", self._reading, error)
             return
         self._problem = ""
         self._last = _Taken(sample, self._monotonic())
-        self._metrics.nvml_read("usage", self._last.at - started)
+        self._metrics.nvml_read(self._reading, self._last.at - started)
 
 
 class MetricsServer:
     """`view` is called at every scrape; it must not block."""
 
-    def __init__(self, address: str, metrics: Metrics, samples: Samples, view: Callable[[], DaemonView]) -> None:
+    def __init__(
+        self,
+        address: str,
+        metrics: Metrics,
+        samples: Samples[NodeSample],
+        telemetry: Samples[NodeTelemetry],
+        view: Callable[[], DaemonView],
+    ) -> None:
         """Raises MetricsAddressUnusable."""
         self._host, self._port = split_address(address)
         self._address = address
         self._metrics = metrics
         self._samples = samples
+        self._telemetry = telemetry
         self._view = view
         self.port: int | None = None
         """Where it listens, once it does: for port 0 the one that was free."""
@@ -107,6 +124,7 @@ class MetricsServer:
         """Until cancelled. Raises MetricsAddressUnusable."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._samples.close)
+            stack.push_async_callback(self._telemetry.close)
             await self._listen(stack)
             await asyncio.Event().wait()
 
@@ -127,6 +145,7 @@ class MetricsServer:
         application.add_routes(
             [
                 web.get("/metrics", self._scrape),
+                web.get("/metrics/dcgm", self._scrape_telemetry),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
             ]
@@ -137,6 +156,11 @@ class MetricsServer:
         sample, age = await self._samples.current()
         page = self._metrics.exposition(self._view(), sample, age)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _scrape_telemetry(self, _: web.Request) -> web.Response:
+        telemetry, age = await self._telemetry.current()
+        page = telemetry_page(self._view(), telemetry or NodeTelemetry(), age)
+        return web.Response(text=page, headers={"Content-Type": TELEMETRY_CONTENT_TYPE})
 
     async def _healthz(self, _: web.Request) -> web.Response:
         """That the event loop answers is all there is to know: what ails the GPUs, no restart cures."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from deviceplugin.machine.readings import MissingGpu
 from proto.annotations.node_limits import Limits
-from proto.devices import Device
+from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
 
@@ -15,6 +15,8 @@ class DaemonView:
     devices: tuple[Device, ...] = ()
     """Physical GPUs, by NVML index."""
     missing: tuple[MissingGpu, ...] = ()
+    xids: Mapping[DeviceUUID, int] = field(default_factory=dict)
+    """The last XID of each GPU that is listened to, 0 for none."""
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """Of this node, by UID."""
     pods_known: bool = False

@@ -2,7 +2,7 @@
 
 import ctypes
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -127,16 +127,20 @@ class NvmlCalls:
 
     def ask_field(self, handle: object, number: int, scope: int = 0) -> int:
         """An integer field. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
-        value = self.ask("nvmlDeviceGetFieldValues", handle, [(number, scope)])[0]
-        if value.nvmlReturn != 0:
-            kind = GpuGone if value.nvmlReturn in (GPU_IS_LOST, RESET_REQUIRED) else CallFailed
-            problem = f"field {number}: error {value.nvmlReturn}"
-            raise kind("nvmlDeviceGetFieldValues", value.nvmlReturn, problem)
-        members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-        member = members.get(value.valueType)
-        if member is None:
-            raise CallFailed("nvmlDeviceGetFieldValues", NOT_SUPPORTED, f"field {number}: type {value.valueType}")
-        return int(getattr(value.value, member))
+        return _field_value(self.ask("nvmlDeviceGetFieldValues", handle, [(number, scope)])[0])
+
+    def fields(self, handle: object, wanted: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
+        """Integer fields by number and scope, in one call, without those that are refused. Raises GpuGone."""
+        questions = {field: ("field", _same(handle), *field) for field in wanted}
+        asked = [field for field in wanted if questions[field] not in self._refused]
+        told: dict[tuple[int, int], int] = {}
+        answers = self.ask_or((), "nvmlDeviceGetFieldValues", handle, asked) if asked else ()
+        for field, answer in zip(asked, answers, strict=False):
+            try:
+                told[field] = _field_value(answer)
+            except CallFailed as error:
+                self._note_refusal(error, questions[field])
+        return told
 
     def forget_refusals(self, handle: object) -> None:
         """Ask this GPU everything again: it is another one, or its MIG mode changed."""
@@ -151,6 +155,19 @@ class NvmlCalls:
             self.failures.append(error)
         elif error.is_absent and not error.function.startswith(_OF_A_LINK) and not _is_about_handle(error):
             self._refused.add(question)
+
+
+def _field_value(answer: Any) -> int:
+    """Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
+    if answer.nvmlReturn != 0:
+        kind = GpuGone if answer.nvmlReturn in (GPU_IS_LOST, RESET_REQUIRED) else CallFailed
+        problem = f"field {answer.fieldId}: error {answer.nvmlReturn}"
+        raise kind("nvmlDeviceGetFieldValues", answer.nvmlReturn, problem)
+    members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+    member = members.get(answer.valueType)
+    if member is None:
+        raise CallFailed("nvmlDeviceGetFieldValues", NOT_SUPPORTED, f"field {answer.fieldId}: type {answer.valueType}")
+    return int(getattr(answer.value, member))
 
 
 def _is_about_handle(error: CallFailed) -> bool:

@@ -153,6 +153,16 @@ class Nvml:
         """Handles of the GPUs that answered the last reading; they die with `close`."""
         return self._handles
 
+    def gpus(self) -> tuple[tuple[GpuReading, object], ...]:
+        """What the last reading told of the GPUs that answered, with their handles, by index."""
+        known = [gpu for gpu in self._known.values() if gpu.handle is not None]
+        return tuple((gpu.reading, gpu.handle) for gpu in sorted(known, key=lambda gpu: gpu.reading.index))
+
+    @property
+    def driver(self) -> str:
+        """The driver's version, empty before the first reading."""
+        return self._driver
+
     def read_machine(self) -> MachineReading:
         """All GPUs and pairs now; opens the library when needed. Raises NvmlUnavailable.
 

@@ -18,12 +18,16 @@
 #define MASK_BITS 4096
 
 enum { CAPS_READ = 0, CAPS_WRITE = 1, CAPS_NVLINK = 2, CAPS_ATOMICS = 3, CAPS_PCI = 4 };
-enum { VALUE_UNSIGNED_INT = 1 };
+enum { VALUE_UNSIGNED_INT = 1, VALUE_UNSIGNED_LONG_LONG = 3 };
 enum {
     FI_NVLINK_SPEED_COMMON = 90, FI_NVLINK_LINK_COUNT = 91, FI_NVSWITCH_CONNECTED_LINK_COUNT = 147,
     FI_NVLINK_GET_SPEED = 164, FI_NVLINK_GET_STATE = 165, FI_NVLINK_GET_VERSION = 166,
     FI_C2C_LINK_COUNT = 170, FI_C2C_LINK_GET_STATUS = 171, FI_C2C_LINK_GET_MAX_BW = 172,
     FI_RECOVERY_ACTION = 230,
+    FI_ECC_SBE_VOL = 3, FI_ECC_DBE_VOL = 4, FI_ECC_SBE_AGG = 5, FI_ECC_DBE_AGG = 6,
+    FI_NVLINK_CRC_FLIT = 38, FI_NVLINK_CRC_DATA = 45, FI_NVLINK_REPLAY = 52, FI_NVLINK_RECOVERY = 59,
+    FI_ENERGY = 83, FI_PCIE_REPLAY = 94, FI_NVLINK_DATA_TX = 138, FI_NVLINK_DATA_RX = 139,
+    FI_REMAPPED_COR = 142, FI_REMAPPED_UNC = 143, FI_REMAPPED_FAILURE = 145, FI_PCIE_TX = 197, FI_PCIE_RX = 198,
 };
 
 /* ---- structs of the interface; a size that drifts stops the build ---- */
@@ -331,32 +335,52 @@ DEVICE_CALL(nvmlDeviceGetNvLinkRemoteDeviceType, unsigned link, unsigned *type)
     if ((code = link_problem(gpu, i, link)) == SUCCESS) *type = (unsigned)link_type(i, link);
 END
 
-static int field(const Gpu *gpu, int i, unsigned id, unsigned scope, unsigned *value) {
+/* What the machine file says of a field, else 0 where the GPU has it at all. */
+static int counted(const Gpu *gpu, int i, unsigned id, unsigned long long *value) {
+    const Fault *rows = fault_now(FAULT_ROWS, i);
+    bool told = false;
+    *value = id == FI_ECC_DBE_VOL ? (unsigned long long)fault_value(FAULT_ECC, i, 0)
+           : id == FI_REMAPPED_UNC ? rows != NULL
+           : id == FI_REMAPPED_FAILURE ? rows && rows->second : 0;
+    for (int k = 0; k < gpu->counter_count; k++)
+        if (gpu->counters[k].field == id) *value = gpu->counters[k].value, told = true;
+    switch (id) {
+    case FI_ECC_SBE_VOL: case FI_ECC_DBE_VOL: case FI_ECC_SBE_AGG: case FI_ECC_DBE_AGG: return gpu->ecc ? SUCCESS : NOT_SUPPORTED;
+    case FI_REMAPPED_COR: case FI_REMAPPED_UNC: case FI_REMAPPED_FAILURE:
+        return gpu->ecc && gpu->cc_major >= 8 ? SUCCESS : NOT_SUPPORTED;
+    case FI_NVLINK_CRC_FLIT: case FI_NVLINK_CRC_DATA: case FI_NVLINK_REPLAY: case FI_NVLINK_RECOVERY:
+    case FI_NVLINK_DATA_TX: case FI_NVLINK_DATA_RX: return link_problem(gpu, i, 0);
+    case FI_ENERGY: case FI_PCIE_REPLAY: case FI_PCIE_TX: case FI_PCIE_RX: return SUCCESS;
+    default: return told ? SUCCESS : NOT_SUPPORTED;
+    }
+}
+
+static int field(const Gpu *gpu, int i, unsigned id, unsigned scope, unsigned long long *value) {
     char call[32];
     snprintf(call, sizeof call, "field:%u", id);
     int code = refused(call, i);
     if (code != SUCCESS) return code;
     switch (id) {
-    case FI_RECOVERY_ACTION: *value = (unsigned)fault_value(FAULT_RECOVERY, i, 0); return SUCCESS;
+    case FI_RECOVERY_ACTION: *value = (unsigned long long)fault_value(FAULT_RECOVERY, i, 0); return SUCCESS;
     case FI_C2C_LINK_COUNT: *value = gpu->c2c_mbps != 0; return SUCCESS;
-    case FI_C2C_LINK_GET_STATUS: return tell(value, gpu->c2c_mbps != 0);
-    case FI_C2C_LINK_GET_MAX_BW: return tell(value, gpu->c2c_mbps);
+    case FI_C2C_LINK_GET_STATUS: *value = gpu->c2c_mbps != 0; return gpu->c2c_mbps ? SUCCESS : NOT_SUPPORTED;
+    case FI_C2C_LINK_GET_MAX_BW: *value = gpu->c2c_mbps; return gpu->c2c_mbps ? SUCCESS : NOT_SUPPORTED;
     case FI_NVLINK_SPEED_COMMON: *value = gpu->nvlink_mbps; return link_problem(gpu, i, 0);
     case FI_NVLINK_LINK_COUNT: *value = gpu->link_count; return link_problem(gpu, i, 0);
     case FI_NVSWITCH_CONNECTED_LINK_COUNT: *value = live_links(i, REMOTE_SWITCH, NULL); return link_problem(gpu, i, 0);
     case FI_NVLINK_GET_SPEED: *value = link_up(i, scope) ? gpu->nvlink_mbps : 0; return link_problem(gpu, i, scope);
     case FI_NVLINK_GET_STATE: *value = link_up(i, scope); return link_problem(gpu, i, scope);
     case FI_NVLINK_GET_VERSION: *value = gpu->nvlink_version; return link_problem(gpu, i, scope);
-    default: return NOT_SUPPORTED;
+    default: return counted(gpu, i, id, value);
     }
 }
 
 /* The call succeeds; entries fail one by one. */
 DEVICE_CALL(nvmlDeviceGetFieldValues, int count, FieldValue *values)
     for (int k = 0; k < count; k++) {
-        unsigned value = 0;
+        unsigned long long value = 0;
         values[k].nvmlReturn = field(gpu, i, values[k].fieldId, values[k].scopeId, &value);
-        values[k].valueType = VALUE_UNSIGNED_INT;
+        values[k].valueType = value > 0xFFFFFFFFull ? VALUE_UNSIGNED_LONG_LONG : VALUE_UNSIGNED_INT;
         values[k].value.ull = values[k].nvmlReturn == SUCCESS ? value : 0;
     }
 END

@@ -119,14 +119,24 @@ static bool read_level(Machine *m, const char *rest) {
 
 static bool read_usage(Machine *m, const char *rest) {
     int index;
-    unsigned busy, memory_busy, celsius, milliwatts;
-    if (sscanf(rest, "%d %u %u %u %u", &index, &busy, &memory_busy, &celsius, &milliwatts) != 5) return false;
+    Load load;
+    if (sscanf(rest, "%d %u %u %u %u %u %u %u %u %llu", &index, &load.busy_percent, &load.memory_busy_percent,
+               &load.celsius, &load.milliwatts, &load.sm_mhz, &load.memory_mhz, &load.encoder_percent,
+               &load.decoder_percent, &load.clock_reasons) != 10)
+        return false;
     Gpu *gpu = gpu_of_line(m, index);
     if (!gpu) return false;
-    gpu->busy_percent = busy;
-    gpu->memory_busy_percent = memory_busy;
-    gpu->celsius = celsius;
-    gpu->milliwatts = milliwatts;
+    gpu->load = load;
+    return true;
+}
+
+static bool read_counter(Machine *m, const char *rest) {
+    int index;
+    Counter counter;
+    if (sscanf(rest, "%d %u %llu", &index, &counter.field, &counter.value) != 3) return false;
+    Gpu *gpu = gpu_of_line(m, index);
+    if (!gpu || gpu->counter_count >= MAX_COUNTERS) return false;
+    gpu->counters[gpu->counter_count++] = counter;
     return true;
 }
 
@@ -154,6 +164,7 @@ static bool read_line(Machine *m, const char *word, const char *rest) {
     if (strcmp(word, "refuse") == 0) return read_refusal(m, rest);
     if (strcmp(word, "fault") == 0) return read_fault(m, rest);
     if (strcmp(word, "usage") == 0) return read_usage(m, rest);
+    if (strcmp(word, "counter") == 0) return read_counter(m, rest);
     if (strcmp(word, "process") == 0) return read_process(m, rest);
     if (strcmp(word, "end") == 0) return m->complete = true;
     return false;

@@ -29,11 +29,17 @@ enum { FABRIC_COMPLETED = 3 };
 #define MAX_FAULTS 1024
 #define MAX_REFUSALS 128
 #define MAX_PROCESSES 1024
+#define MAX_COUNTERS 64 /* of one GPU */
 #define EVERY_GPU (-1)
 
 /* ---- the machine, as the file says ---- */
 
 typedef struct { int remote; char bus[32]; } Link;
+typedef struct {
+    unsigned busy_percent, memory_busy_percent, celsius, milliwatts, sm_mhz, memory_mhz, encoder_percent, decoder_percent;
+    unsigned long long clock_reasons;
+} Load;
+typedef struct { unsigned field; unsigned long long value; } Counter;
 typedef struct {
     char uuid[80], profile[32];
     unsigned gi, ci, gpu_slices, compute_slices;
@@ -51,7 +57,9 @@ typedef struct {
     int fabric_state, fabric_status; /* state -1: the call is unsupported */
     unsigned char cluster[16];
     unsigned clique;
-    unsigned busy_percent, memory_busy_percent, celsius, milliwatts;
+    Load load;
+    Counter counters[MAX_COUNTERS]; /* the last of a field counts */
+    int counter_count;
 } Gpu;
 enum { COMPUTE, GRAPHICS, MPS };
 typedef struct { int gpu, list; unsigned pid, sm_percent; unsigned long long used_mib; } Process;

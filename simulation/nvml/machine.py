@@ -39,8 +39,11 @@ class Gpu:
     migs: list[Mig] = field(default_factory=list)
     fabric: tuple[int, int, int, bytes] | None = None
     """State, status, clique, UUID of the cluster."""
-    usage: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """Percent of the SMs and of the memory's time, degrees Celsius, milliwatts."""
+    usage: tuple[int, ...] = (0,) * 9
+    """Percent of the SMs and of the memory's time, degrees Celsius, milliwatts, MHz of SMs and memory, percent of
+    encoder and decoder, reasons for lower clocks."""
+    counters: dict[int, int] = field(default_factory=dict)
+    """Values of fields by their number."""
     processes: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Which of the three lists, pid, MiB, percent of the SMs."""
 
@@ -96,8 +99,9 @@ def _read(machine: Machine, word: str, rest: str) -> None:
             state, status, clique = map(int, parts[1:4])
             machine.gpus[int(parts[0])].fabric = (state, status, clique, bytes.fromhex(parts[4]))
         case "usage":
-            busy, memory_busy, celsius, milliwatts = map(int, parts[1:5])
-            machine.gpus[int(parts[0])].usage = (busy, memory_busy, celsius, milliwatts)
+            machine.gpus[int(parts[0])].usage = tuple(map(int, parts[1:10]))
+        case "counter":
+            machine.gpus[int(parts[0])].counters[int(parts[1])] = int(parts[2])
         case "process":
             process_list, pid, used, percent = map(int, parts[1:5])
             machine.gpus[int(parts[0])].processes.append((process_list, pid, used, percent))

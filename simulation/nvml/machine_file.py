@@ -202,6 +202,12 @@ class Load:
     memory_busy_percent: int = 0
     celsius: int = 30
     milliwatts: int = 60_000
+    sm_mhz: int = 210
+    memory_mhz: int = 1215
+    encoder_percent: int = 0
+    decoder_percent: int = 0
+    clock_reasons: int = 1
+    """nvmlClocksEventReason bits; 1 is an idle GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +221,16 @@ class Process:
     kind: Literal["compute", "graphics", "mps"] = "compute"
 
 
-Usage = Load | Process
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """What nvmlDeviceGetFieldValues answers for a field (NVML_FI_DEV_*) of one GPU."""
+
+    gpu: int
+    field: int
+    value: int
+
+
+Usage = Load | Process | Counter
 
 
 def lost_gpu(gpu: int, at_seconds: float = 0.0) -> CallFails:
@@ -330,7 +345,11 @@ def _link_lines(machine: MachineDescription, index: int) -> Iterator[str]:
 def _usage_line(usage: Usage) -> str:
     match usage:
         case Load(gpu=gpu):
-            return f"usage {gpu} {usage.busy_percent} {usage.memory_busy_percent} {usage.celsius} {usage.milliwatts}"
+            words = (usage.busy_percent, usage.memory_busy_percent, usage.celsius, usage.milliwatts, usage.sm_mhz)
+            more = (usage.memory_mhz, usage.encoder_percent, usage.decoder_percent, usage.clock_reasons)
+            return f"usage {gpu} {' '.join(map(str, (*words, *more)))}"
+        case Counter(gpu=gpu):
+            return f"counter {gpu} {usage.field} {usage.value}"
         case Process(gpu=gpu, kind=kind):
             process_list = ("compute", "graphics", "mps").index(kind)
             return f"process {gpu} {process_list} {usage.pid} {usage.used_mib} {usage.sm_percent}"

@@ -16,7 +16,9 @@ from deviceplugin.machine.description import cpu_numbers
 from simulation.nvml.machine import SWITCH, Gpu, Machine, MachineFileError, Mig, joined, read_machine
 from simulation.nvml.machine_file import ERRORS, MACHINE_FILE_VARIABLE
 
-_UNSIGNED_INT = 1  # nvmlValueType_t
+_UNSIGNED_INT, _UNSIGNED_LONG_LONG = 1, 3  # nvmlValueType_t
+_LARGEST_UNSIGNED_INT = 0xFFFFFFFF
+_SM_CLOCK = 1
 _NVLINK_CAPS, _PCI_CAPS = 2, 4
 _WHOLE_GPU = 0xFFFFFFFF
 _XID_EVENTS = 8  # nvmlEventTypeXidCriticalError
@@ -109,10 +111,12 @@ class StandIn:
         ctypes.c_void_p.from_buffer(to).value = index + 1
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: bytes, to: Any) -> None:
-        uuids = [gpu.words[1] for gpu in self._machine.gpus]
-        if uuid.decode() not in uuids:
-            raise _Refused("NOT_FOUND")
-        ctypes.c_void_p.from_buffer(to).value = uuids.index(uuid.decode()) + 1
+        for index, gpu in enumerate(self._machine.gpus, start=1):
+            for place, known in enumerate([gpu.words[1], *(mig.uuid for mig in gpu.migs)]):
+                if known == uuid.decode():
+                    ctypes.c_void_p.from_buffer(to).value = index + place * _MIG_HANDLES
+                    return
+        raise _Refused("NOT_FOUND")
 
     def _nvmlDeviceGetName(self, handle: Any, to: Any, _size: int) -> None:
         name = f"{self._parent(handle).name} MIG {self._mig(handle).profile}" if self._is_mig(handle) else ""
@@ -242,6 +246,8 @@ class StandIn:
                 value.value.ullVal = self._field(handle, value.fieldId, value.scopeId)
             except _Refused as e:
                 value.nvmlReturn = e.code
+            if value.value.ullVal > _LARGEST_UNSIGNED_INT:
+                value.valueType = _UNSIGNED_LONG_LONG
 
     def _field(self, handle: Any, number: int, scope: int) -> int:
         if f"field:{number}" in self._machine.refused:
@@ -261,7 +267,26 @@ class StandIn:
                 switched = sum(kind == SWITCH for kind, _ in gpu.links)
                 mbps, version = gpu.number(19), gpu.number(18)
                 return {90: mbps, 91: len(gpu.links), 147: switched, 164: mbps, 165: 1, 166: version}[number]
-        raise _Refused("NOT_SUPPORTED")
+        return self._counted(gpu, handle, number)
+
+    def _counted(self, gpu: Gpu, handle: Any, number: int) -> int:
+        """What the machine file says of a field, else 0 where the GPU has it at all."""
+        ecc = bool(gpu.number(15))
+        match number:
+            case 3 | 4 | 5 | 6:
+                there = ecc
+            case 142 | 143 | 145:
+                there = ecc and gpu.number(5) >= 8
+            case 38 | 45 | 52 | 59 | 138 | 139:
+                self._link(handle, 0)
+                there = True
+            case 83 | 94 | 197 | 198:
+                there = True
+            case _:
+                there = number in gpu.counters
+        if not there:
+            raise _Refused("NOT_SUPPORTED")
+        return gpu.counters.get(number, 0)
 
     def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, to: Any) -> None:
         fabric = self._gpu(handle).fabric
@@ -316,6 +341,21 @@ class StandIn:
 
     def _nvmlDeviceGetPowerUsage(self, handle: Any, to: Any) -> None:
         to.value = self._gpu(handle).usage[3]
+
+    def _nvmlDeviceGetClockInfo(self, handle: Any, kind: int, to: Any) -> None:
+        to.value = self._gpu(handle).usage[4 if kind == _SM_CLOCK else 5]
+
+    def _codec(self, place: int, handle: Any, percent: Any, period_us: Any) -> None:
+        gpu = self._gpu(handle)
+        if gpu.number(9) == 1:
+            raise _Refused("NOT_SUPPORTED")
+        percent.value, period_us.value = gpu.usage[place], 167_000
+
+    _nvmlDeviceGetEncoderUtilization = partialmethod(_codec, 6)
+    _nvmlDeviceGetDecoderUtilization = partialmethod(_codec, 7)
+
+    def _nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, to: Any) -> None:
+        to.value = self._gpu(handle).usage[8]
 
     def _list_processes(self, which: int, handle: Any, count: Any, to: Any) -> None:
         found = [process for process in self._gpu(handle).processes if process[0] == which]

@@ -17,6 +17,7 @@ _Static_assert(sizeof(ProcessInfo) == 24, "nvmlProcessInfo_t, version 2 and 3");
 _Static_assert(sizeof(ProcessSample) == 32, "nvmlProcessUtilizationSample_t");
 
 #define WHOLE_GPU 0xFFFFFFFFu
+enum { CLOCK_SM = 1, CLOCK_MEMORY = 2 }; /* nvmlClockType_t */
 
 static unsigned long long used_by_processes(int gpu) {
     unsigned long long used = 0;
@@ -42,17 +43,38 @@ END
 
 DEVICE_CALL(nvmlDeviceGetUtilizationRates, Utilization *rates)
     if (gpu->mig == 1) return leave(NOT_SUPPORTED);
-    rates->gpu = gpu->busy_percent;
-    rates->memory = gpu->memory_busy_percent;
+    rates->gpu = gpu->load.busy_percent;
+    rates->memory = gpu->load.memory_busy_percent;
 END
 
 DEVICE_CALL(nvmlDeviceGetTemperature, int sensor, unsigned *celsius)
     if (sensor != 0) return leave(INVALID_ARGUMENT); /* there is one, on the die */
-    *celsius = gpu->celsius;
+    *celsius = gpu->load.celsius;
 END
 
 DEVICE_CALL(nvmlDeviceGetPowerUsage, unsigned *milliwatts)
-    *milliwatts = gpu->milliwatts;
+    *milliwatts = gpu->load.milliwatts;
+END
+
+DEVICE_CALL(nvmlDeviceGetClockInfo, unsigned type, unsigned *mhz)
+    if (type != CLOCK_SM && type != CLOCK_MEMORY) return leave(INVALID_ARGUMENT);
+    *mhz = type == CLOCK_SM ? gpu->load.sm_mhz : gpu->load.memory_mhz;
+END
+
+DEVICE_CALL(nvmlDeviceGetEncoderUtilization, unsigned *percent, unsigned *period_us)
+    if (gpu->mig == 1) return leave(NOT_SUPPORTED);
+    *percent = gpu->load.encoder_percent;
+    *period_us = 167000;
+END
+
+DEVICE_CALL(nvmlDeviceGetDecoderUtilization, unsigned *percent, unsigned *period_us)
+    if (gpu->mig == 1) return leave(NOT_SUPPORTED);
+    *percent = gpu->load.decoder_percent;
+    *period_us = 167000;
+END
+
+DEVICE_CALL(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long *reasons)
+    *reasons = gpu->load.clock_reasons;
 END
 
 /* One of the three lists; too small an array is told the size it needs. */

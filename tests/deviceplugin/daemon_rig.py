@@ -225,13 +225,13 @@ class DaemonRig:
     async def is_ready(self) -> bool:
         return (await self.get("/readyz"))[0] == 200
 
-    async def counts(self, series: str) -> bool:
+    async def counts(self, series: str, path: str = "/metrics") -> bool:
         """Is it there, and more than 0?"""
-        return bool((await self.series()).get(series))
+        return bool((await self.series(path)).get(series))
 
-    async def series(self) -> dict[str, float]:
+    async def series(self, path: str = "/metrics") -> dict[str, float]:
         """The metrics by name and labels."""
-        _, text = await self.get("/metrics")
+        _, text = await self.get(path)
         found = (_SERIES.fullmatch(line) for line in text.splitlines())
         return {match[1]: float(match[2]) for match in found if match}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.nvml.machine_file import Load, Process
+from simulation.nvml.machine_file import Event, Load, Process
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE
 from tests.deviceplugin.registration import eventually, until
@@ -102,4 +102,25 @@ async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_a
         await node.kubelet.devices.start()
         await until(lambda: node.registrations() == 2)
         await eventually(node.is_ready)
+        assert node.problems() == []
+
+
+async def test_the_page_of_dcgm_s_names_shows_xids_and_who_holds_a_gpu_and_only_there() -> None:
+    async with daemon("--read-seconds", "0.05") as node:
+        node.bind("train", 1)
+        await node.runs("train")
+        gpu = f'gpu="1",UUID="{node.uuid(1)}",pci_bus_id="00000000:61:00.0",device="nvidia1",'
+        gpu += f'modelName="NVIDIA A100 80GB PCIe",Hostname="{NODE}",DCGM_FI_DRIVER_VERSION="550.90.07"'
+        held = f'{{{gpu},namespace="default",pod="train",container="c0"}}'
+        node.machine(usage=[Load(gpu=1, busy_percent=80)])
+        expected = {f"DCGM_FI_DEV_GPU_UTIL{held}": 80, f"DCGM_FI_DEV_XID_ERRORS{held}": 0}
+
+        async def shown() -> bool:
+            return expected.items() <= (await node.series("/metrics/dcgm")).items()
+
+        await eventually(shown)
+        node.machine(Event(gpu=1, data=43), usage=[Load(gpu=1, busy_percent=80)])
+        await eventually(lambda: node.counts(f"DCGM_FI_DEV_XID_ERRORS{held}", "/metrics/dcgm"))
+        assert (await node.series("/metrics/dcgm"))[f"DCGM_FI_DEV_XID_ERRORS{held}"] == 43
+        assert not [name for name in await node.series() if name.startswith("DCGM")]
         assert node.problems() == []

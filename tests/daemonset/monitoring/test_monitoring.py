@@ -14,7 +14,7 @@ import yaml
 
 from scheduler_ext.settings import ServeSettings
 from tests.daemonset.monitoring.promql import asked
-from tests.metrics_reference import daemon_families, extender_families
+from tests.metrics_reference import daemon_families, extender_families, telemetry_families
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "daemonset/monitoring"
@@ -25,7 +25,11 @@ SCRAPED = {"instance", "job", "le"}
 """Labels that Prometheus adds, or a histogram has; the monitors of the chart add `node` to what daemons serve."""
 LABELS = {
     series: SCRAPED | set(family.labels) | added
-    for families, added in ((daemon_families(), {"node"}), (extender_families(), set[str]()))
+    for families, added in (
+        (daemon_families(), {"node"}),
+        (telemetry_families(), {"node"}),
+        (extender_families(), set[str]()),
+    )
     for family in families
     for series in family.series
 }

@@ -18,6 +18,7 @@ from deviceplugin.metrics.server import (
 from deviceplugin.metrics.view import DaemonView, Readiness, readiness
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.usage.accounts import NodeSample
+from deviceplugin.usage.telemetry import NodeTelemetry
 from tests.deviceplugin.metrics_view import busy_metrics, sample, view
 
 
@@ -29,13 +30,17 @@ class Clock:
         return self.now
 
 
-def samples_of(take: Callable[[], NodeSample], clock: Clock | None = None) -> Samples:
+def samples_of(take: Callable[[], NodeSample], clock: Clock | None = None) -> Samples[NodeSample]:
     return Samples(take, NvmlThread().call, busy_metrics(), monotonic=clock or Clock())
+
+
+def telemetry_of(take: Callable[[], NodeTelemetry] = NodeTelemetry) -> Samples[NodeTelemetry]:
+    return Samples(take, NvmlThread().call, busy_metrics(), monotonic=Clock(), reading="telemetry")
 
 
 @asynccontextmanager
 async def serving(take: Callable[[], NodeSample] = sample, seen: DaemonView | None = None) -> AsyncIterator[str]:
-    server = MetricsServer("127.0.0.1:0", busy_metrics(), samples_of(take), lambda: seen or view())
+    server = MetricsServer("127.0.0.1:0", busy_metrics(), samples_of(take), telemetry_of(), lambda: seen or view())
     async with asyncio.TaskGroup() as group:
         task = group.create_task(server.run())
         await server.listening.wait()
@@ -130,7 +135,7 @@ async def test_a_reading_that_fails_leaves_the_last_one_and_is_told_once(caplog:
 async def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        server = MetricsServer(address, busy_metrics(), samples_of(sample), view)
+        server = MetricsServer(address, busy_metrics(), samples_of(sample), telemetry_of(), view)
         with pytest.raises(MetricsAddressUnusable) as refusal:
             await server.run()
     assert str(refusal.value) == f"cannot serve metrics on {address}: address already in use; choose another address"
