@@ -218,5 +218,7 @@ def decided_for(node: RealNode, shares: ContainerShares) -> JsonObject:
 def given(start: Start) -> JsonObject:
     """The same of what the container saw."""
     names = ("NVIDIA_", "CUDA_", "LIBCUDA_", "GPU_")
-    env = {name: value for name, value in start.env.items() if name.startswith(names)}
+    # Where HAMi-core's files are, which are looked at by themselves.
+    places = ("CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_REDIRECT")
+    env = {name: value for name, value in start.env.items() if name.startswith(names) and name not in places}
     return {"env": env, "devices": dict(start.devices)}
