@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from deviceplugin.container.edits import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits, DeviceNode, Hardware, Mount
+from deviceplugin.container.edits import NO_RUNTIME_ENV, ContainerEdits, DeviceNode, Hardware, Mount
 
 SPEC_VERSION = "0.6.0"
 _BIND = ("nosuid", "nodev", "bind")
@@ -61,9 +61,7 @@ def cdi_spec(kind: str, name: str, edits: ContainerEdits) -> Mapping[str, object
 
 def gpu_spec(kind: str, hardware: Hardware) -> Mapping[str, object]:
     """A spec that defines every GPU and MIG instance by UUID, and names the driver's files."""
-    common = ContainerEdits(
-        env={VISIBLE_DEVICES: NO_DEVICES}, mounts=hardware.driver_mounts, devices=hardware.control_nodes
-    )
+    common = ContainerEdits(env=NO_RUNTIME_ENV, mounts=hardware.driver_mounts, devices=hardware.control_nodes)
     devices = [
         {"name": uuid, "containerEdits": _content(ContainerEdits(env={}, devices=nodes))}
         for uuid, nodes in hardware.gpu_nodes.items()

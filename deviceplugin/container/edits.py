@@ -18,6 +18,10 @@ DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = "void"
 """NVIDIA's runtime then leaves the container alone."""
+NO_RUNTIME_ENV = {VISIBLE_DEVICES: NO_DEVICES, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
+"""For containers that are given the driver's files by us. Triton's compiler otherwise asks ldconfig's cache, which has
+not been written, for CUDA's library (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
+"""
 CONTROL_SWITCH = "CUDA_DISABLE_CONTROL"
 _GO_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
@@ -332,7 +336,7 @@ def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Ma
     chosen = settings.strategies
     env: dict[str, str] = {}
     if DeviceListStrategy.DRIVER_FILES in chosen:
-        env[VISIBLE_DEVICES] = NO_DEVICES
+        env |= NO_RUNTIME_ENV
     if DeviceListStrategy.VOLUME_MOUNTS in chosen:
         env[VISIBLE_DEVICES] = _VOLUME_ROOT
     if DeviceListStrategy.ENVVAR in chosen:

@@ -119,7 +119,7 @@ def test_a_spec_of_our_own_has_the_device_files_of_nvidia_ctks_and_no_hook(whole
     assert [(one["name"], nodes(one["containerEdits"])) for one in ours["devices"]] == [
         (one["name"], nodes(one["containerEdits"])) for one in theirs["devices"]
     ]
-    assert ours["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    assert ours["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void", "TRITON_LIBCUDA_PATH=/usr/lib64"]
     assert {mount["options"][0] for mount in ours["containerEdits"]["mounts"]} == {"ro"}
     assert "hooks" not in ours["containerEdits"]
 

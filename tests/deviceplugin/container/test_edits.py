@@ -102,7 +102,7 @@ def test_driver_files_are_named_one_by_one_and_nvidias_runtime_leaves_the_contai
     settings = AllocationSettings(strategies=(DeviceListStrategy.DRIVER_FILES,))
     hardware = replace(HARDWARE, driver_mounts=(library,))
     given = container_edits((share(A),), INVENTORY, FACTS, settings, None, hardware=hardware)
-    env = {**ONE_LIMIT, "NVIDIA_VISIBLE_DEVICES": "void"}
+    env = {**ONE_LIMIT, "NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": "/usr/lib64"}
     assert given == ContainerEdits(env=env, devices=(CONTROL, NODE_A), driver_mounts=(library,))
     told = container_edits((share(A),), INVENTORY, FACTS, AllocationSettings(), None, hardware=hardware)
     assert told.driver_mounts == ()
