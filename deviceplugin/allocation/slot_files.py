@@ -51,6 +51,8 @@ class SlotFiles:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise CannotWriteSpec(f"{path} cannot be written: {error.strerror}.") from error
+        except UnicodeEncodeError as error:
+            raise CannotWriteSpec(f"{path} cannot be written: the name {error.object!a} is no text.") from error
 
     def clear(self) -> None:
         """An earlier release's specs would define its slots a second time, and then a runtime refuses both."""

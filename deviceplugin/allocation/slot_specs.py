@@ -41,7 +41,8 @@ class SlotSpecs:
         self._starts |= starts
         try:
             await self._written()
-        except CannotWriteSpec:
+        except Exception:
+            # Whatever it is: what cannot be written must not be in the next write, which is that of other containers.
             self._drop(frozenset(starts))
             raise
 

@@ -57,7 +57,8 @@ class DriverRoot:
         try:
             with os.scandir(self._seen(folder)) as entries:
                 for entry in entries:
-                    if ".so" in entry.name and (entry.is_symlink() or entry.is_file()):
+                    # A name that is no text has no place in a spec.
+                    if ".so" in entry.name and entry.name.isprintable() and (entry.is_symlink() or entry.is_file()):
                         yield entry.name, os.readlink(entry.path) if entry.is_symlink() else ""
         except OSError:
             # It went meanwhile: what is listed is not whole, and then lacks what a container needs.

@@ -11,7 +11,9 @@ import pytest
 
 from deviceplugin.allocation.identity import Proven
 from deviceplugin.allocation.slot_files import Spec
-from deviceplugin.allocation.slots import SPEC_FILE, named, slot_in
+from deviceplugin.allocation.slots import SPEC_FILE, Start, named, slot_in
+from deviceplugin.container.cdi_files import CannotWriteSpec
+from deviceplugin.container.edits import ContainerEdits, Mount
 from deviceplugin.kubelet import CannotAllocate
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hook import install_placeholder
@@ -219,6 +221,20 @@ async def test_a_folder_that_is_full_or_read_only_keeps_what_was_there(
 
 def refuse_write(number: int, source: Path, destination: Path) -> None:
     raise OSError(number, os.strerror(number), destination)
+
+
+async def test_a_spec_that_cannot_be_written_is_not_in_the_way_of_other_containers() -> None:
+    async with slots() as rig:
+        odd = Mount(container_path="/lib/a", host_path=os.fsdecode(b"/lib/\xff"), read_only=True)
+        spec = rig.files.spec("odd", ContainerEdits(env={}, mounts=(odd,)))
+        start = Start(pod_uid="uid-p", container="c0", known_id="", since=rig.clock[0])
+        with pytest.raises(CannotWriteSpec, match=r"cannot be written: the name '/lib/.udcff' is no text"):
+            await rig.allocator.specs.put({"odd": spec}, {"odd": start})
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        await rig.allocator.pre_start([X])
+        assert rig.defined() == ["slot1"]
 
 
 async def test_a_pod_deleted_midway_gets_nothing() -> None:

@@ -1,6 +1,7 @@
 """Files of a driver below a folder, compared with what the real nvidia-ctk lists for the same tree."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,3 +216,14 @@ def test_links_lead_nowhere_outside_of_the_root(tree: Tree, tmp_path: Path) -> N
     places = by_place(root.files())
     assert places["/usr/bin/nvidia-debugdump"] == f"{HOST}/opt/tool"
     assert not places.keys() & {"/usr/bin/nvidia-smi", "/usr/bin/nvidia-persistenced"}
+
+
+def test_a_library_whose_name_is_no_text_is_left_out(tree: Tree) -> None:
+    driver = tree(f"""
+        usr/lib64/libcuda.so.1 -> libcuda.so.{VERSION}
+        usr/lib64/libcuda.so.{VERSION}
+    """)
+    (Path(driver.seen) / "usr/lib64" / os.fsdecode(b"lib\xff.so." + VERSION.encode())).touch()
+    assert all(
+        path.isprintable() for mount in driver.files().mounts for path in (mount.host_path, mount.container_path)
+    )
