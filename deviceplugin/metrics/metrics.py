@@ -72,7 +72,8 @@ class Metrics:
         self._evictions = Counter(
             "topogpu_evictions",
             "Attempts to evict pods from GPUs that stay unhealthy: evicted, refused (by a PodDisruptionBudget or the "
-            "API server), spared (a pod that is never evicted), paused (too many within the hour).",
+            "API server), spared (a pod that is never evicted), needless (it has gone, or the GPU is well), paused "
+            "(too many within the hour).",
             ("outcome",),
             registry=registry,
         )
@@ -118,7 +119,7 @@ class Metrics:
         self._health_events.labels(kind).inc()
 
     def eviction(self, outcome: str) -> None:
-        """`outcome` is evicted, refused, spared or paused."""
+        """`outcome` is evicted, refused, spared, needless or paused."""
         self._evictions.labels(outcome).inc()
 
     def nvml_read(self, reading: str, seconds: float) -> None:

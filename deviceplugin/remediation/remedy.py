@@ -18,6 +18,7 @@ from deviceplugin.remediation.step import (
     Evict,
     Evicted,
     Holder,
+    Needless,
     Paused,
     Refused,
     Remembered,
@@ -54,7 +55,7 @@ _UNCOUNTED = timedelta(minutes=10)
 class Remediation:
     """`now` is read once: from then on the monotonic clock counts, so that setting a clock evicts no pod.
 
-    `count` hears how each attempt to evict ended: evicted, refused, spared or paused.
+    `count` hears how each attempt to evict ended: evicted, refused, spared, needless or paused.
     """
 
     def __init__(
@@ -187,16 +188,16 @@ class Remediation:
             event = Refused(holder.uid, str(error))
         except ApiError as error:
             gone = error.status in (_NOT_FOUND, _CONFLICT)
-            event = Spared(holder.uid) if gone else Refused(holder.uid, str(error))
+            event = Needless(holder.uid) if gone else Refused(holder.uid, str(error))
         self._count(type(event).__name__.lower())
         self._take(event)
 
-    async def _tried(self, holder: Holder) -> Evicted | Spared | Paused:
+    async def _tried(self, holder: Holder) -> Evicted | Spared | Needless | Paused:
         """Asks whether the pod may go, counts it, and has it go. Raises ApiError or ApiUnreachable."""
         pod = await self._api.get(OWNED_PODS, holder.pod, namespace=holder.namespace)
         again = holder_of(pod, self._gpus.inventory.parents, self._resource)
         if pod.metadata.uid != holder.uid or pod.spec.node_name != self._own.name or again is None:
-            return Spared(holder.uid)
+            return Needless(holder.uid)
         controllers = (each.kind for each in pod.metadata.owner_references if each.controller)
         spared = why_spared(pod, next(controllers, ""))
         if spared:
@@ -206,7 +207,7 @@ class Remediation:
         if paused is not None:
             return Paused(holder.uid, paused)
         if not is_due(self._state, again, self._now(), self._settings):
-            return Paused(holder.uid, self._now())
+            return Needless(holder.uid)
         await self._api.evict(holder.pod, holder.namespace, holder.uid)
         return Evicted(holder.uid)
 

@@ -13,6 +13,7 @@
 | asked | Evicted | leaving | an event on the pod |
 | asked | Refused | there, for a time that doubles | an event on the pod |
 | asked | Spared | spared, while it lives | an event on the pod |
+| asked | Needless | there, if the next look still shows it | |
 | asked | Paused | there, and so are all others until then | |
 | asked, leaving | long after it should have been gone | there | |
 
@@ -98,10 +99,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Spared:
-    """The pod is one of those that are never evicted, and `why`; without, it is not there any more."""
+    """The pod is one of those that are never evicted, and why, for people."""
 
     uid: str
-    why: str = ""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needless:
+    """The pod is gone, or its GPU is not one to evict from any more; the next look tells."""
+
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,8 @@ class Paused:
     until: datetime
 
 
-Event = Remembered | Seen | Evicted | Refused | Spared | Paused
+Answer = Evicted | Refused | Spared | Needless | Paused
+Event = Remembered | Seen | Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,23 +189,14 @@ def step(state: State, event: Event, now: datetime, settings: RemediationSetting
             return replace(state, ill={**ill, **state.ill}), ()
         case Seen():
             return _seen(state, event, now, settings)
-        case Paused(uid=uid, until=until):
+        case Paused(until=until):
             state = replace(state, paused_until=until)
-            return _attempted(state, uid, Attempt(until=now, tries=_tries(state, uid))), ()
-        case Spared(uid=uid, why=why):
-            holder = state.holders.get(uid)
-            told = () if holder is None or not why else (Tell(_spared(state, holder, why), holder),)
-            return _attempted(state, uid, Attempt(until=None)), told
-        case Evicted(uid=uid):
-            holder = state.holders.get(uid)
-            attempt = Attempt(until=now + _LEFT, tries=_tries(state, uid), takes_room=True)
-            told = () if holder is None else (Tell(_evicted(state, holder), holder),)
-            return _attempted(state, uid, attempt), told
-        case Refused(uid=uid, why=why):
-            holder, tries = state.holders.get(uid), _tries(state, uid)
-            pause = min(_FIRST_PAUSE * 2 ** min(tries, 10), _LONGEST_PAUSE)
-            told = () if holder is None else (Tell(_refused(state, holder, why, pause), holder),)
-            return _attempted(state, uid, Attempt(until=now + pause, tries=tries + 1)), told
+    holder = state.holders.get(event.uid)
+    if holder is None:
+        return state, ()
+    attempt, notice = _answered(state, event, holder, now)
+    told = () if notice is None else (Tell(notice, holder),)
+    return replace(state, attempts={**state.attempts, holder.uid: attempt}), told
 
 
 def lasting(state: State, now: datetime, settings: RemediationSettings) -> tuple[str, ...]:
@@ -306,8 +306,21 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
     return attempt.until is not None and now >= attempt.until
 
 
-def _attempted(state: State, uid: str, attempt: Attempt) -> State:
-    return replace(state, attempts={**state.attempts, uid: attempt}) if uid in state.holders else state
+def _answered(state: State, answer: Answer, holder: Holder, now: datetime) -> tuple[Attempt, Notice | None]:
+    """What becomes of a pod, and what it is told."""
+    tries = _tries(state, holder.uid)
+    match answer:
+        case Evicted():
+            return Attempt(until=now + _LEFT, tries=tries, takes_room=True), _evicted(state, holder)
+        case Refused(why=why):
+            pause = min(_FIRST_PAUSE * 2 ** min(tries, 10), _LONGEST_PAUSE)
+            return Attempt(until=now + pause, tries=tries + 1), _refused(state, holder, why, pause)
+        case Spared(why=why):
+            return Attempt(until=None), _spared(state, holder, why)
+        case Needless():
+            return Attempt(until=now + _LOOK, tries=tries), None
+        case Paused():
+            return Attempt(until=now, tries=tries), None
 
 
 def _tries(state: State, uid: str) -> int:

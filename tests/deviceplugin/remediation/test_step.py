@@ -14,6 +14,7 @@ from deviceplugin.remediation.step import (
     Evict,
     Evicted,
     Holder,
+    Needless,
     Paused,
     Refused,
     Remembered,
@@ -176,6 +177,16 @@ def test_a_spared_pod_is_never_asked_about_again_and_its_owner_is_told_why() -> 
     assert play.take(999, view) == []
 
 
+def test_an_eviction_that_was_needless_is_thought_of_again_only_after_a_while() -> None:
+    view = seen("GPU-a", holders=[holder("p", "GPU-a")])
+    play = Play()
+    play.take(0, view)
+    assert play.take(10, view) == ["p"]
+    assert play.take(10, Needless("uid-p"), view) == []
+    assert play.take(10.1, view) == []
+    assert play.take(10.2, view) == ["p"]
+
+
 def test_after_too_many_evictions_no_pod_is_asked_about_before_one_is_left() -> None:
     view = seen("GPU-a", holders=[holder("p", "GPU-a"), holder("q", "GPU-a")])
     play = Play()
@@ -331,6 +342,7 @@ class World:
             "evicted": Evicted(pod.uid),
             "refused": Refused(pod.uid, "no"),
             "spared": Spared(pod.uid, "no"),
+            "needless": Needless(pod.uid),
             "paused": Paused(pod.uid, self.now + 20 * MINUTE),
         }
         if how == "evicted":
@@ -363,7 +375,7 @@ moves = st.one_of(
     st.tuples(st.just("ill"), st.sets(gpus, min_size=1)),
     st.tuples(st.just("well"), st.sets(gpus, min_size=1)),
     st.tuples(st.just("pod"), st.tuples(st.sets(gpus, min_size=1, max_size=2), st.booleans())),
-    st.tuples(st.just("answer"), st.sampled_from(["evicted", "evicted", "refused", "spared", "paused"])),
+    st.tuples(st.just("answer"), st.sampled_from(["evicted", "evicted", "refused", "spared", "needless", "paused"])),
     st.tuples(st.just("wait"), st.sampled_from([10, 100, 700, 4000])),
     st.tuples(st.just("restart"), st.none()),
 )
