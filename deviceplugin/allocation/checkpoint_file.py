@@ -16,9 +16,10 @@ def checkpoint_reader(kubelet_root: str) -> Callable[[], tuple[Holding, ...] | N
     """A reading of the file as it is now, decoded again only when kubelet replaced it; None while there is none."""
     path = Path(kubelet_root, "device-plugins", CHECKPOINT_NAME)
     known: tuple[tuple[int, int, int], tuple[Holding, ...] | None] | None = None
+    problem = ""
 
     def read() -> tuple[Holding, ...] | None:
-        nonlocal known
+        nonlocal known, problem
         try:
             with path.open("rb") as file:
                 found = os.fstat(file.fileno())
@@ -28,8 +29,11 @@ def checkpoint_reader(kubelet_root: str) -> Callable[[], tuple[Holding, ...] | N
         except FileNotFoundError:
             return None
         except OSError as error:
-            log.warning("%s cannot be read: %s", path, error.strerror)
+            if str(error) != problem:
+                problem = str(error)
+                log.warning("%s cannot be read: %s", path, error.strerror)
             return None
+        problem = ""
         return known[1]
 
     return read

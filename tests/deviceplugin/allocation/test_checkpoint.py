@@ -100,3 +100,14 @@ def test_a_file_that_is_none_of_kubelets_is_as_good_as_missing(
     assert read() is None
     assert read() is None
     assert caplog.text.count("not understood") == 1
+
+
+def test_that_it_cannot_be_read_is_told_once_until_it_can(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
+    file.mkdir(parents=True)
+    read = checkpoint_reader(str(tmp_path))
+    assert [read(), read(), read()] == [None, None, None]
+    assert caplog.text.count("cannot be read: Is a directory") == 1
+    file.rmdir()
+    file.write_bytes(WRITTEN)
+    assert read() == decode_checkpoint(WRITTEN)
