@@ -68,7 +68,7 @@ Paths are relative to `tests`; what is here only has its name.
     deviceplugin/container/test_edits.py::test_a_share_without_a_size_is_limited_to_the_whole_gpu
     scheduler_ext/admission/test_admit.py::test_what_only_the_scheduler_writes_is_stripped_and_the_authors_wishes_stay
 21  a tenant's file crashes the monitor or leads it astray
-    deviceplugin/metrics/test_region_files.py::test_links_pipes_and_folders_in_place_of_a_region_are_refused
+    deviceplugin/test_region_files.py::test_links_pipes_and_folders_in_place_of_a_region_are_refused
     deviceplugin/container/test_container_folders.py::test_folders_of_pods_long_gone_are_removed_and_nothing_they_point_at
     deviceplugin/usage/test_shared_region.py::test_no_bytes_raise_anything_but_a_region_error
 22  a token that may write every node and pod: a matter of deployment
