@@ -1,7 +1,7 @@
 """The decision for `/filter`: what `decide` decides, without looking at every node for every pod."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, takewhile
 
@@ -125,10 +125,13 @@ class Candidates:
         shape = self.shape(request)
         if self._ledger.is_bound(request.uid):
             return
+        offered: Collection[str] = node_names
         for _ in range(max(self._most_effort() // self._breath, 1)):
             ranking = self._ranking(shape)
-            if ranking.judge(node_names, self._breath) if every else ranking.seek(node_names, self._breath).done:
+            if ranking.judge(node_names, self._breath) if every else ranking.seek(offered, self._breath).done:
                 return
+            # Nearly always the first step is the only one, and needs no set.
+            offered = offered if every or isinstance(offered, set) else set(offered)
             yield
 
     def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:

@@ -31,17 +31,27 @@ class Order:
 
     def put(self, changes: Mapping[str, Preference | None]) -> None:
         """None takes a node out."""
-        many = len(changes) > FEW
+        if len(changes) > FEW:
+            self._put_many(changes)
+            return
         for name, new in changes.items():
             old = self._of.pop(name, None)
             if new is not None:
                 self._of[name] = new
-            if not many and old != new:
+            if old != new:
                 self._move(old, new)
-        if many:
-            kept = [each for each in self._sorted if each[2] not in changes]
+
+    def _put_many(self, changes: Mapping[str, Preference | None]) -> None:
+        left = [old for name in changes if (old := self._of.pop(name, None)) is not None]
+        if left:
+            # Usually these come first, and what is behind them stays as it is.
+            end = bisect_left(self._sorted, max(left)) + 1
+            self._sorted[:end] = [each for each in self._sorted[:end] if each[2] not in changes]
+        come = [new for new in changes.values() if new is not None]
+        if come:
+            self._of |= {new[2]: new for new in come}
+            self._sorted += come
             # The first part is in order already, and often the second: sorting sees that.
-            self._sorted = kept + [new for new in changes.values() if new is not None]
             self._sorted.sort()
 
     def _move(self, old: Preference | None, new: Preference | None) -> None:
