@@ -120,7 +120,7 @@ def test_a_filter_reply_always_has_all_five_keys() -> None:
         error="stop",
     )
     assert json.loads(encode_filter_result(full)) == {
-        "Nodes": {"metadata": {}, "items": [{"metadata": {"name": "a"}, "status": {"nodeInfo": {}}}]},
+        "Nodes": {"metadata": {}, "items": [{"metadata": {"name": "a"}, "spec": {}, "status": {"nodeInfo": {}}}]},
         "NodeNames": [],
         "FailedNodes": {"b": "no free GPU"},
         "FailedAndUnresolvableNodes": {"c": "not registered"},
