@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
@@ -13,6 +12,7 @@ from proto.devices import PodShares
 from proto.extender import BindingArgs
 from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Pod
+from scheduler_ext.binding.attempt import Attempt
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
 from scheduler_ext.binding.sending import PASSING, Sending
@@ -35,19 +35,6 @@ _MOST_AT_ONCE = 50
 
 class BindRefused(Exception):
     """The pod stays unbound; the message is the sentence for kube-scheduler."""
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """One bind under way; `doing` is what a missed deadline is blamed on."""
-
-    pod: PodName
-    uid: str
-    node: str
-    doing: str = "reading the pod"
-    lock_wanted: bool = False
-    uncertain: bool = False
-    """Whether a Binding was sent without an answer that settles what became of it."""
 
 
 class Binder:
@@ -90,7 +77,7 @@ class Binder:
         self._under_way: dict[PodName, tuple[BindingArgs, asyncio.Task[str]]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
         self._settling: set[asyncio.Task[None]] = set()
-        self._sent: dict[str, _Attempt] = {}
+        self._sent: dict[str, Attempt] = {}
         """Who sent the last Binding for a pod, by UID; without meaning once the pod's reservation is gone."""
 
     async def bind(self, args: BindingArgs) -> str:
@@ -139,7 +126,7 @@ class Binder:
 
     async def _recover(self, sent: Sent) -> None:
         """Raises ApiError or ApiUnreachable."""
-        attempt = _Attempt(pod=sent.pod, uid=sent.uid, node=sent.node, uncertain=True)
+        attempt = Attempt(pod=sent.pod, uid=sent.uid, node=sent.node, uncertain=True)
         try:
             pod = await self._pod(attempt)
         except BindRefused:
@@ -163,7 +150,7 @@ class Binder:
 
     async def _bind_in_time(self, pod: PodName, args: BindingArgs) -> str:
         uncertain = self.sent_to(args.pod_uid) == args.node
-        attempt = _Attempt(pod=pod, uid=args.pod_uid, node=args.node, uncertain=uncertain)
+        attempt = Attempt(pod=pod, uid=args.pod_uid, node=args.node, uncertain=uncertain)
         seconds = self._settings.bind_deadline_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -179,7 +166,7 @@ class Binder:
         self._undo(attempt)
         return f"pod {pod} cannot be bound to node {args.node}: {problem}"
 
-    async def _bind(self, attempt: _Attempt) -> None:
+    async def _bind(self, attempt: Attempt) -> None:
         known = self._view.pod(attempt.pod)
         if known is not None and known.node and known.uid == attempt.uid:
             self._confirm(attempt, known.node)
@@ -199,7 +186,7 @@ class Binder:
             await self._write_locked(attempt, shares)
         self._ledger.extend(attempt.uid, self._until(self._settings.bound_lease_seconds))
 
-    async def _write_locked(self, attempt: _Attempt, shares: PodShares) -> None:
+    async def _write_locked(self, attempt: Attempt, shares: PodShares) -> None:
         """One pod of the node at a time: each waits until the one before has its devices."""
         queue = self._queues.setdefault(attempt.node, asyncio.Lock())
         since, give_up_at = self._monotonic(), self._now() + timedelta(seconds=self._settings.lock_wait_seconds)
@@ -213,7 +200,7 @@ class Binder:
             await self._write(attempt, shares, BindPhase.ALLOCATING)
 
     @asynccontextmanager
-    async def _turn(self, attempt: _Attempt, queue: asyncio.Lock) -> AsyncIterator[None]:
+    async def _turn(self, attempt: Attempt, queue: asyncio.Lock) -> AsyncIterator[None]:
         """Raises BindRefused when it does not come in time."""
         attempt.doing = "other pods are being bound to it one after the other"
         try:
@@ -226,7 +213,7 @@ class Binder:
         finally:
             queue.release()
 
-    async def _take_lock(self, attempt: _Attempt, give_up_at: datetime) -> None:
+    async def _take_lock(self, attempt: Attempt, give_up_at: datetime) -> None:
         """Raises BindRefused when another pod holds it for too long."""
 
         def waiting(why: str) -> None:
@@ -237,7 +224,7 @@ class Binder:
         except LockBusy as error:
             raise BindRefused(f"{error}; waited {self._settings.lock_wait_seconds:g} s") from error
 
-    def _confirm(self, attempt: _Attempt, node: str) -> None:
+    def _confirm(self, attempt: Attempt, node: str) -> None:
         """For a pod that already has a node. Raises BindRefused if it is another one."""
         attempt.uncertain = False
         if node != attempt.node:
@@ -253,12 +240,12 @@ class Binder:
         except ApiError as error:
             raise NodeUnknown(name) if error.status == 404 else error from error
 
-    def _reserved(self, attempt: _Attempt) -> PodShares | None:
+    def _reserved(self, attempt: Attempt) -> PodShares | None:
         """What `/filter` decided for this node."""
         self._ledger.expire(self._monotonic())
         return self._ledger.choose(attempt.uid, attempt.node)
 
-    def _decide_again(self, attempt: _Attempt, pod: Pod) -> PodShares | None:
+    def _decide_again(self, attempt: Attempt, pod: Pod) -> PodShares | None:
         """Reserves on this one node; None for a pod without GPUs. Raises BindRefused when it does not fit any more."""
         try:
             request = read_request(pod, self._requests)
@@ -269,6 +256,9 @@ class Binder:
         sent_to = self.sent_to(attempt.uid)
         if sent_to:
             raise BindRefused(f"its Binding to node {sent_to} may have been written already")
+        exceeded = self._ledger.refused_by_kubelet(pod, [attempt.node]).get(attempt.node)
+        if exceeded:
+            raise BindRefused(f"kubelet would refuse it: the node's pods ask for more {exceeded} than the Node has")
         decision = decide(request, self._ledger.snapshot(attempt.uid), [attempt.node])
         if decision.node is None:
             priority = pod.spec.priority or 0
@@ -284,7 +274,7 @@ class Binder:
         """For as long as this bind can take, and the lease beyond."""
         return self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
 
-    async def _pod(self, attempt: _Attempt) -> Pod:
+    async def _pod(self, attempt: Attempt) -> Pod:
         """The live pod. Fills in its uid when the caller gave none. Raises BindRefused if it is not the one meant."""
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
@@ -300,7 +290,7 @@ class Binder:
         attempt.uid = attempt.uid or pod_key(pod)
         return pod
 
-    async def _write(self, attempt: _Attempt, shares: PodShares | None, phase: BindPhase) -> None:
+    async def _write(self, attempt: Attempt, shares: PodShares | None, phase: BindPhase) -> None:
         """Again until the API server answers. Writing twice does no harm: the second conflicts with the first."""
         binding = binding_of(attempt.pod, attempt.uid, attempt.node, shares, self._now(), phase=phase)
         attempt.doing = "the API server has not taken the Binding"
@@ -330,12 +320,12 @@ class Binder:
                 pause_seconds = max(pause_seconds, error.retry_after_seconds or 0)
             await asyncio.sleep(pause_seconds)
 
-    def _remember(self, attempt: _Attempt) -> None:
+    def _remember(self, attempt: Attempt) -> None:
         if len(self._sent) >= _MANY_SENT:
             self._sent = {uid: sent for uid, sent in self._sent.items() if self._ledger.reservation(uid) is not None}
         self._sent[attempt.uid] = attempt
 
-    def _write_down(self, attempt: _Attempt, shares: PodShares) -> None:
+    def _write_down(self, attempt: Attempt, shares: PodShares) -> None:
         """Raises BindRefused: were this process killed, nobody would know of the Binding."""
         if self._files is None:
             return
@@ -348,7 +338,7 @@ class Binder:
         if self._files is not None:
             self._files.remove(uid)
 
-    def _undo(self, attempt: _Attempt) -> None:
+    def _undo(self, attempt: Attempt) -> None:
         """Gives back reservation and lock, except where the Binding may have been written after all."""
         if not attempt.uncertain:
             self._cross_out(attempt.uid)
@@ -362,7 +352,7 @@ class Binder:
         if attempt.lock_wanted:
             _start(self._release(attempt), self._undoing)
 
-    async def _settle(self, attempt: _Attempt) -> None:
+    async def _settle(self, attempt: Attempt) -> None:
         """Looks what became of a Binding whose answer was lost, and gives the GPUs back if the pod is not there."""
         while self._is_open(attempt):
             await asyncio.sleep(self._settings.settle_seconds)
@@ -384,11 +374,11 @@ class Binder:
                 self._cross_out(attempt.uid)
                 log.info("pod %s was not bound to node %s after all", attempt.pod, attempt.node)
 
-    def _is_open(self, attempt: _Attempt) -> bool:
+    def _is_open(self, attempt: Attempt) -> bool:
         """Whether the reservation is still held for what this attempt sent, and for nothing later."""
         return bool(self.sent_to(attempt.uid)) and self._sent.get(attempt.uid) is attempt
 
-    async def _release(self, attempt: _Attempt) -> None:
+    async def _release(self, attempt: Attempt) -> None:
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
         except ApiError as error:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from proto.extender import ExtenderArgs, FilterResult
@@ -15,6 +15,8 @@ from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.hopeless import told_apart
 from scheduler_ext.scheduling.kept_rooms import in_its_own, in_that_of_others
 
+TOTAL_EXCEEDED = "NodeTotalExceeded"
+"""Said of a node whose kubelet would refuse the pod, with the resource of which its pods would ask for too much."""
 LONGEST_PROBLEM = 256
 """Characters of a sentence that is said of every node."""
 
@@ -90,16 +92,23 @@ def reserve(
     """
     ledger.expire(now)
     ledger.ask(pod)
-    choice = _chosen(candidates, ledger, request, pod.spec.priority or 0, node_names, prepared=prepared)
+    asked, crowded = len(node_names), ledger.refused_by_kubelet(pod, node_names)
+    if crowded:
+        crowded = {name: f"{TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
+        node_names = [name for name in node_names if name not in crowded]
+    if crowded and not node_names:
+        choice = Choice(node=None)
+    else:
+        choice = _chosen(candidates, ledger, request, pod.spec.priority or 0, node_names, prepared=prepared)
     if choice.node is None:
         ledger.refuse(pod, now)
-        return _nowhere(request, choice, len(node_names))
+        return _nowhere(request, replace(choice, failed={**choice.failed, **crowded}), asked)
     others = candidates.others(request, node_names, choice.node, most - 1)
     until = now + ledger.lease_seconds(pod, lease_seconds)
     ledger.reserve(pod_key(pod), pod, choice.node, choice.shares, until, others=others)
     offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
     result = FilterResult(node_names=offered)
-    return Filtered(result=result, choice=choice, asked=len(node_names), offers=most > 1, told=_warnings(request))
+    return Filtered(result=result, choice=choice, asked=asked, offers=most > 1, told=_warnings(request))
 
 
 def _chosen(

@@ -1,6 +1,6 @@
 """Who holds which part of which GPU: the one place that knows, kept up to date event by event."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -8,6 +8,7 @@ from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.alone import NodeAlone
+from scheduler_ext.cluster.booked import Bookings
 from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
 from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
 from scheduler_ext.cluster.orphans import Orphans
@@ -36,6 +37,7 @@ class Ledger:
         self._reserved: dict[str, tuple[Holding, ...]] = {}
         """What reservations hold, on the chosen node first."""
         self._reservations = Reservations()
+        self._booked = Bookings(self._settings.names)
         self._orphans = Orphans()
         """Deleted pods that still count."""
         self._kept = KeptRooms()
@@ -62,6 +64,7 @@ class Ledger:
         name = node.metadata.name
         self._orphans.heard(node)
         self._settle(name)
+        self._booked.forget(name)
         try:
             registered = read_node(node, self._settings.names.count)
         except Unregistered as refusal:
@@ -72,6 +75,7 @@ class Ledger:
             return
         self._unregistered.pop(name, None)
         self._malformed.discard(name)
+        self._booked.tell(node, registered.devices)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
             self._touch(name)
@@ -95,6 +99,7 @@ class Ledger:
         current = {pod_key(pod): pod for pod in pods}
         for uid in self._bound.keys() - current.keys() - self._orphans.uids():
             self._unbind(uid)
+        self._booked.keep_only(current.keys())
         self._reservations.keep_only(current.keys())
         for pod in current.values():
             self.apply_pod(pod)
@@ -108,6 +113,7 @@ class Ledger:
         """
         uid = pod_key(pod)
         self._orphans.drop(uid)
+        self._booked.bind(uid, pod)
         holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)
@@ -130,10 +136,10 @@ class Ledger:
         """It holds nothing more. With a time it holds what it held until its node's daemon says that all that was
         deleted up to that resourceVersion has ended, or until then if the daemon says nothing.
         """
+        self._booked.unbind(uid)
         if until is not None and uid in self._bound:
-            node = self._bound[uid].node
-            self._orphans.add(uid, node, deleted_at, until)
-            self._settle(node)
+            self._orphans.add(uid, self._bound[uid].node, deleted_at, until)
+            self._settle(self._bound[uid].node)
             return
         self._orphans.drop(uid)
         self._unbind(uid)
@@ -185,6 +191,7 @@ class Ledger:
             node=node, shares=shares, until=until, others=others, group=group_of(pod), seen=verdict_of(pod)
         )
         self._reservations.put(uid, reservation)
+        self._booked.reserve(uid, pod, [node, *others])
         beside = (replace(reserved_holding(pod, name, held), namespace="") for name, held in others.items())
         self._reserved[uid] = (reserved_holding(pod, node, shares), *beside)
         for holding in self._reserved[uid]:
@@ -203,6 +210,7 @@ class Ledger:
             self._reserved[uid] = (chosen,)
             self._add(uid, chosen)
             self._reservations.change(uid, node=node, shares=shares, others=NO_OTHERS)
+            self._booked.choose(uid, node)
         return shares
 
     def extend(self, uid: str, until: float) -> None:
@@ -212,6 +220,7 @@ class Ledger:
     def forget(self, uid: str) -> None:
         """Drops the pod's reservation, if it has one."""
         self._reservations.pop(uid)
+        self._booked.unreserve(uid)
         for holding in self._reserved.pop(uid, ()):
             self._subtract(uid, holding)
 
@@ -239,6 +248,10 @@ class Ledger:
             self.give_up(uid)
         for uid in self._reservations.expired(now):
             self.forget(uid)
+
+    def refused_by_kubelet(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, str]:
+        """Nodes whose kubelets would refuse the pod, and the resource of which they have too little."""
+        return self._booked.refusing(pod_key(pod), pod, nodes)
 
     def reservation(self, uid: str) -> Reservation | None:
         return self._reservations.get(uid)

@@ -11,7 +11,11 @@ from proto.quantity import integer_quantity
 
 
 class AdmissionRefused(Exception):
-    """Kubelet refuses the pod; the text becomes `status.message`."""
+    """Kubelet refuses the pod; the text becomes `status.message`, `reason` its `status.reason`."""
+
+    def __init__(self, message: str, *, reason: str = "UnexpectedAdmissionError") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from proto.kubernetes.client import ApiServer
-from proto.kubernetes.objects import PODS, Container, Pod
+from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.objects import NODES, PODS, Container, Pod
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from simulation.kubelet import status
+from simulation.kubelet.admission import check_totals
 from simulation.kubelet.apiserver import NodeApi, StatusNotWritten
 from simulation.kubelet.container import (
     CdiError,
@@ -177,8 +178,9 @@ class KubeletStandIn:
                 continue
             try:
                 await self.devices.admit(pod)
+                await self._check_totals(pod)
             except AdmissionRefused as refusal:
-                await self._refuse(pod, str(refusal))
+                await self._refuse(pod, refusal)
                 continue
             if pod.metadata.uid not in self._seen:
                 # Deleted while the plugin answered.
@@ -222,9 +224,22 @@ class KubeletStandIn:
         before, self._cached = self._cached, found
         return before if self._cdi_lags else found
 
-    async def _refuse(self, pod: Pod, message: str) -> None:
-        body = status.refused(message)
-        await self._record_event(pod, str(body["reason"]), message)
+    async def _check_totals(self, pod: Pod) -> None:
+        """Raises AdmissionRefused and gives the devices back. While the API server is away nothing is checked."""
+        try:
+            node = await self._api.get(NODES, self.node_name)
+        except (ApiError, ApiUnreachable):
+            return
+        others = [each for uid, each in self._pods.items() if uid != pod.metadata.uid]
+        try:
+            check_totals(pod, others, node, self.devices.capacity().keys())
+        except AdmissionRefused:
+            self.devices.release(pod.metadata.uid)
+            raise
+
+    async def _refuse(self, pod: Pod, refusal: AdmissionRefused) -> None:
+        message, body = str(refusal), status.refused(str(refusal), refusal.reason)
+        await self._record_event(pod, refusal.reason, message)
         await self._write_status(pod, body)
 
     async def _report_waiting(self, pod: Pod, container: str, started: list[str], reason: str, message: str) -> None:

@@ -36,8 +36,8 @@ def device_capacity(devices: Mapping[str, tuple[int, int]]) -> Body:
     return {"status": {"capacity": capacity, "allocatable": allocatable}}
 
 
-def refused(message: str) -> Body:
-    return {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": f"Pod was rejected: {message}"}
+def refused(message: str, reason: str) -> Body:
+    return {"phase": "Failed", "reason": reason, "message": f"Pod was rejected: {message}"}
 
 
 def waiting(pod: Pod, container: str, started: Collection[str], at: datetime, *, reason: str, message: str) -> Body:

@@ -48,7 +48,7 @@ async def test_the_node_names_a_pod_that_was_deleted_by_force_until_its_containe
     now = await told(pods)
     assert now is not None
     assert now.as_of > before.as_of
-    assert now.pods == {uid: {uuid: (1, 1000, 0)}}
+    assert now.pods == {uid: {uuid: (1, 1000, 30)}}
 
     async def ended() -> bool:
         now = await told(pods)

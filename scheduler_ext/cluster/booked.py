@@ -1,0 +1,173 @@
+"""What kubelet counts when it admits a pod: the sums of what the node's pods ask for, against the Node's totals.
+
+Kubelet knows nothing of single GPUs. It counts no more of a plain pod than is charged to GPUs here, so beside plain
+pods a pod that fits is admitted. But 150 percent of cores are charged as 100, a percentage beside an amount of memory
+not at all, nor what containers without GPUs name: where such a pod is, kubelet's own sums decide as well.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.devices import Device
+from proto.kubernetes.objects import Container, Node, Pod
+from proto.kubernetes.requests import requested
+from proto.quantity import QuantityError, integer_quantity
+from scheduler_ext.requests import ResourceNames, containers, gpu_count
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """By resource, as kubelet counts it. `plain`: it is no more than what is charged to GPUs."""
+
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    plain: bool = True
+
+
+NOTHING = Asked()
+
+
+def asked_by(pod: Pod, names: ResourceNames) -> Asked:
+    """An ended pod asks for nothing."""
+    ours = (names.memory, names.memory_percentage, names.cores)
+    naming = [each for each in containers(pod) if any(name in _asked(each) for name in ours)]
+    if not naming or pod.has_ended:
+        return NOTHING
+    amounts = {name: requested(pod, name) for name in ours}
+    is_charged = not pod.spec.node_name or DEVICES_ALLOCATED in pod.metadata.annotations
+    plain = is_charged and all(_is_plain(each, names) for each in naming)
+    return Asked({name: amount for name, amount in amounts.items() if amount}, plain)
+
+
+def _is_plain(container: Container, names: ResourceNames) -> bool:
+    asked = _asked(container)
+    try:
+        memory, percent, cores = (
+            integer_quantity(asked.get(name, 0)) for name in (names.memory, names.memory_percentage, names.cores)
+        )
+    except QuantityError:
+        return False
+    return gpu_count(container, names) > 0 and cores <= 100 and percent <= 100 and not (memory and percent)
+
+
+def _asked(container: Container) -> Mapping[str, str | int | float]:
+    return {**container.resources.limits, **container.resources.requests}
+
+
+_Key = tuple[str, bool]
+"""A pod's UID, and whether it is bound."""
+
+
+@dataclass(slots=True)
+class Bookings:
+    """Of bound pods and of reservations, by node."""
+
+    names: ResourceNames
+    _by_node: dict[str, dict[_Key, Asked]] = field(default_factory=dict)
+    _nodes: dict[_Key, tuple[str, ...]] = field(default_factory=dict)
+    """Where each books."""
+    _totals: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    _short: set[str] = field(default_factory=set)
+    """Nodes whose totals are below what their GPUs have."""
+    _odd: Counter[str] = field(default_factory=Counter)
+    """How many pods of a node are not plain."""
+
+    def tell(self, node: Node, devices: Sequence[Device]) -> None:
+        """What its kubelet may give out; a resource without a total is not limited."""
+        name, amounts, names = node.metadata.name, node.status.allocatable, self.names
+        has = {
+            names.memory: sum(device.memory_mib for device in devices),
+            names.memory_percentage: 100 * len(devices),
+            names.cores: sum(device.cores for device in devices),
+        }
+        totals = {each: _amount(amounts[each]) for each in has if each in amounts}
+        if totals:
+            self._totals[name] = totals
+        else:
+            self._totals.pop(name, None)
+        if any(total < has[each] for each, total in totals.items()):
+            self._short.add(name)
+        else:
+            self._short.discard(name)
+
+    def forget(self, node: str) -> None:
+        self._totals.pop(node, None)
+        self._short.discard(node)
+
+    def bind(self, uid: str, pod: Pod) -> None:
+        """Nothing of a pod that is not bound."""
+        self._put((uid, True), [pod.spec.node_name] if pod.spec.node_name else [], pod)
+
+    def unbind(self, uid: str) -> None:
+        self._drop((uid, True))
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """No other pod is bound."""
+        for uid, is_bound in [*self._nodes]:
+            if is_bound and uid not in uids:
+                self.unbind(uid)
+
+    def reserve(self, uid: str, pod: Pod, nodes: Collection[str]) -> None:
+        self._put((uid, False), nodes, pod)
+
+    def unreserve(self, uid: str) -> None:
+        self._drop((uid, False))
+
+    def choose(self, uid: str, node: str) -> None:
+        """Of its nodes the pod keeps one."""
+        key = (uid, False)
+        asked = self._by_node.get(node, {}).get(key)
+        if asked is not None:
+            self._drop(key)
+            self._add(key, [node], asked)
+
+    def _put(self, key: _Key, nodes: Collection[str], pod: Pod) -> None:
+        self._drop(key)
+        asked = asked_by(pod, self.names) if nodes else NOTHING
+        if asked.amounts:
+            self._add(key, nodes, asked)
+
+    def _add(self, key: _Key, nodes: Collection[str], asked: Asked) -> None:
+        self._nodes[key] = tuple(nodes)
+        for node in nodes:
+            self._by_node.setdefault(node, {})[key] = asked
+            if not asked.plain:
+                self._odd[node] += 1
+
+    def _drop(self, key: _Key) -> None:
+        for node in self._nodes.pop(key, ()):
+            booked = self._by_node[node]
+            if not booked.pop(key).plain:
+                self._odd[node] -= 1
+                if not self._odd[node]:
+                    del self._odd[node]
+            if not booked:
+                del self._by_node[node]
+
+    def refusing(self, uid: str, pod: Pod, names: Sequence[str]) -> Mapping[str, str]:
+        """Those of the nodes whose kubelets would refuse the pod, and the resource of which too little is left."""
+        asked = asked_by(pod, self.names)
+        if not asked.amounts:
+            return {}
+        looked_at = {*self._odd, *self._short} if asked.plain else names
+        found = ((node, self._exceeded(asked, uid, node)) for node in looked_at)
+        return {node: resource for node, resource in found if resource}
+
+    def _exceeded(self, asked: Asked, uid: str, node: str) -> str:
+        """Empty where the pod would be admitted."""
+        totals = self._totals.get(node, {})
+        others = [each for key, each in self._by_node.get(node, {}).items() if key[0] != uid]
+        for resource, amount in asked.amounts.items():
+            booked = sum(each.amounts.get(resource, 0) for each in others)
+            if resource in totals and booked + amount > totals[resource]:
+                return resource
+        return ""
+
+
+def _amount(value: str | float) -> int:
+    """0 of one that cannot be read: kubelet admits nothing then."""
+    try:
+        return integer_quantity(value)
+    except QuantityError:
+        return 0

@@ -1,0 +1,151 @@
+"""What `/filter` places, kubelet admits: it judges by the sums of what pods ask for against the Node's totals."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proto.annotations import keys
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.kubernetes.objects import Container, Node, Pod
+from proto.kubernetes.requests import requested
+from scheduler_ext.binding.filtering import Filtered, reserve
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.scheduling.candidates import Candidates
+from tests.scheduler_ext.gpus import container, device, node, pod, request
+
+TOTALS = {"nvidia.com/gpumem": 2 * 1000, "nvidia.com/gpumem-percentage": 200, "nvidia.com/gpucores": 200}
+
+
+def telling(**changes: int) -> Node:
+    """Two GPUs of 1000 MiB, and the totals of its daemon."""
+    made = node("n", [device(number, memory_mib=1000, slots=10) for number in range(2)])
+    totals = TOTALS | {f"nvidia.com/{name}": amount for name, amount in changes.items()}
+    for name, amount in totals.items():
+        made.status.allocatable[name] = str(amount)
+    return made
+
+
+def asked(ledger: Ledger, wanted: Pod) -> Filtered:
+    return reserve(Candidates(ledger), ledger, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+
+
+def why_not(ledger: Ledger, wanted: Pod) -> str:
+    result = asked(ledger, wanted).result
+    return "" if result.node_names else str((result.failed_nodes or {}).get("n", result))
+
+
+def ledger_with(*placed: Pod, said: Node | None = None) -> Ledger:
+    made = Ledger()
+    made.apply_node(said or telling())
+    for each in placed:
+        assert why_not(made, each) == ""
+    return made
+
+
+def small(name: str, **amounts: Any) -> Pod:
+    return pod(container(gpu=1, **amounts), name=name)
+
+
+def test_a_pod_that_asks_for_more_cores_than_a_gpu_has_leaves_less_for_others() -> None:
+    made = ledger_with(small("wide", gpumem=100, gpucores=150))
+    assert why_not(made, small("a", gpumem=100, gpucores=60)) == "NodeTotalExceeded(nvidia.com/gpucores)"
+    assert why_not(made, small("b", gpumem=100, gpucores=50)) == ""
+
+
+def test_a_percentage_beside_an_amount_is_counted_too() -> None:
+    made = ledger_with(*(small(f"p{n}", gpumem=100, gpumem_percentage=100) for n in range(2)))
+    assert why_not(made, small("a", gpumem=100)) == ""
+    assert why_not(made, small("b", gpumem_percentage=10)) == "NodeTotalExceeded(nvidia.com/gpumem-percentage)"
+
+
+def test_the_pods_own_reservation_does_not_stand_in_its_way_and_what_it_gave_up_is_free() -> None:
+    made = ledger_with(small("wide", gpumem=100, gpucores=150), small("wide", gpumem=100, gpucores=150))
+    made.forget("uid-wide")
+    assert why_not(made, small("a", gpumem=100, gpucores=100)) == ""
+    assert why_not(made, small("b", gpumem=100, gpucores=100)) == ""
+
+
+def test_containers_without_gpus_and_pods_past_the_scheduler_count() -> None:
+    made = ledger_with()
+    made.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
+    assert why_not(made, small("a", gpumem=600)) == "NodeTotalExceeded(nvidia.com/gpumem)"
+    made.remove_pod("uid-strange")
+    made.apply_pod(pod(container(gpu=1, gpumem=1500), name="past", node_name="n"))
+    assert why_not(made, small("a", gpumem=600)) == "NodeTotalExceeded(nvidia.com/gpumem)"
+    made.replace_pods([])
+    assert why_not(made, small("a", gpumem=600)) == ""
+
+
+def test_a_total_that_is_lower_than_what_the_gpus_have_holds_and_a_missing_one_does_not_limit() -> None:
+    assert why_not(ledger_with(said=telling(gpumem=500)), small("a", gpumem=600)) == (
+        "NodeTotalExceeded(nvidia.com/gpumem)"
+    )
+    bare = telling()
+    bare.status.allocatable = {}
+    assert why_not(ledger_with(said=bare), small("a", gpumem=600, gpucores=300)) == ""
+
+
+amounts = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpu": st.integers(0, 2),
+        "gpumem": st.sampled_from([0, 1, 100, 333, 500, 1000]),
+        "gpumem_percentage": st.sampled_from([0, 1, 33, 50, 100, 130]),
+        "gpucores": st.sampled_from([0, 10, 50, 100, 150, 250]),
+    },
+)
+container_lists = st.lists(amounts, min_size=1, max_size=3)
+
+
+def made_pod(name: str, apps: Sequence[dict[str, Any]], inits: Sequence[dict[str, Any]], sidecar: bool) -> Pod:
+    restart = "Always" if sidecar else ""
+    first: list[Container] = [container(f"i{n}", restart, **each) for n, each in enumerate(inits)]
+    return pod(*(container(f"c{n}", **each) for n, each in enumerate(apps)), name=name, inits=first)
+
+
+@given(
+    pods=st.lists(
+        st.tuples(container_lists, st.lists(amounts, max_size=2), st.booleans(), st.booleans()), min_size=1, max_size=8
+    )
+)
+def test_kubelet_admits_what_is_placed_and_would_refuse_what_is_refused_for_it(
+    pods: list[tuple[list[dict[str, Any]], list[dict[str, Any]], bool, bool]],
+) -> None:
+    ledger = Ledger()
+    ledger.apply_node(telling())
+    on_the_node: list[Pod] = []
+    for number, (apps, inits, sidecar, binds) in enumerate(pods):
+        wanted = made_pod(f"p{number}", apps, inits, sidecar)
+        if not any("gpu" in each and each["gpu"] for each in (*apps, *inits)):
+            continue
+        answer = asked(ledger, wanted).result
+        exceeds = [
+            name
+            for name, total in TOTALS.items()
+            if requested(wanted, name) and sum(requested(each, name) for each in (*on_the_node, wanted)) > total
+        ]
+        if answer.node_names:
+            assert exceeds == []
+            on_the_node.append(wanted)
+            reservation = ledger.reservation(wanted.metadata.uid)
+            assert reservation is not None
+            if binds:
+                wanted.spec.node_name = "n"
+                wanted.metadata.annotations[keys.DEVICES_ALLOCATED] = encode_pod_devices(reservation.shares)
+                ledger.apply_pod(wanted)
+        elif "NodeTotalExceeded" in str(answer.failed_nodes):
+            assert exceeds
+
+
+@pytest.mark.parametrize("gone", ["pods", "node"])
+def test_nothing_stays_of_what_is_gone(gone: str) -> None:
+    made = ledger_with(small("wide", gpumem=100, gpucores=150))
+    made.forget("uid-wide")
+    made.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
+    made.replace_pods([])
+    if gone == "node":
+        made.remove_node("n")
+    assert not made._booked._by_node
