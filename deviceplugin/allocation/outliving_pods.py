@@ -20,7 +20,7 @@ from deviceplugin.reporting import Report
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Pod
 
-_UNSEEN = timedelta(seconds=5)
+_UNSEEN = timedelta(seconds=30)
 """Between looks for the host's control groups."""
 _STOPPING = timedelta(seconds=1)
 """Between looks whether the containers of deleted pods have ended."""

@@ -82,6 +82,8 @@ async def test_the_daemon_names_a_pod_that_was_deleted_by_force_until_its_cgroup
             folder = tmp_path / "kubepods" / f"pod{uid}"
             folder.mkdir(parents=True)
             (folder / "cgroup.events").write_text("populated 1\n")
+        # Any news has the daemon look again.
+        node.bind("news", 2)
         await until(lambda: bool(node.annotation(NODE_OUTLIVING)))
 
         def named() -> set[str]:
