@@ -30,6 +30,7 @@ from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS
 from deviceplugin.feedback import FeedbackLoop
+from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.hook_watch import HookWatch
 from deviceplugin.kubelet import Allocator, PluginServer
@@ -199,6 +200,10 @@ class Agent:
                     group.create_task(loop)
         finally:
             await self._books.close()
+
+    async def follow(self, choice: Choice) -> None:
+        """The label of the Node that names a configuration, until another one begins."""
+        await follow(self._own, self._news, self._events, choice)
 
     def view(self) -> DaemonView:
         """For metrics and probes."""

@@ -18,7 +18,8 @@ from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slots import SPEC_FILE, slot_in
 from deviceplugin.cli.build import kubelet_settings
-from deviceplugin.cli.options import configuration_options, read_configuration
+from deviceplugin.cli.named import in_use
+from deviceplugin.cli.options import configuration_options
 from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.reporting import AllocationMode
@@ -60,7 +61,7 @@ def allocations(*, output: str, **given: str | None) -> None:
 
     Exit status: 0 when all that could be read agrees, 1 when something differs or nobody tells what is held.
     """
-    configuration = read_configuration(given).configuration
+    configuration = in_use(given).configuration
     problems: list[str] = []
     sources = asyncio.run(_read(configuration, problems))
     rows = agreement(sources)

@@ -14,6 +14,7 @@ from deviceplugin.container.device_nodes import DeviceFiles, read_hardware
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import AllocationSettings, DriverFeature, Mount
+from deviceplugin.following import Choice
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.health.step import FABRIC_PROBLEM, HealthSettings
 from deviceplugin.health.switches import read_health_switches
@@ -49,8 +50,13 @@ if TYPE_CHECKING:
     from deviceplugin.metrics.server import MetricsServer
 
 
-def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Coroutine[None, None, None]:
-    """The whole daemon, to be awaited until it is cancelled. Raises MetricsAddressUnusable."""
+def build_daemon(
+    configuration: Configuration, api: ApiServer, nvml: Nvml, choice: Choice | None = None
+) -> Coroutine[None, None, None]:
+    """The whole daemon, to be awaited until it is cancelled. Raises MetricsAddressUnusable.
+
+    With `choice` it follows the label that names its configuration.
+    """
     settings, allocation = agent_settings(configuration), allocation_settings(configuration)
     thread, news, metrics = NvmlThread(), News(), Metrics(now=time.time)
     gpus = Gpus(
@@ -83,6 +89,7 @@ def build_daemon(configuration: Configuration, api: ApiServer, nvml: Nvml) -> Co
     generator = SpecGenerator(driver_root=configuration.driver_root or "/", dev_root=configuration.dev_root)
     server = _metrics_server(configuration, nvml, thread, metrics, lambda: replace(agent.view(), xids=health.xids))
     return agent.run(
+        *([agent.follow(choice)] if choice is not None else []),
         health.run(),
         set_up_node(gpus, news, allocation, generator),
         *([server.run()] if server is not None else []),

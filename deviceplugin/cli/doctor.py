@@ -19,7 +19,8 @@ from deviceplugin.cli.build import (
     remediation_settings,
     total_names,
 )
-from deviceplugin.cli.options import configuration_options, read_configuration
+from deviceplugin.cli.named import in_use
+from deviceplugin.cli.options import configuration_options
 from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration.effective import Effective
 from deviceplugin.configuration.table import Configuration
@@ -82,7 +83,7 @@ def doctor(*, output: str, **given: str | None) -> None:
 
 def _findings(given: dict[str, str | None]) -> tuple[Finding, ...]:
     try:
-        effective = read_configuration(given)
+        effective = in_use(given)
     except click.ClickException as error:
         wrong = problem(
             _CONFIGURATION,

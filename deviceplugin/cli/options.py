@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -9,12 +10,45 @@ import click
 from deviceplugin.cli.sources import read_text
 from deviceplugin.configuration.effective import ConfigurationError, Effective, File, Sources, resolve
 from deviceplugin.configuration.kinds import Kind, Several, Switch, Words
+from deviceplugin.configuration.named import ENDING, is_name, missing
 from deviceplugin.configuration.table import SETTINGS, Setting
+
+CONFIG_LABEL = "topogpu.io/device-plugin.config"
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 _FILES = (
     click.option("--config", metavar="FILE", envvar="TOPOGPU_CONFIG", show_envvar=True, help="Settings as YAML."),
+    click.option(
+        "--configs",
+        metavar="DIR",
+        envvar="TOPOGPU_CONFIGS",
+        show_envvar=True,
+        help="Named configurations, files NAME.yaml like that of --config. A label of the Node names the one to use.",
+    ),
+    click.option(
+        "--config-label",
+        metavar="LABEL",
+        default=CONFIG_LABEL,
+        show_default=True,
+        envvar="TOPOGPU_CONFIG_LABEL",
+        show_envvar=True,
+        help="That label.",
+    ),
+    click.option(
+        "--default-config",
+        metavar="NAME",
+        envvar="TOPOGPU_DEFAULT_CONFIG",
+        show_envvar=True,
+        help="The named configuration of a Node without the label.",
+    ),
+    click.option(
+        "--config-name",
+        metavar="NAME",
+        envvar="TOPOGPU_CONFIG_NAME",
+        show_envvar=True,
+        help="Use this named configuration, whatever the Node's label says.",
+    ),
     click.option(
         "--device-config-file",
         "--config-file",
@@ -89,12 +123,28 @@ def read_configuration(given: Mapping[str, str | None]) -> Effective:
                 flags=flags,
                 environment=os.environ,
                 own=files["config"],
+                named=_named(given.get("configs"), given.get("config_name")),
                 device_config=files["device_config_file"],
                 node_config=files["node_config_file"],
             )
         )
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _named(folder: str | None, name: str | None) -> File | None:
+    """Raises click.ClickException."""
+    if not name:
+        return None
+    if not folder:
+        raise click.UsageError(f"--config-name {name} needs --configs, the folder in which it lies")
+    try:
+        files = {path.name.removesuffix(ENDING): path for path in Path(folder).iterdir() if path.name.endswith(ENDING)}
+    except OSError as error:
+        raise click.ClickException(f"cannot read {folder}: {error.strerror or error}") from error
+    if not is_name(name) or name not in files:
+        raise click.UsageError(missing(name, folder, files))
+    return _file(str(files[name]))
 
 
 def _file(path: str | None) -> File | None:

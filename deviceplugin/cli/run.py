@@ -9,9 +9,10 @@ import click
 
 from deviceplugin.allocation.mode import SlotsUnsupported
 from deviceplugin.cli.build import build_daemon, build_nvml
-from deviceplugin.cli.options import configuration_options, read_configuration
+from deviceplugin.cli.named import Chosen, checked, choose
+from deviceplugin.cli.options import configuration_options
 from deviceplugin.configuration.effective import as_yaml
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
@@ -32,10 +33,11 @@ def run(*, print_config: bool, **given: str | None) -> None:
     SIGTERM and SIGINT stop it and remove its socket. So does SIGHUP, for a restart with changed files, unless they
     hold a mistake: then it says so and goes on.
 
-    A flag wins over the environment, that over HAMi's config.json, that over HAMi's device-config.yaml, that over
-    --config.
+    A flag wins over the environment, that over HAMi's config.json, that over HAMi's device-config.yaml, that over the
+    configuration that the Node's label names, that over --config. Another label is followed by a restart.
     """
-    effective = read_configuration(given)
+    chosen = choose(given, wait=not print_config)
+    effective = chosen.effective
     if print_config:
         for warning in effective.warnings:
             click.echo(f"Warning: {warning}", err=True)
@@ -44,27 +46,26 @@ def run(*, print_config: bool, **given: str | None) -> None:
     set_up_logging("deviceplugin", effective.configuration.log_format, effective.configuration.log_level)
     for warning in effective.warnings:
         log.warning("%s", warning)
-    _serve(effective.configuration, lambda: _is_readable(given))
+    _serve(chosen, checked(given))
 
 
-def _is_readable(given: dict[str, str | None]) -> bool:
-    try:
-        read_configuration(given)
-    except click.ClickException as error:
-        log.error("SIGHUP: going on as before, because a restart would fail: %s", error.format_message())
-        return False
-    return True
+def _serve(chosen: Chosen, check: Callable[[str], str]) -> None:
+    configuration = chosen.effective.configuration
 
+    def build(api: ApiServer, restart: Callable[[], None]) -> Coroutine[None, None, None]:
+        choice = Choice(name=chosen.name, wanted=chosen.wanted, check=check, restart=restart) if chosen.label else None
+        return build_daemon(configuration, api, nvml, choice)
 
-def _serve(configuration: Configuration, may_restart: Callable[[], bool]) -> None:
+    def may_restart() -> bool:
+        problem = check(chosen.name)
+        if problem:
+            log.error("SIGHUP: going on as before, because a restart would fail: %s", problem)
+        return not problem
+
     nvml = build_nvml(configuration)
     problem = ""
     try:
-        asyncio.run(
-            _run_until_signalled(
-                configuration.kubeconfig or None, lambda api: build_daemon(configuration, api, nvml), may_restart
-            )
-        )
+        asyncio.run(_run_until_signalled(configuration.kubeconfig or None, build, may_restart))
     except* (ApiServerUnconfigured, GpusUnavailable, MetricsAddressUnusable, SlotsUnsupported) as errors:
         problem = "; ".join(map(str, errors.exceptions))
     if problem:
@@ -72,7 +73,9 @@ def _serve(configuration: Configuration, may_restart: Callable[[], bool]) -> Non
 
 
 async def _run_until_signalled(
-    kubeconfig: str | None, build: Callable[[ApiServer], Coroutine[None, None, None]], may_restart: Callable[[], bool]
+    kubeconfig: str | None,
+    build: Callable[[ApiServer, Callable[[], None]], Coroutine[None, None, None]],
+    may_restart: Callable[[], bool],
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -80,7 +83,7 @@ async def _run_until_signalled(
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if may_restart() else None)
     api = await ApiServer.connect(kubeconfig, user_agent="topogpu-device-plugin")
-    agent = asyncio.create_task(build(api))
+    agent = asyncio.create_task(build(api, stop.set))
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({agent, stopped}, return_when=asyncio.FIRST_COMPLETED)

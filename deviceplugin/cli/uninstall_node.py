@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import click
 
 from deviceplugin.cli.build import kubelet_settings, total_names
-from deviceplugin.cli.options import configuration_options, read_configuration
+from deviceplugin.cli.named import in_use
+from deviceplugin.cli.options import configuration_options
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
 from deviceplugin.container.hook_names import LOCK_DIRECTORY
@@ -70,7 +71,7 @@ def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str |
 
     Exit status: 0 when nothing of ours is left, 1 when it was refused or something could not be removed.
     """
-    configuration = read_configuration(given).configuration
+    configuration = in_use(given).configuration
     if not configuration.node_name:
         raise click.UsageError("Give --node-name: it says whose annotations are removed.")
     problems = asyncio.run(_uninstall(configuration, host_root.rstrip("/"), dry_run=dry_run, force=force))

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from deviceplugin.configuration.hami import from_device_config, from_node_config
+from deviceplugin.configuration.named import from_named_file
 from deviceplugin.configuration.notes import Note, Problem, Warned, Written, from_environment, from_flags, from_own_file
 from deviceplugin.configuration.table import SETTINGS, Configuration
 from deviceplugin.container.edits import DeviceListStrategy
@@ -37,6 +38,8 @@ class Sources:
     """By key of the setting."""
     environment: Mapping[str, str]
     own: File | None = None
+    named: File | None = None
+    """The one that was chosen for this node."""
     device_config: File | None = None
     """HAMi's device-config.yaml."""
     node_config: File | None = None
@@ -52,11 +55,15 @@ class Effective:
 
 
 def resolve(sources: Sources) -> Effective:
-    """Flags before environment, config.json, device-config.yaml, our own file and defaults. Raises ConfigurationError.
+    """Flags before environment, config.json, device-config.yaml, the named file, our own and defaults.
+
+    Raises ConfigurationError.
 
     A wrong value is an error even where another source overrides it.
     """
     own = tuple(from_own_file(sources.own.text, sources.own.name)) if sources.own else ()
+    if sources.named:
+        own = (*own, *from_named_file(sources.named.text, sources.named.name))
     above = (*from_environment(sources.environment), *from_flags(sources.flags))
     between: list[Note] = []
     if sources.device_config:

@@ -235,3 +235,26 @@ def test_the_extender_gets_its_settings_as_they_are_written() -> None:
         "legacy_metrics": "true",
         "gpu_scheduler_policy": "topology-aware",
     }
+
+
+@pytest.mark.usefixtures("chart")
+def test_named_configurations_are_mounted_and_read(tmp_path: Path) -> None:
+    given = "devicePlugin.configs.mig.mig_strategy=mixed,devicePlugin.defaultConfig=mig"
+    changed = render.render("", "--set", given)
+    files = one(changed, "ConfigMap", "topogpu-device-plugin-configs")["data"]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    [daemon] = [each.spec for each in containers(changed) if each.spec["name"] == "device-plugin"]
+    [folder] = [argument for argument in daemon["args"] if argument.startswith("--configs=")]
+    assert folder.removeprefix("--configs=") in {mount["mountPath"] for mount in daemon["volumeMounts"]}
+    [default] = [argument for argument in daemon["args"] if argument.startswith("--default-config=")]
+    words = ["run", f"--configs={tmp_path}", f"--config-name={default.partition('=')[2]}", "--node-name=n"]
+    done = CliRunner().invoke(device_plugin, [*words, "--print-config"])
+    assert yaml.safe_load(done.stdout)["mig_strategy"] == "mixed"
+
+
+@pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize("given", ["configs.a.node_totals=false", "configs.a.nothing=1", "configs.-a.log_level=info"])
+def test_a_named_configuration_has_no_settings_that_volumes_and_rights_hang_on(given: str) -> None:
+    with pytest.raises(render.CannotRender, match="specifications of the schema"):
+        render.render("", "--set", f"devicePlugin.{given}")

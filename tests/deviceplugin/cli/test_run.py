@@ -114,3 +114,50 @@ async def line_with(daemon: Process, words: str) -> str:
 def write(path: Path, text: str) -> str:
     path.write_text(text)
     return str(path)
+
+
+def test_a_named_configuration_goes_before_our_own_file_and_after_the_rest(tmp_path: Path) -> None:
+    own = write(tmp_path / "own.yaml", "device_split_count: 2\nlog_level: debug\nmig_strategy: single")
+    (tmp_path / "configs").mkdir()
+    named = write(tmp_path / "configs/mig.yaml", "device_split_count: 3\nmig_strategy: mixed")
+    hamis = write(tmp_path / "device-config.yaml", "nvidia: {deviceSplitCount: 4}")
+    arguments = ["--node-name", "n", "--config", own, "--configs", str(tmp_path / "configs"), "--config-name", "mig"]
+
+    def printed(*more: str) -> str:
+        answer = CliRunner().invoke(run, [*arguments, *more, "--print-config"])
+        assert answer.exit_code == 0, answer.output
+        return answer.stdout
+
+    lines = [" ".join(line.split()) for line in printed().splitlines()]
+    assert f"device_split_count: 3 # {named}: device_split_count" in lines
+    assert f"mig_strategy: mixed # {named}: mig_strategy" in lines
+    assert f"log_level: debug # {own}: log_level" in lines
+    assert yaml.safe_load(printed("--device-config-file", hamis))["device_split_count"] == 4
+
+
+def test_a_named_configuration_that_is_not_there_or_says_where_the_node_is_is_one_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    file = write(folder / "a.yaml", "node_name: other")
+    for name, sentence in (
+        ("b", f"there is no configuration 'b' in {folder}. There are: a"),
+        ("../a", f"there is no configuration '../a' in {folder}"),
+        ("a", f"{file}: node_name cannot be set here: it is needed before a configuration is chosen"),
+    ):
+        answer = CliRunner().invoke(run, ["--node-name", "n", "--configs", str(folder), "--config-name", name])
+        assert (answer.exit_code, sentence in answer.output) == (2, True), answer.output
+
+
+async def test_the_printed_configuration_is_the_one_that_the_label_names(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    write(tmp_path / "configs/mig.yaml", "mig_strategy: mixed")
+    async with EmbeddedApiServer() as server:
+        labels = {"nvidia.com/device-plugin.config": "mig"}
+        server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": labels}})
+        config = write(tmp_path / "kubeconfig", server.kubeconfig())
+        arguments = ["--node-name", "n", "--kubeconfig", config, "--configs", str(tmp_path / "configs")]
+        arguments += ["--cdi-directory", str(tmp_path / "cdi"), "--print-config"]
+        label = ["--config-label", "nvidia.com/device-plugin.config"]
+        told = [await asyncio.to_thread(CliRunner().invoke, run, [*arguments, *more]) for more in (label, [])]
+    found = [yaml.safe_load(each.stdout)["mig_strategy"] for each in told]
+    assert found == ["mixed", "none"]

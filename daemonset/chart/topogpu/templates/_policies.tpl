@@ -36,6 +36,11 @@ system:serviceaccount:{{ .Release.Namespace }}:topogpu-scheduler
 {{- include "topogpu.cel" (list $names.memory $names.memoryPercentage $names.cores $names.priority) }}
 {{- end }}
 
+{{/* Whether the daemon labels Nodes, under whatever configuration. */}}
+{{- define "topogpu.labelsNodes" -}}
+{{- range prepend (values .Values.devicePlugin.configs) .Values.devicePlugin.settings }}{{ if .feature_labels }}true{{ end }}{{ end }}
+{{- end }}
+
 {{/* Whether the label k tells of a Node's GPUs: deviceplugin/labels.py. */}}
 {{- define "topogpu.isFeatureLabel" -}}
 k.matches('^nvidia[.]com/(cuda[.](driver|runtime)(-version)?[.](full|major|minor|rev|revision)|mig[.](capable|strategy)|mps[.]capable|(gpu|mig-[0-9a-z.]+)[.](product|count|replicas|sharing-strategy|memory|family|compute[.](major|minor)|machine|mode|clique|multiprocessors|slices[.](gi|ci)|engines[.](copy|decoder|encoder|jpeg|ofa)))$')

@@ -1,0 +1,133 @@
+"""Edge to the folder of named configurations, the Node's label, and the name that was in use last."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from deviceplugin.allocation.memory import MEMORY_FOLDER
+from deviceplugin.cli.options import read_configuration
+from deviceplugin.configuration.effective import Effective
+from deviceplugin.configuration.named import is_name
+from deviceplugin.container.atomic_file import write_atomically
+from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.objects import NODES
+from proto.logs import set_up_logging
+
+log = logging.getLogger(__name__)
+
+_LAST = "configuration"
+_NOT_FOUND = 404
+_API_SECONDS = 5.0
+_RETRY_SECONDS = 2.0
+_LONGEST_NAME = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which configuration is in use, and the label that may name another."""
+
+    effective: Effective
+    name: str = ""
+    """Empty for none."""
+    label: str = ""
+    """Empty where no label is followed."""
+    default: str = ""
+
+    def wanted(self, labels: Mapping[str, str]) -> str:
+        return labels.get(self.label) or self.default
+
+
+def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
+    """The configuration that the Node's label names, else the default one.
+
+    Where that cannot be used, or the API server does not answer, the one that was in use last. With `wait` it waits
+    for the API server if there is none such. Raises click.ClickException where not even the rest can be used.
+    """
+    folder = given.get("configs")
+    if not folder or given.get("config_name"):
+        return Chosen(effective=read_configuration(given), name=given.get("config_name") or "")
+    base = read_configuration({**given, "config_name": None})
+    default = given.get("default_config") or ""
+    chosen = Chosen(effective=base, label=given.get("config_label") or "", default=default)
+    configuration = base.configuration
+    if wait:
+        set_up_logging("deviceplugin", configuration.log_format, configuration.log_level)
+    last = Path(configuration.cdi_directory, MEMORY_FOLDER, _LAST)
+    before = _read(last)
+    labels = asyncio.run(
+        _labels(configuration.kubeconfig or None, configuration.node_name, wait=wait and before is None)
+    )
+    wanted = (before or default) if labels is None else chosen.wanted(labels)
+    for name in dict.fromkeys([wanted, before or "", default, ""]):
+        problem, effective = _usable(given, name)
+        if effective is not None:
+            _write(last, name)
+            return Chosen(effective=effective, name=name, label=chosen.label, default=default)
+        log.error("%s", problem)
+    return chosen
+
+
+def in_use(given: Mapping[str, str | None]) -> Effective:
+    """What the daemon of this node runs with, as it remembers; for other commands. Raises click.ClickException."""
+    base = read_configuration(given)
+    if not given.get("configs") or given.get("config_name"):
+        return base
+    name = _read(Path(base.configuration.cdi_directory, MEMORY_FOLDER, _LAST))
+    return _usable(given, (given.get("default_config") or "") if name is None else name)[1] or base
+
+
+def checked(given: Mapping[str, str | None]) -> Callable[[str], str]:
+    """What is wrong with a configuration, by its name; empty where it can be used. Blocks."""
+    return lambda name: _usable(given, name)[0]
+
+
+def _usable(given: Mapping[str, str | None], name: str) -> tuple[str, Effective | None]:
+    try:
+        return "", read_configuration({**given, "config_name": name or None})
+    except click.ClickException as error:
+        return error.format_message(), None
+
+
+async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapping[str, str] | None:
+    """Of the Node; None where the API server does not answer."""
+    told = ""
+    while True:
+        try:
+            api = await ApiServer.connect(kubeconfig, timeout_seconds=_API_SECONDS, user_agent="topogpu-device-plugin")
+            try:
+                return (await api.get(NODES, node_name)).metadata.labels
+            finally:
+                await api.close()
+        except ApiServerUnconfigured as error:
+            raise click.ClickException(str(error)) from error
+        except (ApiError, ApiUnreachable) as error:
+            if isinstance(error, ApiError) and error.status == _NOT_FOUND:
+                return {}
+            if str(error) != told:
+                told = str(error)
+                log.warning("which configuration node %s is to have cannot be read: %s", node_name, told)
+        if not wait:
+            return None
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _read(last: Path) -> str | None:
+    """None where there is none; empty where no configuration was in use."""
+    try:
+        with last.open(encoding="utf-8") as file:
+            name = file.read(_LONGEST_NAME)
+    except (OSError, UnicodeDecodeError):
+        return None
+    return name if not name or is_name(name) else None
+
+
+def _write(last: Path, name: str) -> None:
+    try:
+        last.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(last, name.encode(), 0o600)
+    except OSError as error:
+        log.warning("%s cannot be written: %s; after a restart without the API server it is waited for", last, error)

@@ -1,0 +1,45 @@
+"""Follows the Node's label that names a configuration: another is checked, then the daemon ends to begin with it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.news import News
+from proto.kubernetes.events import EventRecorder
+from proto.kubernetes.notices import Notice
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """`name` is the configuration in use, empty for none."""
+
+    name: str
+    wanted: Callable[[Mapping[str, str]], str]
+    """The name by the Node's labels."""
+    check: Callable[[str], str]
+    """What is wrong with a configuration, a sentence; empty where it can be used. Blocks."""
+    restart: Callable[[], None]
+
+
+async def follow(own: OwnNode, news: News, events: EventRecorder, choice: Choice) -> None:
+    """Until cancelled, which a restart brings about. What cannot be used leaves the old one in use."""
+    async for name in news.changes(lambda: None if own.node is None else choice.wanted(own.node.metadata.labels)):
+        if name is None or name == choice.name:
+            continue
+        problem = await asyncio.to_thread(choice.check, name)
+        if problem:
+            log.error("%s remains in use: %s", _called(choice.name), problem)
+            message = f"{_called(choice.name)} remains in use: {problem}"
+            events.record(own.reference(), Notice(reason="ConfigurationNotUsed", message=message, distinct=True))
+            continue
+        log.info("ending, to begin again with %s: so says node %s", _called(name), own.name)
+        choice.restart()
+        return
+
+
+def _called(name: str) -> str:
+    return f"configuration {name!r}" if name else "the configuration without a name"
