@@ -15,14 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.checkpoint import Witness
-from deviceplugin.allocation.decided import containers_of, decided_devices, gpus_asked, pod_name, unfit
+from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, gpus_asked, pod_name, unfit
+from deviceplugin.container.edits import VISIBLE_DEVICES
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, NODE_LOCK, POD_NODE
 from proto.annotations.node_lock import NodeLock
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Container, Pod
+
+_HARMLESS = frozenset({"LIBCUDA_LOG_LEVEL"})
 
 Served = Mapping[str, frozenset[int]]
 """By pod UID: positions of the containers that were answered already, init containers first."""
@@ -115,6 +118,25 @@ def settlement(pod: Pod, served: frozenset[int], phase: BindPhase | None, resour
         if phase is not BindPhase.FAILED:
             annotations[DEVICES_TO_ALLOCATE] = consumed(pod, served, resource)
     return {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}}
+
+
+def outdone(container: Container, given: Mapping[str, str]) -> str:
+    """Which variables of the pod's own would replace those of the answer, or show it other GPUs; empty where none does.
+
+    Kubelet names the answer's environment before the pod's, and container runtimes take what is named last.
+    Source: GenerateRunContainerOptions in pkg/kubelet/kubelet_pods.go.
+    """
+    names = dict.fromkeys(
+        variable.name
+        for variable in container.env
+        if (variable.name in given or variable.name == VISIBLE_DEVICES)
+        and variable.name not in _HARMLESS
+        and (variable.value_from is not None or variable.value != given.get(variable.name))
+    )
+    if not names:
+        return ""
+    which = f"container {container.name} sets {enumerated(list(names))} itself"
+    return f"{which}, which would replace what this node gives it; remove it from the pod"
 
 
 def overtaken_phase(pod: Pod) -> BindPhase | None:

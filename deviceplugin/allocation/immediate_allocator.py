@@ -8,7 +8,7 @@ from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.capacity import exceeded, has_begun, lives
 from deviceplugin.allocation.checkpoint import Holding, witness
 from deviceplugin.allocation.decided import containers_of, pod_name
-from deviceplugin.allocation.immediate import NodeView, Proven, Refused, prove
+from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.edits import (
     AllocationSettings,
@@ -137,7 +137,12 @@ class ImmediateAllocator:
             self._books.refuse(proven.pod)
             raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
         hardware = self._gpus.inventory.hardware
-        return container_edits(proven.shares, known, facts, self._allocation, hook, hardware=hardware)
+        edits = container_edits(proven.shares, known, facts, self._allocation, hook, hardware=hardware)
+        problem = outdone(container, edits.env)
+        if problem:
+            self._books.refuse(proven.pod)
+            raise CannotAllocate(self._explain(f"pod {pod_name(proven.pod)}: {problem}"))
+        return edits
 
     def _explain(self, sentence: str) -> str:
         stale = f" ({self._own.problem})" if self._own.problem else ""

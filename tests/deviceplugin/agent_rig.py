@@ -24,6 +24,7 @@ from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.devices import PodShares
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import EnvVar
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hook import install_placeholder
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod
@@ -53,8 +54,12 @@ class Rig:
         written = ("patch", "nodes", subresource)
         return sum((one.verb, one.resource, one.subresource) == written for one in self.server.requests)
 
-    def bind(self, name: str, shares: PodShares, init: int = 0) -> None:
-        pod = msgspec.to_builtins(bound_pod(name, shares, init=init))
+    def bind(self, name: str, shares: PodShares, init: int = 0, env: Sequence[EnvVar] = ()) -> None:
+        """`env`: of every container."""
+        bound = bound_pod(name, shares, init=init)
+        for container in bound.spec.containers:
+            container.env = list(env)
+        pod = msgspec.to_builtins(bound)
         del pod["metadata"]["uid"]
         self.server.create({"apiVersion": "v1", "kind": "Pod", **pod})
 

@@ -19,6 +19,7 @@ from proto.annotations.keys import (
     NODE_REGISTER,
 )
 from proto.annotations.node_register import decode_register
+from proto.kubernetes.objects import EnvVar
 from simulation.apiserver import Fault
 from simulation.hook import install_placeholder
 from tests.deviceplugin.agent_rig import running
@@ -96,6 +97,14 @@ async def test_a_pod_whose_decision_was_changed_is_refused_and_marked_and_the_lo
         assert "default/forged" in await rig.refused(f"{A}-0")
         await until(lambda: NODE_LOCK not in rig.annotations("nodes", NODE))
         assert rig.annotations("pods", "forged")[BIND_PHASE] == "failed"
+
+
+async def test_a_pod_that_names_gpus_itself_is_refused_and_told_which_variable() -> None:
+    """Kubelet names the pod's variables after ours, and runtimes take the last."""
+    async with running() as rig:
+        rig.bind("greedy", (ONE,), env=[EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")])
+        assert "pod default/greedy: container c0 sets NVIDIA_VISIBLE_DEVICES itself" in await rig.refused(f"{A}-0")
+        await until(lambda: rig.annotations("pods", "greedy")[BIND_PHASE] == "failed")
 
 
 async def test_the_lock_of_another_pod_is_left_alone() -> None:

@@ -1,6 +1,7 @@
 """The container runtimes that a real node can have: how each is configured and started, and how it gets the image."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,11 @@ from tests.node.registry import serving
 
 _CNI = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
 """Never called, because all pods are on the host's network; without one kubelet is not ready."""
+
+_NO_PLUGIN = """#!/bin/sh
+echo '{"cniVersion": "0.4.0", "supportedVersions": ["0.4.0"]}'
+"""
+"""CRI-O asks every plugin for its version before it is ready."""
 
 
 class Runtime(Protocol):
@@ -40,9 +46,12 @@ class Runtime(Protocol):
 
 
 def runtime_for(machine: Machine, binaries: NodeBinaries, archive: Path) -> Runtime:
-    (machine.folder / "cni").mkdir()
-    (machine.folder / "cni" / "10-none.conflist").write_text(json.dumps(_CNI))
-    if binaries.runtime == "cri-o":
+    cni = machine.folder / "cni"
+    cni.mkdir()
+    (cni / "10-none.conflist").write_text(json.dumps(_CNI))
+    (cni / "loopback").write_text(_NO_PLUGIN)
+    (cni / "loopback").chmod(0o755)
+    if binaries.runtime.startswith("cri-o"):
         return _CriO(machine, binaries, archive, free_port())
     return _Containerd(machine, binaries, archive, is_old=binaries.runtime != NEWEST_CONTAINERD)
 
@@ -120,18 +129,21 @@ state = "/run/containerd"
 """
 
 
-_ADJUSTING_RUNC = """#!/bin/sh
-# Without CAP_SYS_RESOURCE nobody may lower an oom_score_adj, and CRI-O has no setting that would not.
-bundle=.
-for word; do
-  [ "$before" = --bundle ] && bundle=$word
-  before=$word
-done
-[ -w "$bundle/config.json" ] && sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$bundle/config.json"
-exec {runc} "$@"
+_ADJUSTING_RUNC = """#!{python} -SE
+# What this machine cannot do, and CRI-O has no setting against: without CAP_SYS_RESOURCE nobody may lower an
+# oom_score_adj, and the kernel may have the hugetlb controller without its being mounted.
+import json, os, sys
+words = sys.argv[1:]
+if "--bundle" in words:
+    path = os.path.join(words[words.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        spec = json.load(file)
+    spec["process"]["oomScoreAdj"] = max(0, spec["process"].get("oomScoreAdj", 0))
+    spec["linux"]["resources"].pop("hugepageLimits", None)
+    with open(path, "w") as file:
+        json.dump(spec, file)
+os.execv("{runc}", ["{runc}", *words])
 """
-
-
 _CRIO_CONF = """[crio]
 root = "{folder}/storage"
 runroot = "/run/containers/storage"
@@ -150,6 +162,7 @@ namespaces_dir = "/run/crio/ns"
 container_exits_dir = "/run/crio/exits"
 container_attach_socket_dir = "/run/crio"
 default_runtime = "runc"
+disable_hostport_mapping = true
 cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 [crio.runtime.runtimes.runc]
 runtime_path = "{folder}/runc"
@@ -161,6 +174,7 @@ pause_command = ""
 signature_policy = "{folder}/policy.json"
 [crio.network]
 network_dir = "{cni}"
+plugin_dirs = ["{cni}"]
 [crio.nri]
 enable_nri = false
 """
@@ -214,7 +228,7 @@ class _CriO:
         registry = image.NAME.partition("/")[0]
         (home / "registries.conf").write_text(_REGISTRIES.format(registry=registry, port=self.port))
         runc = folder / "runc"
-        runc.write_text(_ADJUSTING_RUNC.replace("{runc}", self.binaries.path("runc")))
+        runc.write_text(_ADJUSTING_RUNC.format(python=sys.executable, runc=self.binaries.path("runc")))
         runc.chmod(0o755)
 
     def load_image(self) -> None:
