@@ -36,7 +36,7 @@ class _Other:
     says: str = ""
     """The release that it calls itself, where its source says another."""
     by_git: bool = False
-    """From the tag, because Go's module proxy does not have it."""
+    """From the repository's tag, because Go's module proxy has something else of that name."""
 
     @property
     def folder(self) -> Path:
@@ -45,7 +45,7 @@ class _Other:
 
 _CRIO = _Other(
     module="github.com/cri-o/cri-o",
-    version="v1.34.11",
+    version="v1.34.0",
     names=("crio", "pinns", "conmon"),
     packages=("./cmd/crio",),
     tags="containers_image_openpgp,exclude_graphdriver_btrfs",
@@ -60,8 +60,8 @@ _OTHERS = {
         packages=tuple(f"./cmd/{name}" for name in _CONTAINERD),
     ),
     "cri-o": _CRIO,
-    # What the proxy has as v1.34.0 is not the release: it is older than pull request 9292, as 1.33.2 is.
-    "cri-o-1.33": replace(_CRIO, version="v1.34.0", says="v1.33.2", by_git=False),
+    # The proxy's v1.34.0 is older than the release and than pull request 9292, as 1.33.2 is.
+    "cri-o-1.33": replace(_CRIO, says="v1.33.2", by_git=False),
 }
 RUNTIMES = (NEWEST_CONTAINERD, *_OTHERS)
 

@@ -1,5 +1,5 @@
-"""Runtimes that cannot have slots: containerd 1.7 while its switch for CDI devices is off, as it is by default, and CRI-O
-before 1.33.3, which lets the variables of image and pod replace those of CDI devices.
+"""Runtimes that cannot have slots: containerd 1.7 while its switch for CDI devices is off, as it is by default, and
+CRI-O before 1.33.3, which lets the variables of image and pod replace those of CDI devices.
 """
 
 import asyncio
