@@ -62,7 +62,7 @@ def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
         _labels(configuration.kubeconfig or None, configuration.node_name, wait=wait and before is None)
     )
     wanted = (before or default) if labels is None else chosen.wanted(labels)
-    for name in dict.fromkeys([wanted, before or "", default, ""]):
+    for name in dict.fromkeys([wanted, default if before is None else before, default, ""]):
         problem, effective = _usable(given, name)
         if effective is not None:
             _write(last, name)

@@ -1,8 +1,9 @@
 """How each GPU is, in the names, units and kinds of NVIDIA's DCGM exporter, as far as NVML tells it.
 
-Names and kinds are those of etc/default-counters.csv of NVIDIA/dcgm-exporter 4.8. Of what that file lists NVML does not
-tell: `DCGM_FI_PROF_*` (the profiler's counters), `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` (a rate between two samples of
-DCGM's own; here the bytes are counted) and `DCGM_FI_DEV_VGPU_LICENSE_STATUS`.
+Names and kinds are those of etc/default-counters.csv of NVIDIA/dcgm-exporter 4.8.2; the reasons for low clocks have
+the name of DCGM's own field (112). Of what that file lists NVML does not tell: `DCGM_FI_PROF_*` (the profiler's
+counters), `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` (a rate between two samples of DCGM's own; here the bytes are counted)
+and `DCGM_FI_DEV_VGPU_LICENSE_STATUS`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -93,3 +93,9 @@ async def test_without_the_api_server_the_configuration_in_use_last_serves(confi
         node.server.faults.clear()
         await until(lambda: sum("registered nvidia.com/gpu" in line for line in node.log) == 2)
         assert slots(node) == {1}
+
+
+async def test_a_node_whose_first_label_cannot_be_used_has_the_default_configuration_and_says_so(configs: Path) -> None:
+    async with daemon("--configs", str(configs), "--default-config", "whole", before=label("broken")) as node:
+        await until(lambda: bool(node.events("ConfigurationNotUsed")))
+        assert slots(node) == {1}

@@ -17,7 +17,7 @@ from proto.devices import DeviceUUID
 from simulation.machines import load, names
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "data/feature-labels.json").read_text())
-"""Of each described machine whose GPUs four containers share, by the rules of GPU feature discovery 0.17 to 0.19."""
+"""Of each described machine whose GPUs four containers share, by the rules of GPU feature discovery 0.20."""
 DGX = load("dgxa100-8x-a100-40g")
 SMALL, LARGE = MigDevice("1g.5gb", 4864, 7, 0), MigDevice("3g.20gb", 20096, 1, 0)
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
