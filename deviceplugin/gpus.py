@@ -24,11 +24,14 @@ _SILENT_SECONDS = 60.0
 
 
 class GpusUnavailable(Exception):
-    """No driver, or no GPU; one sentence. `needs_restart`: only a new process can see them again."""
+    """No driver, or no GPU; one sentence. `needs_restart`: only a new process can see them again. `are_gone`: the
+    driver answered that no GPU works; without an answer nothing is known, and what runs on them may run well.
+    """
 
-    def __init__(self, sentence: str, *, needs_restart: bool = False) -> None:
+    def __init__(self, sentence: str, *, needs_restart: bool = False, are_gone: bool = False) -> None:
         super().__init__(sentence)
         self.needs_restart = needs_restart
+        self.are_gone = are_gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,8 @@ class Gpus:
         """Whether the driver has answered yet, be it that it has none."""
         self.problem = ""
         """Why no GPU can be read; empty while they can."""
+        self.is_blind = False
+        """Whether no GPU can be read and that says nothing about the GPUs."""
 
     def by_uuid(self) -> dict[DeviceUUID, Device]:
         return {device.uuid: device for device in self.inventory.devices}
@@ -127,10 +132,11 @@ class Gpus:
         try:
             found = await self._thread.call(self._read)
             self._tell_took(time.monotonic() - began)
-            self.problem = ""
+            self.problem, self.is_blind = "", False
         except GpusUnavailable as error:
             if error.needs_restart:
                 raise
+            self.is_blind = not error.are_gone
             if str(error) != self.problem:
                 self.problem = str(error)
                 log.warning("%s Trying again every %g s.", self.problem, self._settings.retry_seconds)

@@ -230,7 +230,8 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU that can be shared on this machine"
             reasons = (*machine.problems, *left_out(machine, sharing))
-            raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])))
+            are_gone = not any(gpu.healthy for gpu in machine.gpus)
+            raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
         devices = found.pop(configuration.resource_name)
         hardware = read_hardware(machine.gpus, files, configuration.imex_channel_ids)
         if root is not None:

@@ -40,10 +40,11 @@ def encode_evictions(evictions: Sequence[tuple[datetime, str]]) -> str:
 def reserve(lease: Lease, node: str, now: datetime, settings: RemediationSettings) -> Mapping[str, object] | Spent:
     """The merge patch that counts one more eviction, from `node`. Raises AnnotationError.
 
-    What is later than now counts as now: clocks of nodes differ, and a wrong one must not stop the others for ever.
+    Clocks of nodes differ. What is later than now counts until it is an hour ago; what is later by more than an hour
+    counts as nothing, because a clock that was wrong must not stop evictions for longer.
     """
     value = lease.metadata.annotations.get(LEASE_EVICTIONS, "[]")
-    recent = [(min(at, now), whose) for at, whose in decode_evictions(value) if now - at < _HOUR]
+    recent = [(at, whose) for at, whose in decode_evictions(value) if abs(now - at) < _HOUR]
     own = [each for each in recent if each[1] == node]
     for spent, limit, where in (
         (own, settings.per_hour, f"from node {node}"),

@@ -8,6 +8,7 @@ from deviceplugin.allocation.capacity import lives
 from deviceplugin.allocation.decided import containers_of, decided_devices
 from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.remediation.step import Holder, Seen, Sign
+from deviceplugin.usage.accounts import gpu_of
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
@@ -38,7 +39,7 @@ class Inventory(Protocol):
     def missing(self) -> tuple[MissingGpu, ...]: ...
 
 
-def seen(inventory: Inventory, holders: Sequence[Holder]) -> Seen:
+def seen(inventory: Inventory, holders: Sequence[Holder], *, is_blind: bool = False) -> Seen:
     """Of the whole node. A GPU that a pod has and that the driver does not show is ill.
 
     A MIG instance may go while its GPU is well: then it is ill for those that have it.
@@ -57,7 +58,7 @@ def seen(inventory: Inventory, holders: Sequence[Holder]) -> Seen:
             ill[uuid] = Sign(name=names[uuid], problem=problem)
     gpus = set(parts.values()) | inventory.physical
     lost = _missing(inventory, held - gpus - parts.keys() - inventory.parents.keys())
-    return Seen(ill=ill | lost, well=len(gpus - ill.keys()), holders=tuple(holders))
+    return Seen(ill=ill | lost, well=len(gpus - ill.keys()), holders=tuple(holders), is_blind=is_blind)
 
 
 def _missing(inventory: Inventory, lost: Collection[str]) -> dict[str, Sign]:
@@ -89,7 +90,9 @@ def holder_of(pod: Pod, parents: Mapping[DeviceUUID, DeviceUUID], resource: str)
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
-        gpus=frozenset(uuid for _, shares in having for share in shares for uuid in _with_parent(share.uuid, parents)),
+        gpus=frozenset(
+            uuid for _, shares in having for share in shares for uuid in _with_parent(gpu_of(share), parents)
+        ),
         waits=not runs and any(_is_stuck(statuses.get(container.name)) for container, _ in having),
         leaves_at=None if gone is None else datetime.fromisoformat(gone),
         priority=pod.spec.priority or 0,

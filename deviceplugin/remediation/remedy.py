@@ -53,7 +53,8 @@ _UNCOUNTED = timedelta(minutes=10)
 
 
 class Remediation:
-    """`now` is read once: from then on the monotonic clock counts, so that setting a clock evicts no pod.
+    """`now` is read once, but for what is counted with other nodes: from then on the monotonic clock counts, so that
+    setting a clock evicts no pod.
 
     `count` hears how each attempt to evict ended: evicted, refused, spared, needless or paused.
     """
@@ -82,6 +83,7 @@ class Remediation:
         self._resource = resource
         self._count = count
         self._jitter = jitter
+        self._clock = now
         began, at = now(), monotonic()
         self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=monotonic() - at)
         self._state = State()
@@ -143,7 +145,7 @@ class Remediation:
             self._remembers = False
             self._remember(node.metadata.annotations.get(NODE_UNHEALTHY, ""))
         holders = self._holders.of(self._own.pods, inventory.parents)
-        found = seen(inventory, [each for each in holders if each is not None])
+        found = seen(inventory, [each for each in holders if each is not None], is_blind=self._gpus.is_blind)
         if found.ill or found.well:
             self._take(found)
 
@@ -217,10 +219,12 @@ class Remediation:
         for attempt in range(_RESERVE_ATTEMPTS):
             try:
                 lease = await self._api.get(LEASES, name, namespace=namespace)
-                body = reserve(lease, self._own.name, self._now(), self._settings)
+                # Nodes share the clocks that are set.
+                now = self._clock()
+                body = reserve(lease, self._own.name, now, self._settings)
                 if isinstance(body, Spent):
                     log.warning("no pod is evicted before %s: %s", body.until.isoformat(), body.why)
-                    return body.until
+                    return self._now() + (body.until - now)
                 await self._api.patch(LEASES, name, body, namespace=namespace)
                 return None
             except AnnotationError as error:

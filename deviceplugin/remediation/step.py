@@ -17,9 +17,11 @@
 | asked | Paused | there, and so are all others until then | |
 | asked, leaving | long after it should have been gone | there | |
 
-A lasting GPU's evictions are due at once, but for two cases. While most GPUs of the node are ill, they are due when the
-last of them has been for `most_after`; once that is over, the others' time begins again. After a start the process
-must have seen the GPU ill for a while itself, and one that was ill before is not well before such a while is over.
+A lasting GPU's evictions are due at once, but for three cases. While most GPUs of the node are ill, they are due when
+the last of them has been for `most_after`; once that is over, the others' time begins again. While the driver cannot be
+asked, no pod that runs is to go: nothing is known of its GPU; once it can, the time begins again. After a start the
+process must have seen the GPU ill for a while itself, and one that was ill before is not well before such a while is
+over.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,11 +79,15 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The node now: signs by GPU, how many GPUs have none, and who has which."""
+    """The node now: signs by GPU, how many GPUs have none, and who has which.
+
+    `is_blind`: the driver cannot be asked. Then all GPUs count as ill.
+    """
 
     ill: Mapping[str, Sign]
     well: int
     holders: Sequence[Holder] = ()
+    is_blind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +180,7 @@ class State:
     """Pods on ill GPUs, by UID."""
     attempts: Mapping[str, Attempt] = field(default_factory=dict)
     paused_until: datetime | None = None
+    is_blind: bool = False
 
     @property
     def most(self) -> bool:
@@ -206,7 +213,7 @@ def lasting(state: State, now: datetime, settings: RemediationSettings) -> tuple
 
 def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSettings) -> bool:
     """Whether a GPU of the pod has been unhealthy for long enough for its eviction."""
-    if not _may_go(holder, settings):
+    if not _may_go(state, holder, settings):
         return False
     times = [_due_at(state, state.ill[gpu], settings) for gpu in holder.gpus if gpu in state.ill]
     return any(at is not None and now >= at for at in times)
@@ -240,9 +247,10 @@ def _seen(state: State, event: Seen, now: datetime, settings: RemediationSetting
         ill=ill,
         told=state.told & ill.keys(),
         holders=holders,
+        is_blind=event.is_blind,
         attempts={uid: attempt for uid, attempt in state.attempts.items() if uid in holders},
     )
-    if before.most and not after.most:
+    if (before.most and not after.most) or (before.is_blind and not after.is_blind):
         after = replace(after, ill={key: replace(each, counts_from=now) for key, each in ill.items()})
     renamed = {key for key, sign in event.ill.items() if sign.missing} if state.told - ill.keys() else set()
     untold = [key for key in lasting(after, now, settings) if key not in after.told]
@@ -344,7 +352,7 @@ def _lasting(state: State, key: str, settings: RemediationSettings) -> Iterator[
     message = f"{illness.name} has been unhealthy for {spoken(settings.after)}: {illness.problem}"
     yield Tell(Notice(reason="GPUStaysUnhealthy", message=message + pods, distinct=True))
     for holder in holders:
-        if _may_go(holder, settings):
+        if _may_go(state, holder, settings):
             yield Tell(
                 Notice(
                     reason="GPUStaysUnhealthy", message=f"{message}. The pod is to be evicted unless the GPU recovers"
@@ -353,8 +361,9 @@ def _lasting(state: State, key: str, settings: RemediationSettings) -> Iterator[
             )
 
 
-def _may_go(holder: Holder, settings: RemediationSettings) -> bool:
-    return settings.remedy is Remedy.EVICT or (settings.remedy is Remedy.EVICT_WAITING and holder.waits)
+def _may_go(state: State, holder: Holder, settings: RemediationSettings) -> bool:
+    may_run = settings.remedy is Remedy.EVICT and not state.is_blind
+    return may_run or (settings.remedy in (Remedy.EVICT, Remedy.EVICT_WAITING) and holder.waits)
 
 
 def _evicted(state: State, holder: Holder) -> Notice:

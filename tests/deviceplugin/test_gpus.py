@@ -76,6 +76,27 @@ async def test_a_driver_that_goes_leaves_its_gpus_unhealthy_and_one_that_returns
     assert states == [(True, True), (False, False), (True, True)]
 
 
+@pytest.mark.parametrize("are_gone", [True, False])
+async def test_a_driver_that_cannot_be_asked_says_nothing_of_its_gpus(are_gone: bool) -> None:
+    answers: list[Inventory | None] = [None, FOUND]
+    states = list[tuple[bool, bool]]()
+
+    def read() -> Inventory:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer is None:
+            raise GpusUnavailable("No driver.", are_gone=are_gone)
+        return answer
+
+    def watched(gpus: Gpus) -> bool:
+        states.extend([] if (gpus.known, gpus.is_blind) in states else [(gpus.known, gpus.is_blind)])
+        gpus.set_ailing({})
+        return bool(gpus.inventory.devices)
+
+    await seen(read, lambda gpus: None, watched)
+    assert ((True, True) in states) is not are_gone
+    assert states[-1] == (True, False)
+
+
 async def test_a_mig_device_that_vanished_stays_unhealthy_under_its_resource() -> None:
     answers = [replace(FOUND, instances={"nvidia.com/mig-1g.5gb": (SLICE,)}), FOUND]
     gpus = await seen(

@@ -55,8 +55,17 @@ def test_limits_that_were_lowered_hold_until_as_many_are_an_hour_ago() -> None:
     )
 
 
-def test_a_clock_that_is_ahead_stops_the_others_for_an_hour_at_most() -> None:
-    assert after(lease((100_000, "a")), "b", 0) == [(0, "a"), (0, "b")]
+def test_a_clock_that_was_ahead_stops_no_node_for_longer_than_two_hours() -> None:
+    assert after(lease((100_000, "a")), "b", 0) == [(0, "b")]
+    ahead = lease((59, "a"), (59, "a"))
+    found = reserve(ahead, "a", T0, SETTINGS)
+    assert isinstance(found, Spent)
+    assert found.until == T0 + 119 * MINUTE
+    assert after(ahead, "a", 119) == [(119, "a")]
+
+
+def test_a_clock_that_was_far_ahead_stops_not_even_its_own_node() -> None:
+    assert after(lease((100_000, "a"), (100_000, "a")), "a", 0) == [(0, "a")]
 
 
 @pytest.mark.parametrize("value", ["", "{}", '[["2030-01-01T00:00:00Z"]]', '[["soon","a"]]', '[["2030-01-01","a"]]'])

@@ -235,6 +235,22 @@ async def test_when_the_driver_fails_no_pod_is_evicted() -> None:
         assert evictions(node) == 0
 
 
+async def test_a_daemon_that_cannot_ask_the_driver_evicts_no_pod_that_runs() -> None:
+    at_once = ("--remediation-most-seconds", "0.5", "--remediation-evictions-at-once", "2")
+    async with daemon(*SOON, *at_once, "--remediation", "evict", runtime_version=SLOTS, before=with_lease) as node:
+        for name, gpu in (("runs", 2), ("waits", 3)):
+            bind_owned(node, name, gpu)
+        await node.runs("runs", "waits")
+        await node.kill()
+        body = {"status": {"containerStatuses": [{"name": "c0", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}}
+        node.server.patch("pods", "waits", body, namespace="default", subresource="status")
+        node.options = (*node.options, "--nvml-library", "/nowhere/libnvidia-ml.so.1")
+        await node.start()
+        await until(lambda: not is_there(node, "waits"))
+        await until(lambda: bool(node.events("EvictedFromUnhealthyGPU")))
+        assert (is_there(node, "runs"), evictions(node), counted(node)) == (True, 2, [NODE])
+
+
 async def test_a_restart_remembers_since_when_and_evicts_no_pod_twice() -> None:
     flags = (*SOON, "--remediation", "evict")
     async with daemon(*flags, runtime_version=SLOTS, before=with_lease) as node:

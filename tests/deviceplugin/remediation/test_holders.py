@@ -60,6 +60,13 @@ def test_an_instance_is_a_part_of_its_gpu() -> None:
     assert holder.gpus == {A, B}
 
 
+def test_what_hami_says_of_a_gpu_in_mig_mode_names_the_gpu() -> None:
+    inventory = Inventory(devices=PAIR, physical=frozenset({A, B}))
+    decided_by_hami = pod(RUNNING, gpus=(DeviceUUID(f"{A}[1-0]"),))
+    assert held(decided_by_hami) == {A}
+    assert shown(inventory, decided_by_hami).ill == {}
+
+
 def test_what_has_ended_has_no_gpu() -> None:
     done = ContainerState(terminated=ContainerStateTerminated(exit_code=0))
     failed = ContainerState(terminated=ContainerStateTerminated(exit_code=1))

@@ -216,6 +216,21 @@ def test_gpus_that_are_left_over_when_the_driver_is_back_begin_again() -> None:
     assert play.take(40, some) == ["GPU-a", "GPU-b"]
 
 
+def test_while_the_driver_cannot_be_asked_no_pod_that_runs_is_evicted() -> None:
+    pods = [holder("runs", "GPU-a"), holder("waits", "GPU-b", waits=True)]
+    play, blind = Play(replace(EVICT, at_once=9)), replace(seen(*GPUS, well=0, holders=pods), is_blind=True)
+    play.take(0, blind)
+    play.take(10, blind)
+    assert [told.split()[2] for told in play.told if "is to be evicted" in told] == ["GPU-b"]
+    assert play.take(60, blind) == ["waits"]
+    assert play.take(6000, Evicted("uid-waits"), blind) == []
+    # It can be asked again, and says that one GPU is lost.
+    one = seen("GPU-a", holders=pods[:1])
+    assert play.take(6001, one) == []
+    assert play.take(6010.9, one) == []
+    assert play.take(6011, one) == ["runs"]
+
+
 def test_evictions_stop_when_the_driver_fails_meanwhile() -> None:
     pods = [holder(f"p{gpu}", gpu) for gpu in GPUS]
     play = Play()
