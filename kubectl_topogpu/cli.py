@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import wraps
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from kubectl_topogpu import who as holding
 from kubectl_topogpu import why as reasons
 from kubectl_topogpu.cluster import Cluster, GpuNode, read_cluster
 from kubectl_topogpu.kubectl import Connection, Unreadable, from_file, live, namespace
-from kubectl_topogpu.report import Output, Report
+from kubectl_topogpu.report import Output, Printable, Report, printable
 from proto import __version__
 from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import RequestError, RequestSettings, read_request
@@ -80,7 +81,7 @@ def _options(command: Command) -> Callable[..., None]:
             try:
                 report = command(source, **arguments)
             except (Unreadable, LookupError, RequestError) as error:
-                raise click.ClickException(str(error)) from error
+                raise click.ClickException(printable(str(error))) from error
             if watch:
                 click.clear()
             _show(report, Output(output))
@@ -92,10 +93,13 @@ def _options(command: Command) -> Callable[..., None]:
 
 
 def _show(report: Report, output: Output) -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks
     if output in (Output.TEXT, Output.WIDE):
         # In a pipe, where a program or a pager reads them, rows are never wrapped.
-        console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-        console.print(report.text(output is Output.WIDE))
+        width = None if sys.stdout.isatty() else _PIPE_WIDTH
+        console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
+        console.print(Printable(report.text(output is Output.WIDE)))
         return
     click.echo(report.encoded(output), nl=False)
 

@@ -7,10 +7,15 @@ from enum import StrEnum
 from io import StringIO
 
 import msgspec
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
 
 Value = str | int | float | bool | None
 Row = Mapping[str, Value]
+
+_PLAIN = str.maketrans("█░–…", "#.-~")
+"""For a terminal that has ASCII alone."""
 
 
 class Output(StrEnum):
@@ -48,10 +53,28 @@ class Report:
 
 def _without_formulas(row: Row) -> Row:
     """A name that begins like a formula would be computed by the spreadsheet that opens the file."""
-    return {
-        key: f"'{value}" if isinstance(value, str) and value[:1] in "=+-@" and value else value
-        for key, value in row.items()
-    }
+    texts = {key: printable(value) for key, value in row.items() if isinstance(value, str)}
+    return {**row, **{key: f"'{text}" if text.startswith(tuple("=+-@")) else text for key, text in texts.items()}}
+
+
+def printable(text: str) -> str:
+    """Without what a terminal would obey: a model's name or a condition's message is other people's text."""
+    return "".join(each for each in text if each.isprintable() or each == "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Printable:
+    """What people see, with nothing in it that a terminal would obey but our own colours, and in its encoding."""
+
+    inner: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self.inner, options):
+            shown = printable(text)
+            yield Segment(shown.translate(_PLAIN) if options.ascii_only else shown, style, control)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.inner)
 
 
 def gib(mib: int) -> str:

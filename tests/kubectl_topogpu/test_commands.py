@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from kubectl_topogpu.cli import main
+from proto.annotations import keys
 from tests.scheduler_ext.recorded import cluster
 
 COMMANDS = [
@@ -169,6 +170,40 @@ def test_a_file_that_is_not_what_kubectl_prints_is_refused_in_a_sentence(text: s
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: -: ")
     assert "Traceback" not in result.output
+
+
+def with_hostile_words() -> dict[str, Any]:
+    words = "[red]H100[/red] [/]\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+    state = state_of("65-full-nodes")
+    for item in state["items"]:
+        if item["kind"] == "Node":
+            register = item["metadata"]["annotations"]
+            register[keys.NODE_REGISTER] = register[keys.NODE_REGISTER].replace(
+                "NVIDIA H100 80GB HBM3", json.dumps(f"NVIDIA {words}")[1:-1]
+            )
+        else:
+            condition = {"type": "PodScheduled", "status": "False", "message": words}
+            item.setdefault("status", {})["conditions"] = [condition]
+    return state
+
+
+@pytest.mark.parametrize("output", ["text", "wide", "csv"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_other_peoples_words_are_neither_markup_nor_obeyed_by_a_terminal(command: list[str], output: str) -> None:
+    text = said(*command, "-o", output, state=with_hostile_words())
+    assert [each for each in text if not each.isprintable() and each != "\n"] == []
+
+
+def test_other_peoples_words_are_shown_as_they_are() -> None:
+    assert "[red]H100[/red] [/]]0;owned" in said("who", "n1", state=with_hostile_words())
+
+
+def test_a_terminal_that_has_ascii_alone_is_shown_the_same_in_ascii() -> None:
+    text = json.dumps(state_of("65-full-nodes"))
+    result = CliRunner(charset="ascii").invoke(main, ["top", "--from", "-"], input=text)
+    assert result.exit_code == 0, result.exception
+    assert "#####....." in result.stdout
+    assert "\u2588" not in result.stdout
 
 
 def test_a_name_that_is_a_formula_stays_text_in_a_spreadsheet() -> None:
