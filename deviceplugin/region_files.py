@@ -5,7 +5,8 @@ A region is `<hook>/vgpu/containers/<pod UID>_<container>/<any name>.cache`.
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,6 +18,8 @@ from deviceplugin.usage.shared_region import Region, RegionError, Switches, pars
 _MOST_FOLDERS = 1024
 _MOST_FILES = 64
 """Looked at in one folder; a region and an empty library is what HAMi-core leaves there."""
+_MOST_SECONDS = 0.2
+"""Of one look, on the processor: tenants decide how long the reading of a region takes."""
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Neither a symbolic link nor a pipe without a writer nor somebody's lease of the file may catch us."""
 
@@ -27,26 +30,45 @@ class RegionFiles:
     """By pod UID and container name; folders without a region yet are missing."""
     problems: Mapping[tuple[str, str], str] = field(default_factory=dict)
     left_out: int = 0
-    """Folders beyond the number that is looked at."""
+    """Folders beyond the number that is looked at, and those that were not looked at yet."""
 
 
-def read_regions(containers: str) -> RegionFiles:
-    """Every readable region below the folder `containers`; one that is not is a problem of its own."""
-    regions: dict[tuple[str, str], Region] = {}
-    problems: dict[tuple[str, str], str] = {}
-    left_out = 0
-    with suppress(FileNotFoundError), opened(containers) as root:
-        names = _names(root)
-        left_out = max(0, len(names) - _MOST_FOLDERS)
-        for folder in names[:_MOST_FOLDERS]:
-            try:
-                region = _read_folder(root, folder)
-            except (RegionError, OSError) as error:
-                problems[split_folder(folder)] = str(error)
-                continue
-            if region is not None:
-                regions[split_folder(folder)] = region
-    return RegionFiles(regions=regions, problems=problems, left_out=left_out)
+class RegionReader:
+    """Every readable region below the folder `containers`; one that is not is a problem of its own.
+
+    A look that takes too long ends, and the next goes on where it ended. Of the others the last look counts. `clock`
+    tells what the thread has used of the processor, in seconds. Blocks.
+    """
+
+    def __init__(self, containers: str, *, clock: Callable[[], float] = time.thread_time) -> None:
+        self._containers = containers
+        self._clock = clock
+        self._known: dict[str, Region | str | None] = {}
+        """By folder: the region, or why it cannot be read; None before there is one."""
+        self._next = ""
+
+    def read(self) -> RegionFiles:
+        """Raises OSError where the folder cannot be read."""
+        names: list[str] = []
+        known: dict[str, Region | str | None] = {}
+        with suppress(FileNotFoundError), opened(self._containers) as root:
+            names = _names(root)
+            looked_at = names[:_MOST_FOLDERS]
+            known = {name: self._known[name] for name in looked_at if name in self._known}
+            end, first = self._clock() + _MOST_SECONDS, self._next
+            self._next = ""
+            for name in sorted(looked_at, key=lambda name: (name < first, name)):
+                if self._clock() >= end:
+                    self._next = name
+                    break
+                known[name] = _read_folder(root, name)
+        self._known = known
+        found = {split_folder(name): each for name, each in known.items()}
+        return RegionFiles(
+            regions={who: each for who, each in found.items() if isinstance(each, Region)},
+            problems={who: each for who, each in found.items() if isinstance(each, str)},
+            left_out=len(names) - len(known),
+        )
 
 
 def read_switches(containers: str, wanted: Iterable[Who]) -> tuple[Mapping[Who, Switches], Mapping[Who, str]]:
@@ -84,10 +106,13 @@ def _names(root: int) -> list[str]:
     return sorted(name for name in os.listdir(root) if is_of_container(name))
 
 
-def _read_folder(root: int, name: str) -> Region | None:
-    """The folder's one region. Raises RegionError or OSError."""
-    with _region(root, name, os.O_RDONLY) as found:
-        return None if found is None else parse_region(found.size, found.read_at)
+def _read_folder(root: int, name: str) -> Region | str | None:
+    """The folder's one region, or why it cannot be read."""
+    try:
+        with _region(root, name, os.O_RDONLY) as found:
+            return None if found is None else parse_region(found.size, found.read_at)
+    except (RegionError, OSError) as error:
+        return str(error)
 
 
 @dataclass(frozen=True, slots=True)

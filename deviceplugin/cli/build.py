@@ -107,9 +107,9 @@ def _metrics_server(
     from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
 
     use_host_proc(configuration.proc_root)
-    sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers")
-    samples = Samples(sampler.take, thread.call, metrics, monotonic=time.monotonic)
-    telemetry = Samples(sampler.telemetry, thread.call, metrics, monotonic=time.monotonic, reading="telemetry")
+    sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers", thread.call)
+    samples = Samples(sampler.take, metrics, monotonic=time.monotonic)
+    telemetry = Samples(sampler.telemetry, metrics, monotonic=time.monotonic, reading="telemetry")
     return MetricsServer(configuration.metrics_bind_address, metrics, samples, telemetry, view)
 
 

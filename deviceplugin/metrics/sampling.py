@@ -1,42 +1,61 @@
 """One look at the whole node: the driver, the processes on its GPUs, HAMi-core's regions."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from deviceplugin.metrics.processes import host_is_seen, owners_of
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.telemetry import read_telemetry
 from deviceplugin.nvml.usage import UsageReader
-from deviceplugin.region_files import read_regions
+from deviceplugin.own_threads import OwnThreads
+from deviceplugin.region_files import RegionReader
 from deviceplugin.usage.accounts import GpuSample, NodeSample
 from deviceplugin.usage.telemetry import NodeTelemetry
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+
+class Call(Protocol):
+    """Runs a blocking function on the thread that owns NVML."""
+
+    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+
 
 class Sampler:
-    """Blocks, and belongs to the thread that owns `nvml`. `containers` is the folder of HAMi-core's regions."""
+    """`call` runs a function on the thread that owns `nvml`. `containers` is the folder of HAMi-core's regions.
 
-    def __init__(self, nvml: Nvml, containers: str) -> None:
+    What tenants write is read on a thread of its own: the other one tells of the GPUs' health.
+    """
+
+    def __init__(self, nvml: Nvml, containers: str, call: Call) -> None:
         self._nvml = nvml
-        self._containers = containers
+        self._call = call
+        self._files = OwnThreads("regions")
+        self._regions = RegionReader(containers)
         self._reader = UsageReader()
         self._told: frozenset[tuple[str, str]] = frozenset()
 
-    def take(self) -> NodeSample:
+    async def take(self) -> NodeSample:
         """Without GPUs where there is no driver. Raises OSError where the regions' folder cannot be read."""
-        gpus = self._gpus()
-        files = read_regions(self._containers)
-        self._tell(files.problems)
+        gpus = await self._call(self._gpus)
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
+        files, owners = await self._files.call(lambda: (self._regions.read(), owners_of(sorted(pids))))
+        self._tell(files.problems)
         return NodeSample(
             gpus=gpus,
-            owners=owners_of(sorted(pids)),
+            owners=owners,
             regions=files.regions,
             unreadable_regions=len(files.problems),
             regions_left_out=files.left_out,
         )
+
+    async def telemetry(self) -> NodeTelemetry:
+        """Without GPUs where there is no driver."""
+        return await self._call(self._telemetry)
 
     def _gpus(self) -> tuple[GpuSample, ...]:
         try:
@@ -45,8 +64,7 @@ class Sampler:
             return ()
         return gpus if host_is_seen() else tuple(replace(gpu, processes=None) for gpu in gpus)
 
-    def telemetry(self) -> NodeTelemetry:
-        """Without GPUs where there is no driver."""
+    def _telemetry(self) -> NodeTelemetry:
         try:
             gpus = read_telemetry(self._nvml.calls(), self._nvml.gpus())
         except NvmlUnavailable:

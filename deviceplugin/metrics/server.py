@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from aiohttp import web
 
@@ -31,12 +31,6 @@ class MetricsAddressUnusable(Exception):
     """No address, or nobody can listen there; one sentence."""
 
 
-class Call(Protocol):
-    """Runs a blocking function on the thread that owns NVML."""
-
-    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Taken(Generic[T]):
     sample: T
@@ -48,8 +42,7 @@ class Samples(Generic[T]):
 
     def __init__(
         self,
-        take: Callable[[], T],
-        call: Call,
+        take: Callable[[], Awaitable[T]],
         metrics: Metrics,
         *,
         monotonic: Callable[[], float],
@@ -57,7 +50,6 @@ class Samples(Generic[T]):
     ) -> None:
         self._take = take
         self._reading = reading
-        self._call = call
         self._metrics = metrics
         self._monotonic = monotonic
         self._last: _Taken[T] | None = None
@@ -86,7 +78,7 @@ class Samples(Generic[T]):
     async def _refresh(self) -> None:
         started = self._monotonic()
         try:
-            sample = await self._call(self._take)
+            sample = await self._take()
         except Exception as error:
             # Whatever it is, the daemon goes on; the age of the last sample tells.
             if str(error) != self._problem:

@@ -1,9 +1,10 @@
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.region_files import RegionFiles, read_regions
+from deviceplugin.region_files import RegionFiles, RegionReader
 from tests.deviceplugin.regions import Slot, v0, v1
 
 UID = "2f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"
@@ -25,7 +26,7 @@ def test_every_containers_region_is_read_by_itself(tmp_path: Path) -> None:
     make(tmp_path, f"{UID}_broken", b"?")
     (tmp_path / f"{UID}_starting").mkdir()
     make(tmp_path, "lost+found", b"?")
-    found = read_regions(str(tmp_path))
+    found = RegionReader(str(tmp_path)).read()
     assert {container: region.version for (_, container), region in found.regions.items()} == {
         "main": "1.2",
         "old": "0",
@@ -36,7 +37,7 @@ def test_every_containers_region_is_read_by_itself(tmp_path: Path) -> None:
 
 
 def test_no_folder_yet_is_no_region(tmp_path: Path) -> None:
-    assert read_regions(str(tmp_path / "none")) == RegionFiles()
+    assert RegionReader(str(tmp_path / "none")).read() == RegionFiles()
 
 
 def test_links_pipes_and_folders_in_place_of_a_region_are_refused(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_links_pipes_and_folders_in_place_of_a_region_are_refused(tmp_path: Path
     (containers / f"{UID}_two" / "x.cache").touch()
     (containers / f"{UID}_two" / "y.cache").touch()
     (containers / f"{UID}_whole").symlink_to(tmp_path)
-    found = read_regions(str(containers))
+    found = RegionReader(str(containers)).read()
     assert found.regions == {}
     assert {container for _, container in found.problems} == {"link", "pipe", "folder", "two", "whole"}
     assert found.problems[UID, "pipe"] == "the region is no regular file"
@@ -62,5 +63,25 @@ def test_folders_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("deviceplugin.region_files._MOST_FOLDERS", 2)
     for name in ("a", "b", "c"):
         make(tmp_path, f"{UID}_{name}", v0([GPU], []))
-    found = read_regions(str(tmp_path))
+    found = RegionReader(str(tmp_path)).read()
     assert (len(found.regions), found.left_out) == (2, 1)
+
+
+def test_a_look_that_takes_too_long_ends_and_the_next_goes_on(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        make(tmp_path, f"{UID}_{name}", v0([GPU], []))
+    ticks = itertools.count(step=0.15)
+    reader = RegionReader(str(tmp_path), clock=lambda: next(ticks))
+    looks = [reader.read() for _ in range(3)]
+    assert [(len(look.regions), look.left_out) for look in looks] == [(1, 2), (2, 1), (3, 0)]
+    for name in ("a", "b", "c"):
+        make_broken(tmp_path, name)
+    broken = [{container for _, container in reader.read().problems} for _ in range(3)]
+    assert broken == [{"a"}, {"a", "b"}, {"a", "b", "c"}]
+    (tmp_path / f"{UID}_a" / f"{UID}.cache").unlink()
+    (tmp_path / f"{UID}_a").rmdir()
+    assert {container for _, container in reader.read().problems} == {"b", "c"}
+
+
+def make_broken(containers: Path, container: str) -> None:
+    (containers / f"{UID}_{container}" / f"{UID}.cache").write_bytes(b"?")

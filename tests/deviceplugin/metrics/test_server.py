@@ -3,6 +3,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import aiohttp
 import pytest
@@ -31,11 +32,11 @@ class Clock:
 
 
 def samples_of(take: Callable[[], NodeSample], clock: Clock | None = None) -> Samples[NodeSample]:
-    return Samples(take, NvmlThread().call, busy_metrics(), monotonic=clock or Clock())
+    return Samples(partial(NvmlThread().call, take), busy_metrics(), monotonic=clock or Clock())
 
 
 def telemetry_of(take: Callable[[], NodeTelemetry] = NodeTelemetry) -> Samples[NodeTelemetry]:
-    return Samples(take, NvmlThread().call, busy_metrics(), monotonic=Clock(), reading="telemetry")
+    return Samples(partial(NvmlThread().call, take), busy_metrics(), monotonic=Clock(), reading="telemetry")
 
 
 @asynccontextmanager
@@ -107,11 +108,11 @@ async def test_while_the_driver_hangs_the_last_sample_is_served_with_its_age() -
     clock = Clock()
     answers: list[asyncio.Future[NodeSample]] = []
 
-    async def call(_: Callable[[], NodeSample]) -> NodeSample:
+    async def take() -> NodeSample:
         answers.append(asyncio.get_running_loop().create_future())
         return await answers[-1]
 
-    samples = Samples(sample, call, busy_metrics(), monotonic=clock)  # type: ignore[arg-type]
+    samples = Samples(take, busy_metrics(), monotonic=clock)
     assert await samples.current(wait_seconds=0.01) == (None, None)
     answers[0].set_result(sample())
     assert await samples.current() == (sample(), 0.0)
