@@ -3,7 +3,7 @@
 What a GPU has is what its node advertises: with memory or cores scaled, that much more.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, pod_name
@@ -36,14 +36,24 @@ class Held:
         return f"{self.memory_mib} MiB, {self.cores} %"
 
 
-def exceeded(pod: Pod, others: Collection[Pod], inventory: Mapping[DeviceUUID, Device], resource: str) -> str:
+def exceeded(
+    pod: Pod,
+    pods: Collection[Pod],
+    inventory: Mapping[DeviceUUID, Device],
+    resource: str,
+    served: Container[str],
+) -> str:
     """Why a GPU would hold more than it has with this pod beside the others, a clause; empty when none would.
 
-    A decision that cannot be read counts nothing: where it is the pod's own, that is refused elsewhere.
+    `pods`: those of the node. Others count from when they were `served` (UIDs), or a container of them was created,
+    until they have ended. A decision that cannot be read counts nothing: where it is the pod's own, that is refused
+    elsewhere.
     """
     for uuid, own in held_by(pod, inventory, resource).items():
         device = inventory[uuid]
-        beside = [(other, held_by(other, inventory, resource).get(uuid)) for other in others if _mentions(other, uuid)]
+        # Most pods of a full node are told apart by a look at the text.
+        others = [other for other in pods if _mentions(other, uuid) and _counts(other, pod, served)]
+        beside = [(other, held_by(other, inventory, resource).get(uuid)) for other in others]
         holders = [(pod_name(other), held) for other, held in beside if held is not None]
         total = sum((held for _, held in holders), own)
         if total | _all_of(device) != _all_of(device):
@@ -53,6 +63,11 @@ def exceeded(pod: Pod, others: Collection[Pod], inventory: Mapping[DeviceUUID, D
                 f" beside {names}" if names else ""
             )
     return ""
+
+
+def _counts(other: Pod, pod: Pod, served: Container[str]) -> bool:
+    uid = other.metadata.uid
+    return uid != pod.metadata.uid and lives(other) and (uid in served or has_begun(other))
 
 
 def lives(pod: Pod) -> bool:

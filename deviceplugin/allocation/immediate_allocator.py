@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from deviceplugin.allocation.bookkeeping import Books
-from deviceplugin.allocation.capacity import exceeded, has_begun, lives
+from deviceplugin.allocation.capacity import exceeded
 from deviceplugin.allocation.checkpoint import Holding, witness
 from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
@@ -112,14 +112,8 @@ class ImmediateAllocator:
         answer = prove(view, ids)
         if isinstance(answer, Refused):
             return answer
-        uid = answer.pod.metadata.uid
-        admitted = {*self._books.served, *(view.recorded or ())}
-        others = [
-            other
-            for other in view.pods
-            if other.metadata.uid != uid and lives(other) and (has_begun(other) or other.metadata.uid in admitted)
-        ]
-        problem = exceeded(answer.pod, others, view.inventory, self._resource)
+        served = {*self._books.served, *(view.recorded or ())}
+        problem = exceeded(answer.pod, view.pods, view.inventory, self._resource, served)
         return Refused(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
 
     async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from deviceplugin.allocation.capacity import exceeded, has_begun, lives
+from deviceplugin.allocation.capacity import exceeded
 from deviceplugin.allocation.checkpoint import Holding, witness
 from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
@@ -206,13 +206,7 @@ class SlotAllocator:
         answer = prove_slot(ids, evidence)
         if isinstance(answer, Unproven):
             return answer
-        uid = answer.pod.metadata.uid
-        others = [
-            other
-            for other in self._own.pods.values()
-            if other.metadata.uid != uid and lives(other) and (has_begun(other) or other.metadata.uid in self._begun)
-        ]
-        problem = exceeded(answer.pod, others, evidence.inventory, self._resource)
+        problem = exceeded(answer.pod, self._own.pods.values(), evidence.inventory, self._resource, self._begun)
         return Unproven(f"pod {pod_name(answer.pod)}: {problem}", may_change=True) if problem else answer
 
     async def _read(self, name: str, deadline: float) -> Pod | None:

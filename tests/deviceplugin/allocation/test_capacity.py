@@ -19,7 +19,8 @@ WHOLE = (share(A, 40960, 100),)
 
 
 def asked(pod: Pod, *others: Pod) -> str:
-    return exceeded(pod, others, INVENTORY, GPU)
+    """All of which were served."""
+    return exceeded(pod, (pod, *others), INVENTORY, GPU, {other.metadata.uid for other in others})
 
 
 def test_what_a_gpu_has_may_be_held_and_not_one_mebibyte_or_percent_more() -> None:
@@ -59,10 +60,20 @@ def test_init_containers_run_before_the_app_containers_and_beside_earlier_sideca
     assert asked(pod) != ""
 
 
+def test_others_count_from_when_they_were_served_or_created_until_they_have_ended() -> None:
+    own, other = bound_pod("p", (WHOLE,)), bound_pod("q", (WHOLE,))
+    assert exceeded(own, (own, other), INVENTORY, GPU, ()) == ""
+    assert exceeded(own, (own, other), INVENTORY, GPU, {"uid-q"}) != ""
+    other.status.container_statuses = [ContainerStatus(name="c0", container_id="containerd://1")]
+    assert exceeded(own, (own, other), INVENTORY, GPU, ()) != ""
+    other.status.phase = "Succeeded"
+    assert exceeded(own, (own, other), INVENTORY, GPU, {"uid-q"}) == ""
+
+
 def test_more_than_the_hardware_is_handed_out_where_that_is_configured() -> None:
     scaled = {**INVENTORY, A: replace(INVENTORY[A], memory_mib=81920, cores=200)}
     pods = [bound_pod(name, (WHOLE,)) for name in "pq"]
-    assert exceeded(pods[0], pods[1:], scaled, GPU) == ""
+    assert exceeded(pods[0], pods, scaled, GPU, {"uid-q"}) == ""
     assert asked(*pods) != ""
 
 
