@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from threading import Lock
 
 from deviceplugin.apiserver import OwnNode
@@ -43,7 +43,9 @@ class FeedbackLoop:
         self._announce = announce
         self._by_pod = ByPod(_tasks_of)
         self._warned: frozenset[str] = frozenset()
-        self._problems: Mapping[Who, str] = {}
+        self._told: Set[Who] = frozenset()
+        self._watched: frozenset[Who] = frozenset()
+        """Those that wait, or may."""
         self._lock = Lock()
         self._is_first, self._has_ended = True, False
         self.waiting: frozenset[Who] = frozenset()
@@ -74,16 +76,21 @@ class FeedbackLoop:
             if self._feedback is Feedback.OFF:
                 self._release(tasks)
                 return
-            wanted = frozenset(tasks) if is_first else of_interest(tasks, self.waiting, self._feedback)
+            wanted = frozenset(tasks) if is_first else of_interest(tasks, self._watched, self._feedback)
             seen, problems = read_switches(self._containers, sorted(wanted))
-            for who in sorted(problems.keys() - self._problems.keys()):
+            for who in sorted(problems.keys() - self._told):
                 log.warning(
                     "region of container %s of pod %s: %s; its tasks are left alone", *reversed(who), problems[who]
                 )
-            self._problems = problems
+            # Once for each container: its tenant decides how often it happens.
+            self._told = (self._told | problems.keys()) & tasks.keys()
             after = told(tasks, seen, self._feedback, self._now())
             write_switches(self._containers, {who: each for who, each in after.items() if each != seen[who]})
             self.waiting = frozenset(who for who, each in after.items() if each.recent_kernel < 0)
+            # Until it is seen that they wait no more: what was written may not have come to the disk, and a region that
+            # cannot be read now may say that they wait.
+            were = {who for who, each in seen.items() if each.recent_kernel < 0}
+            self._watched = self.waiting | were | (self._watched & tasks.keys() - seen.keys())
 
     def end(self, tasks: Mapping[Who, Tasks]) -> None:
         """Blocks."""

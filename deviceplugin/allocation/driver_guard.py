@@ -48,10 +48,17 @@ class DriverGuard:
         except NoDriver as error:
             raise CannotAllocate(str(error)) from error
         for holding in self._read_checkpoint() or ():
-            if holding.ids == held and is_outdated(holding.mounts, found.mounts):
+            if holding.ids != held:
+                continue
+            if is_outdated(holding.mounts, found.mounts):
                 raise CannotAllocate(
                     "the NVIDIA driver was exchanged since this container was given its files; delete the pod, and a "
                     "new one gets those of the driver that runs"
+                )
+            if gone := await asyncio.to_thread(self._root.missing, holding.mounts.values()):
+                raise CannotAllocate(
+                    f"{gone[0]} is gone since this container was given it; bring it back, or delete the pod, and a new "
+                    "one starts without it"
                 )
         await self._allocator.pre_start(ids)
 

@@ -37,7 +37,8 @@ class SlotSpecs:
 
     async def put(self, specs: Mapping[str, Spec], starts: Mapping[str, Start]) -> None:
         """Returns when a container runtime can find them. Raises CannotWriteSpec; then they are not there."""
-        self._specs |= specs
+        # Last, for what all slots have in common is taken from the last.
+        self._specs = {slot: spec for slot, spec in self._specs.items() if slot not in specs} | dict(specs)
         self._starts |= starts
         try:
             await self._written()

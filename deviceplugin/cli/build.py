@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from deviceplugin.agent import Agent
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import SpecGenerator
-from deviceplugin.container.device_nodes import DeviceFiles, read_hardware
+from deviceplugin.container.device_nodes import UNIFIED_MEMORY, DeviceFiles, read_hardware
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
-from deviceplugin.container.edits import AllocationSettings, DriverFeature, Mount
+from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, DriverFeature, Mount
 from deviceplugin.following import Choice
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.health.step import FABRIC_PROBLEM, HealthSettings
@@ -48,6 +48,11 @@ from proto.kubernetes.client import ApiServer
 
 if TYPE_CHECKING:
     from deviceplugin.metrics.server import MetricsServer
+
+_NO_UNIFIED_MEMORY = (
+    f"{UNIFIED_MEMORY} is not there: no CUDA program will find its GPU in containers that start now; load the kernel "
+    "module nvidia-uvm and make its device file (nvidia-modprobe -u -c 0)"
+)
 
 
 def build_daemon(
@@ -219,7 +224,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
     """A blocking reading of this machine. It raises GpusUnavailable without a driver or a GPU."""
     sharing, health = node_sharing(configuration), health_settings(configuration)
     files = DeviceFiles(Path(configuration.dev_root), Path(configuration.proc_root))
-    root = driver_root(configuration)
+    root, by_files = driver_root(configuration), DeviceListStrategy.DRIVER_FILES in configuration.device_list_strategy
 
     def read() -> Inventory:
         try:
@@ -234,8 +239,11 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
         devices = found.pop(configuration.resource_name)
         hardware = read_hardware(machine.gpus, files, configuration.imex_channel_ids)
+        notes = (*machine.problems, *left_out(machine, sharing))
         if root is not None:
             hardware = replace(hardware, driver_mounts=_driver_mounts(root, machine.driver))
+        if by_files and all(node.path != UNIFIED_MEMORY for node in hardware.control_nodes):
+            notes = (*notes, _NO_UNIFIED_MEMORY)
         return Inventory(
             devices=devices,
             scores=pair_scores(build_topology(machine), [device.uuid for device in devices]),
@@ -245,7 +253,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             parents={uuid: mig.parent for uuid, mig in machine.mig_devices.items()},
             hardware=hardware,
             labels=feature_labels(machine, sharing),
-            notes=(*machine.problems, *left_out(machine, sharing)),
+            notes=notes,
             missing=tuple(gpu for gpu in machine.missing if gpu.index not in sharing.hidden_indices),
             is_doubtful=machine.is_doubtful,
             disagreements=tuple(pair.sentence for pair in asymmetric_pairs(machine)),

@@ -11,6 +11,8 @@ from deviceplugin.machine.readings import GpuReading
 from proto.devices import DeviceUUID
 
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+UNIFIED_MEMORY = "/dev/nvidia-uvm"
+"""CUDA does not begin without it; NVML does."""
 _MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)\s*$", re.MULTILINE)
 
 

@@ -61,6 +61,8 @@ _VULKAN = (
     "vulkan/icd.d/nvidia_layers.json",
     "vulkan/implicit_layer.d/nvidia_layers.json",
 )
+_MOST_LINKS = 40
+"""Linux' own limit for one path."""
 _SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
 
 
@@ -139,7 +141,7 @@ def _is_firmware(path: str, version: str) -> bool:
 
 def _file(names: Mapping[str, str], name: str) -> str:
     """Empty where there is none, or where the links lead out of the folder or nowhere."""
-    for _ in names:
+    for _ in range(_MOST_LINKS):
         target = names.get(name)
         if not target:
             return "" if target is None else name

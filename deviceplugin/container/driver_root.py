@@ -1,7 +1,7 @@
 """Edge to the folder of the host below which the NVIDIA driver is installed."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.container.driver_files import (
@@ -47,6 +47,12 @@ class DriverRoot:
         except NoDriver as error:
             raise NoDriver(f"no NVIDIA driver below {self.host}: {error}") from error
 
+    def missing(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """Those of the host's paths that would lie below this root and do not."""
+        above = self.host.rstrip("/")
+        below = (path for path in paths if path.startswith(f"{above}/"))
+        return tuple(path for path in below if not os.path.exists(self._seen(path.removeprefix(above))))
+
     def _libraries(self) -> Mapping[str, Mapping[str, str]]:
         folders = [folder.format(triple=self.triple) for folder in LIBRARY_FOLDERS]
         real = (self._inside(each) for folder in folders for each in (folder, f"{folder}/{VDPAU}"))
@@ -57,7 +63,7 @@ class DriverRoot:
         try:
             with os.scandir(self._seen(folder)) as entries:
                 for entry in entries:
-                    # A name that is no text has no place in a spec.
+                    # As in _inside.
                     if ".so" in entry.name and entry.name.isprintable() and (entry.is_symlink() or entry.is_file()):
                         yield entry.name, os.readlink(entry.path) if entry.is_symlink() else ""
         except OSError:
@@ -95,7 +101,8 @@ class DriverRoot:
                 return ""
             behind = "" if target.startswith("/") else behind
             ahead += target.split("/")[::-1]
-        return behind if os.path.exists(self._seen(behind)) else ""
+        # A name that is no text has no place in a spec.
+        return behind if behind.isprintable() and os.path.exists(self._seen(behind)) else ""
 
     def _seen(self, path: str) -> str:
         return self.seen.rstrip("/") + path

@@ -23,6 +23,8 @@ NO_RUNTIME_ENV = {VISIBLE_DEVICES: NO_DEVICES, "TRITON_LIBCUDA_PATH": "/usr/lib6
 not been written, for CUDA's library (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
 """
 CONTROL_SWITCH = "CUDA_DISABLE_CONTROL"
+PRELOAD_LIST = "/etc/ld.so.preload"
+"""Names the libraries that the container's loader puts before all others."""
 _GO_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
@@ -322,7 +324,7 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
         Mount(container_path=LOCK_DIRECTORY, host_path=lock_directory(hook.root, container), read_only=False),
     ]
     if container.env.get(CONTROL_SWITCH) not in _GO_TRUE:
-        mounts.append(Mount(container_path="/etc/ld.so.preload", host_path=hook.preload, read_only=True))
+        mounts.append(Mount(container_path=PRELOAD_LIST, host_path=hook.preload, read_only=True))
     if hook.license:
         mounts += [
             Mount(container_path="/tmp/license", host_path=hook.license, read_only=True),  # noqa: S108 - HAMi-core's

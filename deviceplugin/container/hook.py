@@ -6,6 +6,7 @@ from pathlib import Path
 
 from deviceplugin.container.container_folders import make_fresh
 from deviceplugin.container.edits import (
+    PRELOAD_LIST,
     ContainerFacts,
     Hook,
     NoHook,
@@ -35,20 +36,28 @@ def find_hook(root: str) -> Hook | NoHook:
         library = _library(folder)
         if library is None:
             return NoHook(f"there is no {LIBRARY} in {folder}", is_damaged=preload.exists())
-        if not preload.is_file():
-            return NoHook(f"{library} is there and {preload} is not", is_damaged=True)
-        with library.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            problem = library_problem(file.read(HEADER_BYTES), size, os.uname().machine)
-        if problem:
-            return NoHook(f"{library} {problem}", is_damaged=True)
-        named = preload.read_text(errors="replace").split()
-        if str(plain) not in named:
-            return NoHook(f"{preload} does not name {plain}", is_damaged=True)
+        if problem := _damage(library, preload, plain):
+            return NoHook(problem, is_damaged=True)
         found = str(licence) if licence.exists() else ""
     except OSError as error:
         return NoHook(f"{error.filename or folder} cannot be read: {error.strerror or error}", is_damaged=True)
     return Hook(root=root, library=str(library), preload=str(preload), license=found)
+
+
+def damage(mounts: Mapping[str, str], root: str) -> str:
+    """Why HAMi-core's files that a container was given hold it to nothing any more, a sentence. Empty where they do, or
+    it was given none. `mounts`: the host's path by that in the container. Blocks.
+    """
+    plain = Path(root, "vgpu", LIBRARY)
+    library, preload = mounts.get(str(plain)), mounts.get(PRELOAD_LIST)
+    try:
+        if library is None or (preload is None and Path(library).is_file()):
+            return ""
+        problem = _damage(Path(library), Path(preload or library), plain)
+    except OSError as error:
+        problem = f"{error.filename or library} cannot be read: {error.strerror or error}"
+    remedy = "install HAMi-core again, or delete the pod, and a new one gets the library that is installed"
+    return problem and f"nothing would hold this container to its part of a GPU, because {problem}; {remedy}"
 
 
 def hook_for(
@@ -85,6 +94,19 @@ def prepare(hook: Hook, container: ContainerFacts) -> None:
             make_fresh(path)
         except OSError as error:
             raise HookUnusable(f"cannot make {path} for HAMi-core: {error.strerror or error}") from error
+
+
+def _damage(library: Path, preload: Path, plain: Path) -> str:
+    """Why these do not load the library under its name in containers, `plain`. Raises OSError."""
+    if not preload.is_file():
+        return f"{library} is there and {preload} is not"
+    with library.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        problem = library_problem(file.read(HEADER_BYTES), size, os.uname().machine)
+    if problem:
+        return f"{library} {problem}"
+    named = preload.read_text(errors="replace").split()
+    return "" if str(plain) in named else f"{preload} does not name {plain}"
 
 
 def _library(folder: Path) -> Path | None:

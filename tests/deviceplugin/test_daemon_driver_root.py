@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
+from simulation.kubelet.device_manager import PreStartRefused
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import EVERY_GPU, CallFails
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
@@ -63,6 +64,7 @@ async def test_a_driver_that_appears_is_used_and_given_to_containers_file_by_fil
         (made,) = node.kubelet.created[uid]
         assert "/dev/nvidia1" in {device.container_path for device in made.devices}
         assert "/dev/nvidia0" not in {device.container_path for device in made.devices}
+        assert node.said("/dev/nvidia-uvm is not there: no CUDA program will find its GPU")
 
 
 async def test_gpus_whose_driver_has_gone_or_is_another_than_the_kernels_are_not_offered(tmp_path: Path) -> None:
@@ -113,9 +115,30 @@ async def test_a_container_that_allocate_gave_another_drivers_files_does_not_sta
             await until(lambda: node.capacity()[1] == 0)
             with pytest.raises(grpc.aio.AioRpcError, match="no NVIDIA driver below /run/nvidia/driver"):
                 await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
+            (tmp_path / "gone").rename(root)
+            await until(lambda: node.capacity()[1] > 0)
+            await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
+            root.rename(tmp_path / "gone")
             # The same version, in another folder than before.
             install(root)
             (root / "usr/lib64").rename(root / "lib64")
             await until(lambda: node.capacity()[1] > 0)
             with pytest.raises(grpc.aio.AioRpcError, match="the NVIDIA driver was exchanged since"):
                 await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
+
+
+async def test_a_container_is_not_started_again_while_a_file_that_allocate_named_is_gone(tmp_path: Path) -> None:
+    """containerd makes a folder of it on the host, in which no daemon can put its socket again."""
+    root = tmp_path / "driver"
+    install(root)
+    socket = root / "run/nvidia-persistenced/socket"
+    socket.parent.mkdir(parents=True)
+    socket.touch()
+    async with daemon(*flags(root), "--allocation", "immediate") as node:
+        uid = node.bind("one", 1)
+        await node.runs("one")
+        socket.unlink()
+        with pytest.raises(PreStartRefused, match="/run/nvidia-persistenced/socket is gone since this container"):
+            await node.kubelet.restart_container(uid, "c0")
+        socket.touch()
+        await node.kubelet.restart_container(uid, "c0")

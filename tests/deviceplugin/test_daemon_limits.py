@@ -1,9 +1,14 @@
 """The daemon as a process on a node without HAMi-core, between an API server and a kubelet that runs containers."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
+from simulation.hook import install_placeholder
+from simulation.kubelet.device_manager import PreStartRefused
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.registration import eventually, until
 
@@ -35,3 +40,52 @@ async def test_it_is_started_if_that_is_allowed_and_then_everything_says_so() ->
         assert node.said("nothing holds containers to their part of a GPU")
         await until(lambda: node.events("LimitsNotEnforced"))
         await eventually(lambda: node.counts("topogpu_unenforced_shares_allowed"))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:50])
+
+
+@pytest.mark.parametrize(
+    ("name", "hurt", "words"),
+    [
+        ("libvgpu.so", lambda link: link.resolve().unlink(), "(there is no|No such file)"),
+        ("libvgpu.so", lambda link: cut(link.resolve()), "is not an ELF file"),
+        ("ld.so.preload", Path.unlink, "is not"),
+        ("ld.so.preload", lambda file: file.write_text(""), "does not name"),
+    ],
+)
+@pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])
+async def test_a_container_is_not_started_again_once_its_limits_have_gone(
+    runtime_version: str, name: str, hurt: Callable[[Path], object], words: str
+) -> None:
+    """By slots, and by what Allocate answered when the pod was admitted."""
+    async with daemon(runtime_version=runtime_version) as node:
+        uid = node.bind("part", 0)
+        await node.runs("part")
+        hook = node.kubelet.root / "hook"
+        hurt(hook / "vgpu" / name)
+        with pytest.raises(PreStartRefused, match=words):
+            await node.kubelet.restart_container(uid, "c0")
+        install_placeholder(hook)
+        await node.kubelet.restart_container(uid, "c0")
+
+
+@pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])
+async def test_a_container_that_was_started_without_limits_when_that_was_allowed_is_not_started_again(
+    runtime_version: str,
+) -> None:
+    async with daemon("--unenforced-shares", "allow", runtime_version=runtime_version, hook=False) as node:
+        whole = DeviceShare(uuid=node.uuid(1), memory_mib=node.gpus()[1].memory_mib, cores=100)
+        part = node.bind("part", 0)
+        await node.runs("part")
+        entire = node.bind("entire", lent=((whole,),))
+        await node.runs("entire")
+        await node.kill()
+        node.options = tuple(option for option in node.options if option not in ("--unenforced-shares", "allow"))
+        await node.start()
+        await until(lambda: node.annotation(NODE_LIMITS) == "none")
+        await node.ready()
+        with pytest.raises(PreStartRefused, match="container c0 was given a part of"):
+            await node.kubelet.restart_container(part, "c0")
+        await node.kubelet.restart_container(entire, "c0")

@@ -208,6 +208,53 @@ def test_what_a_tenant_puts_in_place_of_its_region_is_not_written_to_and_disturb
     assert secret.read_bytes() == before
 
 
+def test_a_task_that_was_told_to_wait_while_its_region_could_not_be_read_waits_no_longer_than_that(
+    tmp_path: Path, containers: Path, tenants: dict[str, Tenant]
+) -> None:
+    """Meanwhile the pod it waits for ends, so nothing but the region itself says that it waits."""
+    going, low = loop(tmp_path, Feedback.PRIORITY), tenants["low"]
+    tenants["high"].sees(launching=True)
+    going.go(tasks_of((HIGH, LOW), PRIORITY))
+    assert low.sees() == (1, -1)
+    other = containers / f"{LOW.metadata.uid}_c0" / "other.cache"
+    other.touch()
+    going.go(tasks_of((HIGH, LOW), PRIORITY))
+    going.go(tasks_of((LOW,), PRIORITY))
+    assert low.sees() == (1, -1)
+    other.unlink()
+    going.go(tasks_of((LOW,), PRIORITY))
+    assert low.sees() == (1, 0)
+
+
+def test_a_write_that_does_not_reach_the_region_is_made_again(
+    tmp_path: Path, containers: Path, tenants: dict[str, Tenant]
+) -> None:
+    going, low = loop(tmp_path, Feedback.PRIORITY), tenants["low"]
+    tenants["high"].sees(launching=True)
+    going.go(tasks_of((HIGH, LOW), PRIORITY))
+    region = next((containers / f"{LOW.metadata.uid}_c0").iterdir())
+    link = region.with_name("link")
+    os.link(region, link)
+    going.go(tasks_of((LOW,), PRIORITY))
+    assert low.sees() == (1, -1)
+    link.unlink()
+    going.go(tasks_of((LOW,), PRIORITY))
+    assert low.sees() == (1, 0)
+
+
+def test_a_tenant_does_not_fill_the_log_with_a_region_that_comes_and_goes(
+    tmp_path: Path, containers: Path, tenants: dict[str, Tenant], caplog: pytest.LogCaptureFixture
+) -> None:
+    going = loop(tmp_path, Feedback.PRIORITY)
+    other = containers / f"{LOW.metadata.uid}_c0" / "other.cache"
+    for _ in range(5):
+        other.touch()
+        going.go(tasks_of((HIGH, LOW), PRIORITY))
+        other.unlink()
+        going.go(tasks_of((HIGH, LOW), PRIORITY))
+    assert len(caplog.records) == 1
+
+
 CUTTING = """
 import os, sys
 path, whole = sys.argv[1], open(sys.argv[1], "rb").read()

@@ -237,6 +237,29 @@ async def test_a_spec_that_cannot_be_written_is_not_in_the_way_of_other_containe
         assert rig.defined() == ["slot1"]
 
 
+async def test_what_all_slots_have_in_common_is_that_of_the_last_start() -> None:
+    """A file of the driver may have gone since the others began, and no container starts with it."""
+
+    def common() -> list[dict[str, object]]:
+        mounts: list[dict[str, object]] = msgspec.json.decode((rig.directory / SPEC_FILE).read_bytes())[
+            "containerEdits"
+        ]["mounts"]
+        return mounts
+
+    def spec(slot: str, *names: str) -> Spec:
+        mounts = tuple(Mount(container_path=name, host_path=name, read_only=True) for name in names)
+        return rig.files.spec(slot, ContainerEdits(env={"OWN": slot}, driver_mounts=mounts))
+
+    async with slots() as rig:
+        start = Start(pod_uid="uid-p", container="c0", known_id="", since=rig.clock[0])
+        specs = rig.allocator.specs
+        await specs.put({"one": spec("one", "/lib/a", "/run/socket")}, {"one": start})
+        await specs.put({"two": spec("two", "/lib/a", "/run/socket")}, {"two": start})
+        await specs.put({"one": spec("one", "/lib/a")}, {"one": start})
+        assert [mount["hostPath"] for mount in common()] == ["/lib/a"]
+        assert rig.defined() == ["one", "two"]
+
+
 async def test_a_pod_deleted_midway_gets_nothing() -> None:
     async with slots() as rig:
         pod, dying = bound_pod("p", (ONE,)), bound_pod("p", (ONE,))

@@ -227,3 +227,20 @@ def test_a_library_whose_name_is_no_text_is_left_out(tree: Tree) -> None:
     assert all(
         path.isprintable() for mount in driver.files().mounts for path in (mount.host_path, mount.container_path)
     )
+
+
+def test_a_name_that_is_no_text_or_a_chain_of_links_without_end_hides_no_other_file(tree: Tree, tmp_path: Path) -> None:
+    driver = tree(f"""
+        usr/lib64/libcuda.so.{VERSION}
+        usr/lib64/libcuda.so.1 -> libcuda.so.{VERSION}
+        usr/lib64/libnvidia-loop.so.1 -> libnvidia-loop.so.2
+        usr/lib64/libnvidia-loop.so.2 -> libnvidia-loop.so.1
+        lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin
+        """)
+    firmware = tmp_path / "lib/firmware/nvidia" / VERSION
+    (firmware / "gsp_\udc80.bin").touch()
+    (firmware / "gsp_link.bin").symlink_to("gsp_\udc80.bin")
+    places = by_place(driver.files())
+    assert [place for place in places if "firmware" in place] == [f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"]
+    assert not [place for place in places if "loop" in place]
+    assert places["/usr/lib64/libcuda.so.1"] == f"{HOST}/usr/lib64/libcuda.so.{VERSION}"
