@@ -36,6 +36,7 @@ from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.quota_class import has_cross_namespace_affinity
 from scheduler_ext.requests import containers, pod_key
 from scheduler_ext.scheduling.waiting import WaitingPods
@@ -45,11 +46,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 V = TypeVar("V")
 
-ORPHAN_SECONDS = 120.0
-"""For which a pod deleted by force keeps its GPUs where the node's daemon does not say when its containers have ended.
-
-kubelet kills them then, and gives them their grace period, 30 s unless the pod says otherwise.
-"""
 OUR_DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
 """Of the annotations that anybody here reads on a watched pod."""
 _SHARED_VALUES = frozenset({POD_NODE, BIND_PHASE})

@@ -185,6 +185,10 @@ class Ledger:
         `others` is held on further nodes until the bind says which one it is; the namespace is charged once.
         """
         self.forget(uid)
+        if self._orphans.is_claimed(uid):
+            # It waits to be bound, so what a node's daemon says of it is not so.
+            self._orphans.drop(uid)
+            self._unbind(uid)
         if uid in self._bound:
             return
         reservation = Reservation(
@@ -347,7 +351,10 @@ class Ledger:
         for uid in self._orphans.ended(node):
             self.remove_pod(uid)
         for uid, holding in self._orphans.held(node):
-            if uid not in self._bound:
+            reservation = self._reservations.get(uid)
+            is_elsewhere = reservation is not None and (reservation.node != node or bool(reservation.others))
+            if uid not in self._bound and not is_elsewhere:
+                self.forget(uid)
                 self._orphans.add(uid, node, deleted_at=0, until=inf)
                 self._bound[uid] = holding
                 self._add(uid, holding)

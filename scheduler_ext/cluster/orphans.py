@@ -5,7 +5,8 @@ time.
 
 from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_OUTLIVING
@@ -15,30 +16,49 @@ from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.quota_class import QuotaClass
 
+ORPHAN_SECONDS = 120.0
+"""For which a pod deleted by force keeps its GPUs where the node's daemon does not say when its containers have ended.
+
+kubelet kills them then, and gives them their grace period, 30 s unless the pod says otherwise.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class _Orphan:
-    node: str
     deleted_at: int
     """The resourceVersion of its end."""
     until: float
-    """In monotonic seconds, where the daemon says nothing."""
+    """In monotonic seconds, where the daemon says nothing; infinite where it is known from the daemon alone."""
 
 
 @dataclass(slots=True)
 class Orphans:
-    _orphans: dict[str, _Orphan] = field(default_factory=dict)
+    _on: dict[str, dict[str, _Orphan]] = field(default_factory=dict)
+    """By node and UID."""
+    _nodes: dict[str, str] = field(default_factory=dict)
+    """By UID."""
     _said: dict[str, Outliving] = field(default_factory=dict)
     """What each node's daemon says."""
 
     def uids(self) -> AbstractSet[str]:
-        return self._orphans.keys()
+        return self._nodes.keys()
 
     def add(self, uid: str, node: str, deleted_at: int, until: float) -> None:
-        self._orphans[uid] = _Orphan(node, deleted_at, until)
+        self.drop(uid)
+        self._nodes[uid] = node
+        self._on.setdefault(node, {})[uid] = _Orphan(deleted_at, until)
 
     def drop(self, uid: str) -> None:
-        self._orphans.pop(uid, None)
+        node = self._nodes.pop(uid, None)
+        if node is not None:
+            del self._on[node][uid]
+            if not self._on[node]:
+                del self._on[node]
+
+    def is_claimed(self, uid: str) -> bool:
+        """Whether only a node's daemon says that there is such a pod."""
+        node = self._nodes.get(uid)
+        return node is not None and self._on[node][uid].until == inf
 
     def heard(self, node: Node) -> None:
         """What cannot be read is as if it were not said."""
@@ -55,7 +75,7 @@ class Orphans:
     def forget(self, node: str) -> list[str]:
         """There is no such Node any more: those that were on it."""
         self._said.pop(node, None)
-        return [uid for uid, orphan in self._orphans.items() if orphan.node == node]
+        return list(self._on.get(node, ()))
 
     def nodes(self) -> Collection[str]:
         """Those whose daemons say something."""
@@ -66,13 +86,20 @@ class Orphans:
         said = self._said.get(node)
         if said is None:
             return []
-        mine = ((uid, orphan) for uid, orphan in self._orphans.items() if orphan.node == node)
-        return [uid for uid, orphan in mine if said.has_ended(uid, orphan.deleted_at)]
+        mine = self._on.get(node, {})
+        return [uid for uid, orphan in mine.items() if said.has_ended(uid, orphan.deleted_at)]
 
     def expired(self, now: float) -> list[str]:
-        """Those of silent nodes whose time has come."""
-        due = ((uid, orphan) for uid, orphan in self._orphans.items() if orphan.until <= now)
-        return [uid for uid, orphan in due if orphan.node not in self._said]
+        """Those of silent nodes whose time has come. It begins with the silence for one known from the daemon alone."""
+        due: list[str] = []
+        for node in self._on.keys() - self._said.keys():
+            mine = self._on[node]
+            due += [uid for uid, orphan in mine.items() if orphan.until <= now]
+            begun = {
+                uid: replace(orphan, until=now + ORPHAN_SECONDS) for uid, orphan in mine.items() if orphan.until == inf
+            }
+            mine.update(begun)
+        return due
 
     def held(self, node: str) -> Iterator[tuple[str, Holding]]:
         """What the node's daemon says that such pods hold, by UID."""

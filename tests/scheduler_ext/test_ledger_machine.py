@@ -21,13 +21,13 @@ from proto.annotations.undecided_pods import decode_undecided, encode_undecided
 from proto.devices import DeviceUUID
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
-from scheduler_ext.apiserver import ORPHAN_SECONDS
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import kept, reserve
 from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates

@@ -5,10 +5,11 @@ import pytest
 from proto.annotations import keys
 from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.undecided_pods import encode_undecided
-from proto.devices import DeviceUUID
+from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Node, Pod
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.scheduling.decide import decide
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
 from tests.scheduler_ext.gpus import container, device, node, pod, request
@@ -267,4 +268,53 @@ def test_with_its_node_goes_what_ran_on_there_and_a_node_that_is_not_ready_is_no
     made.expire(1e9)
     assert set(made.holdings()) == {"uid-a"}
     made.remove_node("n")
+    assert made.holdings() == {}
+
+
+CLAIMED = Outliving(11, {"uid-a": {DeviceUUID("G0"): (1, 1000, 10)}})
+SHARES = ((DeviceShare(uuid=DeviceUUID("G0"), memory_mib=1000, cores=10),),)
+
+
+def test_what_is_known_from_the_daemon_alone_has_its_time_once_the_daemon_is_silent() -> None:
+    made = Ledger()
+    made.apply_node(telling(CLAIMED))
+    made.apply_node(telling(None))
+    made.expire(1000.0)
+    made.expire(1000.0 + ORPHAN_SECONDS - 1)
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.expire(1000.0 + ORPHAN_SECONDS)
+    assert used(made) == [(0, 0, 0)] * 2
+
+
+def test_the_daemon_may_name_a_pod_whose_binding_is_still_on_its_way_here() -> None:
+    """It was bound, ran and was deleted by force on a watch that is ahead of ours."""
+    made = Ledger()
+    made.apply_node(telling(None))
+    made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", SHARES, 60.0)
+    made.apply_node(telling(CLAIMED))
+    made.expire(60.0)
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    assert used(made) == [(1, 1000, 10), (0, 0, 0)]
+    made.remove_pod("uid-a", until=120.0, deleted_at=12)
+    made.apply_node(telling(Outliving(as_of=12)))
+    assert used(made) == [(0, 0, 0)] * 2
+
+
+@pytest.mark.parametrize("claimed_first", [True, False])
+def test_what_a_daemon_says_of_a_pod_that_waits_takes_nothing_from_its_reservation_elsewhere(
+    *, claimed_first: bool
+) -> None:
+    made = Ledger()
+    made.apply_node(node("m", [device(0)]))
+    told_by_n = telling(CLAIMED)
+    made.apply_node(told_by_n if claimed_first else telling(None))
+    made.reserve("uid-a", pod(container(gpu=1), name="a"), "m", SHARES, 60.0)
+    made.apply_node(told_by_n)
+    at_m = made.usage("m")
+    assert at_m is not None
+    assert [(gpu.slots, gpu.memory_mib) for gpu in at_m.gpus] == [(1, 1000)]
+    assert used(made) == [(0, 0, 0)] * 2
+    made.expire(60.0)
+    made.apply_node(telling(Outliving(as_of=12)))
     assert made.holdings() == {}
