@@ -92,6 +92,8 @@ async def running_extender(
     async def catch_up() -> None:
         """Others may have bound pods since anything was promised here."""
         await binder.recover()
+        if lease is None or not lease.name:
+            return  # nobody else decides, and all is listed after the start
         await binder.drop_reservations()
         await watch.list_pods_again()
 

@@ -116,12 +116,15 @@ class Binder:
 
     async def recover(self) -> None:
         """Holds the GPUs of each Binding that the process before sent, until it is known what became of it."""
+        said = ""
         while self._left:
             try:
                 await asyncio.gather(*(self._recover(sent) for sent in self._left[-_MOST_AT_ONCE:]))
                 del self._left[-_MOST_AT_ONCE:]
             except (ApiError, ApiUnreachable) as error:
-                log.warning("it is not known yet what became of %d Bindings: %s", len(self._left), error)
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("it is not known yet what became of %d Bindings: %s", len(self._left), said)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _recover(self, sent: Sent) -> None:

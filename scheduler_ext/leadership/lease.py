@@ -50,7 +50,7 @@ class LeaseSettings:
 
 
 class Leadership:
-    """Leads from the start without an election.
+    """Leads without an election as soon as it has caught up.
 
     `catch_up` returns once all that was decided before is known, `written` once no Binding is on its way, and says
     whether none that was sent can be carried out yet. A Binding that is not answered within `write_seconds` is given
@@ -90,13 +90,15 @@ class Leadership:
 
     def leads(self) -> bool:
         if not self._settings.name:
-            return True
+            return self._standing.role is Role.LEADER
         return not self._leaving and after_time(self._standing, self._monotonic()).role is Role.LEADER
 
     def problem(self) -> str:
         """One sentence about why this replica does not decide; empty when it does."""
         if self.leads():
             return ""
+        if not self._settings.name:
+            return "it is not known yet what became of the Bindings that were sent from here before"
         if self._leaving:
             return "this replica is stopping"
         standing = self._standing
@@ -136,8 +138,16 @@ class Leadership:
                 tasks.create_task(self._follow())
                 tasks.create_task(self._binding.follow())
                 tasks.create_task(self._take_over())
+            else:
+                tasks.create_task(self._begin())
             if self._settings.pod_name and self._settings.pod_namespace:
                 tasks.create_task(self._label())
+
+    async def _begin(self) -> None:
+        """Without an election."""
+        await self._catch_up()
+        self._standing = Standing(role=Role.LEADER)
+        self._has_changed()
 
     async def _follow(self) -> None:
         selection = f"metadata.name={self._settings.name}"

@@ -312,6 +312,28 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
         assert list(tmp_path.glob("*.json")) == []
 
 
+async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_anything_is_decided(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
+        left = SentFiles(tmp_path)
+        shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
+        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        left.close()
+        server.inject(Fault(verbs=frozenset({"get"}), resources=frozenset({"pods"}), name="sent", status=503))
+        settings = replace(FAST, sync_wait_seconds=1.0)
+        async with extender_for(server, settings, synced=True, files=SentFiles(tmp_path)) as rig:
+            answer = await rig.filter(other, "n")
+            assert "not known yet what became of the Bindings" in answer["Error"]
+            server.faults.clear()
+            await eventually(lambda: decides(rig))
+            assert set((await rig.filter(other, "n"))["FailedNodes"]) == {"n"}
+            assert await rig.bind(sent, "n") == ""
+        assert [each.message.startswith("it is not known yet") for each in caplog.records].count(True) == 1
+
+
 async def test_without_the_right_to_write_the_lease_nothing_is_decided_and_the_answer_says_why() -> None:
     async with EmbeddedApiServer() as server:
         server.create(node_json("n"))
