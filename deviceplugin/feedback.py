@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from threading import Lock
 
 from deviceplugin.apiserver import OwnNode
@@ -46,6 +47,7 @@ class FeedbackLoop:
         self._told: Set[Who] = frozenset()
         self._watched: frozenset[Who] = frozenset()
         """Those that wait, or may."""
+        self._problem = ""
         self._lock = Lock()
         self._is_first, self._has_ended = True, False
         self.waiting: frozenset[Who] = frozenset()
@@ -69,35 +71,47 @@ class FeedbackLoop:
         """One round. Blocks. The first looks at all regions, for an earlier life of this process, or HAMi's monitor,
         may have told tasks something.
         """
-        with self._lock:
-            is_first, self._is_first = self._is_first, False
+        with self._lock, self._telling():
             if self._has_ended:
                 return
             if self._feedback is Feedback.OFF:
                 self._release(tasks)
-                return
-            wanted = frozenset(tasks) if is_first else of_interest(tasks, self._watched, self._feedback)
-            seen, problems = read_switches(self._containers, sorted(wanted))
-            for who in sorted(problems.keys() - self._told):
-                log.warning(
-                    "region of container %s of pod %s: %s; its tasks are left alone", *reversed(who), problems[who]
-                )
-            # Once for each container: its tenant decides how often it happens.
-            self._told = (self._told | problems.keys()) & tasks.keys()
-            after = told(tasks, seen, self._feedback, self._now())
-            write_switches(self._containers, {who: each for who, each in after.items() if each != seen[who]})
-            self.waiting = frozenset(who for who, each in after.items() if each.recent_kernel < 0)
-            # Until it is seen that they wait no more: what was written may not have come to the disk, and a region that
-            # cannot be read now may say that they wait.
-            were = {who for who, each in seen.items() if each.recent_kernel < 0}
-            self._watched = self.waiting | were | (self._watched & tasks.keys() - seen.keys())
+            else:
+                self._round(tasks)
+            self._is_first, self._problem = False, ""
 
     def end(self, tasks: Mapping[Who, Tasks]) -> None:
         """Blocks."""
-        with self._lock:
+        with self._lock, self._telling():
             self._has_ended = True
             if self._feedback is not Feedback.OFF:
                 self._release(tasks)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """The folder of all regions may be none, or a link that is not followed: then no task is told anything."""
+        try:
+            yield
+        except OSError as error:
+            problem = f"{self._containers} cannot be opened: {error.strerror or error}"
+            if problem != self._problem:
+                self._problem = problem
+                log.warning("%s; no GPU task is told to wait for another, or to go on", problem)
+
+    def _round(self, tasks: Mapping[Who, Tasks]) -> None:
+        wanted = frozenset(tasks) if self._is_first else of_interest(tasks, self._watched, self._feedback)
+        seen, problems = read_switches(self._containers, sorted(wanted))
+        for who in sorted(problems.keys() - self._told):
+            log.warning("region of container %s of pod %s: %s; its tasks are left alone", *reversed(who), problems[who])
+        # Once for each container: its tenant decides how often it happens.
+        self._told = (self._told | problems.keys()) & tasks.keys()
+        after = told(tasks, seen, self._feedback, self._now())
+        write_switches(self._containers, {who: each for who, each in after.items() if each != seen[who]})
+        self.waiting = frozenset(who for who, each in after.items() if each.recent_kernel < 0)
+        # Until it is seen that they wait no more: what was written may not have come to the disk, and a region that
+        # cannot be read now may say that they wait.
+        were = {who for who, each in seen.items() if each.recent_kernel < 0}
+        self._watched = self.waiting | were | (self._watched & tasks.keys() - seen.keys())
 
     def _tasks(self) -> Mapping[Who, Tasks]:
         found = self._by_pod.of(self._own.pods, self._resource)

@@ -73,7 +73,7 @@ class RegionReader:
 
 def read_switches(containers: str, wanted: Iterable[Who]) -> tuple[Mapping[Who, Switches], Mapping[Who, str]]:
     """Of those of the wanted regions that can be read, and why the others cannot. One that is not there yet is in
-    neither.
+    neither. Raises OSError where the folder cannot be opened.
     """
     switches: dict[Who, Switches] = {}
     problems: dict[Who, str] = {}
@@ -91,7 +91,8 @@ def read_switches(containers: str, wanted: Iterable[Who]) -> tuple[Mapping[Who, 
 def write_switches(containers: str, told: Mapping[Who, Switches]) -> None:
     """Writes what differs, 4 bytes each, in place. A region that is none any more is left as it is.
 
-    Nothing is mapped: a file that is cut meanwhile only grows again, in its tenant's own folder.
+    Nothing is mapped: a file that is cut meanwhile only grows again, in its tenant's own folder. Raises OSError where
+    the folder of all cannot be opened.
     """
     with suppress(FileNotFoundError), opened(containers) as root:
         for who, after in told.items():

@@ -1,6 +1,7 @@
 """Edge to the node's files: is HAMi-core installed here, and the folders its containers write to."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,11 @@ from deviceplugin.container.hook_install import HEADER_BYTES, library_problem
 from deviceplugin.container.hook_names import LIBRARY, PRELOAD
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import ContainerShares, Device, DeviceUUID
+
+_LONGEST_LIST = 4096
+"""Bytes that are read of the list of libraries."""
+_SEPARATORS, _COMMENT = re.compile(r"[ \t\n:]+"), re.compile(r"#.*")
+"""As glibc's loader reads the list (dl_main in elf/rtld.c)."""
 
 
 class HookUnusable(Exception):
@@ -105,8 +111,9 @@ def _damage(library: Path, preload: Path, plain: Path) -> str:
         problem = library_problem(file.read(HEADER_BYTES), size, os.uname().machine)
     if problem:
         return f"{library} {problem}"
-    named = preload.read_text(errors="replace").split()
-    return "" if str(plain) in named else f"{preload} does not name {plain}"
+    with preload.open("rb") as file:
+        text = file.read(_LONGEST_LIST).decode(errors="replace")
+    return "" if str(plain) in _SEPARATORS.split(_COMMENT.sub("", text)) else f"{preload} does not name {plain}"
 
 
 def _library(folder: Path) -> Path | None:

@@ -255,6 +255,25 @@ def test_a_tenant_does_not_fill_the_log_with_a_region_that_comes_and_goes(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("feedback", list(Feedback))
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_folder_that_cannot_be_opened_ends_no_daemon_and_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, feedback: Feedback, is_link: bool
+) -> None:
+    folder = tmp_path / "vgpu/containers"
+    folder.parent.mkdir()
+    if is_link:
+        (tmp_path / "disk").mkdir()
+        folder.symlink_to(tmp_path / "disk")
+    else:
+        folder.touch()
+    going, tasks = loop(tmp_path, feedback), tasks_of((HIGH, LOW), PRIORITY)
+    going.go(tasks)
+    going.go(tasks)
+    going.end(tasks)
+    assert [f"{folder} cannot be" in record.getMessage() for record in caplog.records] == [True]
+
+
 CUTTING = """
 import os, sys
 path, whole = sys.argv[1], open(sys.argv[1], "rb").read()

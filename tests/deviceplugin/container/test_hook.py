@@ -73,9 +73,20 @@ def test_a_library_that_no_program_can_load_limits_nothing(root: Path) -> None:
 
 def test_a_list_that_does_not_name_the_library_limits_nothing(root: Path) -> None:
     (root / "vgpu/libvgpu.so").write_bytes(LIBRARY)
-    for listed in ("", "/elsewhere/libvgpu.so\n", f"{root}/vgpu/libvgpu.so.v2\n"):
-        (root / "vgpu/ld.so.preload").write_text(listed)
+    name = f"{root}/vgpu/libvgpu.so"
+    for listed in ("", "/elsewhere/libvgpu.so\n", f"{name}.v2\n", f"# {name}\n", f"/a.so #\t{name}", f"{name}\r\n"):
+        (root / "vgpu/ld.so.preload").write_bytes(listed.encode())
         assert missing(root) == ("ld.so.preload does not name libvgpu.so", True)
+    os.truncate(root / "vgpu/ld.so.preload", 1 << 36)
+    assert missing(root) == ("ld.so.preload does not name libvgpu.so", True)
+
+
+def test_a_list_may_name_others_beside_the_library(root: Path) -> None:
+    (root / "vgpu/libvgpu.so").write_bytes(LIBRARY)
+    name = f"{root}/vgpu/libvgpu.so"
+    for listed in (f"/a.so:{name}", f"# ours\n{name} /b.so # and more\n"):
+        (root / "vgpu/ld.so.preload").write_text(listed)
+        assert isinstance(find_hook(str(root)), Hook)
     (root / "vgpu/ld.so.preload").write_text(f"/lib/other.so {root}/vgpu/libvgpu.so")
     assert installed(root)
 
