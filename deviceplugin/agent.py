@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from deviceplugin.allocation.bookkeeping import Books
@@ -38,6 +39,7 @@ from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.reporter import Reporter
@@ -134,6 +136,7 @@ class Agent:
         self._memory_problem = ""
         self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
         self._memory_file = MemoryFile(settings.cdi_directory)
+        self._memory_thread = OwnThreads("memory")
         self._slot_files = SlotFiles(settings.cdi_directory)
         self._pod_resources = PodResources(kubelet.pod_resources_socket, kubelet.resource_name)
         self._slots = SlotAllocator(
@@ -314,8 +317,8 @@ class Agent:
 
     async def _allocate(self) -> None:
         """Choose how; until then nothing is reported or served."""
-        memory = await asyncio.to_thread(self._memory_file.read)
-        boot = await asyncio.to_thread(self._memory_file.boot)
+        memory = await self._memory_thread.call(self._memory_file.read)
+        boot = await self._memory_thread.call(self._memory_file.boot)
         chosen = await choose_allocation(
             self._own,
             self._news,
@@ -349,7 +352,7 @@ class Agent:
 
     async def _remember(self) -> None:
         """What the next life of this process needs while the API server is away."""
-        boot = await asyncio.to_thread(self._memory_file.boot)
+        boot = await self._memory_thread.call(self._memory_file.boot)
         written: Memory | None = None
         reduced = ByPod[None, Pod | None](lambda pod, _: memorable(pod))
         while True:
@@ -358,7 +361,8 @@ class Agent:
             if self._own.node is not None and self._mode is not None and self._own.pods_known and gpus:
                 memory = memory_of(self._own.node, boot, self._mode, gpus, reduced.of(self._own.pods, None))
                 if memory != written:
-                    written = memory if await asyncio.to_thread(self._memory_file.write, memory) else None
+                    is_written = await self._memory_thread.call(partial(self._memory_file.write, memory))
+                    written = memory if is_written else None
                     await asyncio.sleep(_MEMORY_SECONDS)
             await news.wait()
 
@@ -370,11 +374,12 @@ class Agent:
 
     async def _sweep(self) -> None:
         """Folders that containers left behind would pile up; those of running containers have a quota."""
+        sweeping = OwnThreads("sweep")
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             are_known = self._own.pods_known and not self._own.problem
             known = frozenset(self._own.pods) if are_known else None
-            await asyncio.to_thread(self._folders.sweep, known, time.monotonic())
+            await sweeping.call(partial(self._folders.sweep, known, time.monotonic()))
 
     async def _announce(self) -> None:
         told = Inventory()

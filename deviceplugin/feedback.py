@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.container.edits import container_facts
 from deviceplugin.container.hook_names import CONTAINERS
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import read_switches, write_switches
 from deviceplugin.settings import Feedback
 from deviceplugin.usage.accounts import held_by
@@ -48,6 +50,7 @@ class FeedbackLoop:
         self._watched: frozenset[Who] = frozenset()
         """Those that wait, or may."""
         self._problem = ""
+        self._thread = OwnThreads("feedback")
         self._lock = Lock()
         self._is_first, self._has_ended = True, False
         self.waiting: frozenset[Who] = frozenset()
@@ -60,7 +63,7 @@ class FeedbackLoop:
                 if self._own.pods_known:
                     tasks = self._tasks()
                     if self._feedback is not Feedback.OFF or self._is_first:
-                        await asyncio.to_thread(self.go, tasks)
+                        await self._thread.call(partial(self.go, tasks))
                     if self._feedback is Feedback.OFF:
                         self._tell_of_priorities(tasks)
                 await asyncio.sleep(ROUND_SECONDS)

@@ -6,6 +6,7 @@ import logging
 from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.container.hook import find_hook
 from deviceplugin.news import News
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.reporting import limits_of
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_limits import Limits
@@ -23,6 +24,7 @@ class HookWatch:
         self._root = root
         self._unenforced = unenforced
         self._news = news
+        self._thread = OwnThreads("hook")
         self._found: Hook | NoHook | None = None
 
     @property
@@ -32,7 +34,7 @@ class HookWatch:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            found = await asyncio.to_thread(find_hook, self._root)
+            found = await self._thread.call(lambda: find_hook(self._root))
             if found != self._found:
                 self._found = found
                 _tell(found, self._unenforced)

@@ -4,14 +4,15 @@ Kubelet keeps Allocate's answer for as long as the pod lives, and containerd mak
 not there any more, on the host too.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import ContainerEdits, Mount
 from deviceplugin.kubelet import Allocator, CannotAllocate
+from deviceplugin.own_threads import OwnThreads
 from proto.devices import Device
 
 
@@ -25,6 +26,7 @@ class DriverGuard:
     ) -> None:
         self._allocator = allocator
         self._root = root
+        self._thread = OwnThreads("driver files")
         self._read_checkpoint = read_checkpoint
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
@@ -44,7 +46,7 @@ class DriverGuard:
         held = frozenset(ids)
         try:
             # The last reading of the GPUs may be half a minute old.
-            found = await asyncio.to_thread(self._root.files)
+            found = await self._thread.call(self._root.files)
         except NoDriver as error:
             raise CannotAllocate(str(error)) from error
         for holding in self._read_checkpoint() or ():
@@ -55,7 +57,7 @@ class DriverGuard:
                     "the NVIDIA driver was exchanged since this container was given its files; delete the pod, and a "
                     "new one gets those of the driver that runs"
                 )
-            if gone := await asyncio.to_thread(self._root.missing, holding.mounts.values()):
+            if gone := await self._thread.call(partial(self._root.missing, holding.mounts.values())):
                 raise CannotAllocate(
                     f"{gone[0]} is gone since this container was given it; bring it back, or delete the pod, and a new "
                     "one starts without it"

@@ -22,6 +22,7 @@ from deviceplugin.container.hook import HookUnusable, damage, hook_for
 from deviceplugin.gpus import Gpus
 from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.annotations.errors import AnnotationError
@@ -29,6 +30,9 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device
 
 log = logging.getLogger(__name__)
+
+_FOLDERS_AT_ONCE = 8
+"""A disk that hangs keeps a thread for each."""
 
 
 class ImmediateAllocator:
@@ -56,6 +60,7 @@ class ImmediateAllocator:
         self._allocation = allocation
         self._resource = resource
         self._read_checkpoint = read_checkpoint
+        self._threads = OwnThreads("folders", _FOLDERS_AT_ONCE)
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
         """The GPUs now and after every change."""
@@ -153,8 +158,8 @@ class ImmediateAllocator:
         try:
             # The folders lie on the host's disks, which may hang; kubelet must have its answer.
             async with asyncio.timeout_at(deadline):
-                hook = await asyncio.to_thread(
-                    hook_for, proven.shares, known, facts, settings.hook_path, settings.unenforced_shares
+                hook = await self._threads.call(
+                    lambda: hook_for(proven.shares, known, facts, settings.hook_path, settings.unenforced_shares)
                 )
         except (HookUnusable, TimeoutError) as error:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"

@@ -8,6 +8,8 @@ from deviceplugin.allocation.identity import Listed
 from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc
 
+_PAUSE_SECONDS = 0.05
+"""From one question to the next: kubelet answers 100 a second and refuses the rest, whoever asks."""
 _LONGEST_ANSWER_BYTES = 16 * 1024 * 1024
 """As long as kubelet's own clients take."""
 
@@ -17,12 +19,23 @@ class PodResourcesUnavailable(Exception):
 
 
 class PodResources:
-    """Calls that come while one List is under way share the next, so that no answer is older than its question."""
+    """Calls that come while one List is under way, or soon after one, share the next: no answer is older than its
+    question.
+    """
 
-    def __init__(self, socket: str, resource: str, *, deadline_seconds: float = 2.0) -> None:
+    def __init__(
+        self,
+        socket: str,
+        resource: str,
+        *,
+        deadline_seconds: float = 2.0,
+        pause_seconds: float = _PAUSE_SECONDS,
+    ) -> None:
         self._socket = socket
         self._resource = resource
         self._deadline_seconds = deadline_seconds
+        self._pause_seconds = pause_seconds
+        self._asked_at = float("-inf")
         self._current: asyncio.Task[tuple[Listed, ...]] | None = None
         self._next: asyncio.Task[tuple[Listed, ...]] | None = None
 
@@ -45,6 +58,9 @@ class PodResources:
     async def _after(self, current: "asyncio.Task[tuple[Listed, ...]] | None") -> tuple[Listed, ...]:
         if current is not None:
             await asyncio.wait([current])
+        now = asyncio.get_running_loop().time
+        await asyncio.sleep(max(0.0, self._asked_at + self._pause_seconds - now()))
+        self._asked_at = now()
         self._current, self._next = self._next, None
         return await self._list()
 

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _LAST_LOOK_SECONDS = 3.0
 """After the deadline: as long as one question to pod-resources may still take."""
+_FOLDERS_AT_ONCE = 3
+"""Threads of the pool that all share, of which there are five at least: a disk that hangs keeps them."""
 _FIRST_LOOK_SECONDS = 0.05
 _SLOWEST_LOOK_SECONDS = 1.0
 _NAME_BYTES = 16
@@ -85,6 +87,7 @@ class SlotAllocator:
         self._draw = draw
         pause = {} if pause_seconds is None else {"pause_seconds": pause_seconds}
         self.specs = SlotSpecs(files, lambda: own.pods, monotonic=monotonic, **pause)
+        self._folders = asyncio.Semaphore(_FOLDERS_AT_ONCE)
         self._begun: set[str] = set()
         """Pods of which a container was served: its status may say so later."""
         self._answered: dict[frozenset[str], str] = {}
@@ -152,7 +155,8 @@ class SlotAllocator:
             # At once: the next container that asks counts it.
             self._begun = {uid for uid in self._begun if uid in self._own.pods} | {answer.pod.metadata.uid}
             try:
-                specs = await asyncio.to_thread(self._prepared, answer)
+                async with self._folders:
+                    specs = await asyncio.to_thread(self._prepared, answer)
                 await self.specs.put(specs, self._starts(answer))
             except (HookUnusable, CannotWriteSpec) as error:
                 return f"pod {pod_name(answer.pod)}: {error}"

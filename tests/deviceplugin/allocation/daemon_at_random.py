@@ -64,7 +64,7 @@ class Socket(PodResources):
     """Kubelet's pod-resources."""
 
     def __init__(self, node: "NodeAtRandom") -> None:
-        super().__init__("/pod-resources", GPU)
+        super().__init__("/pod-resources", GPU, pause_seconds=0.0)
         self._node = node
 
     async def _list(self) -> tuple[Listed, ...]:

@@ -89,6 +89,19 @@ async def test_a_burst_of_calls_is_two_questions_and_nobody_gets_an_older_answer
         assert kubelet.calls == 2
 
 
+async def test_calls_that_come_soon_after_an_answer_share_one_question_too() -> None:
+    async with kubelet_root() as root, lister(f"{root}/s.sock", list) as kubelet:
+        resources = PodResources(f"{root}/s.sock", GPU, pause_seconds=0.5)
+        await resources.listed()
+        calls = []
+        for _ in range(50):
+            # As news come while containers start.
+            calls.append(asyncio.create_task(resources.listed()))
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*calls)
+        assert kubelet.calls == 2
+
+
 async def test_a_missing_socket_is_a_sentence_and_a_returning_kubelet_is_asked_at_once() -> None:
     async with kubelet_root() as root:
         resources = PodResources(f"{root}/s.sock", GPU)

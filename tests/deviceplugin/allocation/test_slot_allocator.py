@@ -2,7 +2,9 @@ import asyncio
 import errno
 import os
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -416,3 +418,29 @@ async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_starte
         hanging.set()
         await next_start
         assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
+
+
+async def test_a_disk_that_hangs_leaves_threads_to_all_others() -> None:
+    async with slots() as rig:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(5))
+        ids = [f"{gpu}-{number}" for gpu in (A, B) for number in range(3)]
+        pods = [bound_pod(f"p{each}", ((share(A if each.startswith(A) else B, 100, 1),),)) for each in ids]
+        rig.bring(*pods)
+        for pod, each in zip(pods, ids, strict=True):
+            rig.kubelet.hold(pod, "c0", each)
+        hangs, entered, prepared = threading.Event(), list[Proven](), rig.allocator._prepared
+
+        def slow(proven: Proven) -> Mapping[str, Spec]:
+            entered.append(proven)
+            hangs.wait()
+            return prepared(proven)
+
+        rig.allocator._prepared = slow  # type: ignore[method-assign]
+        starts = [asyncio.create_task(rig.allocator.pre_start([each])) for each in ids]
+        try:
+            await until(lambda: len(entered) >= 3)
+            async with asyncio.timeout(10):
+                assert await asyncio.to_thread(lambda: "name resolved") == "name resolved"
+        finally:
+            hangs.set()
+        await asyncio.gather(*starts)
