@@ -82,7 +82,7 @@ class SentFiles:
         for file in self._folder.glob(f"*{_SUFFIX}"):
             try:
                 found.append(msgspec.json.decode(file.read_bytes(), type=Sent))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 file.unlink()
         return tuple(found)
 
