@@ -16,6 +16,9 @@ _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 """At most one report in this time, whatever else writes the same."""
+_UNDONE_SECONDS = 60.0
+_SLOWEST_PAUSE_SECONDS = 8.0
+"""Where another writer undoes what was reported within the minute, again and again, as a second daemon would."""
 
 
 class Reporter:
@@ -33,6 +36,7 @@ class Reporter:
         write: Callable[[Mapping[str, object]], Awaitable[None]],
         now: Callable[[], datetime],
         reported: Callable[[bool], None] = lambda _: None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._what = what
         self._news = news
@@ -40,11 +44,13 @@ class Reporter:
         self._write = write
         self._now = now
         self._reported = reported
+        self._sleep = sleep
 
     async def run(self) -> None:
         """Until cancelled."""
-        delay = _FIRST_RETRY_SECONDS
+        delay, pause = _FIRST_RETRY_SECONDS, _PAUSE_SECONDS
         last: datetime | None = None
+        written: Mapping[str, object] | None = None
         while True:
             news = self._news.next()
             now = self._now()
@@ -60,14 +66,16 @@ class Reporter:
                 else:
                     log.warning("%s could not be reported: %s", self._what(), error)
                     self._reported(False)
-                await asyncio.sleep(delay)
+                await self._sleep(delay)
                 delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)
                 continue
             log.info("reported %s", self._what())
-            last = now
+            is_undone = due.body == written and last is not None and (now - last).total_seconds() < _UNDONE_SECONDS
+            pause = min(2 * pause, _SLOWEST_PAUSE_SECONDS) if is_undone else _PAUSE_SECONDS
+            last, written = now, due.body
             self._reported(True)
             delay = _FIRST_RETRY_SECONDS
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await self._sleep(pause)
 
     async def _wait(self, news: asyncio.Event, until: datetime | None) -> None:
         try:

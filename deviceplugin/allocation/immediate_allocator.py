@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 
 from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.capacity import exceeded
@@ -95,7 +96,7 @@ class ImmediateAllocator:
         for holding in self._read_checkpoint() or ():
             if holding.ids != held or holding.resource_name != self._resource:
                 continue
-            damaged = await asyncio.to_thread(damage, holding.mounts, self._settings.hook_path)
+            damaged = await self._threads.call(partial(damage, holding.mounts, self._settings.hook_path))
             if sentence := damaged or self._unlimited(holding):
                 log.warning("PreStartContainer refused: %s", sentence)
                 raise CannotAllocate(sentence)

@@ -13,7 +13,7 @@
 | asked | Evicted | leaving | an event on the pod |
 | asked | Refused | there, for a time that doubles | an event on the pod |
 | asked | Spared | spared, while it lives | an event on the pod |
-| asked | Needless | there, if the next look still shows it | |
+| asked | Needless | there, if it is still shown after a time that doubles | |
 | asked | Paused | there, and so are all others until then | |
 | asked, leaving | long after it should have been gone | there | |
 
@@ -321,14 +321,19 @@ def _answered(state: State, answer: Answer, holder: Holder, now: datetime) -> tu
         case Evicted():
             return Attempt(until=now + _LEFT, tries=tries, takes_room=True), _evicted(state, holder)
         case Refused(why=why):
-            pause = min(_FIRST_PAUSE * 2 ** min(tries, 10), _LONGEST_PAUSE)
+            pause = _pause(_FIRST_PAUSE, tries)
             return Attempt(until=now + pause, tries=tries + 1), _refused(state, holder, why, pause)
         case Spared(why=why):
             return Attempt(until=None), _spared(state, holder, why)
         case Needless():
-            return Attempt(until=now + _LOOK, tries=tries), None
+            return Attempt(until=now + _pause(_LOOK, tries), tries=tries + 1), None
         case Paused():
             return Attempt(until=now, tries=tries), None
+
+
+def _pause(first: timedelta, tries: int) -> timedelta:
+    doubled: timedelta = first * 2 ** min(tries, 10)
+    return min(doubled, _LONGEST_PAUSE)
 
 
 def _tries(state: State, uid: str) -> int:

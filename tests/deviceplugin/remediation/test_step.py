@@ -187,6 +187,18 @@ def test_an_eviction_that_was_needless_is_thought_of_again_only_after_a_while() 
     assert play.take(10.2, view) == ["p"]
 
 
+def test_a_pod_whose_eviction_always_turns_out_to_be_needless_leaves_the_turn_to_others() -> None:
+    view = seen("GPU-a", holders=[holder("a", "GPU-a"), holder("b", "GPU-a", priority=1)])
+    play, asked = Play(), list[str]()
+    play.take(0, view)
+    for look in range(6 * 60):
+        for pod in play.take(10 + look / 6, view):
+            asked.append(pod)
+            play.take(10 + look / 6, Needless(f"uid-{pod}"))
+    assert 5 < asked.count("a") < 12
+    assert asked.count("b") > 5
+
+
 def test_after_too_many_evictions_no_pod_is_asked_about_before_one_is_left() -> None:
     view = seen("GPU-a", holders=[holder("p", "GPU-a"), holder("q", "GPU-a")])
     play = Play()

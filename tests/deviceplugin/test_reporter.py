@@ -1,0 +1,40 @@
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from deviceplugin.news import News
+from deviceplugin.reporter import Reporter
+from deviceplugin.reporting import Report
+
+
+async def pauses(*said: str, seconds_apart: float = 0.0) -> list[float]:
+    """After each report, when the Node never keeps what is reported."""
+    waiting, slept, now = list(said), list[float](), [datetime(2030, 1, 1, tzinfo=UTC)]
+
+    async def write(_: Mapping[str, object]) -> None:
+        now[0] += timedelta(seconds=seconds_apart)
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    def due(_now: datetime, _last: datetime | None) -> Report:
+        return Report(body={"says": waiting.pop(0)}) if waiting else Report()
+
+    reporter = Reporter(lambda: "it", News(), due=due, write=write, now=lambda: now[0], sleep=sleep)
+    running = asyncio.create_task(reporter.run())
+    while len(slept) < len(said):  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0)
+    running.cancel()
+    return slept
+
+
+async def test_what_another_writer_undoes_again_and_again_is_written_more_and_more_slowly() -> None:
+    assert await pauses(*["a"] * 7) == [0.5, 1, 2, 4, 8, 8, 8]
+
+
+async def test_what_changes_is_written_without_delay() -> None:
+    assert await pauses("a", "b", "a", "b", "b", "c") == [0.5, 0.5, 0.5, 0.5, 1, 0.5]
+
+
+async def test_what_was_undone_long_after_it_was_written_is_no_fight() -> None:
+    assert await pauses(*["a"] * 3, seconds_apart=60) == [0.5, 0.5, 0.5]
