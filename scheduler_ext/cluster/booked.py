@@ -31,7 +31,7 @@ NOTHING = Asked()
 def asked_by(pod: Pod, names: ResourceNames) -> Asked:
     """An ended pod asks for nothing."""
     ours = (names.memory, names.memory_percentage, names.cores)
-    naming = [each for each in containers(pod) if any(name in _asked(each) for name in ours)]
+    naming = [each for each in containers(pod) if not _asked(each).keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
         return NOTHING
     amounts = {name: requested(pod, name) for name in ours}

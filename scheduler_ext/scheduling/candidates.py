@@ -17,7 +17,7 @@ from scheduler_ext.scheduling.misfit import Reason
 from scheduler_ext.scheduling.nodes import Preference, preference
 from scheduler_ext.scheduling.order import Order
 from scheduler_ext.scheduling.priorities import preferences
-from scheduler_ext.scheduling.ranking import Ranking, Shape
+from scheduler_ext.scheduling.ranking import Ranking, Shape, Sought
 from scheduler_ext.scheduling.states import Kind, Standing, Standings
 
 MOST_SHAPES = 32
@@ -94,6 +94,8 @@ class Candidates:
         """By node the number of its last change, in this order."""
         self._rankings: OrderedDict[Shape, Ranking] = OrderedDict()
         """The one used last comes last."""
+        self._prepared: tuple[Ranking, Sequence[str], Sought] | None = None
+        """What was found for the next answer, until a node changes."""
         self._rooms: dict[Shape, str] = {}
         self._most = _Most()
         self.last_change = 0
@@ -107,7 +109,7 @@ class Candidates:
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
         shape = self.shape(request)
         ranking = self._ranking(shape)
-        sought = ranking.seek(node_names, self._effort(prepared=prepared))
+        sought = self._sought(ranking, node_names) or ranking.seek(node_names, self._effort(prepared=prepared))
         if not sought.done:
             ranking.judge(filter(None, [self._rooms.pop(shape, None)]))
         # One that fits is good enough when there is no time to look for a better one.
@@ -128,11 +130,23 @@ class Candidates:
         offered: Collection[str] = node_names
         for _ in range(max(self._most_effort() // self._breath, 1)):
             ranking = self._ranking(shape)
-            if ranking.judge(node_names, self._breath) if every else ranking.seek(offered, self._breath).done:
+            if every:
+                done = ranking.judge(node_names, self._breath)
+            else:
+                sought = ranking.seek(offered, self._breath)
+                self._prepared, done = (ranking, node_names, sought), sought.done
+            if done:
                 return
             # Nearly always the first step is the only one, and needs no set.
             offered = offered if every or isinstance(offered, set) else set(offered)
             yield
+
+    def _sought(self, ranking: Ranking, node_names: Sequence[str]) -> Sought | None:
+        """What was found while preparing, if that was for the same question."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or prepared[0] is not ranking or prepared[1] is not node_names or not prepared[2].done:
+            return None
+        return prepared[2]
 
     def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:
         offered, unknown = set(node_names), 0
@@ -247,6 +261,7 @@ class Candidates:
         changed = self._ledger.take_changed()
         if not changed:
             return
+        self._prepared = None
         largest_mib = self._most.gpu_mib
         self.last_change += 1
         for name in changed:

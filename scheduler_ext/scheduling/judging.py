@@ -28,8 +28,6 @@ from scheduler_ext.scheduling.topology import best_connected, pair_matrix
 
 MOST_KNOWN = 4_000
 """Of each kind of thing that is remembered about a shape."""
-MOST_STATES = 500
-"""Of whole nodes: hardly two are in the same state where that has to be looked at."""
 EFFORT_OF_A_NODE = 8
 """For choosing GPUs on it, beside what the containers take."""
 UNBOUNDED = 1 << 62
@@ -66,7 +64,7 @@ class Judge:
         self._compares = compares_connections(request)
         self.effort = Effort()
         self._views = {slots: _View(request, quota, largest_mib, self.effort, slots=slots) for slots in (False, True)}
-        self._by_state: dict[object, Found] = {}
+        self._by_state: dict[int, Found] = {}
         self._most: dict[int, int] = {}
 
     def most(self, standing: Standing) -> int:
@@ -81,16 +79,17 @@ class Judge:
         return most
 
     def judge(self, standing: Standing) -> Found:
-        self.effort.made += 2
+        self.effort.made += 1
         if self._named and any(gpu.device.uuid in self._named for gpu in standing.usage.gpus):
             return self._placed(standing.usage)
-        if not standing.kind.mig and (found := self._by_the_words(standing)) is not None:
-            return found
-        state = standing.state
-        found = self._by_state.get(state)
+        found = self._by_state.get(standing.state)
         if found is None:
-            _make_room(self._by_state, MOST_STATES)
-            found = self._by_state[state] = self._placed(standing.usage)
+            self.effort.made += 1
+            found = None if standing.kind.mig else self._by_the_words(standing)
+            if found is None:
+                found = self._placed(standing.usage)
+            _make_room(self._by_state)
+            self._by_state[standing.state] = found
         return found
 
     def _by_the_words(self, standing: Standing) -> Found | None:
@@ -276,6 +275,6 @@ def _most_of(need: ContainerNeed, count: int, largest_mib: int) -> Footprint:
     return Footprint(count, count * need.reserved_mib(largest_mib), count * need.reserved_cores)
 
 
-def _make_room(known: dict[Any, Any], most: int = MOST_KNOWN) -> None:
-    if len(known) >= most:
+def _make_room(known: dict[Any, Any]) -> None:
+    if len(known) >= MOST_KNOWN:
         known.clear()

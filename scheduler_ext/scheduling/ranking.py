@@ -101,24 +101,26 @@ class Ranking:
         """The node that `choose_node` would take of those offered, or of all; no more than about `effort` is done for
         it, as `Judge` counts it.
         """
-        until = None if effort is None else self._judge.effort.made + effort
+        known, made = self._fits, self._judge.effort
+        until = None if effort is None else made.made + effort
         judged: dict[str, Preference | None] = {}
         names: Collection[str] = self._standings if offered is None else offered
         best: Preference | None = None
-        done, first = True, next(iter(self._order), None)
+        done, is_first, is_list = True, True, isinstance(names, Sequence)
         for entry in self._order:
             if best is not None and best <= entry:
                 break
             name = entry[2]
-            if entry is not first and isinstance(names, Sequence):
+            if is_list and not is_first:
                 # Nearly always the first is the one, and a set costs several times as much as looking for it.
-                names = set(names)
+                names, is_list = set(names), False
+            is_first = False
             if name not in names:
                 continue
-            if name in self._fits:
+            if name in known:
                 best = entry
                 break
-            if until is not None and self._judge.effort.made >= until:
+            if until is not None and made.made >= until:
                 done = False
                 break
             found = judged[name] = self._judged(name)
@@ -170,6 +172,10 @@ class Ranking:
         standings = self._standings
         layouts = {standing.kind.layout: standing for standing in standings.values()}
         most = {layout: self._judge.most(standing) for layout, standing in layouts.items()}
+        if len(set(most.values())) == 1:
+            # Nearly always; to look at each node's layout takes several times as long.
+            (same,) = set(most.values())
+            return Order([(-same, total, name) for _, total, name in unjudged])
         return Order([(-most[standings[name].kind.layout], total, name) for _, total, name in unjudged])
 
     def _hoped(self, name: str) -> Preference | None:

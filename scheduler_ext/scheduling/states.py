@@ -32,19 +32,15 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A node as it is now. Of `gpus` equal numbers mean GPUs that are alike and in the same use; `total` is the node's
-    score.
+    """A node as it is now. Of `gpus` equal numbers mean GPUs that are alike and in the same use, of `state` nodes that
+    differ in nothing but their name and the UUIDs of their GPUs; `total` is the node's score.
     """
 
     usage: NodeUsage
     kind: Kind
     gpus: tuple[int, ...]
+    state: int
     total: float
-
-    @property
-    def state(self) -> object:
-        """Hashable; equal for nodes that differ in nothing but their name and the UUIDs of their GPUs."""
-        return self.kind.layout, self.kind.slots, self.gpus, tuple(gpu.placements for gpu in self.usage.gpus)
 
 
 class Numbers:
@@ -71,6 +67,7 @@ class Standings:
         self._layouts = Numbers()
         self._models = Numbers()
         self._gpus = Numbers()
+        self._states = Numbers()
 
     def kind(self, node: RegisteredNode) -> Kind:
         devices = node.devices
@@ -91,7 +88,9 @@ class Standings:
         used = zip(kind.models, usage.gpus, strict=True)
         number = self._gpus.number
         gpus = tuple([number((model, gpu.slots, gpu.memory_mib, gpu.cores)) for model, gpu in used])
-        return Standing(usage=usage, kind=kind, gpus=gpus, total=node_score(usage.gpus).total)
+        occupied = [gpu.placements for gpu in usage.gpus]
+        state = self._states.number((kind.layout, kind.slots, gpus, tuple(occupied) if any(occupied) else ()))
+        return Standing(usage=usage, kind=kind, gpus=gpus, state=state, total=node_score(usage.gpus).total)
 
 
 def _model(device: Device, node: RegisteredNode) -> object:

@@ -48,6 +48,7 @@ from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
 from tests.scheduler_ext.admission.pods import envelope
 from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.scheduler_ext.gpus import node as node_of
 from tests.scheduler_ext.mig_gpus import mig_device
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ MOST_STEPS_PLACING = 60_000
 STEPS_PER_EFFORT = 60
 """Of placing a pod on a node."""
 LONGEST_SENTENCE = 800
+STEPS_PER_ALIKE_NODE = 30
+"""Of finding that a pod does not fit there, whatever number of GPUs the node has."""
 STEPS_PER_CONTAINER = 120
 """Of a pod with any number of containers, at the webhook."""
 
@@ -333,6 +336,18 @@ def test_a_list_of_types_is_gone_through_once_for_each_type_of_gpu() -> None:
     first, _ = steps(lambda: decide(wanted, CLUSTER, list(CLUSTER.nodes)))
     second, _ = steps(lambda: decide(wanted, CLUSTER, list(CLUSTER.nodes)))
     assert first > 3000 > second
+
+
+def test_nodes_in_the_same_state_are_judged_in_a_few_steps_each() -> None:
+    ledger = Ledger()
+    names = [f"n{number}" for number in range(400)]
+    ledger.replace_nodes([node_of(name, [device(gpu) for gpu in range(8)]) for name in names])
+    wanted = request(pod(container(gpu=1, gpumem=1_000_000)))
+    candidates = Candidates(ledger)
+    candidates.look_ahead()
+    count, _ = steps(lambda: list(candidates.preparing(wanted, names)))
+    assert candidates.fits_nowhere(wanted, names)
+    assert count < STEPS_PER_ALIKE_NODE * len(names)
 
 
 def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one_goes_on() -> None:

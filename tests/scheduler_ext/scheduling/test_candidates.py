@@ -126,6 +126,8 @@ def _filter(
     for _ in candidates.preparing(asked, offered, every=data.draw(st.booleans())):
         if data.draw(st.integers(0, 3)) == 0:
             data.draw(st.sampled_from(changes))()
+    if data.draw(st.integers(0, 3)) == 0:
+        data.draw(st.sampled_from(changes))()
     ledger.forget(uid)
     expected = decide(asked, ledger.snapshot(uid), offered)
     choice = candidates.choose(asked, offered)
@@ -156,6 +158,34 @@ def test_of_many_fitting_nodes_only_the_chosen_ones_score_is_named() -> None:
     asked = request(pod(container(gpu=1, gpumem=1000)))
     choice = Candidates(ledger).choose(asked, [*names, "nowhere"])
     assert (choice.node, choice.tally()) == ("n00", Tally(fitting=30, scores={"n00": 0.0}))
+
+
+class _Asked(list[str]):
+    """Counts how often a name is looked for in it."""
+
+    times = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.times += 1
+        return super().__contains__(name)
+
+
+def test_the_names_that_were_offered_are_gone_through_once_for_a_pod() -> None:
+    ledger, names = Ledger(), _Asked(["b", "a"])
+    ledger.replace_nodes([node(name, [device(0)]) for name in names])
+    candidates, asked = Candidates(ledger), request(pod(container(gpu=1, gpumem=1000)))
+    assert list(candidates.preparing(asked, names)) == []
+    assert candidates.choose(asked, names, prepared=True).node == "a"
+    assert names.times == 1
+
+
+def test_a_node_that_went_after_the_pod_was_prepared_is_not_chosen() -> None:
+    ledger, names = Ledger(), ["a", "b"]
+    ledger.replace_nodes([node(name, [device(0)]) for name in names])
+    candidates, asked = Candidates(ledger), request(pod(container(gpu=1, gpumem=1000)))
+    assert list(candidates.preparing(asked, names)) == []
+    ledger.remove_node("a")
+    assert candidates.choose(asked, names, prepared=True).node == "b"
 
 
 def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
