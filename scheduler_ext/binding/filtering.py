@@ -17,6 +17,10 @@ from scheduler_ext.scheduling.kept_rooms import in_its_own, in_that_of_others
 
 TOTAL_EXCEEDED = "NodeTotalExceeded"
 """Said of a node whose kubelet would refuse the pod, with the resource of which its pods would ask for too much."""
+GROUP_MEMBER_LOST = "GroupMemberLost"
+"""Said of every node, with the member of the pod's group whose GPUs others have got while it waited for this pod."""
+MOST_LAPSED = 64
+"""Members whose GPUs are looked for once more in one question."""
 LONGEST_PROBLEM = 256
 """Characters of a sentence that is said of every node."""
 
@@ -96,7 +100,11 @@ def reserve(
     if crowded:
         crowded = {name: f"{TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
         node_names = [name for name in node_names if name not in crowded]
-    if crowded and not node_names:
+    until = now + ledger.lease_seconds(pod, lease_seconds)
+    lost = _lost_member(candidates, ledger, pod, now=now, until=until)
+    if lost:
+        choice = Choice(node=None, hopeless=dict.fromkeys(node_names, f"{GROUP_MEMBER_LOST}({lost})"))
+    elif crowded and not node_names:
         choice = Choice(node=None)
     else:
         choice = _chosen(candidates, ledger, request, pod.spec.priority or 0, node_names, prepared=prepared)
@@ -104,11 +112,23 @@ def reserve(
         ledger.refuse(pod, now)
         return _nowhere(request, replace(choice, failed={**choice.failed, **crowded}), asked)
     others = candidates.others(request, node_names, choice.node, most - 1)
-    until = now + ledger.lease_seconds(pod, lease_seconds)
-    ledger.reserve(pod_key(pod), pod, choice.node, choice.shares, until, others=others)
+    ledger.reserve(pod_key(pod), pod, choice.node, choice.shares, until, others=others, request=request)
     offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
     result = FilterResult(node_names=offered)
     return Filtered(result=result, choice=choice, asked=asked, offers=most > 1, told=_warnings(request))
+
+
+def _lost_member(candidates: Candidates, ledger: Ledger, pod: Pod, *, now: float, until: float) -> str:
+    """Reserves once more what members wait with though its lease has ended; names one that cannot have it any more.
+
+    kube-scheduler would bind the others without that one.
+    """
+    for number, (uid, node, (member, request)) in enumerate(ledger.lapsed(pod, now)):
+        again = candidates.choose(request, [node])
+        if again.node is None or number >= MOST_LAPSED:
+            return member.metadata.name
+        ledger.reserve(uid, member, again.node, again.shares, until, request=request)
+    return ""
 
 
 def _chosen(

@@ -14,11 +14,11 @@ from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
 from scheduler_ext.cluster.orphans import Orphans
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
-from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of
+from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of, waits_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.cluster.usage import usage_of
 from scheduler_ext.quota_class import QuotaClass
-from scheduler_ext.requests import RequestSettings, pod_key
+from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
 
 
 class Ledger:
@@ -166,6 +166,11 @@ class Ledger:
         """The pod fits nowhere: soon its group holds nothing either, unless others of it are bound."""
         self._reservations.refused(group_of(pod), now)
 
+    def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
+        """UID, node and request of members that wait for the pod with their group though their lease has ended."""
+        lapsed = self._reservations.lapsed(group_of(pod), now)
+        return [(uid, each.node, each.waits) for uid, each in lapsed.items() if each.waits is not None]
+
     def lease_seconds(self, pod: Pod, longest: float) -> float:
         """For which the pod's next reservation may last."""
         return self._reservations.lease_seconds(pod_key(pod), group_of(pod), longest)
@@ -179,10 +184,12 @@ class Ledger:
         until: float,
         *,
         others: Mapping[str, PodShares] = NO_OTHERS,
+        request: GpuRequest | None = None,
     ) -> None:
         """Holds `shares` for the pod until it is seen bound, forgotten, or `until` passes; replaces an earlier one.
 
         `others` is held on further nodes until the bind says which one it is; the namespace is charged once.
+        With its `request` the pod gets it once more if the lease ends while the pod waits in Permit.
         """
         self.forget(uid)
         if self._orphans.is_claimed(uid):
@@ -192,7 +199,13 @@ class Ledger:
         if uid in self._bound:
             return
         reservation = Reservation(
-            node=node, shares=shares, until=until, others=others, group=group_of(pod), seen=verdict_of(pod)
+            node=node,
+            shares=shares,
+            until=until,
+            others=others,
+            group=group_of(pod),
+            waits=waits_of(pod, request),
+            seen=verdict_of(pod),
         )
         self._reservations.put(uid, reservation)
         self._booked.reserve(uid, pod, [node, *others])

@@ -1,8 +1,12 @@
 """What was promised and is not bound yet: for how long, to which group, and what tells that kube-scheduler let it go.
 
 No verb of an extender says that kube-scheduler took a decision back. It shows in four ways. The pod is asked about
-again. A member of its group is refused, and the next question is about another pod: kube-scheduler looks at one pod or
-one group at a time. The pod's status says that it is not scheduled after all. Or time passes, and less of it each time.
+again. A member of its group is refused, or the group came to nothing before, and the next question is about another
+pod: kube-scheduler looks at one pod or one group at a time. The pod's status says that it is not scheduled after all.
+Or time passes, and less of it each time.
+
+Time and other pods' questions may be wrong about a pod that waits in Permit for its group. What it had is remembered,
+and is reserved once more when the next member comes.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,9 +16,14 @@ from typing import Any
 
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
+from scheduler_ext.requests import GpuRequest
 
 SHORTEST_LEASE_SECONDS = 2.0
 """Of a pod that made nothing of its promises again and again."""
+LONGEST_PERMIT_SECONDS = 900.0
+"""kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
+FEWEST_THAT_WAIT_ON = 9
+"""Of a group's members when one more is refused: coscheduling rejects them all unless a tenth or less is missing."""
 REFUSED_SECONDS = 1.0
 """For which the rest of a group is kept after a member was refused, as a group may do without some of its members.
 
@@ -50,6 +59,8 @@ class Reservation:
     """What is held on further nodes until kube-scheduler has chosen among them."""
     group: str = ""
     """Namespace and name of the pod's group; empty for a pod on its own."""
+    waits: tuple[Pod, GpuRequest] | None = None
+    """Of a pod that waits in Permit for its group, which is then bound without another question about this pod."""
     seen: Verdict = field(default_factory=Verdict)
     """Of the pod as kube-scheduler asked about it, or later."""
     binding: bool = False
@@ -65,6 +76,11 @@ def group_of(pod: Pod) -> str:
     labels = (pod.metadata.labels.get(label, "") for label in _GROUP_LABELS)
     name = named or next(filter(None, labels), "")
     return f"{pod.metadata.namespace or 'default'}/{name}" if name else ""
+
+
+def waits_of(pod: Pod, request: GpuRequest | None) -> tuple[Pod, GpuRequest] | None:
+    """For `Reservation.waits`: coscheduling takes a group member by member, kube-scheduler itself at one go."""
+    return (pod, request) if request is not None and pod.spec.scheduling_group is None and group_of(pod) else None
 
 
 def verdict_of(pod: Pod) -> Verdict:
@@ -91,6 +107,8 @@ class _Round:
     promised: set[str] = field(default_factory=set)
     refused: bool = False
     """Whether a member was refused, and none bound since."""
+    again: bool = False
+    """Whether members wait in Permit for whom an earlier promise came to nothing, and none was bound since."""
 
 
 @dataclass(slots=True)
@@ -102,6 +120,8 @@ class Reservations:
     """By group: those that are promised something, and the one that was asked about last."""
     _unused: dict[str, int] = field(default_factory=dict)
     """How many promises each pod had since a bind of it began, without those that were void for its group's sake."""
+    _lapsed: dict[str, Reservation] = field(default_factory=dict)
+    """Those of pods that may still wait in Permit, though their lease has ended."""
     _first_expiry: float = inf
     """No reservation ends before."""
 
@@ -115,21 +135,25 @@ class Reservations:
         """Whose promises are void because kube-scheduler asks about this pod now.
 
         Its own; its group's if it was asked about before, for the group is tried once more; those of groups that were
-        refused, for kube-scheduler has gone on.
+        refused, or are tried again, for kube-scheduler has gone on. Coscheduling may have rejected such a group because
+        another plugin refuses a member: nothing says so, since the pods' status has had the same words before.
         """
         void = {uid} & self._promised.keys()
+        if uid in self._lapsed:
+            # Coscheduling has rejected all that wait, as it rejected this one.
+            self._forget_lapsed(group)
         for name, other in list(self._rounds.items()):
             if name == group:
                 continue
-            if other.refused:
-                void |= self._held_back(other)
+            if other.refused or other.again:
+                void |= self._lapse(self._held_back(other))
                 other.refused = False
             if not other.promised:
                 del self._rounds[name]
         if group:
             ours = self._rounds.setdefault(group, _Round())
             if uid in ours.asked or len(ours.asked) >= MOST_MEMBERS:
-                void |= self._held_back(ours)
+                void |= self._lapse(self._held_back(ours)) if ours.refused else self._held_back(ours)
                 ours.asked, ours.refused = set(), False
             ours.asked.add(uid)
         return void
@@ -140,9 +164,18 @@ class Reservations:
             return
         this = self._rounds.setdefault(group, _Round())
         this.refused = True
+        if self._is_rejected(group):
+            self._forget_lapsed(group)
         for uid in self._held_back(this):
             self._unused.pop(uid, None)
             self.change(uid, until=min(self._promised[uid].until, now + REFUSED_SECONDS))
+
+    def lapsed(self, group: str, now: float) -> dict[str, Reservation]:
+        """The members that are bound with the group if it becomes whole now, but are promised nothing any more."""
+        if not group:
+            return {}
+        of_group = ((uid, lapsed) for uid, lapsed in self._lapsed.items() if lapsed.group == group)
+        return {uid: lapsed for uid, lapsed in of_group if now < lapsed.until + LONGEST_PERMIT_SECONDS}
 
     def lease_seconds(self, uid: str, group: str, longest: float) -> float:
         """Half of the time before, for each promise that the pod made nothing of."""
@@ -155,10 +188,13 @@ class Reservations:
     def put(self, uid: str, reservation: Reservation) -> None:
         """For a pod that has none."""
         self._promised[uid] = reservation
+        self._lapsed.pop(uid, None)
         self._unused[uid] = self._unused.get(uid, 0) + 1
         self._first_expiry = min(self._first_expiry, reservation.until)
         if reservation.group:
-            self._rounds.setdefault(reservation.group, _Round()).promised.add(uid)
+            this = self._rounds.setdefault(reservation.group, _Round())
+            this.promised.add(uid)
+            this.again |= reservation.waits is not None and self._unused[uid] > 1
 
     def pop(self, uid: str) -> None:
         reservation = self._promised.pop(uid, None)
@@ -178,15 +214,17 @@ class Reservations:
         if reservation is not None:
             self._unused.pop(uid, None)
             if reservation.group in self._rounds:
-                self._rounds[reservation.group].refused = False
+                self._rounds[reservation.group].refused = self._rounds[reservation.group].again = False
             self.change(uid, until=until, binding=True)
 
     def told(self, uid: str, pod: Pod) -> set[str]:
         """Whose promises are void because of what the status of this unbound pod says."""
+        after = verdict_of(pod)
+        if uid in self._lapsed and lets_go(self._lapsed[uid].seen, after):
+            del self._lapsed[uid]
         reservation = self._promised.get(uid)
         if reservation is None or reservation.binding:
             return set()
-        after = verdict_of(pod)
         if lets_go(reservation.seen, after):
             this = self._rounds.get(reservation.group)
             return {uid} if this is None else self._held_back(this)
@@ -197,10 +235,12 @@ class Reservations:
     def settled(self, uid: str) -> None:
         """The pod is bound, has ended or is gone."""
         self._unused.pop(uid, None)
+        self._lapsed.pop(uid, None)
 
     def keep_only(self, uids: Collection[str]) -> None:
         """Of what is remembered, that of these pods and of those that are promised something."""
         self._unused = {uid: n for uid, n in self._unused.items() if uid in uids or uid in self._promised}
+        self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if uid in uids}
 
     def expired(self, now: float) -> set[str]:
         """Whose time has come."""
@@ -209,7 +249,27 @@ class Reservations:
         ended = {uid for uid, reservation in self._promised.items() if reservation.until <= now}
         left = (reservation.until for uid, reservation in self._promised.items() if uid not in ended)
         self._first_expiry = min(left, default=inf)
+        return self._lapse(ended)
+
+    def _lapse(self, ended: set[str]) -> set[str]:
+        """Remembers those that may wait in Permit all the same."""
+        waiting = {uid: self._promised[uid] for uid in ended if self._promised[uid].waits}
+        rejected = set(filter(self._is_rejected, {reservation.group for reservation in waiting.values()}))
+        for uid, reservation in waiting.items():
+            if not reservation.binding and reservation.group not in rejected:
+                self._lapsed[uid] = reservation
         return ended
+
+    def _is_rejected(self, group: str) -> bool:
+        """Whether coscheduling rejected all members that wait, as it does when one more is refused."""
+        this = self._rounds.get(group)
+        if this is None or not this.refused:
+            return False
+        lapsed = sum(1 for reservation in self._lapsed.values() if reservation.group == group)
+        return len(self._held_back(this)) + lapsed < FEWEST_THAT_WAIT_ON
+
+    def _forget_lapsed(self, group: str) -> None:
+        self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.group != group}
 
     def _held_back(self, this: _Round) -> set[str]:
         """The members that are promised something for which no bind has begun."""

@@ -32,9 +32,11 @@ class Binaries:
     """A folder as setup-envtest leaves it, with kube-scheduler beside the rest."""
 
     folder: Path
+    scheduler: Path | None = None
+    """Another kube-scheduler than the folder's."""
 
     def path(self, name: str) -> str:
-        return str(self.folder / name)
+        return str(self.scheduler if self.scheduler and name == "kube-scheduler" else self.folder / name)
 
     def missing(self) -> list[str]:
         return [name for name in NAMES if not os.access(self.folder / name, os.X_OK)]

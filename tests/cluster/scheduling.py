@@ -203,15 +203,15 @@ async def _listening(recorder: Recorder) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def grant_rights(peer: Peer, user: str, rights: Sequence[tuple[str, str, str]]) -> None:
-    """API group, resource and verbs, for the whole cluster."""
-    rbac, name = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": user}}
+async def grant_rights(peer: Peer, user: str, rights: Sequence[tuple[str, str, str]], role: str = "") -> None:
+    """API group, resource and verbs, for the whole cluster, in a role of the user's name or of this one."""
+    rbac, name = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": role or user}}
     rules = [{"apiGroups": [group], "resources": [what], "verbs": verbs.split()} for group, what, verbs in rights]
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
+    granted = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", **name["metadata"]}
     subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
     for path, document in (
         (f"{rbac}/clusterroles", {**name, "rules": rules}),
-        (f"{rbac}/clusterrolebindings", {**name, "roleRef": role, "subjects": subjects}),
+        (f"{rbac}/clusterrolebindings", {**name, "roleRef": granted, "subjects": subjects}),
     ):
         status, answer = await peer.send("POST", path, document)
         assert status in (201, 409), answer

@@ -1,6 +1,7 @@
 """What kube-scheduler gave up is free, though no verb says so."""
 
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 
@@ -8,6 +9,8 @@ from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.reservations import (
+    FEWEST_THAT_WAIT_ON,
+    LONGEST_PERMIT_SECONDS,
     MOST_MEMBERS,
     REFUSED_SECONDS,
     SHORTEST_LEASE_SECONDS,
@@ -180,6 +183,88 @@ def test_each_promise_that_comes_to_nothing_halves_the_next_lease() -> None:
     asked.ledger.extend("uid-a", until=1.0)
     asked.filter(member("a", ""))
     assert asked.ledger.lease_seconds(member("a", ""), LEASE_SECONDS) == 30.0
+
+
+def of_coscheduling(name: str, version: int = 1) -> Pod:
+    found = member(name, "", version=version)
+    found.metadata.labels = {"scheduling.x-k8s.io/pod-group": "g"}
+    return found
+
+
+def test_members_that_wait_in_permit_get_what_they_lost_once_more_when_the_next_one_comes() -> None:
+    asked = Asked(nodes=3)
+    assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
+    asked.now += LEASE_SECONDS
+    assert asked.held() == 0
+    assert asked.filter(of_coscheduling("c")) == ["n2"]
+    assert asked.held() == 3
+
+
+def test_once_others_have_what_a_member_lost_the_group_is_not_made_whole() -> None:
+    """kube-scheduler would bind the rest of it. It rejects the group instead, and tries it from the beginning."""
+    asked = Asked(nodes=2)
+    assert asked.filter(of_coscheduling("a")) == ["n0"]
+    asked.now += LEASE_SECONDS
+    assert asked.filter(member("other", "")) == ["n0"]
+    assert asked.filter(of_coscheduling("b")) == []
+    asked.ledger.remove_pod("uid-other")
+    assert [len(asked.filter(of_coscheduling(name))) for name in ("b", "a")] == [1, 1]
+    assert asked.held() == 2
+
+
+def test_a_gang_that_came_to_nothing_holds_nothing_when_it_is_tried_again_and_another_pod_is_asked_about() -> None:
+    """Another plugin refuses one: kube-scheduler does not ask about it, and writes the same words only once."""
+    asked = Asked(nodes=2)
+    for attempt in range(3):
+        assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
+        assert len(asked.filter(member(f"other{attempt}", ""))) == (attempt > 0)
+        asked.ledger.remove_pod(f"uid-other{attempt}")
+        assert asked.held() == (0 if attempt else 2)
+
+
+def test_a_gang_that_is_tried_again_and_comes_gets_what_it_lost_to_nobody() -> None:
+    asked = Asked(nodes=3)
+    for _ in range(2):
+        assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
+    assert asked.filter(member("other", "")) == ["n0"]
+    asked.ledger.remove_pod("uid-other")
+    assert len(asked.filter(of_coscheduling("c"))) == 1
+    assert asked.held() == 3
+
+
+def test_where_a_tenth_is_missing_the_others_wait_on_after_a_refusal() -> None:
+    asked = Asked(nodes=FEWEST_THAT_WAIT_ON)
+    names = [f"m{number}" for number in range(FEWEST_THAT_WAIT_ON)]
+    assert all(asked.filter(of_coscheduling(name)) for name in names)
+    assert asked.filter(of_coscheduling("last")) == []
+    assert asked.filter(member("other", "")) == ["n0"]
+    asked.names.append("more")
+    asked.ledger.replace_nodes([node(name, [device(0, slots=1)]) for name in asked.names])
+    assert asked.filter(of_coscheduling("last")) == []
+    asked.ledger.remove_pod("uid-other")
+    assert len(asked.filter(of_coscheduling("last"))) == 1
+    assert asked.held() == FEWEST_THAT_WAIT_ON + 1
+
+
+@pytest.mark.parametrize("sign", ["asked about again", "refused", "deleted", "Permit has ended"])
+def test_what_a_member_lost_is_forgotten_once_it_waits_no_more(sign: str) -> None:
+    asked = Asked(nodes=2)
+    waiting = of_coscheduling("a")
+    assert asked.filter(waiting) == ["n0"]
+    asked.now += LEASE_SECONDS
+    assert asked.filter(member("other", "")) == ["n0"]
+    match sign:
+        case "asked about again":
+            asked.filter(waiting)
+            asked.ledger.forget("uid-a")
+        case "refused":
+            asked.ledger.apply_pod(refused(waiting, "rejected by Permit", version=2))
+        case "deleted":
+            asked.ledger.remove_pod("uid-a")
+        case _:
+            asked.ledger.extend("uid-other", until=inf)
+            asked.now += LONGEST_PERMIT_SECONDS
+    assert asked.filter(of_coscheduling("b")) == ["n1"]
 
 
 def test_a_group_is_not_to_blame_for_what_it_lost_by_our_own_refusal() -> None:

@@ -1,0 +1,73 @@
+"""The kube-scheduler of kubernetes-sigs/scheduler-plugins, which knows Coscheduling: found, or built once with Go.
+
+`python -m tests.cluster.coscheduling RELEASE` builds it for the Kubernetes release that it is made for, for no other.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, BuildFailed, NoBinaries, cache
+
+MODULE, VERSION = "sigs.k8s.io/scheduler-plugins", "v0.29.7"
+RELEASE = "v1.29"
+"""Of Kubernetes. Releases of scheduler-plugins are numbered after it."""
+SCHEDULER, DEFINITION = "kube-scheduler", "podgroups.yaml"
+_STAMP = f"-s -w -X k8s.io/component-base/version.gitVersion={VERSION}"
+
+
+def find() -> Path:
+    """A folder with SCHEDULER and with the definition of PodGroups. Raises NoBinaries."""
+    folder = cache("scheduler-plugins") / VERSION
+    if os.access(folder / SCHEDULER, os.X_OK) and (folder / DEFINITION).exists():
+        return folder
+    raise NoBinaries(
+        f"{folder} has no {SCHEDULER} with Coscheduling: run `make test-cluster KUBERNETES_RELEASE={RELEASE}` where Go "
+        "is installed, which builds it once"
+    )
+
+
+def build() -> Path:
+    """`find`, and where that fails builds with Go: minutes on two cores. Raises NoBinaries, BuildFailed."""
+    try:
+        return find()
+    except NoBinaries:
+        if shutil.which("go") is None:
+            raise
+    folder = cache("scheduler-plugins") / VERSION
+    partial = folder.parent / f"{folder.name}.partial"
+    print(f"building {SCHEDULER} {VERSION} of scheduler-plugins into {folder}, once ...", file=sys.stderr, flush=True)
+    source = _source()
+    # By its own list of dependencies, which lies beside the source.
+    command = ["go", "build", "-mod=readonly", "-o", str(partial / SCHEDULER), "-ldflags", _STAMP, "./cmd/scheduler"]
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    if subprocess.run(command, cwd=source, env=environment, check=False).returncode:
+        raise BuildFailed(f"{MODULE} {VERSION} could not be built: see Go's own words above")
+    shutil.copyfile(source / "manifests" / "coscheduling" / "crd.yaml", partial / DEFINITION)
+    partial.rename(folder)
+    return folder
+
+
+def _source() -> Path:
+    """The module's files, read-only. Raises BuildFailed."""
+    command = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(command, cwd=empty, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise BuildFailed(f"{MODULE} {VERSION} could not be fetched: see Go's own words above")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+if __name__ == "__main__":
+    try:
+        if sys.argv[1:] == [RELEASE]:
+            print(build())
+    except BuildFailed as problem:
+        raise SystemExit(f"{problem}.") from None
+    except NoBinaries as problem:
+        print(f"{problem}.", file=sys.stderr)
+        raise SystemExit(NOTHING_TO_BUILD_WITH) from None
