@@ -28,7 +28,7 @@ from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, po
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.journal import Entry, Journal
-from scheduler_ext.scheduling.preempt import within
+from scheduler_ext.scheduling.preempt import Holder, within
 from scheduler_ext.scheduling.waiting import WaitingPods
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.turns import Turns
@@ -148,10 +148,15 @@ class Answering:
             asked = self._ledger, self._budgets, there, wanted
             search = preempt(*asked, priority=priority, node=node, proposed=proposed, effort=effort)
             chosen = await giving_way(within(search, effort, MOST_EFFORT - effort.made))
-            if chosen is not None:
+            if chosen is not None and not self._refused_without(args.pod, node, there, chosen.uids):
                 found[node] = chosen
         self._nominations.propose(args.pod, {node: each.uids for node, each in found.items()})
         return found
+
+    def _refused_without(self, pod: Pod, node: str, there: Sequence[Holder], victims: Sequence[str]) -> bool:
+        """Whether kubelet would refuse the pod even then: evicting them would be in vain."""
+        leaving = (holder.uid for holder in there if holder.leaving)
+        return node in self._ledger.refused_by_kubelet(pod, [node], {*victims, *leaving})
 
     async def _live(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         if not await self.not_ready():

@@ -53,6 +53,7 @@ FORGOTTEN_SECONDS = 900.0
 class Refused:
     """A pod that may have others evicted. On `nodes` it lacks GPUs only: kube-scheduler's own filters passed there."""
 
+    pod: Pod
     request: GpuRequest
     priority: int
     nodes: tuple[str, ...]
@@ -106,13 +107,15 @@ class Preempting:
             return
         now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
         if known is None:
-            known = Refused(request=request, priority=priority, nodes=(), since=now, asked=now, not_before=now)
+            known = Refused(pod=pod, request=request, priority=priority, nodes=(), since=now, asked=now, not_before=now)
         if len(self._pods) >= MOST_PODS:
             least = min(self._pods, key=lambda uid: (self._pods[uid].priority, -self._pods[uid].since))
             if self._pods[least].priority >= priority:
                 return
             del self._pods[least]
-        self._pods[request.uid] = replace(known, request=request, priority=priority, nodes=tuple(nodes), asked=now)
+        self._pods[request.uid] = replace(
+            known, pod=pod, request=request, priority=priority, nodes=tuple(nodes), asked=now
+        )
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -196,10 +199,12 @@ class Preempting:
         there = {holder.uid: holder for holder in holders(self._view, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
         look = Look(self._ledger, pod.request, pod.priority, chosen.node)
+        gone = leaving.union(victim.uid for victim in chosen.victims)
         return (
             all(there.get(victim.uid) == victim for victim in chosen.victims)
             and not self._budgets.violating(reversed(chosen.victims))
-            and look.fits(leaving.union(victim.uid for victim in chosen.victims))
+            and look.fits(gone)
+            and chosen.node not in self._ledger.refused_by_kubelet(pod.pod, [chosen.node], gone)
             and (not chosen.victims or not look.fits(leaving))
         )
 

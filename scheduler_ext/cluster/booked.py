@@ -145,19 +145,21 @@ class Bookings:
             if not booked:
                 del self._by_node[node]
 
-    def refusing(self, uid: str, pod: Pod, names: Sequence[str]) -> Mapping[str, str]:
-        """Those of the nodes whose kubelets would refuse the pod, and the resource of which too little is left."""
-        asked = asked_by(pod, self.names)
+    def refusing(self, uid: str, pod: Pod, names: Sequence[str], gone: Collection[str] = ()) -> Mapping[str, str]:
+        """Those of the nodes whose kubelets would refuse the pod, were the pods `gone` not there, and the resource of
+        which too little is left.
+        """
+        asked, gone = asked_by(pod, self.names), {uid, *gone}
         if not asked.amounts:
             return {}
         looked_at = {*self._odd, *self._short} if asked.plain else names
-        found = ((node, self._exceeded(asked, uid, node)) for node in looked_at)
+        found = ((node, self._exceeded(asked, gone, node)) for node in looked_at)
         return {node: resource for node, resource in found if resource}
 
-    def _exceeded(self, asked: Asked, uid: str, node: str) -> str:
+    def _exceeded(self, asked: Asked, gone: Collection[str], node: str) -> str:
         """Empty where the pod would be admitted."""
         totals = self._totals.get(node, {})
-        others = [each for key, each in self._by_node.get(node, {}).items() if key[0] != uid]
+        others = [each for key, each in self._by_node.get(node, {}).items() if key[0] not in gone]
         for resource, amount in asked.amounts.items():
             booked = sum(each.amounts.get(resource, 0) for each in others)
             if resource in totals and booked + amount > totals[resource]:

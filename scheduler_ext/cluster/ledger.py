@@ -266,9 +266,11 @@ class Ledger:
         for uid in self._reservations.expired(now):
             self.forget(uid)
 
-    def refused_by_kubelet(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, str]:
-        """Nodes whose kubelets would refuse the pod, and the resource of which they have too little."""
-        return self._booked.refusing(pod_key(pod), pod, nodes)
+    def refused_by_kubelet(self, pod: Pod, nodes: Sequence[str], gone: Collection[str] = ()) -> Mapping[str, str]:
+        """Nodes whose kubelets would refuse the pod without the pods `gone`, and the resource of which they have too
+        little.
+        """
+        return self._booked.refusing(pod_key(pod), pod, nodes, gone)
 
     def reservation(self, uid: str) -> Reservation | None:
         return self._reservations.get(uid)

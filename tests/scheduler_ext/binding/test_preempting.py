@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simulation.apiserver import Fault
-from tests.scheduler_ext.binding.priorities import add, add_classes, budget, placed, preempt, rooms_kept
-from tests.scheduler_ext.rig import Rig, eventually, node_json, running
+from tests.scheduler_ext.binding.priorities import WHOLE_GPU_MIB, add, add_classes, budget, placed, preempt, rooms_kept
+from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
 
 NODE = node_json("n", gpus=4, slots=1)
 
@@ -142,6 +142,36 @@ async def test_nobody_goes_for_a_pod_that_may_not_or_need_not_preempt() -> None:
 
 async def _preempted(rig: Rig) -> bool:
     return bool(events(rig, "Preempting"))
+
+
+async def test_nobody_goes_where_kubelet_would_refuse_the_pod_all_the_same() -> None:
+    """150 cores count as 100 of a GPU, and as 150 with kubelet."""
+    node = node_json("n", gpus=2)
+    node["status"]["allocatable"]["nvidia.com/gpucores"] = "200"
+    async with running(node, gpu_preemption=True) as rig:
+        add_classes(rig, urgent=1000, higher=2000)
+        for name, cores, priority in (("wide", 150, "higher"), ("low", 40, "")):
+            await placed(rig, rig.server.create(whole(name, cores, priority)), "n")
+        urgent = rig.server.create(whole("urgent", 60, "urgent"))
+        low = rig.server.store.get("pods", "default", "low")
+        assert (await rig.filter(urgent, "n"))["FailedNodes"] == {"n": "NodeTotalExceeded(nvidia.com/gpucores)"}
+        assert await preempt(rig, urgent, "n", low) is None
+        other = rig.server.create(whole("other", 50, "urgent"))
+        assert await preempt(rig, other, "n", low) is not None
+        await asked(rig, other, 2)
+        assert leaving(rig) == {"low"}
+
+        async def told() -> bool:
+            return bool(events(rig, "Preempting"))
+
+        await eventually(told)
+        assert set(events(rig, "Preempting")) == {"other"}
+
+
+def whole(name: str, cores: int, priority: str) -> Any:
+    pod = pod_json(name, memory_mib=WHOLE_GPU_MIB)
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpucores"] = str(cores)
+    return pod | {"spec": pod["spec"] | ({"priorityClassName": priority} if priority else {})}
 
 
 async def test_a_pod_that_came_for_its_room_and_was_not_bound_has_nobody_evicted_again_soon() -> None:
