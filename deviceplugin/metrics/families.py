@@ -210,7 +210,7 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
         ("topogpu_regions_unreadable", "HAMi-core regions that cannot be read.", sample.unreadable_regions),
         (
             "topogpu_regions_dropped",
-            "HAMi-core regions not looked at because there are too many.",
+            "HAMi-core regions not looked at yet: there are too many, or reading takes too long.",
             sample.regions_left_out,
         ),
     ):
