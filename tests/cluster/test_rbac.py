@@ -17,6 +17,7 @@ from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from simulation import machines
+from simulation.hook import install_placeholder
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import write_machine_file, write_sysfs
 from simulation.processes import ChildProcess
@@ -161,6 +162,7 @@ async def daemon(site: Site) -> AsyncIterator[TinyKubelet]:
         await kubelet.start()
         write_machine_file(MACHINE, Path(root, "machine"), site.node)
         write_sysfs(MACHINE, Path(root, "sys"))
+        install_placeholder(Path(root, "hook"))
         flags = ["--node-name", site.node, "--kubeconfig", config, "--kubelet-root", root, "--allocation", "immediate"]
         flags += ["--sysfs-root", f"{root}/sys", "--hook-path", f"{root}/hook", "--nvml-library", str(build_library())]
         command = [sys.executable, "-m", "deviceplugin", "run", *flags, "--metrics-bind-address", ""]
