@@ -203,6 +203,15 @@ class Machine(RuleBasedStateMachine):
             for pod, node in placed:
                 self._bind(pod, node, mood)
 
+    @precondition(lambda self: not self.other_leads)
+    @rule(asked=pods, members=st.integers(1, 3))
+    def wait_in_permit(self, asked: list[tuple[str, Json]], members: int) -> None:
+        """For the last one, about which kube-scheduler asks after another pod; this is their second attempt."""
+        for pod in [self._arrive(asked, gang="gang")[0] for _ in range(members)]:
+            self.filter(pod, list(NODES))
+        self._arrive(asked)
+        self._arrive(asked, gang="gang")
+
     @precondition(lambda self: self.promised)
     @rule(which=several, nominated=st.booleans())
     def let_go(self, which: int, *, nominated: bool) -> None:
@@ -221,13 +230,19 @@ class Machine(RuleBasedStateMachine):
         self.cluster.write(pod)
 
     def _arrive(
-        self, asked: list[tuple[str, Json]], restart_policy: str = "Always", group: str = ""
+        self,
+        asked: list[tuple[str, Json]],
+        restart_policy: str = "Always",
+        group: str = "",
+        gang: str = "",
     ) -> tuple[Json, str]:
         """The pod, and the node it is sent to; empty without one."""
         self.made, self.asked = self.made + 1, asked
         pod = pod_json(f"p{self.made}", asked, restart_policy=restart_policy)
         if group:
             pod["spec"]["schedulingGroup"] = {"podGroupName": group}
+        if gang:
+            pod["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": gang}
         self.shapes[pod["metadata"]["uid"]] = pod
         self.cluster.write(pod)
         return pod, self.filter(pod, list(NODES))

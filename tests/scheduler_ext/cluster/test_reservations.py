@@ -5,6 +5,7 @@ from math import inf
 
 import pytest
 
+from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.ledger import Ledger
@@ -51,13 +52,15 @@ class Asked:
         self.candidates = Candidates(self.ledger)
 
     def filter(self, waiting: Pod, most: int = 1) -> Sequence[str]:
-        answer = reserve(
+        return self.answer(waiting, most).node_names or []
+
+    def answer(self, waiting: Pod, most: int = 1) -> FilterResult:
+        return reserve(
             *(self.candidates, self.ledger, waiting, request(waiting), self.names),
             now=self.now,
             lease_seconds=LEASE_SECONDS,
             most=most,
-        )
-        return answer.result.node_names or []
+        ).result
 
     def held(self) -> int:
         self.ledger.expire(self.now)
@@ -206,7 +209,9 @@ def test_once_others_have_what_a_member_lost_the_group_is_not_made_whole() -> No
     assert asked.filter(of_coscheduling("a")) == ["n0"]
     asked.now += LEASE_SECONDS
     assert asked.filter(member("other", "")) == ["n0"]
-    assert asked.filter(of_coscheduling("b")) == []
+    lost = dict.fromkeys(asked.names, "GroupMemberLost(a)")
+    refusal = FilterResult(failed_nodes={}, failed_and_unresolvable_nodes=lost)
+    assert asked.answer(of_coscheduling("b")) == refusal
     asked.ledger.remove_pod("uid-other")
     assert [len(asked.filter(of_coscheduling(name))) for name in ("b", "a")] == [1, 1]
     assert asked.held() == 2
