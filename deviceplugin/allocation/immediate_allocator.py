@@ -5,29 +5,26 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 
+from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.capacity import exceeded
 from deviceplugin.allocation.checkpoint import Holding, witness
-from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name
+from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.edits import (
-    PRELOAD_LIST,
     AllocationSettings,
     ContainerEdits,
     container_edits,
     container_facts,
-    unenforced,
 )
-from deviceplugin.container.hook import HookUnusable, damage, hook_for
+from deviceplugin.container.hook import HookUnusable, hook_for
 from deviceplugin.gpus import Gpus
 from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.replicas import preferred_replicas, split_replica
-from deviceplugin.settings import AgentSettings, UnenforcedShares
-from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICES_ALLOCATED
+from deviceplugin.settings import AgentSettings
 from proto.devices import Device
 
 log = logging.getLogger(__name__)
@@ -89,33 +86,18 @@ class ImmediateAllocator:
         return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Kubelet keeps Allocate's answer as long as the pod lives, and containerd makes an empty folder of each of its
-        files that is gone: HAMi-core's then hold the container to nothing. Raises CannotAllocate.
-        """
-        held = frozenset(ids)
-        for holding in self._read_checkpoint() or ():
-            if holding.ids != held or holding.resource_name != self._resource:
-                continue
-            damaged = await self._threads.call(partial(damage, holding.mounts, self._settings.hook_path))
-            if sentence := damaged or self._unlimited(holding):
-                log.warning("PreStartContainer refused: %s", sentence)
-                raise CannotAllocate(sentence)
-
-    def _unlimited(self, holding: Holding) -> str:
-        """Why what Allocate answered, perhaps by an earlier release, holds the container to no part of its GPUs."""
-        pod, known = self._own.pods.get(holding.pod_uid), self._gpus.by_uuid()
-        allowed = self._settings.unenforced_shares is not UnenforcedShares.REFUSE
-        if pod is None or PRELOAD_LIST in holding.mounts or allowed:
-            return ""
-        try:
-            decided = decided_devices(pod, DEVICES_ALLOCATED, self._resource)
-        except AnnotationError:
-            return ""
-        for container, shares in zip(containers_of(pod), decided, strict=True):
-            if container.name == holding.container_name and all(share.uuid in known for share in shares):
-                facts = container_facts(pod.metadata.uid, container, self._allocation.priority_resource)
-                return unenforced(shares, known, facts, "it was not there when the pod was admitted; delete the pod")
-        return ""
+        """Allocate said everything, but that may be long ago. Raises CannotAllocate."""
+        sentence = await self._threads.call(
+            partial(
+                why_unlimited,
+                *(ids, self._read_checkpoint() or (), self._own.pods, self._gpus.by_uuid()),
+                settings=self._settings,
+                resource=self._resource,
+            )
+        )
+        if sentence:
+            log.warning("PreStartContainer refused: %s", sentence)
+            raise CannotAllocate(sentence)
 
     async def _find(self, ids: int, deadline: float) -> Proven | Refused:
         """Whoever asks; until the deadline the watch may bring the pod. No waiting after the last look."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.capacity import exceeded
 from deviceplugin.allocation.checkpoint import Holding, witness
 from deviceplugin.allocation.decided import containers_of, pod_name
@@ -156,7 +157,7 @@ class SlotAllocator:
             self._begun = {uid for uid in self._begun if uid in self._own.pods} | {answer.pod.metadata.uid}
             try:
                 async with self._folders:
-                    specs = await asyncio.to_thread(self._prepared, answer)
+                    specs = await asyncio.to_thread(self._prepared, ids, answer)
                 await self.specs.put(specs, self._starts(answer))
             except (HookUnusable, CannotWriteSpec) as error:
                 return f"pod {pod_name(answer.pod)}: {error}"
@@ -231,10 +232,17 @@ class SlotAllocator:
             for slot, name in last.items()
         }
 
-    def _prepared(self, proven: Proven) -> Mapping[str, Spec]:
+    def _prepared(self, ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
         """The specs of the slots. No container of them runs, so their folders are emptied. Blocks. Raises HookUnusable
         or CannotWriteSpec.
         """
+        others = why_unlimited(
+            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}, self._gpus.by_uuid()),
+            settings=self._settings,
+            resource=self._resource,
+        )
+        if others:
+            raise HookUnusable(others)
         return {slot.name: self._prepared_one(proven.pod, slot) for slot in proven.slots}
 
     def _prepared_one(self, pod: Pod, slot: ProvenSlot) -> Spec:

@@ -1,4 +1,5 @@
 import asyncio
+import base64
 import errno
 import os
 import tempfile
@@ -16,7 +17,7 @@ from deviceplugin.allocation.slot_files import Spec
 from deviceplugin.allocation.slots import SPEC_FILE, Start, named, slot_in
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
-from deviceplugin.kubelet import CannotAllocate
+from deviceplugin.kubelet import CannotAllocate, allocate_response
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hook import install_placeholder
 from tests.deviceplugin.agent_rig import write
@@ -239,6 +240,29 @@ async def test_a_spec_that_cannot_be_written_is_not_in_the_way_of_other_containe
         assert rig.defined() == ["slot1"]
 
 
+async def test_an_answer_of_another_daemon_needs_the_files_that_it_names() -> None:
+    """HAMi's, or ours when it allocated immediately: kubelet uses it as long as the pod lives."""
+    async with slots() as rig:
+        hook = rig.directory.parent / "hook/vgpu"
+        library, preload = (hook / "libvgpu.so").resolve(), hook / "ld.so.preload"
+        mounts = {hook / "libvgpu.so": library, Path("/etc/ld.so.preload"): preload}
+        answer = ContainerEdits(
+            env={"NVIDIA_VISIBLE_DEVICES": A},
+            mounts=tuple(
+                Mount(container_path=str(place), host_path=str(file), read_only=True) for place, file in mounts.items()
+            ),
+        )
+        pod = bound_pod("p", (ONE,))
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X)
+        text = base64.b64encode(allocate_response(answer).SerializeToString()).decode()
+        rig.kubelet.recorded = [msgspec.structs.replace(each, answer=text) for each in rig.kubelet.recorded or ()]
+        await rig.allocator.pre_start([X])
+        library.rename(library.with_name("elsewhere"))
+        sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
+        assert f"because {library} cannot be read: No such file or directory; install HAMi-core again" in sentence
+
+
 async def test_what_all_slots_have_in_common_is_that_of_the_last_start() -> None:
     """A file of the driver may have gone since the others began, and no container starts with it."""
 
@@ -402,11 +426,11 @@ async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_starte
         hanging, entered = asyncio.Event(), asyncio.Event()
         loop, prepared = asyncio.get_running_loop(), rig.allocator._prepared
 
-        def slow(proven: Proven) -> Mapping[str, Spec]:
+        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
             if not hanging.is_set():
                 loop.call_soon_threadsafe(entered.set)
                 asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result()
-            return prepared(proven)
+            return prepared(ids, proven)
 
         rig.allocator._prepared = slow  # type: ignore[method-assign]
         late = asyncio.create_task(rig.allocator.pre_start([X]))
@@ -430,10 +454,10 @@ async def test_a_disk_that_hangs_leaves_threads_to_all_others() -> None:
             rig.kubelet.hold(pod, "c0", each)
         hangs, entered, prepared = threading.Event(), list[Proven](), rig.allocator._prepared
 
-        def slow(proven: Proven) -> Mapping[str, Spec]:
+        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
             entered.append(proven)
             hangs.wait()
-            return prepared(proven)
+            return prepared(ids, proven)
 
         rig.allocator._prepared = slow  # type: ignore[method-assign]
         starts = [asyncio.create_task(rig.allocator.pre_start([each])) for each in ids]

@@ -1,0 +1,59 @@
+"""Answers of Allocate that kubelet keeps: do they still hold a container to its part of a GPU when it starts again?
+
+Kubelet uses an answer as long as its pod lives, whoever gave it, and containerd makes an empty folder of each file of
+it that is gone. Slots name no files.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from deviceplugin.allocation.checkpoint import Holding
+from deviceplugin.allocation.decided import containers_of, decided_devices
+from deviceplugin.allocation.slots import slot_in
+from deviceplugin.container.edits import PRELOAD_LIST, container_facts, unenforced
+from deviceplugin.container.hook import damage
+from deviceplugin.settings import AgentSettings, UnenforcedShares
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.devices import Device, DeviceUUID
+from proto.kubernetes.objects import Pod
+
+
+def why_unlimited(
+    ids: Sequence[str],
+    holdings: Sequence[Holding],
+    pods: Mapping[str, Pod],
+    inventory: Mapping[DeviceUUID, Device],
+    *,
+    settings: AgentSettings,
+    resource: str,
+) -> str:
+    """Why the answer for these ids holds their container to nothing, a sentence; empty where it does. Blocks.
+
+    `pods` by UID.
+    """
+    held = frozenset(ids)
+    for holding in holdings:
+        if holding.ids == held and holding.resource_name == resource and not slot_in(holding.cdi_devices):
+            damaged = damage(holding.mounts, settings.hook_path)
+            is_free = bool(holding.answer) and settings.unenforced_shares is UnenforcedShares.REFUSE
+            if sentence := damaged or (_never_limited(holding, pods, inventory, resource) if is_free else ""):
+                return sentence
+    return ""
+
+
+def _never_limited(
+    holding: Holding, pods: Mapping[str, Pod], inventory: Mapping[DeviceUUID, Device], resource: str
+) -> str:
+    """Of an answer that was given when that was allowed, or by an earlier release."""
+    pod = pods.get(holding.pod_uid)
+    if pod is None or PRELOAD_LIST in holding.mounts:
+        return ""
+    try:
+        decided = decided_devices(pod, DEVICES_ALLOCATED, resource)
+    except AnnotationError:
+        return ""
+    for container, shares in zip(containers_of(pod), decided, strict=True):
+        if container.name == holding.container_name and all(share.uuid in inventory for share in shares):
+            facts = container_facts(pod.metadata.uid, container, "")
+            return unenforced(shares, inventory, facts, "it was not there when the pod was admitted; delete the pod")
+    return ""
