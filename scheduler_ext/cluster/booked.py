@@ -72,6 +72,8 @@ class Bookings:
     """Nodes whose totals are below what their GPUs have."""
     _odd: Counter[str] = field(default_factory=Counter)
     """How many pods of a node are not plain."""
+    _looked_at: tuple[Pod, Asked] | None = None
+    """The pod that was asked about last, until it is reserved."""
 
     def tell(self, node: Node, devices: Sequence[Device]) -> None:
         """What its kubelet may give out; a resource without a total is not limited."""
@@ -109,7 +111,9 @@ class Bookings:
                 self.unbind(uid)
 
     def reserve(self, uid: str, pod: Pod, nodes: Collection[str]) -> None:
-        self._put((uid, False), nodes, pod)
+        looked_at, self._looked_at = self._looked_at, None
+        known = looked_at[1] if looked_at is not None and looked_at[0] is pod else None
+        self._put((uid, False), nodes, pod, known)
 
     def unreserve(self, uid: str) -> None:
         self._drop((uid, False))
@@ -122,9 +126,10 @@ class Bookings:
             self._drop(key)
             self._add(key, [node], asked)
 
-    def _put(self, key: _Key, nodes: Collection[str], pod: Pod) -> None:
+    def _put(self, key: _Key, nodes: Collection[str], pod: Pod, asked: Asked | None = None) -> None:
         self._drop(key)
-        asked = asked_by(pod, self.names) if nodes else NOTHING
+        if asked is None:
+            asked = asked_by(pod, self.names) if nodes else NOTHING
         if asked.amounts:
             self._add(key, nodes, asked)
 
@@ -150,6 +155,7 @@ class Bookings:
         which too little is left.
         """
         asked, gone = asked_by(pod, self.names), {uid, *gone}
+        self._looked_at = pod, asked
         if not asked.amounts:
             return {}
         looked_at = {*self._odd, *self._short} if asked.plain else names

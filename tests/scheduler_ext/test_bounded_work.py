@@ -21,6 +21,7 @@ from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.nudging import EFFORT
@@ -60,6 +61,8 @@ MOST_STEPS_PLACING = 60_000
 STEPS_PER_EFFORT = 60
 """Of placing a pod on a node."""
 LONGEST_SENTENCE = 800
+MOST_STEPS_OF_AN_ORDINARY_POD = 850
+"""Of reading it, and reserving what was found for the pod before."""
 STEPS_PER_ALIKE_NODE = 30
 """Of finding that a pod does not fit there, whatever number of GPUs the node has."""
 STEPS_PER_CONTAINER = 120
@@ -348,6 +351,26 @@ def test_nodes_in_the_same_state_are_judged_in_a_few_steps_each() -> None:
     count, _ = steps(lambda: list(candidates.preparing(wanted, names)))
     assert candidates.fits_nowhere(wanted, names)
     assert count < STEPS_PER_ALIKE_NODE * len(names)
+
+
+def test_a_pod_like_the_one_before_is_placed_in_hundreds_of_steps() -> None:
+    ledger = Ledger()
+    names = [f"n{number}" for number in range(20)]
+    ledger.replace_nodes([node_of(name, [device(gpu) for gpu in range(8)]) for name in names])
+    candidates = Candidates(ledger)
+
+    def place_it(name: str) -> list[str]:
+        one = pod(container(gpu=1, gpumem=1000, gpucores=10), name=name)
+        wanted = request(one)
+        list(candidates.preparing(wanted, names))
+        answer = reserve(candidates, ledger, one, wanted, names, now=0.0, lease_seconds=60.0, prepared=True)
+        return list(answer.result.node_names or ())
+
+    assert place_it("a")
+    candidates.look_ahead()
+    count, nodes = steps(lambda: place_it("b"))
+    assert nodes
+    assert count < MOST_STEPS_OF_AN_ORDINARY_POD
 
 
 def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one_goes_on() -> None:
