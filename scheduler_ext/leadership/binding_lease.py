@@ -123,8 +123,7 @@ class BindingLease:
             try:
                 self._saw(await self._written(self._turn.version, spec))
             except (ApiError, ApiUnreachable) as error:
-                if isinstance(error, ApiError) and error.status in (404, 409):
-                    # Written or deleted meanwhile; the watch is about to say so.
+                if isinstance(error, ApiError) and error.status in (404, 409) and await self._looked():
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 if str(error) != self._problem:
@@ -142,6 +141,16 @@ class BindingLease:
             version = (await self._api.create(LEASES, lease, namespace=self._namespace)).metadata.resource_version
         body = {"metadata": {"resourceVersion": version}, "spec": spec}
         return await self._api.patch(LEASES, self._name, body, namespace=self._namespace)
+
+    async def _looked(self) -> bool:
+        """It was written or deleted meanwhile, and the watch that has not said so may be dead."""
+        selection = f"metadata.name={self._name}"
+        try:
+            page = await self._api.list_page(LEASES, namespace=self._namespace, field_selector=selection)
+        except (ApiError, ApiUnreachable):
+            return False
+        self._saw(next(iter(page.items), None))
+        return True
 
     def _saw(self, lease: Lease | None) -> None:
         known, holder, held = self._turn is not None, self.holder(), self.is_held()

@@ -1,0 +1,82 @@
+"""The extenders' own Lease where its watch says nothing more, as over a dead connection."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.kubernetes.client import ApiServer
+from scheduler_ext.leadership.binding_lease import BindingLease
+from simulation.apiserver import EmbeddedApiServer
+from tests.scheduler_ext.rig import eventually
+
+LEASE = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "binding", "namespace": "kube-system"},
+    "spec": {"holderIdentity": "host-2_b", "leaseDurationSeconds": 1, "renewTime": "2030-01-01T00:00:00.000000Z"},
+}
+
+
+@asynccontextmanager
+async def once_seen(server: EmbeddedApiServer, folder: Path) -> AsyncIterator[BindingLease]:
+    """As it was listed, free to be taken, and not watched."""
+    (folder / "kubeconfig").write_text(server.kubeconfig())
+    api = await ApiServer.connect(str(folder / "kubeconfig"))
+    lease = BindingLease(
+        api=api,
+        name="binding",
+        namespace="kube-system",
+        process="host-1_a",
+        write_seconds=1.0,
+        changed=lambda: None,
+        now=lambda: datetime(2030, 1, 1, 1, tzinfo=UTC),
+        monotonic=time.monotonic,
+    )
+
+    async def is_free() -> bool:
+        return lease.held_for() == 0
+
+    following = asyncio.create_task(lease.follow())
+    try:
+        await eventually(is_free)
+        following.cancel()
+        yield lease
+    finally:
+        await api.close()
+
+
+@pytest.mark.parametrize("change", ["written", "deleted", "created"])
+async def test_what_became_of_it_is_looked_up(change: str, tmp_path: Path) -> None:
+    async with EmbeddedApiServer() as server:
+        if change != "created":
+            server.create(LEASE)
+        async with once_seen(server, tmp_path) as lease:
+            match change:
+                case "written":
+                    note: dict[str, Any] = {"metadata": {"annotations": {"by": "hand"}}}
+                    server.patch("leases", "binding", note, namespace="kube-system")
+                case "deleted":
+                    server.delete("leases", "binding", namespace="kube-system")
+                case _:
+                    server.create(LEASE | {"spec": {}})
+            async with asyncio.timeout(30):
+                assert await lease.take()
+            assert lease.is_held()
+
+
+async def test_one_that_another_process_took_is_left_to_it(tmp_path: Path) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(LEASE)
+        async with once_seen(server, tmp_path) as lease:
+            taken = {"spec": {"holderIdentity": "host-3_c", "leaseDurationSeconds": 60}}
+            server.patch("leases", "binding", taken, namespace="kube-system")
+            async with asyncio.timeout(30):
+                assert not await lease.take()
+            assert lease.holder() == "host-3_c"
+            assert (lease.held_for() or 0) > 30
