@@ -42,6 +42,7 @@ def build() -> Path:
     partial = folder.parent / f"{folder.name}.partial"
     print(f"building {SCHEDULER} {VERSION} of scheduler-plugins into {folder}, once ...", file=sys.stderr, flush=True)
     source = _source()
+    partial.mkdir(parents=True, exist_ok=True)
     # By its own list of dependencies, which lies beside the source.
     command = ["go", "build", "-mod=readonly", "-o", str(partial / SCHEDULER), "-ldflags", _STAMP, "./cmd/scheduler"]
     environment = {**os.environ, "CGO_ENABLED": "0"}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import coscheduling
 from tests.cluster.binaries import NAMES, NoBinaries, find, releases
 
 
@@ -56,3 +57,11 @@ def test_only_releases_that_have_a_module_can_be_asked_for() -> None:
     assert releases()[0] == "v1.29"
     with pytest.raises(NoBinaries, match=r"there is no release v1\.3 under .*, only v1\.29, "):
         find("v1.3")
+
+
+def test_without_coscheduling_s_kube_scheduler_it_says_how_to_build_it(nothing_at_hand: Path) -> None:
+    with pytest.raises(NoBinaries, match=r"run `make test-cluster KUBERNETES_RELEASE=v1\.29` where Go is installed"):
+        coscheduling.find()
+    folder = programs(nothing_at_hand.parent / "scheduler-plugins" / coscheduling.VERSION, coscheduling.SCHEDULER)
+    (folder / coscheduling.DEFINITION).touch()
+    assert coscheduling.find() == folder
