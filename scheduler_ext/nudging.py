@@ -14,6 +14,7 @@ from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
 from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.kept_rooms import in_its_own
 from scheduler_ext.scheduling.ranking import Shape
 from scheduler_ext.scheduling.room import Room
 from scheduler_ext.scheduling.waiting import WaitingPod, WaitingPods
@@ -135,6 +136,10 @@ class Nudger:
         """None if more is to be done to know; False of a pod that waits no more."""
         if not self._waiting.waits(pod.request.uid):
             return False
+        # To all that compares shapes, room that is kept is taken.
+        kept = self._ledger.kept().get(pod.request.uid)
+        if kept is not None and in_its_own(self._ledger, pod.request, pod.priority, (kept.node,)) is not None:
+            return True
         shape = self._candidates.shape(pod.request)
         self._shapes.add(shape)
         return self._room.look(shape, EFFORT)

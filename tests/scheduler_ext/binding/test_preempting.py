@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proto.annotations.keys import NUDGE
 from simulation.apiserver import Fault
 from tests.scheduler_ext.binding.priorities import WHOLE_GPU_MIB, add, add_classes, budget, placed, preempt, rooms_kept
 from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
@@ -70,6 +71,23 @@ async def test_the_least_that_is_needed_goes_and_the_room_is_there_when_the_pod_
         await rooms_kept(rig, 0)
         assert leaving(rig) == set()
         await eventually(lambda: _told(rig, gone))
+
+
+async def test_kube_scheduler_is_made_to_look_again_when_the_room_that_is_kept_for_a_pod_is_there() -> None:
+    """It may have asked, and been refused, before the end of the pods that went was seen."""
+    async with running(NODE, gpu_preemption=True) as rig:
+        add_classes(rig, urgent=1000)
+        await full(rig)
+        assert not await fits(rig, add(rig, "urgent", 2, priority="urgent"))
+        await eventually(lambda: _leave(rig, 2))
+        await rooms_kept(rig, 1)
+        for name in leaving(rig):
+            rig.server.delete("pods", name, namespace="default")
+
+        async def is_nudged() -> bool:
+            return NUDGE in rig.pod("urgent")["metadata"].get("annotations", {})
+
+        await eventually(is_nudged)
 
 
 async def _leave(rig: Rig, number: int) -> bool:
