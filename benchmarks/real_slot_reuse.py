@@ -4,7 +4,7 @@ The daemon is a process and containerd (or CRI-O) a real one, on a machine of it
 benchmark does what kubelet does between them: Allocate, PreStartContainer, and CreateContainer at once. Every container
 has a memory limit that no other around it has, and what the runtime would start it with is read back.
 
-    python benchmarks/real_slot_reuse.py --uses 10000        as root, about ten minutes on two cores
+    python benchmarks/real_slot_reuse.py --uses 10000        as root, about a quarter of an hour on two cores
 """
 
 import asyncio
