@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -44,7 +44,7 @@ class FeedbackLoop:
         self._resource = priority_resource
         self._now = now
         self._announce = announce
-        self._by_pod = ByPod(_tasks_of)
+        self._by_pod = ByPod(tasks_of)
         self._warned: frozenset[str] = frozenset()
         self._told: Set[Who] = frozenset()
         self._watched: frozenset[Who] = frozenset()
@@ -92,14 +92,14 @@ class FeedbackLoop:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """The folder of all regions may be none, or a link that is not followed: then no task is told anything."""
+        """The folder of all regions may be none, or a link that is not followed: then no task is changed."""
         try:
             yield
         except OSError as error:
             problem = f"{self._containers} cannot be opened: {error.strerror or error}"
             if problem != self._problem:
                 self._problem = problem
-                log.warning("%s; no GPU task is told to wait for another, or to go on", problem)
+                log.warning("%s; until then no GPU task is made to wait for another, or to go on", problem)
 
     def _round(self, tasks: Mapping[Who, Tasks]) -> None:
         wanted = frozenset(tasks) if self._is_first else of_interest(tasks, self._watched, self._feedback)
@@ -139,12 +139,8 @@ class FeedbackLoop:
         self._warned = frozenset(asking)
 
 
-def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, Tasks]:
-    """Of every container that has GPUs and has not ended, by what was decided for its pod and what its spec says."""
-    return {who: each for pod in pods for who, each in _tasks_of(pod, priority_resource).items()}
-
-
-def _tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, Tasks]:
+def tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, Tasks]:
+    """Of each of its containers that has GPUs, by what was decided for the pod and what its spec says."""
     containers = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
     found: dict[Who, Tasks] = {}
     for name, gpus in held_by(pod).items():

@@ -1,7 +1,7 @@
 """Answers of Allocate that kubelet keeps: do they still hold a container to its part of a GPU when it starts again?
 
-Kubelet uses an answer as long as its pod lives, whoever gave it, and containerd makes an empty folder of each file of
-it that is gone. Slots name no files.
+Kubelet uses an answer as long as its pod lives, also an answer of another daemon. containerd makes an empty folder
+of each file in it that is gone. Slots name no files.
 """
 
 from collections.abc import Mapping, Sequence

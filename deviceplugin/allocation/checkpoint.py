@@ -24,7 +24,7 @@ class Holding(msgspec.Struct, frozen=True, rename="pascal"):
     container_name: str
     resource_name: str
     device_ids: Mapping[str, list[str] | None] | None = msgspec.field(name="DeviceIDs", default=None)
-    """Go writes null for what is empty; that other plugins have nothing to say must hold up nobody's GPUs."""
+    """Go writes null for what is empty. An empty entry of another plugin must not keep a pod from its GPUs."""
 
     answer: str | None = msgspec.field(name="AllocResp", default=None)
     """What Allocate answered, as kubelet uses it at every start of the container: protobuf in base64."""

@@ -1,4 +1,4 @@
-"""Pods that the API server has no more though their containers may run: deleted by force, or while nobody looked.
+"""Pods that the API server has no more though their containers may run: deleted by force, or while the daemon was away.
 
 Kubelet forgets such a pod at once and stops its containers in their own time. What tells is the pod's cgroup.
 """

@@ -9,7 +9,7 @@ from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc
 
 _PAUSE_SECONDS = 0.05
-"""From one question to the next: kubelet answers 100 a second and refuses the rest, whoever asks."""
+"""From one question to the next: kubelet answers 100 questions a second of all callers together."""
 _LONGEST_ANSWER_BYTES = 16 * 1024 * 1024
 """As long as kubelet's own clients take."""
 

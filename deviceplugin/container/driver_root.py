@@ -23,7 +23,7 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverRoot:
-    """Every method blocks, and looks anew: a driver's container may come, go and bring another version."""
+    """Every method blocks, and looks again: a driver's container may come, go and bring another version."""
 
     host: str
     """/, /run/nvidia/driver of the GPU Operator's driver container, /home/kubernetes/bin/nvidia of GKE."""

@@ -115,7 +115,7 @@ class Hardware:
     control_nodes: tuple[DeviceNode, ...] = ()
     gpu_nodes: Mapping[DeviceUUID, tuple[DeviceNode, ...]] = field(default_factory=dict)
     driver_mounts: tuple[Mount, ...] = ()
-    """The driver's files, where this daemon is told below which folder of the host they are."""
+    """The driver's files, where a setting names the folder of the host below which they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

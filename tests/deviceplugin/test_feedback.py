@@ -4,15 +4,17 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.feedback import FeedbackLoop, tasks_of
+from deviceplugin.feedback import FeedbackLoop
+from deviceplugin.feedback import tasks_of as tasks_of_pod
 from deviceplugin.news import News
 from deviceplugin.settings import Feedback
+from deviceplugin.usage.feedback import Tasks, Who
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Pod
 from tests.deviceplugin.agent_rig import running
@@ -36,6 +38,10 @@ for line in sys.stdin:
     print(*struct.unpack_from("<ii", region, at), flush=True)
 """
 """What HAMi-core does with its region, in a process of its own: it maps it, and sets `recent_kernel` at a launch."""
+
+
+def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, Tasks]:
+    return {who: each for pod in pods for who, each in tasks_of_pod(pod, priority_resource).items()}
 
 
 class Tenant:
