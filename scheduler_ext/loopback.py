@@ -1,6 +1,6 @@
 """HTTP/1.1 towards kube-scheduler on the same host, for half of the CPU that aiohttp takes (edge).
 
-For loopback alone: what others reach is served by aiohttp behind `proto.listening`. On each connection one request
+For loopback alone: what others reach is served by aiohttp behind `program.listening`. On each connection one request
 after the other is read whole and answered. What kube-scheduler does not do is not served either: a caller that sends
 more before its answer is there gets that answer, and the connection ends.
 """
@@ -13,7 +13,7 @@ from http import HTTPStatus
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from proto.listening import allow_many_files
+from program.listening import allow_many_files
 from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Verbs, answered, found, is_local, told, too_large
 
 

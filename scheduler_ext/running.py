@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
+from program.address import ListenAddress
+from program.listening import serving
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
-from proto.listening import serving
 from scheduler_ext import loopback
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.answering import Answering
@@ -40,7 +41,7 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.journal import Journal
 from scheduler_ext.scheduling.waiting import WaitingPods
-from scheduler_ext.settings import ListenAddress, MetricsDetail, ServeSettings
+from scheduler_ext.settings import MetricsDetail, ServeSettings
 from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
@@ -270,8 +271,7 @@ async def _opened(
             # asyncio wraps the system's words in its own; a failed name look-up has no positive number.
             known = error.errno is not None and error.errno > 0
             reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
-            where = f"{address.host or ''}:{address.port}"
-            raise PortTaken(f"Cannot listen on {where}: {reason}; choose another {flag}.") from error
+            raise PortTaken(f"Cannot listen on {address}: {reason}; choose another {flag}.") from error
         yield f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 

@@ -28,15 +28,6 @@ class SettingsError(ValueError):
     """A flag has a value that cannot be used; the message is one sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenAddress:
-    """Where something is served. Port 0 lets the system choose."""
-
-    host: str | None
-    """None is every address, of IPv4 and of IPv6."""
-    port: int
-
-
 class FilterReturns(StrEnum):
     ONE = "one"
     """The best node, its GPUs reserved."""
@@ -90,14 +81,6 @@ class ServeSettings:
 def bind_deadline_seconds(lock_wait_seconds: float) -> float:
     """For a bind that may wait so long for a lock."""
     return max(SHORTEST_BIND_DEADLINE_SECONDS, lock_wait_seconds + _WRITING_SECONDS)
-
-
-def parse_listen_address(text: str) -> ListenAddress:
-    """`host:port`, `[v6]:port` or `:port` (every interface). Raises SettingsError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise SettingsError(f"{text!r} is not an address to listen on; write host:port, for example 127.0.0.1:8080")
-    return ListenAddress(host=host.removeprefix("[").removesuffix("]") or None, port=int(port))
 
 
 def checked_local_url(text: str, flag: str) -> str:

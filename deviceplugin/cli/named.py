@@ -13,9 +13,9 @@ from deviceplugin.cli.options import read_configuration
 from deviceplugin.configuration.effective import Effective
 from deviceplugin.configuration.named import is_name
 from deviceplugin.container.atomic_file import write_atomically
+from program.logs import set_up_logging
 from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import NODES
-from proto.logs import set_up_logging
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from deviceplugin.configuration.effective import as_yaml
 from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
+from program.logs import set_up_logging
 from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
-from proto.logs import set_up_logging
 
 log = logging.getLogger(__name__)
 

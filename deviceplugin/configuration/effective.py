@@ -13,6 +13,7 @@ from deviceplugin.configuration.named import from_named_file
 from deviceplugin.configuration.notes import Note, Problem, Warned, Written, from_environment, from_flags, from_own_file
 from deviceplugin.configuration.table import SETTINGS, Configuration
 from deviceplugin.container.edits import DeviceListStrategy
+from program.address import ListenAddress
 
 _COMMENT_COLUMN = 47
 
@@ -126,4 +127,6 @@ def as_yaml(effective: Effective) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    return str(value) if isinstance(value, StrEnum) else value
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, StrEnum | ListenAddress) else value

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from program.address import ListenAddress, NoAddress, read_address
+
 
 class Unfit(Exception):
     """The written value is not one of this kind. The text says why, where `expected` alone would not do."""
@@ -172,22 +174,19 @@ class Several:
         return tuple(self.of.from_text(word) for word in words)
 
 
-_HIGHEST_PORT = 65535
-
-
 @dataclass(frozen=True, slots=True)
 class BindAddress:
-    """`host:port`, `:port` for every interface, `[v6]:port`; empty for none."""
+    """`host:port`, `:port` for every interface, `[v6]:port`; empty for None."""
 
     expected: str = "host:port, :port for every interface, or nothing to switch it off"
 
-    def from_file(self, written: object) -> str:
+    def from_file(self, written: object) -> ListenAddress | None:
         if not isinstance(written, str):
             raise Unfit
         return self.from_text(written)
 
-    def from_text(self, written: str) -> str:
-        parts = re.fullmatch(r"(?:\[[0-9A-Fa-f:.%]+\]|[0-9A-Za-z.-]*):([0-9]{1,5})", written)
-        if written and (parts is None or int(parts[1]) > _HIGHEST_PORT):
-            raise Unfit
-        return written
+    def from_text(self, written: str) -> ListenAddress | None:
+        try:
+            return read_address(written) if written else None
+        except NoAddress as error:
+            raise Unfit from error

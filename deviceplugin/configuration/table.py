@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from deviceplugin.configuration.kinds import BindAddress, Kind, Number, Several, Switch, Text, Unfit, Whole, Words, path
 from deviceplugin.container.edits import DeviceListStrategy
+from program.address import ListenAddress
 
 _DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
@@ -377,7 +378,9 @@ class Configuration:
         Text(expected="namespace/name", pattern=rf"{_DNS_LABEL}/{_DNS_NAME}"),
         "The Lease on which the daemons of all nodes count their evictions. Without it no pod is evicted.",
     )
-    metrics_bind_address: str = _setting(":9394", BindAddress(), "Where /metrics is served. Empty: nowhere.")
+    metrics_bind_address: ListenAddress | None = _setting(  # noqa: RUF009 - a frozen value
+        ListenAddress(host=None, port=9394), BindAddress(), "Where /metrics is served. Empty: nowhere."
+    )
     read_seconds: float = _setting(30.0, Number(above=0, maximum=_MANY), "Between two readings of the GPUs.", unit="s")
     log_format: str = _setting("text", Words(words=("text", "json")), "Log lines for people or for programs.")
     log_level: str = _setting(

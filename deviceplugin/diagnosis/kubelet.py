@@ -8,6 +8,7 @@ from enum import Enum
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
 from deviceplugin.replicas import replica_ids
 from deviceplugin.reporting import AllocationMode
+from program.address import ListenAddress
 from proto.devices import Device
 from proto.kubernetes.objects import Container, Node, Pod
 
@@ -136,7 +137,7 @@ class PortState(Enum):
     TAKEN = "taken"
 
 
-def judge_metrics_port(address: str, state: PortState) -> Finding:
+def judge_metrics_port(address: ListenAddress | None, state: PortState) -> Finding:
     if state is PortState.OFF:
         return ok(METRICS, "No metrics are served, as configured.")
     if state is PortState.TAKEN:

@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -17,10 +17,10 @@ from deviceplugin.diagnosis.containers import CdiFolderFacts
 from deviceplugin.diagnosis.driver import DriverFacts, DriverFilesFacts, library_version, module_version
 from deviceplugin.diagnosis.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.machine.readings import MachineReading
-from deviceplugin.metrics.server import MetricsAddressUnusable, split_address
 from deviceplugin.nvml.calls import CallFailed
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
+from program.address import ListenAddress
 
 _CONNECT_SECONDS = 2.0
 _SCRAPE_SECONDS = 5.0
@@ -91,20 +91,17 @@ def is_writable(folder: str) -> bool:
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
-async def examine_metrics_port(address: str) -> PortState:
-    if not address:
+async def examine_metrics_port(address: ListenAddress | None) -> PortState:
+    if address is None:
         return PortState.OFF
-    with suppress(MetricsAddressUnusable):
-        host, port = split_address(address)
-        timeout = aiohttp.ClientTimeout(total=_SCRAPE_SECONDS)
-        try:
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(_url(host, port)) as answer:
-                return PortState.OURS if _OUR_METRICS in await answer.read() else PortState.TAKEN
-        except aiohttp.ClientConnectorError:
-            return PortState.FREE
-        except (aiohttp.ClientError, TimeoutError):
-            return PortState.TAKEN
-    return PortState.FREE
+    timeout = aiohttp.ClientTimeout(total=_SCRAPE_SECONDS)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(_url(address)) as answer:
+            return PortState.OURS if _OUR_METRICS in await answer.read() else PortState.TAKEN
+    except aiohttp.ClientConnectorError:
+        return PortState.FREE
+    except (aiohttp.ClientError, TimeoutError):
+        return PortState.TAKEN
 
 
 def _read(nvml: Nvml) -> MachineReading:
@@ -121,9 +118,9 @@ def _listener(peer: socket.socket) -> tuple[str, ...]:
     return tuple(filter(None, _text(Path(f"/proc/{pid}/cmdline")).split("\0"))) if pid else ()
 
 
-def _url(host: str | None, port: int) -> str:
-    name = "127.0.0.1" if host in (None, "0.0.0.0", "::") else host
-    return f"http://{f'[{name}]' if name and ':' in name else name}:{port}/metrics"
+def _url(address: ListenAddress) -> str:
+    seen = replace(address, host="127.0.0.1") if address.host in (None, "0.0.0.0", "::") else address
+    return f"http://{seen}/metrics"
 
 
 def _text(path: Path) -> str:

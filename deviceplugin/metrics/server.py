@@ -14,7 +14,8 @@ from deviceplugin.metrics.telemetry import TELEMETRY_CONTENT_TYPE, telemetry_pag
 from deviceplugin.metrics.view import DaemonView, readiness
 from deviceplugin.usage.accounts import NodeSample
 from deviceplugin.usage.telemetry import NodeTelemetry
-from proto.listening import serving
+from program.address import ListenAddress
+from program.listening import serving
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,6 @@ FRESH_SECONDS = 1.0
 """The driver is asked at most this often, however many scrape."""
 WAIT_SECONDS = 3.0
 """How long a scrape waits for a fresh sample before the last one is served."""
-_HIGHEST_PORT = 65_535
 
 
 class MetricsAddressUnusable(Exception):
@@ -95,14 +95,12 @@ class MetricsServer:
 
     def __init__(
         self,
-        address: str,
+        address: ListenAddress,
         metrics: Metrics,
         samples: Samples[NodeSample],
         telemetry: Samples[NodeTelemetry],
         view: Callable[[], DaemonView],
     ) -> None:
-        """Raises MetricsAddressUnusable."""
-        self._host, self._port = split_address(address)
         self._address = address
         self._metrics = metrics
         self._samples = samples
@@ -121,7 +119,7 @@ class MetricsServer:
             await asyncio.Event().wait()
 
     async def _listen(self, stack: AsyncExitStack) -> None:
-        port = serving(self._application(), self._host, self._port, shutdown_seconds=1.0)
+        port = serving(self._application(), self._address.host, self._address.port, shutdown_seconds=1.0)
         try:
             _, self.port = await stack.enter_async_context(port)
         except OSError as error:
@@ -161,11 +159,3 @@ class MetricsServer:
     async def _readyz(self, _: web.Request) -> web.Response:
         answer = readiness(self._view())
         return web.Response(status=200 if answer.ready else 503, text=f"{answer.sentence}\n")
-
-
-def split_address(address: str) -> tuple[str | None, int]:
-    """Host (None for all of them) and port of `:9394`, `host:9394` or `[::1]:9394`. Raises MetricsAddressUnusable."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and port.isascii() and port.isdigit() and int(port) <= _HIGHEST_PORT):
-        raise MetricsAddressUnusable(f"{address!r} is no address to serve metrics on; write one like :9394")
-    return host.removeprefix("[").removesuffix("]") or None, int(port)

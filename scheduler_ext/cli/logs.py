@@ -6,7 +6,7 @@ from functools import wraps
 
 import click
 
-from proto.logs import set_up_logging
+from program.logs import set_up_logging
 from scheduler_ext.cli.options import Command, switch
 
 log = logging.getLogger(__name__)

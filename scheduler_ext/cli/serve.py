@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from program.address import ListenAddress, NoAddress, read_address
 from proto.kubernetes.client import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
 from scheduler_ext.binding.sent_files import SentFiles
@@ -34,7 +35,6 @@ from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
     LONGEST_LOCK_WAIT_SECONDS,
     FilterReturns,
-    ListenAddress,
     MetricsDetail,
     ServeSettings,
     SettingsError,
@@ -43,7 +43,6 @@ from scheduler_ext.settings import (
     checked_name,
     parse_duration,
     parse_label_selector,
-    parse_listen_address,
 )
 
 log = logging.getLogger(__name__)
@@ -125,8 +124,8 @@ def serve(
     decision once, with the Binding. /readyz answers 200 as soon as everything has been listed.
     """
     try:
-        verbs = parse_listen_address(http_bind)
-        metrics = parse_listen_address(metrics_bind_address) if metrics_bind_address else None
+        verbs = read_address(http_bind)
+        metrics = read_address(metrics_bind_address) if metrics_bind_address else None
         lock_wait_seconds = _lock_wait_seconds(node_lock_retry_timeout)
         settings = ServeSettings(
             scheduler_name=checked_name(scheduler_name, "--scheduler-name") or DEFAULT_SCHEDULER_NAME,
@@ -159,7 +158,7 @@ def serve(
             webhook=webhook,
         )
         asyncio.run(serving)
-    except (SettingsError, ApiServerUnconfigured, PortTaken, UnusableKeyPair, PartFailed) as error:
+    except (SettingsError, NoAddress, ApiServerUnconfigured, PortTaken, UnusableKeyPair, PartFailed) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from program.address import ListenAddress, NoAddress, read_address
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.certificates.files import CertificateFiles
@@ -20,10 +21,8 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, listening, now
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
-    ListenAddress,
     SettingsError,
     checked_name,
-    parse_listen_address,
 )
 from scheduler_ext.webhook_server import Certificate, kept_current
 
@@ -72,7 +71,7 @@ def webhook_options(command: Command) -> Command:
     ) -> None:
         try:
             webhook = WebhookSettings(
-                address=parse_listen_address(webhook_bind_address),
+                address=read_address(webhook_bind_address),
                 client_ca=webhook_client_ca_file,
                 certificate=_certificate(cert_file, key_file, webhook_secret, webhook_configuration, webhook_service),
                 admission=AdmissionSettings(
@@ -86,7 +85,7 @@ def webhook_options(command: Command) -> Command:
                     deny_bypass=BypassMode(deny_bypass),
                 ),
             )
-        except SettingsError as error:
+        except (SettingsError, NoAddress) as error:
             raise click.ClickException(str(error)) from error
         command(requests=requests, scheduler_name=scheduler_name, webhook=webhook, **others)
 

@@ -1,6 +1,6 @@
 """Oversized and malformed bodies, slow clients and floods, at every port of both programs.
 
-What stops them: limits on bodies, decoders that answer with a sentence, and `proto.listening`. Whatever was sent, the
+What stops them: limits on bodies, decoders that answer with a sentence, and `program.listening`. Whatever was sent, the
 program answers everybody else afterwards, on every port.
 """
 

@@ -150,7 +150,7 @@ def test_ports_are_those_of_the_programs() -> None:
         serve["metrics_bind_address"],
     }
     daemon = container(base(), "topogpu-device-plugin/device-plugin").spec["ports"]
-    assert [f":{port['containerPort']}" for port in daemon] == [SETTINGS["metrics_bind_address"].default]
+    assert [f":{port['containerPort']}" for port in daemon] == [str(SETTINGS["metrics_bind_address"].default)]
 
 
 @pytest.mark.usefixtures("chart")

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import aiohttp
 
+from program.address import ListenAddress
 from proto.annotations import keys
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
 from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import listening, listening_to_kube_scheduler, running_extender
-from scheduler_ext.settings import ListenAddress, ServeSettings
+from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 
 ANY_PORT = ListenAddress(host="127.0.0.1", port=0)

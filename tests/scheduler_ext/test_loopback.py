@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import psutil
 import pytest
 
-from proto import listening
+from program import listening
 from proto.extender import ExtenderError
 from scheduler_ext import loopback
 from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Routes, Verbs, told

@@ -11,10 +11,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from program.address import ListenAddress
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, listening, listening_to_kube_scheduler, running_extender
-from scheduler_ext.settings import ListenAddress, ServeSettings, parse_listen_address
+from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.cluster.control_plane import free_port
 from tests.scheduler_ext.rig import eventually, node_json, pod_json
@@ -98,7 +99,7 @@ async def test_an_address_without_a_host_is_every_address_of_both_families() -> 
     if socket.has_ipv6 and _has_loopback_ipv6():
         hosts.append("[::1]")
     async with (
-        listening(web.Application(), parse_listen_address(f":{port}"), "--flag"),
+        listening(web.Application(), ListenAddress(host=None, port=port), "--flag"),
         aiohttp.ClientSession() as http,
     ):
         for host in hosts:

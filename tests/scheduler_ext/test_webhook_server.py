@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from program.address import ListenAddress
 from proto.admission import Json
 from proto.kubernetes.objects import ResourceQuota
 from scheduler_ext.admission.settings import AdmissionSettings
@@ -21,7 +22,6 @@ from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.metrics import Metrics
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.running import listening
-from scheduler_ext.settings import ListenAddress
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
 from tests.scheduler_ext.rig import eventually

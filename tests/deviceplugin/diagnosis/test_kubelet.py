@@ -14,6 +14,7 @@ from deviceplugin.diagnosis.kubelet import (
     judge_pod_resources,
 )
 from deviceplugin.reporting import AllocationMode
+from program.address import ListenAddress
 from proto.kubernetes.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus
 from tests.deviceplugin.gpus import A, B, a100
 
@@ -140,4 +141,4 @@ def test_kubelet_counts_the_replicas_of_healthy_gpus() -> None:
     [(PortState.OFF, "ok"), (PortState.FREE, "ok"), (PortState.OURS, "ok"), (PortState.TAKEN, "problem")],
 )
 def test_a_metrics_port_is_a_problem_only_in_other_hands(port: PortState, state: str) -> None:
-    assert judge_metrics_port(":9394", port).state == state
+    assert judge_metrics_port(ListenAddress(host=None, port=9394), port).state == state

@@ -17,6 +17,7 @@ from deviceplugin.examination.node import (
 )
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.reader import Nvml
+from program.address import ListenAddress
 from tests.deviceplugin.registration import kubelet_root
 
 
@@ -64,13 +65,13 @@ async def test_a_port_is_ours_when_our_metrics_answer(page: str, state: PortStat
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    address = f":{runner.addresses[0][1]}"
+    address = ListenAddress(host=None, port=runner.addresses[0][1])
     try:
         assert await examine_metrics_port(address) is state
     finally:
         await runner.cleanup()
     assert await examine_metrics_port(address) is PortState.FREE
-    assert await examine_metrics_port("") is PortState.OFF
+    assert await examine_metrics_port(None) is PortState.OFF
 
 
 class HangingNvml(Nvml):

@@ -14,12 +14,12 @@ from deviceplugin.metrics.server import (
     MetricsAddressUnusable,
     MetricsServer,
     Samples,
-    split_address,
 )
 from deviceplugin.metrics.view import DaemonView, Readiness, readiness
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.usage.accounts import NodeSample
 from deviceplugin.usage.telemetry import NodeTelemetry
+from program.address import ListenAddress
 from tests.deviceplugin.metrics_view import busy_metrics, sample, view
 
 
@@ -41,7 +41,13 @@ def telemetry_of(take: Callable[[], NodeTelemetry] = NodeTelemetry) -> Samples[N
 
 @asynccontextmanager
 async def serving(take: Callable[[], NodeSample] = sample, seen: DaemonView | None = None) -> AsyncIterator[str]:
-    server = MetricsServer("127.0.0.1:0", busy_metrics(), samples_of(take), telemetry_of(), lambda: seen or view())
+    server = MetricsServer(
+        ListenAddress(host="127.0.0.1", port=0),
+        busy_metrics(),
+        samples_of(take),
+        telemetry_of(),
+        lambda: seen or view(),
+    )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(server.run())
         await server.listening.wait()
@@ -135,20 +141,8 @@ async def test_a_reading_that_fails_leaves_the_last_one_and_is_told_once(caplog:
 
 async def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        address = ListenAddress(host="127.0.0.1", port=taken.getsockname()[1])
         server = MetricsServer(address, busy_metrics(), samples_of(sample), telemetry_of(), view)
         with pytest.raises(MetricsAddressUnusable) as refusal:
             await server.run()
     assert str(refusal.value) == f"cannot serve metrics on {address}: address already in use; choose another address"
-
-
-def test_addresses_are_read_as_go_writes_them() -> None:
-    assert split_address(":9394") == (None, 9394)
-    assert split_address("127.0.0.1:1") == ("127.0.0.1", 1)
-    assert split_address("[::1]:80") == ("::1", 80)
-
-
-@pytest.mark.parametrize("address", ["", "9394", ":", ":x", ":65536", "host:-1", ":²"])
-def test_what_is_no_address_is_one_sentence(address: str) -> None:
-    with pytest.raises(MetricsAddressUnusable, match="is no address to serve metrics on"):
-        split_address(address)

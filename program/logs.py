@@ -21,7 +21,7 @@ def set_up_logging(program: str, log_format: str, log_level: str) -> None:
     handler.setFormatter(_JsonLines() if log_format == "json" else _TextLines())
     level = logging.getLevelNamesMapping()[log_level.upper()]
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
-    for name in (program, "proto"):
+    for name in (program, "program", "proto"):
         logging.getLogger(name).setLevel(level)
 
 

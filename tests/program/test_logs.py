@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proto.logs import set_up_logging
+from program.logs import set_up_logging
 
 PROGRAM = "deviceplugin"
 OURS, THEIRS = logging.getLogger("deviceplugin.agent"), logging.getLogger("kubernetes.aio.client.rest")
@@ -12,7 +12,7 @@ OURS, THEIRS = logging.getLogger("deviceplugin.agent"), logging.getLogger("kuber
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    root, levels = logging.getLogger(), {name: logging.getLogger(name).level for name in (PROGRAM, "proto")}
+    root, levels = logging.getLogger(), {name: logging.getLogger(name).level for name in (PROGRAM, "program", "proto")}
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = handlers, level

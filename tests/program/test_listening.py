@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
-from proto.listening import Patience, serving
+from program.listening import Patience, serving
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 
