@@ -13,11 +13,11 @@ PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresourc
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
-$(RUNTIME): pyproject.toml
+$(RUNTIME): pyproject.toml simulation/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "TopoGPU needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt install python3-venv" >&2; exit 1; }
 	@echo "installing TopoGPU into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --editable ./simulation
 	@touch $@
 
 $(DEVELOPMENT): $(RUNTIME)

@@ -71,3 +71,7 @@ def test_every_file_that_is_copied_is_sent_to_the_build() -> None:
     ]
     assert {source for source in copied if not any(Path(source).match(pattern) for pattern in sent)} == set()
     assert all((ROOT / source).exists() for source in copied)
+
+
+def test_the_image_holds_no_simulation() -> None:
+    assert [step.original for step in STEPS if step.instruction == "COPY" and "simulation" in step.original] == []
