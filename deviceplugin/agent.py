@@ -47,7 +47,8 @@ from deviceplugin.reporting import AllocationMode, Report, report
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
 from proto.annotations.node_limits import Limits
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.objects import Pod
 

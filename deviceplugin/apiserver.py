@@ -8,7 +8,8 @@ from deviceplugin.news import News
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid
-from proto.kubernetes.client import ApiError, ApiServer
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import (
     DEVICE_CLASSES,
     NODES,
@@ -27,13 +28,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 _RELEASE_ATTEMPTS = 5
-_NOT_FOUND = 404
-_CONFLICT = 409
-HOPELESS = frozenset({400, 422})
-"""Answers to a patch that will be no other the next time.
-
-Not 403: a kube-apiserver that has just started refuses everybody until it has read its roles.
-"""
 
 
 class OwnNode:
@@ -155,12 +149,10 @@ class OwnNode:
         refusal: ApiError | None = None
         try:
             await self._api.patch(PODS, name, body, namespace=namespace)
-        except ApiError as error:
-            if error.status not in (_NOT_FOUND, *HOPELESS):
-                raise
-            if error.status == _NOT_FOUND:
-                release = True
-            elif (await self.read_pod(namespace, name)).metadata.uid != pod.metadata.uid:
+        except NotFound:
+            release = True
+        except Invalid as error:
+            if (await self.read_pod(namespace, name)).metadata.uid != pod.metadata.uid:
                 # Another pod took the name: a lock without a UID may be that one's.
                 lock_uids, release = {pod.metadata.uid}, True
             else:
@@ -181,9 +173,9 @@ class OwnNode:
             try:
                 await self.patch_node({"metadata": metadata})
                 return
-            except ApiError as error:
+            except Conflict:
                 # Somebody else wrote the node meanwhile, perhaps the lock: look again.
-                if error.status != _CONFLICT or attempt == _RELEASE_ATTEMPTS - 1:
+                if attempt == _RELEASE_ATTEMPTS - 1:
                     raise
 
     def _take_node(self, node: Node) -> None:
@@ -206,10 +198,8 @@ async def device_classes(api: ApiServer) -> Sequence[DeviceClass]:
     """None where the cluster has no such objects. Raises ApiError or ApiUnreachable."""
     try:
         return (await api.list_page(DEVICE_CLASSES, limit=0)).items
-    except ApiError as error:
-        if error.status == _NOT_FOUND:
-            return ()
-        raise
+    except NotFound:
+        return ()
 
 
 def _holds(node: Node, pod: Pod, uids: Collection[str]) -> bool:

@@ -7,11 +7,10 @@ from datetime import datetime
 
 from deviceplugin.news import News
 from deviceplugin.reporting import Report
-from proto.kubernetes.client import ApiError, ApiUnreachable
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict
 
 log = logging.getLogger(__name__)
 
-_CONFLICT = 409
 _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
@@ -61,7 +60,7 @@ class Reporter:
             try:
                 await self._write(due.body)
             except (ApiError, ApiUnreachable) as error:
-                if isinstance(error, ApiError) and error.status == _CONFLICT:
+                if isinstance(error, Conflict):
                     log.debug("another wrote before %s were reported; looking again", self._what())
                 else:
                     log.warning("%s could not be reported: %s", self._what(), error)

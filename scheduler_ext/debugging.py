@@ -6,7 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from proto.kubernetes.client import ApiError, ApiServer
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import PODS, Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Snapshot
@@ -51,10 +52,8 @@ class Debugging:
         """Raises NoSuchPod, ApiError or ApiUnreachable."""
         try:
             pod = await self._api.get(PODS, name, namespace)
-        except ApiError as error:
-            if error.status == 404:
-                raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
-            raise
+        except NotFound as error:
+            raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
         request, unreadable = self._request(pod)
         snapshot = self._ledger.snapshot(pod_key(pod))
         return await asyncio.to_thread(

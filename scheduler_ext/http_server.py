@@ -20,7 +20,7 @@ from proto.extender import (
     encode_host_priorities,
     encode_preemption_result,
 )
-from proto.kubernetes.client import ApiError, ApiUnreachable
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference

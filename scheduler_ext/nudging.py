@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from proto.annotations.keys import NUDGE
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import Candidates
@@ -153,12 +154,10 @@ class Nudger:
             metadata["uid"] = request.uid
         try:
             await self._api.patch(PODS, request.pod, {"metadata": metadata}, namespace=request.namespace)
-        except ApiError as error:
-            # 422 where another pod took the name: kube-apiserver calls its uid immutable.
-            if error.status in (404, 409, 422):
+        except (ApiError, ApiUnreachable) as error:
+            # Invalid where another pod took the name: kube-apiserver calls its uid immutable.
+            if isinstance(error, NotFound | Conflict | Invalid):
                 self._waiting.settled(request.uid)
-            log.info("pod %s/%s is not nudged: %s", request.namespace, request.pod, error)
-        except ApiUnreachable as error:
             log.info("pod %s/%s is not nudged: %s", request.namespace, request.pod, error)
         else:
             self._nudged()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from deviceplugin.allocation.decided import containers_of, pod_name
 from deviceplugin.allocation.immediate import Proven, is_finished, overtaken_phase, settlement
-from deviceplugin.apiserver import HOPELESS, OwnNode
+from deviceplugin.apiserver import OwnNode
 from proto.annotations.bind_phase import BindPhase
-from proto.kubernetes.client import ApiError, ApiUnreachable
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Invalid
 from proto.kubernetes.objects import Pod
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Books:
                 await self.own.settle(due.pod, body, release=due.phase is not None)
             except (ApiError, ApiUnreachable) as error:
                 problem = str(error)
-                if isinstance(error, ApiError) and error.status in HOPELESS and self._due[uid] is due:
+                if isinstance(error, Invalid) and self._due[uid] is due:
                     break
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)

@@ -39,7 +39,7 @@ from deviceplugin.news import News
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device
-from proto.kubernetes.client import ApiError, ApiUnreachable
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import Pod
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,8 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER
 from proto.annotations.node_register import decode_register
 from proto.devices import Device
-from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
 
 _API_SECONDS = 3.0

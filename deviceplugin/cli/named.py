@@ -14,13 +14,13 @@ from deviceplugin.configuration.effective import Effective
 from deviceplugin.configuration.named import is_name
 from deviceplugin.container.atomic_file import write_atomically
 from program.logs import set_up_logging
-from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound
 from proto.kubernetes.objects import NODES
 
 log = logging.getLogger(__name__)
 
 _LAST = "configuration"
-_NOT_FOUND = 404
 _API_SECONDS = 5.0
 _RETRY_SECONDS = 2.0
 _LONGEST_NAME = 64
@@ -104,9 +104,9 @@ async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapp
                 await api.close()
         except ApiServerUnconfigured as error:
             raise click.ClickException(str(error)) from error
+        except NotFound:
+            return {}
         except (ApiError, ApiUnreachable) as error:
-            if isinstance(error, ApiError) and error.status == _NOT_FOUND:
-                return {}
             if str(error) != told:
                 told = str(error)
                 log.warning("which configuration node %s is to have cannot be read: %s", node_name, told)

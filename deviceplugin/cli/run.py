@@ -16,7 +16,8 @@ from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from program.logs import set_up_logging
-from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiServerUnconfigured
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from deviceplugin.removal.plan import (
     refusals,
     totals_of_ours,
 )
-from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import Node, Pod
 
 _API_SECONDS = 10.0

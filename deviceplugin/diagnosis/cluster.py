@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from deviceplugin.diagnosis.annotations import LockHolder
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped
 from deviceplugin.settings import RemediationSettings
+from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
 from proto.kubernetes.objects import DeviceClass, Node, Pod
 
 API_SERVER = "API server"
@@ -13,6 +14,8 @@ NODE = "Node"
 RBAC = "RBAC"
 
 _CORE = '""'
+NoAnswer = ApiError | ApiUnreachable | ApiServerUnconfigured
+"""Why the API server gave no answer to use."""
 _SERVICE_ACCOUNT = "the daemon's service account (or the user of the kubeconfig)"
 
 
@@ -51,20 +54,11 @@ def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why the API server gave no answer to use. `status` is HTTP's; 0 when it did not answer at all."""
-
-    sentence: str
-    status: int = 0
-    configured: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """What the API server told; parts it did not tell are empty."""
 
     url: str = ""
-    refusal: Refusal | None = None
+    refusal: NoAnswer | None = None
     """Of reading the Node."""
     node: Node | None = None
     pods: tuple[Pod, ...] = ()
@@ -76,40 +70,40 @@ class ClusterFacts:
     """Who the node lock names."""
 
 
-def judge_api(refusal: Refusal | None, url: str) -> Finding:
-    """`refusal`: of reading the Node. An answer of any kind but 401 shows that the API server is there."""
-    if refusal is None or refusal.status in (403, 404):
+def judge_api(refusal: NoAnswer | None, url: str) -> Finding:
+    """`refusal`: of reading the Node. An answer of any kind but Unauthorized shows that the API server is there."""
+    if refusal is None or isinstance(refusal, Forbidden | NotFound):
         return ok(API_SERVER, f"{url} answers.")
-    if not refusal.configured:
+    if isinstance(refusal, ApiServerUnconfigured):
         return problem(
-            API_SERVER, refusal.sentence, "Give --kubeconfig or set KUBECONFIG; in a pod, mount its service account."
+            API_SERVER, str(refusal), "Give --kubeconfig or set KUBECONFIG; in a pod, mount its service account."
         )
-    if refusal.status == 401:
+    if isinstance(refusal, Unauthorized):
         return problem(
             API_SERVER,
-            f"{url} does not accept our credentials: {refusal.sentence}.",
+            f"{url} does not accept our credentials: {refusal}.",
             "Renew the kubeconfig's token or certificate; in a pod, check that its service account exists.",
         )
     return problem(
         API_SERVER,
-        f"{_capital(refusal.sentence)}.",
+        f"{_capital(str(refusal))}.",
         "Check the address in the kubeconfig, the network of this node, and that the API server runs.",
     )
 
 
-def judge_node(refusal: Refusal | None, name: str) -> Finding:
+def judge_node(refusal: NoAnswer | None, name: str) -> Finding:
     if not name:
         return skipped(NODE, "The name of this node is not known.")
     if refusal is None:
         return ok(NODE, f"The cluster has node {name}.")
-    if refusal.status == 404:
+    if isinstance(refusal, NotFound):
         return problem(
             NODE,
             f"The cluster has no node {name}, so nothing can be registered.",
             "Give --node-name (or NODE_NAME) the name that kubectl get nodes shows for this machine.",
         )
-    if refusal.status == 403:
-        return problem(NODE, f"Node {name} must not be read: {refusal.sentence}.", _grant([Right("get", "nodes")]))
+    if isinstance(refusal, Forbidden):
+        return problem(NODE, f"Node {name} must not be read: {refusal}.", _grant([Right("get", "nodes")]))
     return skipped(NODE, "The API server does not answer.")
 
 

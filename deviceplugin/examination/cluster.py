@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from deviceplugin.apiserver import device_classes
 from deviceplugin.diagnosis.annotations import LockHolder
-from deviceplugin.diagnosis.cluster import ClusterFacts, Refusal, Right
+from deviceplugin.diagnosis.cluster import ClusterFacts, NoAnswer, Right
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK
 from proto.annotations.node_lock import decode_lock
-from proto.kubernetes.client import ApiError, ApiServer, ApiServerUnconfigured, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound
 from proto.kubernetes.objects import (
     NODES,
     PODS,
@@ -22,7 +23,6 @@ from proto.kubernetes.objects import (
     SelfSubjectAccessReview,
 )
 
-_NOT_FOUND = 404
 _HTTP_NOT_FOUND = "Not Found"
 """As web servers and proxies say it; an API server says NotFound."""
 _USER_AGENT = "topogpu-device-plugin"
@@ -39,15 +39,15 @@ async def examine_cluster(
         async with asyncio.timeout(timeout_seconds):
             api = await ApiServer.connect(kubeconfig, timeout_seconds=timeout_seconds, user_agent=_USER_AGENT)
     except ApiServerUnconfigured as error:
-        return ClusterFacts(refusal=Refusal(sentence=str(error), configured=False))
+        return ClusterFacts(refusal=error)
     except TimeoutError:
         slow = f"The kubeconfig's credentials were not there within {timeout_seconds:g} s."
-        return ClusterFacts(refusal=Refusal(sentence=slow, configured=False))
+        return ClusterFacts(refusal=ApiServerUnconfigured(slow))
     try:
         node, pods, rights, classes = await asyncio.gather(
             _node(api, node_name), _pods(api, node_name), _rights(api, needed), _classes(api)
         )
-        known, refusal = (None, node) if isinstance(node, Refusal) else (node, None)
+        known, refusal = (None, node) if isinstance(node, NoAnswer) else (node, None)
         return ClusterFacts(
             url=api.url,
             refusal=refusal,
@@ -61,18 +61,18 @@ async def examine_cluster(
         await api.close()
 
 
-async def _node(api: ApiServer, name: str) -> Node | Refusal | None:
+async def _node(api: ApiServer, name: str) -> Node | NoAnswer | None:
     try:
         if not name:
             await api.list_page(NODES, limit=1)
             return None
         return await api.get(NODES, name)
-    except ApiError as error:
-        if (error.status, error.reason) == (_NOT_FOUND, _HTTP_NOT_FOUND):
-            return Refusal(sentence=f"{api.url} knows nothing of Kubernetes nodes; it is no API server")
-        return Refusal(sentence=str(error), status=error.status)
-    except ApiUnreachable as error:
-        return Refusal(sentence=str(error))
+    except NotFound as error:
+        if error.reason == _HTTP_NOT_FOUND:
+            return ApiUnreachable(f"{api.url} knows nothing of Kubernetes nodes; it is no API server")
+        return error
+    except (ApiError, ApiUnreachable) as error:
+        return error
 
 
 async def _pods(api: ApiServer, node_name: str) -> tuple[Pod, ...]:
@@ -123,7 +123,7 @@ async def _holder(api: ApiServer, node: Node | None) -> LockHolder:
         if not lock.pod:
             return LockHolder()
         return LockHolder(known=True, pod=await api.get(PODS, lock.pod, namespace=lock.namespace))
-    except ApiError as error:
-        return LockHolder(known=error.status == _NOT_FOUND)
-    except (AnnotationError, ApiUnreachable):
+    except NotFound:
+        return LockHolder(known=True)
+    except (AnnotationError, ApiError, ApiUnreachable):
         return LockHolder()

@@ -39,14 +39,13 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_UNHEALTHY
 from proto.annotations.unhealthy_since import decode_unhealthy
 from proto.devices import DeviceUUID
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.objects import LEASES, OWNED_PODS, Node, ObjectReference
 
 log = logging.getLogger(__name__)
 
-_NOT_FOUND = 404
-_CONFLICT = 409
 _RESERVE_ATTEMPTS = 6
 _UNCOUNTED = timedelta(minutes=10)
 """Between two looks for a Lease on which evictions cannot be counted."""
@@ -186,11 +185,10 @@ class Remediation:
         event: Event
         try:
             event = await self._tried(holder)
-        except ApiUnreachable as error:
+        except (NotFound, Conflict):
+            event = Needless(holder.uid)
+        except (ApiError, ApiUnreachable) as error:
             event = Refused(holder.uid, str(error))
-        except ApiError as error:
-            gone = error.status in (_NOT_FOUND, _CONFLICT)
-            event = Needless(holder.uid) if gone else Refused(holder.uid, str(error))
         self._count(type(event).__name__.lower())
         self._take(event)
 
@@ -230,14 +228,13 @@ class Remediation:
             except AnnotationError as error:
                 log.error("no pod is evicted, because lease %s/%s cannot be read: %s", namespace, name, error)
                 return self._now() + _UNCOUNTED
-            except ApiError as error:
-                if error.status == _NOT_FOUND:
-                    missing = "evictions are counted on it; make it, or set remediation_lease"
-                    log.error("no pod is evicted, because there is no lease %s/%s: %s", namespace, name, missing)
-                    return self._now() + _UNCOUNTED
-                if error.status != _CONFLICT:
-                    raise
-            # Another node's daemon was first.
+            except NotFound:
+                missing = "evictions are counted on it; make it, or set remediation_lease"
+                log.error("no pod is evicted, because there is no lease %s/%s: %s", namespace, name, missing)
+                return self._now() + _UNCOUNTED
+            except Conflict:
+                # Another node's daemon was first.
+                pass
             await asyncio.sleep(self._jitter() * 0.1 * 2**attempt)
         return self._now() + timedelta(seconds=10)
 

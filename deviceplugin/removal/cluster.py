@@ -8,11 +8,10 @@ from deviceplugin.removal.plan import annotations_of_ours, health_of_ours, total
 from deviceplugin.settings import TotalNames
 from deviceplugin.totals import without_totals
 from proto.annotations.keys import NODE_CONDITION
-from proto.kubernetes.client import ApiError, ApiServer
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
 
-_NOT_FOUND = 404
-_CONFLICT = 409
 _ATTEMPTS = 5
 
 
@@ -20,10 +19,8 @@ async def read_node(api: ApiServer, name: str) -> Node | None:
     """None when there is no such Node. Raises ApiError or ApiUnreachable."""
     try:
         return await api.get(NODES, name)
-    except ApiError as error:
-        if error.status == _NOT_FOUND:
-            return None
-        raise
+    except NotFound:
+        return None
 
 
 async def read_pods(api: ApiServer, node_name: str) -> Sequence[Pod]:
@@ -75,10 +72,10 @@ async def remove_metadata(api: ApiServer, name: str) -> tuple[tuple[str, ...], t
         try:
             await api.patch(NODES, name, {"metadata": metadata})
             return labels, keys
-        except ApiError as error:
+        except NotFound:
+            break
+        except Conflict:
             # Somebody else wrote the Node meanwhile, perhaps a new lock: look again.
-            if error.status == _NOT_FOUND:
-                break
-            if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
+            if attempt == _ATTEMPTS - 1:
                 raise
     return (), ()

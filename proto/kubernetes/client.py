@@ -17,7 +17,8 @@ import msgspec
 
 from proto.kubernetes.calls import Reply
 from proto.kubernetes.connections import Connections, Pool, read_reply
-from proto.kubernetes.kubeconfig import ApiServerUnconfigured, Configure, load_configuration
+from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound, refusal
+from proto.kubernetes.kubeconfig import Configure, load_configuration
 from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource, Status
 from proto.kubernetes.official import ConfigException
 from proto.kubernetes.pace import Pace
@@ -38,10 +39,7 @@ from proto.kubernetes.wire import (
 
 __all__ = [
     "Added",
-    "ApiError",
     "ApiServer",
-    "ApiServerUnconfigured",
-    "ApiUnreachable",
     "Bookmark",
     "Deleted",
     "Modified",
@@ -69,21 +67,6 @@ OPENING_SECONDS = 10.0
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 _NO_ANSWER = (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError)
-
-
-class ApiError(Exception):
-    """The API server answered, and its answer is no."""
-
-    def __init__(self, status: int, reason: str, message: str, retry_after_seconds: float | None = None) -> None:
-        super().__init__(f"the API server answered {status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after_seconds = retry_after_seconds
-
-
-class ApiUnreachable(Exception):
-    """No usable answer: refused, reset, timed out, or not the API server that is speaking."""
 
 
 class ApiServer:
@@ -143,7 +126,7 @@ class ApiServer:
         await self._connections.close()
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
-        """Raises ApiError (404 if there is none) or ApiUnreachable."""
+        """Raises ApiError (NotFound if there is none) or ApiUnreachable."""
         body = await self._call("GET", _path(resource, namespace, name))
         return self._read(resource, body)
 
@@ -160,7 +143,7 @@ class ApiServer:
     ) -> ObjectList[T]:
         """One page; the next is asked for with `metadata.continue_`. Objects that cannot be read are left out, logged.
 
-        Raises ApiError (410 when `continue_` has expired) or ApiUnreachable.
+        Raises ApiError (Gone when `continue_` has expired) or ApiUnreachable.
         """
         query = _query(
             limit=limit,
@@ -201,7 +184,7 @@ class ApiServer:
         It ends as well one client timeout after that, and once there was no whole event for `silent_seconds` (the
         client's where that is less): the next watch goes on where this one was, or shows that the API server is away.
 
-        Raises ApiError (410 when the position has expired), and ApiUnreachable when the connection drops or carries
+        Raises ApiError (Gone when the position has expired), and ApiUnreachable when the connection drops or carries
         anything but events.
         """
         query = _query(
@@ -220,7 +203,8 @@ class ApiServer:
             async for line in _lines(response.content, min(silent_seconds, self._silent_seconds), end):
                 event = decode_watch_line(resource.type, line, log.warning)
                 if isinstance(event, WatchFailed):
-                    raise _refusal(event.status.code or 500, event.status)
+                    status = event.status
+                    raise refusal(status.code or 500, status.reason, status.message)
                 if event is not None:
                     yield event
 
@@ -244,7 +228,7 @@ class ApiServer:
         return self._read(resource, answer)
 
     async def create(self, resource: Resource[T], body: Object, *, namespace: str = "") -> T:
-        """`apiVersion` and `kind` are filled in. Raises ApiError (409 if the name is taken) or ApiUnreachable."""
+        """`apiVersion` and `kind` are filled in. Raises ApiError (Conflict if the name is taken) or ApiUnreachable."""
         document = {"apiVersion": resource.group_version, "kind": type(body).__name__, **msgspec.to_builtins(body)}
         pool = Pool.EVENTS if resource is EVENTS else Pool.OTHER
         return self._read(resource, await self._call("POST", _path(resource, namespace), body=document, pool=pool))
@@ -265,7 +249,7 @@ class ApiServer:
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
         """Has a pod deleted if its PodDisruptionBudget allows that; `dry_run` only asks whether it would be.
 
-        Raises ApiError (429 against the budget, 409 if another pod has taken the name) or ApiUnreachable.
+        Raises ApiError (TooManyRequests against the budget, Conflict if another pod has the name) or ApiUnreachable.
         """
         options: dict[str, object] = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
         document = {
@@ -355,7 +339,7 @@ def _path(resource: Resource[T], namespace: str = "", name: str = "", subresourc
     """The escaped path. `.` and `..` would walk the URL, and no object can be called so."""
     for part in (namespace, name):
         if part in (".", ".."):
-            raise ApiError(404, "NotFound", f"{resource.plural} {part!r} is no name of an object")
+            raise NotFound(404, "NotFound", f"{resource.plural} {part!r} is no name of an object")
     return resource.path(quote(namespace, safe=""), quote(name, safe=""), subresource)
 
 
@@ -400,12 +384,8 @@ def _error_of(reply: Reply) -> ApiError:
     except (NotJson, UnreadableObject):
         text = " ".join(reply.body[:200].decode(errors="replace").split())
         status = Status(message=text or "no explanation")
-    return _refusal(reply.status, status, reply.reason, reply.retry_after)
-
-
-def _refusal(code: int, status: Status, reason: str = "", retry_after: str = "") -> ApiError:
-    wait = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
-    return ApiError(code, status.reason or reason, status.message, wait)
+    wait = float(reply.retry_after) if reply.retry_after.isascii() and reply.retry_after.isdigit() else None
+    return refusal(reply.status, status.reason or reply.reason, status.message, wait)
 
 
 def _reason(error: Exception) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import EVENTS, Event, EventSource, ObjectMeta, ObjectReference
 from proto.kubernetes.pace import Pace

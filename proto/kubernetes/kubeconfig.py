@@ -9,6 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import yaml
 
+from proto.kubernetes.errors import ApiServerUnconfigured
 from proto.kubernetes.official import ConfigException, Configuration, load_incluster_config, load_kube_config
 
 Configure = Callable[[], Awaitable[Any]]
@@ -16,10 +17,6 @@ Configure = Callable[[], Awaitable[Any]]
 
 _DEFAULT = "~/.kube/config"
 _BROKEN = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError, LookupError)
-
-
-class ApiServerUnconfigured(Exception):
-    """Neither a usable kubeconfig nor a cluster around us; one sentence saying which file and why."""
 
 
 def kubeconfig_path(explicit: str | None) -> str | None:

@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from proto.kubernetes.client import SILENT_SECONDS, ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import SILENT_SECONDS, ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Gone
 from proto.kubernetes.objects import ListMeta, Object, ObjectMeta, Resource
 from proto.kubernetes.wire import Added, Bookmark, Deleted, Modified, Opened
 
@@ -18,7 +19,6 @@ FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 30.0
 SETTLED_SECONDS = 1.0
 """A watch that stood this long has worked, even if nothing happened meanwhile."""
-GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ async def reflect(
             problem = error
         if clock() - began >= SETTLED_SECONDS:
             backoff.reset()
-        if isinstance(problem, ApiError) and problem.status == GONE:
+        if isinstance(problem, Gone):
             position.resource_version = None
         if _may_go_on_at_once(problem, backoff):
             backoff.failures += 1
@@ -147,8 +147,7 @@ async def reflect(
 
 def _may_go_on_at_once(problem: Exception | None, backoff: Backoff) -> bool:
     """An ended watch and an expired position are ordinary, unless they come in a row without any progress."""
-    expired = isinstance(problem, ApiError) and problem.status == GONE
-    return backoff.failures == 0 and (problem is None or expired)
+    return backoff.failures == 0 and (problem is None or isinstance(problem, Gone))
 
 
 def _wished_delay(problem: Exception | None) -> float:

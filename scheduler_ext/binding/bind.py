@@ -10,12 +10,13 @@ from weakref import WeakValueDictionary
 from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
 from proto.extender import BindingArgs
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
 from proto.kubernetes.objects import NODES, PODS, Pod
 from scheduler_ext.binding.attempt import Attempt
 from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
-from scheduler_ext.binding.sending import PASSING, Sending
+from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.sent_files import Sent, SentFiles
 from scheduler_ext.binding.view import NodeFacts, View, node_facts
 from scheduler_ext.binding.write import binding_of
@@ -240,8 +241,8 @@ class Binder:
             return facts
         try:
             return node_facts(await self._api.get(NODES, name))
-        except ApiError as error:
-            raise NodeUnknown(name) if error.status == 404 else error from error
+        except NotFound as error:
+            raise NodeUnknown(name) from error
 
     def _reserved(self, attempt: Attempt) -> PodShares | None:
         """What `/filter` decided for this node."""
@@ -281,9 +282,9 @@ class Binder:
         """The live pod. Fills in its uid when the caller gave none. Raises BindRefused if it is not the one meant."""
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
-        except ApiError as error:
-            attempt.uncertain = attempt.uncertain and error.status != 404
-            raise BindRefused("the pod is gone") if error.status == 404 else error from error
+        except NotFound as error:
+            attempt.uncertain = False
+            raise BindRefused("the pod is gone") from error
         if attempt.uid and pod.metadata.uid != attempt.uid:
             attempt.uncertain = False
             raise BindRefused(f"the pod was created anew, uid {attempt.uid} is gone")
@@ -310,17 +311,21 @@ class Binder:
                 return await self._sending.send(binding)
             except ApiUnreachable as error:
                 attempt.doing = str(error)
-            except ApiError as error:
+            except Conflict as error:
                 attempt.doing = str(error)
-                if error.status == 409:
-                    return self._confirm(attempt, (await self._pod(attempt)).spec.node_name)
-                if error.status not in PASSING:
-                    attempt.uncertain = uncertain and error.status != 404
-                    raise BindRefused("the pod is gone") if error.status == 404 else error from error
-                if error.status == 429:
+                return self._confirm(attempt, (await self._pod(attempt)).spec.node_name)
+            except NotFound as error:
+                attempt.uncertain = False
+                raise BindRefused("the pod is gone") from error
+            except (ServerError, TooManyRequests) as error:
+                attempt.doing = str(error)
+                if isinstance(error, TooManyRequests):
                     # Turned away at the door: nothing was written.
                     attempt.uncertain = uncertain
                 pause_seconds = max(pause_seconds, error.retry_after_seconds or 0)
+            except ApiError:
+                attempt.uncertain = uncertain
+                raise
             await asyncio.sleep(pause_seconds)
 
     def _remember(self, attempt: Attempt) -> None:
@@ -361,11 +366,10 @@ class Binder:
             await asyncio.sleep(self._settings.settle_seconds)
             try:
                 pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
-            except ApiUnreachable:
+            except NotFound:
+                pass
+            except (ApiError, ApiUnreachable):
                 continue
-            except ApiError as error:
-                if error.status != 404:
-                    continue
             else:
                 if pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
                     # The watch shows it, and until then it is held from memory.
@@ -384,9 +388,9 @@ class Binder:
     async def _release(self, attempt: Attempt) -> None:
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
-        except ApiError as error:
-            bound = error.status != 404
-        except ApiUnreachable:
+        except NotFound:
+            bound = False
+        except (ApiError, ApiUnreachable):
             bound = True
         else:
             bound = pod.spec.node_name == attempt.node

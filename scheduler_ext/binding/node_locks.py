@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import encode_lock_uid
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.binding.lock import Owner, PodName, Take, Wait, is_held_by, judge, owner_of
 from scheduler_ext.binding.view import NodeFacts, View, node_facts, owner_state, pod_facts
@@ -97,10 +98,8 @@ class NodeLocks:
         # A pod younger than our watch must not lose its lock.
         try:
             found = await self._api.get(PODS, holder.name, holder.namespace)
-        except ApiError as error:
-            if error.status == 404:
-                return Owner.GONE
-            raise
+        except NotFound:
+            return Owner.GONE
         if not self._view.concerns_gpus(found) or facts.lock_uid not in ("", found.metadata.uid):
             return Owner.GONE
         self._view.apply_pod(found)
@@ -122,12 +121,10 @@ class NodeLocks:
         metadata = {"annotations": annotations, "resourceVersion": resource_version}
         try:
             await self._api.patch(NODES, node, {"metadata": metadata})
-        except ApiError as error:
-            if error.status == 409:
-                return False
-            if error.status == 404:
-                raise NodeUnknown(node) from error
-            raise
+        except Conflict:
+            return False
+        except NotFound as error:
+            raise NodeUnknown(node) from error
         return True
 
     async def _sleep(self, changed: asyncio.Event, until: datetime) -> None:

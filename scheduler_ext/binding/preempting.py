@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.binding.advising import holders
@@ -252,10 +253,10 @@ class Preempting:
     async def _evict_one(self, victim: Holder, *, dry_run: bool) -> str:
         try:
             await self._api.evict(victim.name, victim.namespace, victim.uid, dry_run=dry_run)
-        except ApiError as error:
+        except (NotFound, Conflict):
             # Gone, or gone and created again under its name.
-            if error.status in (404, 409):
-                return ""
+            return ""
+        except ApiError as error:
             self._spared[victim.uid] = self._monotonic() + SPARED_SECONDS
             return f"pod {victim.namespace}/{victim.name} is not evicted: {error}"
         except ApiUnreachable as error:

@@ -4,14 +4,10 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, ServerError
 from proto.kubernetes.objects import Binding
 from scheduler_ext.settings import SLACK_SECONDS
-
-PASSING = frozenset({429, 500, 502, 503, 504})
-"""Answers of an API server that may be different a moment later."""
-_UNSETTLED = PASSING - {429}
-"""Those that leave open what became of a write; 429 turns it away at the door."""
 
 
 class Sending:
@@ -39,8 +35,10 @@ class Sending:
             async with asyncio.timeout(self.seconds):
                 await self._api.bind(binding, within_seconds=self.seconds)
             settled = True
-        except ApiError as error:
-            settled = error.status not in _UNSETTLED
+        except ServerError:
+            raise
+        except ApiError:
+            settled = True
             raise
         except TimeoutError as error:
             raise ApiUnreachable(f"no answer to the Binding within {self.seconds:g} s") from error

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import MUTATING_WEBHOOK_CONFIGURATIONS, SECRETS, ObjectMeta, Secret
 from scheduler_ext.certificates.due import Step, due, names_to_serve
 from scheduler_ext.certificates.issue import Issued, issue, read
@@ -80,8 +81,8 @@ class CertificateSecret:
             attempts -= 1
             try:
                 await self._store(secret, fresh)
-            except ApiError as error:
-                if error.status != 409 or not attempts:
+            except Conflict:
+                if not attempts:
                     raise
                 # Another replica was first: what it stored is read, and ours forgotten.
                 continue
@@ -91,13 +92,11 @@ class CertificateSecret:
     async def _stored(self) -> Secret | None:
         try:
             return await self._api.get(SECRETS, self._place.name, self._place.namespace)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        except NotFound:
+            return None
 
     async def _store(self, before: Secret | None, issued: Issued) -> None:
-        """409 when the secret is not what it was `before`."""
+        """Raises Conflict when the secret is not what it was `before`."""
         place, data = self._place, _encoded(issued)
         if before is None:
             secret = Secret(metadata=ObjectMeta(name=place.name), type="kubernetes.io/tls", data=data)
@@ -118,9 +117,7 @@ class CertificateSecret:
         body = {"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": webhooks}
         try:
             await self._api.patch(MUTATING_WEBHOOK_CONFIGURATIONS, name, body)
-        except ApiError as error:
-            if error.status != 409:
-                raise
+        except Conflict:
             return False
         log.info("mutatingwebhookconfiguration %s trusts the webhook's certificate", name)
         return False

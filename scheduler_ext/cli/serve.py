@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from program.address import ListenAddress, NoAddress, read_address
-from proto.kubernetes.client import ApiServerUnconfigured
+from proto.kubernetes.errors import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
 from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import LEASES, Lease, ObjectMeta
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from scheduler_ext.leadership.turn import BEGIN_SECONDS, RENEW_SECONDS, Turn, after_seen, free_at, lease_seconds
@@ -123,7 +124,7 @@ class BindingLease:
             try:
                 self._saw(await self._written(self._turn.version, spec))
             except (ApiError, ApiUnreachable) as error:
-                if isinstance(error, ApiError) and error.status in (404, 409) and await self._looked():
+                if isinstance(error, NotFound | Conflict) and await self._looked():
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 if str(error) != self._problem:
@@ -135,7 +136,7 @@ class BindingLease:
         return False
 
     async def _written(self, version: str, spec: dict[str, object]) -> Lease:
-        """Raises ApiError, 404 or 409 if the Lease is not as it was seen, or ApiUnreachable."""
+        """Raises ApiError, NotFound or Conflict if the Lease is not as it was seen, or ApiUnreachable."""
         if not version:
             lease = Lease(metadata=ObjectMeta(name=self._name, namespace=self._namespace))
             version = (await self._api.create(LEASES, lease, namespace=self._namespace)).metadata.resource_version

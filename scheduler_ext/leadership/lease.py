@@ -8,7 +8,8 @@ from datetime import datetime
 from uuid import uuid4
 
 from proto.annotations.keys import SCHEDULER_ROLE
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import LEASES, PODS, Lease
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from scheduler_ext.leadership.binding_lease import BindingLease

@@ -6,7 +6,8 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Container, Pod
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from simulation.kubelet import status

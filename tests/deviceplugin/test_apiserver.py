@@ -9,7 +9,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.news import News
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, NODE_LOCK
-from proto.kubernetes.client import ApiError
+from proto.kubernetes.errors import ApiError
 from proto.kubernetes.objects import PODS
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.agent_rig import running

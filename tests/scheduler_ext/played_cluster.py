@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from proto.kubernetes.client import ApiError, ApiUnreachable
+from proto.kubernetes.errors import ApiUnreachable, Conflict, Forbidden, NotFound
 from proto.kubernetes.objects import Binding, Node, Pod
 
 Json = dict[str, Any]
@@ -40,21 +40,21 @@ class Cluster:
             raise ApiUnreachable("no answer")
         found, kind = (self.nodes, Node) if resource.plural == "nodes" else (self.pods, Pod)
         if name not in found:
-            raise ApiError(404, "NotFound", f"{name} not found")
+            raise NotFound(404, "NotFound", f"{name} not found")
         return msgspec.convert(found[name], kind)
 
     async def bind(self, binding: Binding, *, within_seconds: float) -> None:
         mood, pod = self.mood, self.pods.get(binding.metadata.name)
         if mood == "refuses":
-            raise ApiError(403, "Forbidden", "not today")
+            raise Forbidden(403, "Forbidden", "not today")
         self.sent.add(binding.metadata.uid)
         if mood == "silent":
             raise ApiUnreachable("no answer")
         if pod is None:
-            raise ApiError(404, "NotFound", "no such pod")
+            raise NotFound(404, "NotFound", "no such pod")
         taken = pod["spec"].get("nodeName") or pod["metadata"]["uid"] != binding.metadata.uid
         if taken or pod["metadata"].get("deletionTimestamp"):
-            raise ApiError(409, "Conflict", "already assigned")
+            raise Conflict(409, "Conflict", "already assigned")
         bound = copied(pod)
         bound["spec"]["nodeName"] = binding.target.name
         bound["metadata"].setdefault("annotations", {}).update(binding.metadata.annotations)

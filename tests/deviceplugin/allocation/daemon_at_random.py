@@ -15,7 +15,8 @@ from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
 from proto.devices import DeviceUUID
-from proto.kubernetes.client import ApiError, ApiServer, ApiUnreachable
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiUnreachable, NotFound
 from proto.kubernetes.objects import Pod
 from tests.deviceplugin.allocation.one_thread import Process
 from tests.deviceplugin.allocation.pods_at_random import DEVICES, GPU
@@ -57,7 +58,7 @@ class Watch(OwnNode):
         for bound in self._node.api.pods.values():
             if bound.pod.metadata.name == name:
                 return bound.pod
-        raise ApiError(404, "NotFound", f"no pod {namespace}/{name}")
+        raise NotFound(404, "NotFound", f"no pod {namespace}/{name}")
 
 
 class Socket(PodResources):

@@ -1,7 +1,8 @@
 import pytest
 
-from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, Refusal, Right, judge_api, judge_node, judge_rights
+from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, NoAnswer, Right, judge_api, judge_node, judge_rights
 from deviceplugin.diagnosis.finding import Finding, State
+from proto.kubernetes.errors import ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
 
 URL = "https://10.0.0.1:6443"
 
@@ -10,15 +11,15 @@ URL = "https://10.0.0.1:6443"
     ("refusal", "api", "node", "words"),
     [
         (None, "ok", "ok", "The cluster has node n."),
-        (Refusal(sentence="s", status=404), "ok", "problem", "kubectl get nodes"),
-        (Refusal(sentence="s", status=403), "ok", "problem", "resources: [nodes], verbs: [get]"),
-        (Refusal(sentence="s", status=401), "problem", "skipped", "does not accept our credentials"),
-        (Refusal(sentence="the API server x cannot be reached: refused"), "problem", "skipped", "cannot be reached"),
-        (Refusal(sentence="No API server is configured.", configured=False), "problem", "skipped", "--kubeconfig"),
+        (NotFound(404, "NotFound", "s"), "ok", "problem", "kubectl get nodes"),
+        (Forbidden(403, "Forbidden", "s"), "ok", "problem", "resources: [nodes], verbs: [get]"),
+        (Unauthorized(401, "Unauthorized", "s"), "problem", "skipped", "does not accept our credentials"),
+        (ApiUnreachable("the API server x cannot be reached: refused"), "problem", "skipped", "cannot be reached"),
+        (ApiServerUnconfigured("No API server is configured."), "problem", "skipped", "--kubeconfig"),
     ],
 )
 def test_no_answer_no_entry_and_no_node_are_told_apart(
-    refusal: Refusal | None, api: str, node: str, words: str
+    refusal: NoAnswer | None, api: str, node: str, words: str
 ) -> None:
     findings = judge_api(refusal, URL), judge_node(refusal, "n")
     assert [one.state.value for one in findings] == [api, node]

@@ -5,16 +5,18 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
-from proto.kubernetes.client import (
-    Added,
+from proto.kubernetes.client import Added, ApiServer, Bookmark, Deleted, Modified, Opened, WatchEvent
+from proto.kubernetes.errors import (
     ApiError,
-    ApiServer,
     ApiUnreachable,
-    Bookmark,
-    Deleted,
-    Modified,
-    Opened,
-    WatchEvent,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
 )
 from proto.kubernetes.objects import (
     EVENTS,
@@ -101,7 +103,7 @@ async def test_new_credentials_are_read_when_the_old_ones_are_refused(server: Sc
 
 async def test_refused_twice_is_an_error_and_not_a_loop(server: Scripted, api: ApiServer) -> None:
     server.lists.extend([answer(401, {"reason": "Unauthorized", "message": "who are you"})] * 2)
-    with pytest.raises(ApiError, match="401 Unauthorized: who are you"):
+    with pytest.raises(Unauthorized, match="401 Unauthorized: who are you"):
         await api.get(NODES, "n1")
 
 
@@ -130,31 +132,54 @@ async def test_one_unreadable_object_does_not_take_the_others_down(
 
 @pytest.mark.parametrize("name", ["..", "."])
 async def test_a_name_cannot_walk_the_url(server: Scripted, api: ApiServer, name: str) -> None:
-    with pytest.raises(ApiError, match="404"):
+    with pytest.raises(NotFound, match="404"):
         await api.get(PODS, name, "default")
     server.lists.append(answer(404, {}))
-    with pytest.raises(ApiError):
+    with pytest.raises(NotFound):
         await api.get(PODS, "../x?watch=1", "default")
     assert server.seen[0].raw_path == "/api/v1/namespaces/default/pods/..%2Fx%3Fwatch%3D1"
 
 
 async def test_a_refusal_carries_the_words_of_the_api_server(server: Scripted, api: ApiServer) -> None:
     server.lists.append(answer(404, {"reason": "NotFound", "message": 'nodes "x" not found', "code": 404}))
+    with pytest.raises(NotFound, match=r'^the API server answered 404 NotFound: nodes "x" not found$'):
+        await api.get(NODES, "x")
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, Invalid),
+        (403, Forbidden),
+        (405, ApiError),
+        (409, Conflict),
+        (410, Gone),
+        (422, Invalid),
+        (429, TooManyRequests),
+        (500, ServerError),
+        (504, ServerError),
+        (520, ServerError),
+    ],
+)
+async def test_a_refusal_is_of_the_class_that_its_status_calls_for(
+    server: Scripted, api: ApiServer, status: int, expected: type[ApiError]
+) -> None:
+    server.lists.append(answer(status, {}))
     with pytest.raises(ApiError) as caught:
         await api.get(NODES, "x")
-    assert (caught.value.status, caught.value.reason, caught.value.message) == (404, "NotFound", 'nodes "x" not found')
+    assert type(caught.value) is expected
 
 
 async def test_a_refusal_of_a_proxy_is_shown_short(server: Scripted, api: ApiServer) -> None:
     server.lists.append(text("<html>\n bad gateway" + "x" * 5000, status=502))
-    with pytest.raises(ApiError, match=r"502 Bad Gateway: <html> bad gatewayx+$") as caught:
+    with pytest.raises(ServerError, match=r"502 Bad Gateway: <html> bad gatewayx+$") as caught:
         await api.get(NODES, "x")
     assert len(str(caught.value)) < 300
 
 
 async def test_a_busy_server_says_how_long_to_wait(server: Scripted, api: ApiServer) -> None:
     server.lists.append(answer(429, {"reason": "TooManyRequests"}, **{"Retry-After": "3"}))
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(TooManyRequests) as caught:
         await api.get(NODES, "x")
     assert caught.value.retry_after_seconds == 3.0
 
@@ -284,9 +309,8 @@ async def test_an_event_of_a_megabyte_arrives_whole(server: Scripted, api: ApiSe
 async def test_an_expired_position_is_410_as_answer_and_as_event(server: Scripted, api: ApiServer) -> None:
     server.watches.extend([answer(410, gone()), stream(event("ERROR", gone()))])
     for _ in range(2):
-        with pytest.raises(ApiError) as caught:
+        with pytest.raises(Gone, match="410 Expired"):
             await watch_all(api)
-        assert (caught.value.status, caught.value.reason) == (410, "Expired")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from proto.kubernetes.client import OPENING_SECONDS, SILENT_SECONDS, ApiServer, ApiUnreachable, Opened
+from proto.kubernetes.client import OPENING_SECONDS, SILENT_SECONDS, ApiServer, Opened
 from proto.kubernetes.connections import DEAD_SECONDS, MOST, Pool
+from proto.kubernetes.errors import ApiUnreachable
 from proto.kubernetes.objects import EVENTS, NODES, Binding, Event, Node, ObjectMeta, ObjectReference
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, Resumed, reflect
 from simulation.apiserver.relay import Relay

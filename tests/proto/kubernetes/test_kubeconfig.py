@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from proto.kubernetes.client import ApiServer, ApiServerUnconfigured
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiServerUnconfigured
 from proto.kubernetes.kubeconfig import load_configuration
 from tests.proto.kubernetes.scripted_server import write_kubeconfig
 
