@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
+SPOKEN := 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test test-cluster test-node check format stubs clean docs docs-metrics promtool manifests check-manifests image-check lock
+.PHONY: help demo test test-cluster test-node check prose format stubs clean docs docs-metrics promtool manifests check-manifests image-check lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -55,6 +56,18 @@ check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs
 	@rm -rf build/stubs && mkdir -p build/stubs && $(MAKE) --no-print-directory stubs STUBS_OUT=build/stubs
 	@for f in $$(cd build/stubs && find . -type f); do cmp -s build/stubs/$$f $$f || { echo "generated stub $$f is out of date: run 'make stubs'" >&2; exit 1; }; done
 	@echo "stubs up to date"
+
+VALE := $(HOME)/.cache/topogpu/vale/3.15.2/vale
+$(VALE): docs/prose/vale/go.mod
+	@command -v go > /dev/null || { echo "no Go, which builds the linter for prose once: see https://go.dev/doc/install" >&2; exit 1; }
+	@echo "building vale into $(@D), once ..."
+	@cd docs/prose/vale && go build -mod=readonly -trimpath -o $@ tool
+	@touch $@
+
+prose: $(DEVELOPMENT) $(VALE) ## plain words in the documents and in what the programs say; Go builds the linter once
+	@rm -rf build/prose && $(BIN)/python docs/prose/words.py build/prose $$(git ls-files $(SPOKEN) | grep -v _pb2)
+	@$(VALE) --no-wrap --output=line README.md CONTRIBUTING.md docs
+	@cd build/prose && $(VALE) --config=../../.vale.ini --no-wrap --output=line .
 
 format: $(DEVELOPMENT) ## reformat in place
 	@$(BIN)/ruff check --fix .
