@@ -43,9 +43,10 @@ from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.reporter import Reporter
-from deviceplugin.reporting import AllocationMode, Report, report
+from deviceplugin.reporting import Report, report
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
+from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable

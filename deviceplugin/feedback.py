@@ -141,7 +141,7 @@ class FeedbackLoop:
 
 def tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, Tasks]:
     """Of each of its containers that has GPUs, by what was decided for the pod and what its spec says."""
-    containers = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
+    containers = {each.name: each for each in pod.all_containers}
     found: dict[Who, Tasks] = {}
     for name, gpus in held_by(pod).items():
         priority = container_facts(pod.metadata.uid, containers[name], priority_resource).priority

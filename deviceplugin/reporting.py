@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.settings import HamiScheduler, UnenforcedShares
 from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LIMITS, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake, encode_reported
 from proto.annotations.node_limits import Limits
 from proto.annotations.node_register import encode_register, encode_register_text
@@ -19,13 +19,6 @@ HANDSHAKE_EVERY = timedelta(seconds=30)
 """HAMi's schedulers up to 2.7 drop a node that leaves their question unanswered for 60 s."""
 
 _TEXT_SEPARATORS = str.maketrans(",:", "  ")
-
-
-class AllocationMode(StrEnum):
-    """How `Allocate` learns which pod it serves. Nodes that are `immediate` need the node lock."""
-
-    SLOTS = "slots"
-    IMMEDIATE = "immediate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

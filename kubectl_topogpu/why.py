@@ -175,8 +175,8 @@ def _runner_up(node: str, decision: Decision) -> RunnerUp:
 
 def _waiting(cluster: Cluster, pod: Pod, request: GpuRequest, decision: Decision, asks: tuple[str, ...]) -> Answer:
     name, nodes = pod_name(pod), len(decision.fits) + len(decision.misfits)
-    conditions = [each.message for each in pod.status.conditions if each.type == "PodScheduled" and each.message]
-    told = tuple(f"kube-scheduler says: {message}" for message in conditions)
+    refusal = pod.status.unscheduled
+    told = (f"kube-scheduler says: {refusal.message}",) if refusal is not None and refusal.message else ()
     if decision.node is not None:
         ranked = rank_nodes(request.policies.node, decision.fits, decision.connections)
         scheduler = pod.spec.scheduler_name or "none"

@@ -17,6 +17,7 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import (
     NODES,
     POD_DISRUPTION_BUDGETS,
+    POD_SCHEDULED,
     PODS,
     RESOURCE_QUOTAS,
     Affinity,
@@ -38,7 +39,7 @@ from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.quota_class import has_cross_namespace_affinity
-from scheduler_ext.requests import containers, pod_key
+from scheduler_ext.requests import pod_key
 from scheduler_ext.scheduling.waiting import WaitingPods
 
 log = logging.getLogger(__name__)
@@ -301,14 +302,14 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
     spec.scheduler_name, spec.priority_class_name = intern(spec.scheduler_name), intern(spec.priority_class_name)
     spec.affinity = _one(Affinity, spec.affinity) if has_cross_namespace_affinity(spec) else None
     spec.resources = _one(Resources | None, spec.resources)
-    for container in containers(pod):
+    for container in pod.all_containers:
         container.image, container.security_context = "", None
         container.command, container.args, container.env = [], [], []
     spec.init_containers = _one(list[Container], spec.init_containers)
     spec.containers = _one(list[Container], spec.containers)
     # What kube-scheduler says of a pod that it did not place is read while the pod waits.
     pod.status.conditions = (
-        [] if spec.node_name else [one for one in pod.status.conditions if one.type == "PodScheduled"]
+        [] if spec.node_name else [one for one in pod.status.conditions if one.type == POD_SCHEDULED]
     )
     pod.status.container_statuses = []
     pod.status = _one(PodStatus, pod.status)

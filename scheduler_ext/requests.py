@@ -162,7 +162,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
 
     What is read is bounded, whatever the pod says, so that what is done for it later is.
     """
-    needs = read_needs(containers(pod), settings)
+    needs = read_needs(pod.all_containers, settings)
     if not any(needs):
         return None
     annotations = pod.metadata.annotations
@@ -209,15 +209,9 @@ def read_needs(asking: Sequence[Container], settings: RequestSettings) -> tuple[
     return tuple(needs)
 
 
-def containers(pod: Pod) -> tuple[Container, ...]:
-    """In the order of the device annotations: init containers, then app containers."""
-    return (*pod.spec.init_containers, *pod.spec.containers)
-
-
 def container_kinds(pod: Pod) -> tuple[ContainerKind, ...]:
     inits = (
-        ContainerKind.SIDECAR if container.restart_policy == "Always" else ContainerKind.INIT
-        for container in pod.spec.init_containers
+        ContainerKind.SIDECAR if container.is_sidecar else ContainerKind.INIT for container in pod.spec.init_containers
     )
     return (*inits, *(ContainerKind.APP for _ in pod.spec.containers))
 

@@ -308,7 +308,7 @@ async def _wait_for_pods(run: _Run, view: ClusterView, pods: Mapping[str, Shape]
         raise DemoFailed(
             f"pods and nodes were still changing after {limit_seconds:g} s; run it with --keep and read the logs"
         )
-    running = sum(pod.status.phase == "Running" for pod in view.pods.values())
+    running = sum(pod.is_running for pod in view.pods.values())
     run.progress(f"{running} pods running, {len(pods) - running} not")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 
+from proto.kubernetes.objects import POD_SCHEDULED, UNSCHEDULABLE
 from scheduler_ext.requests import ResourceNames
 from simulation import scheduling_queue as queue
 
@@ -169,7 +170,7 @@ class KubeSchedulerStandIn:
         if not passed:
             reasons = [problem or "node(s) didn't pass the extender" for problem in problems.values()]
             message = queue.unschedulable_message(len(problems), reasons)
-            await self._failed(pod, message, "Unschedulable", park=True)
+            await self._failed(pod, message, UNSCHEDULABLE, park=True)
             return
         self._assumed[uid] = passed[0]
         self._start(self._bind(pod, passed[0], extended=extended))
@@ -240,7 +241,7 @@ class KubeSchedulerStandIn:
         await self._event(pod, "Warning", "FailedScheduling", message)
 
     async def _condition(self, pod: JsonObject, reason: str, message: str) -> None:
-        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+        condition = {"type": POD_SCHEDULED, "status": "False", "reason": reason, "message": message}
         known = (pod.get("status") or {}).get("conditions") or []
         if any(all(one.get(key) == value for key, value in condition.items()) for one in known):
             return

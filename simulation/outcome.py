@@ -7,7 +7,7 @@ from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_MEMORY
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.devices import Device, PairScores
-from proto.kubernetes.objects import Node, Pod
+from proto.kubernetes.objects import UNSCHEDULABLE, Node, Pod
 from proto.quantity import integer_quantity
 from simulation.choice import explain_choice
 from simulation.kubelet.container import CreatedContainer
@@ -18,8 +18,6 @@ from simulation.verification import (
     granted_shares,
     total_load,
 )
-
-UNSCHEDULABLE = "Unschedulable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +115,7 @@ def pod_outcome(
     containers = tuple(_container(one, devices) for one in created)
     home = next((node for node in nodes if node.name == pod.spec.node_name), None)
     groups = [tuple(gpu.index for gpu in container.gpus) for container in containers]
-    running = pod.status.phase == "Running"
+    running = pod.is_running
     return PodOutcome(
         name=pod.metadata.name,
         why=why,
@@ -133,10 +131,7 @@ def pod_outcome(
 
 def _refusal(pod: Pod, node: NodeOutcome, reason: str) -> str:
     """The extender's sentence; where memory is short, what was wanted and what there is at most."""
-    asked = [
-        integer_quantity(container.resources.limits.get(RESOURCE_MEMORY, 0))
-        for container in [*pod.spec.init_containers, *pod.spec.containers]
-    ]
+    asked = [integer_quantity(container.resources.limits.get(RESOURCE_MEMORY, 0)) for container in pod.all_containers]
     if "CardInsufficientMemory" not in reason or not any(asked) or not node.devices:
         return reason
     largest = max(device.memory_mib for device in node.devices)
@@ -147,9 +142,8 @@ def pending_reason(pod: Pod) -> str:
     """What the pod's status says about why it does not run."""
     if pod.status.message:
         return pod.status.message
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.status == "False":
-            return condition.message or condition.reason
+    if pod.status.unscheduled is not None:
+        return pod.status.unscheduled.message or pod.status.unscheduled.reason
     for status in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
         if status.state.waiting and status.state.waiting.get("message"):
             return f"container {status.name}: {status.state.waiting['message']}"
@@ -157,10 +151,7 @@ def pending_reason(pod: Pod) -> str:
 
 
 def is_unschedulable(pod: Pod) -> bool:
-    return any(
-        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == UNSCHEDULABLE
-        for condition in pod.status.conditions
-    )
+    return pod.status.unscheduled is not None and pod.status.unscheduled.reason == UNSCHEDULABLE
 
 
 def violations(
@@ -172,9 +163,9 @@ def violations(
     """Every way in which the final state differs from what was decided or what there is."""
     problems = capacity_violations(total_load(pods), devices)
     for pod in pods:
-        if pod.status.phase == "Running":
+        if pod.is_running:
             problems += container_violations(pod, created.get(pod.metadata.uid, ()))
-        elif pod.status.phase == "Failed":
+        elif pod.has_failed:
             problems.append(f"pod {pod.metadata.name} failed: {pending_reason(pod)}")
         elif pod.metadata.name in must_run:
             problems.append(f"pod {pod.metadata.name} should run and is Pending: {pending_reason(pod)}")

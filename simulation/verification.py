@@ -64,7 +64,7 @@ def container_violations(pod: Pod, created: Sequence[CreatedContainer]) -> list[
         decided = decided_shares(pod)
     except AnnotationError as error:
         return [f"{name}: {error}"]
-    specified = [*pod.spec.init_containers, *pod.spec.containers]
+    specified = pod.all_containers
     made = {container.name: container for container in created}
     problems = []
     for container, shares in zip(specified, decided, strict=True):
@@ -95,7 +95,7 @@ def total_load(pods: Iterable[Pod]) -> dict[str, Load]:
     """Per GPU, over all bound pods that have not ended; unreadable annotations are told by `container_violations`."""
     total: dict[str, Load] = defaultdict(Load)
     for pod in pods:
-        if not has_decision(pod) or pod.status.phase in ("Succeeded", "Failed"):
+        if not has_decision(pod) or pod.has_ended:
             continue
         try:
             shares = decided_shares(pod)

@@ -13,12 +13,13 @@ from deviceplugin.allocation.decided import decided_devices
 from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
 from deviceplugin.allocation.slots import is_spec_of_one_slot
 from deviceplugin.container.edits import ContainerFacts, cache_directory
-from deviceplugin.reporting import AllocationMode, report
+from deviceplugin.reporting import report
 from deviceplugin.settings import HamiScheduler
 from proto import __version__
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.mig_allocations import decode_mig_allocations, mig_allocations
+from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid, encode_lock, encode_lock_uid
 from proto.annotations.node_register import decode_register

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import containers_of, decided_devices, pod_name
+from deviceplugin.allocation.decided import decided_devices, pod_name
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.slots import larger, qualified, slot_in
 from deviceplugin.container.cdi import UnreadableSpec
@@ -177,7 +177,7 @@ def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[Con
         decided = decided_devices(held.pod, DEVICES_ALLOCATED, sources.resource)
     except AnnotationError as error:
         return (), Verdict(Word.DIFFERS, str(error))
-    by_name = {each.name: own for each, own in zip(containers_of(held.pod), decided, strict=True)}
+    by_name = {each.name: own for each, own in zip(held.pod.all_containers, decided, strict=True)}
     shares = by_name.get(held.container, ())
     mates = [each for each in everybody if each.pod is held.pod and each.slot == held.slot != ""]
     sharing = [shares, *(by_name.get(each.container, ()) for each in mates)]
@@ -248,4 +248,4 @@ def _whole(uuid: DeviceUUID, inventory: Mapping[DeviceUUID, Device]) -> int:
 
 
 def _is_ordinary_init(pod: Pod, container: str) -> bool:
-    return any(each.name == container and each.restart_policy != "Always" for each in pod.spec.init_containers)
+    return any(each.name == container and not each.is_sidecar for each in pod.spec.init_containers)

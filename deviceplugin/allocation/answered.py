@@ -7,7 +7,7 @@ of each file in it that is gone. Slots name no files.
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import containers_of, decided_devices
+from deviceplugin.allocation.decided import decided_devices
 from deviceplugin.allocation.slots import slot_in
 from deviceplugin.container.edits import PRELOAD_LIST, container_facts, unenforced
 from deviceplugin.container.hook import damage
@@ -52,7 +52,7 @@ def _never_limited(
         decided = decided_devices(pod, DEVICES_ALLOCATED, resource)
     except AnnotationError:
         return ""
-    for container, shares in zip(containers_of(pod), decided, strict=True):
+    for container, shares in zip(pod.all_containers, decided, strict=True):
         if container.name == holding.container_name and all(share.uuid in inventory for share in shares):
             facts = container_facts(pod.metadata.uid, container, "")
             return unenforced(shares, inventory, facts, "it was not there when the pod was admitted; delete the pod")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from deviceplugin.allocation.decided import containers_of, pod_name
+from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.immediate import Proven, is_finished, overtaken_phase, settlement
 from deviceplugin.apiserver import OwnNode
 from proto.annotations.bind_phase import BindPhase
@@ -65,7 +65,7 @@ class Books:
         for pod in self.own.pods.values():
             phase = overtaken_phase(pod)
             if phase is not None and pod.metadata.uid not in self._settled:
-                self._note(_Due(pod, frozenset(range(len(containers_of(pod)))), phase))
+                self._note(_Due(pod, frozenset(range(len(pod.all_containers))), phase))
         if self.own.pods_known:
             self.served = {uid: done for uid, done in self.served.items() if uid in self.own.pods}
             self._settled &= self.own.pods.keys()

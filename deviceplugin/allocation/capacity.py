@@ -6,7 +6,7 @@ What a GPU has is what its node advertises: with memory or cores scaled, that mu
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, pod_name
+from deviceplugin.allocation.decided import decided_devices, enumerated, pod_name
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID, PodShares
@@ -92,9 +92,9 @@ def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> 
     running: dict[DeviceUUID, Held] = {}
     most: dict[DeviceUUID, Held] = {}
     apps = len(pod.spec.init_containers)
-    for position, (container, shares) in enumerate(zip(containers_of(pod), decided, strict=True)):
-        ends = position < apps and container.restart_policy != "Always"
-        if ends and pod.status.phase == "Running":
+    for position, (container, shares) in enumerate(zip(pod.all_containers, decided, strict=True)):
+        ends = position < apps and not container.is_sidecar
+        if ends and pod.is_running:
             continue
         for share in shares:
             if share.uuid in inventory:

@@ -11,9 +11,9 @@ from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.news import News
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_ALLOCATION
+from proto.annotations.node_allocation import AllocationMode, decode_mode
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 1.0
@@ -85,7 +85,7 @@ async def _told(own: OwnNode, news: News, recall: Callable[[], Memory | None]) -
     return NodeAbilities(
         kubelet_version=told.kubelet_version,
         runtime_version=told.container_runtime_version,
-        by_slots=own.node.metadata.annotations.get(NODE_ALLOCATION) == AllocationMode.SLOTS,
+        by_slots=decode_mode(own.node.metadata.annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
     ), None
 
 

@@ -23,17 +23,12 @@ def pod_name(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
-def containers_of(pod: Pod) -> tuple[Container, ...]:
-    """In the order of the device annotations."""
-    return (*pod.spec.init_containers, *pod.spec.containers)
-
-
 def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
     """What annotation `key` gives each container; `resource` is what containers ask GPUs by. Raises AnnotationError."""
     value = pod.metadata.annotations.get(key)
     if value is None:
         raise AnnotationError(key, "", "missing")
-    containers = containers_of(pod)
+    containers = pod.all_containers
     counts = [gpus_asked(container, resource) for container in containers]
     return aligned(_decoded(key, value, len(containers)), counts)
 

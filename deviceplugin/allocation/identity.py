@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, pod_name, unfit
+from deviceplugin.allocation.decided import decided_devices, enumerated, pod_name, unfit
 from deviceplugin.allocation.slots import larger, slot_in
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -177,7 +177,7 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
     except AnnotationError:
         return holder
     for init, held in zip(pod.spec.init_containers, decided, strict=False):
-        if len(held) == len(ids) and init.name not in holder.containers and init.restart_policy != "Always":
+        if len(held) == len(ids) and init.name not in holder.containers and not init.is_sidecar:
             problem = "may hold the same, and kubelet's checkpoint, which would tell, cannot be read"
             return Unproven(f"pod {pod_name(pod)} holds them; its init container {init.name} {problem}", True)
     return holder
@@ -185,7 +185,7 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
 
 def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven | Unproven:
     pod, name = holder.pod, pod_name(holder.pod)
-    containers = [container.name for container in containers_of(pod)]
+    containers = [container.name for container in pod.all_containers]
     strangers = sorted(holder.containers - set(containers))
     if strangers:
         return Unproven(f"pod {name} has no container {enumerated(strangers)}, which holds them", may_change=True)
@@ -227,7 +227,7 @@ def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str
 def _has_ended(pod: Pod, position: int) -> bool:
     """An ordinary init container of a pod whose app containers have begun."""
     inits = pod.spec.init_containers
-    return pod.status.phase == "Running" and position < len(inits) and inits[position].restart_policy != "Always"
+    return pod.is_running and position < len(inits) and not inits[position].is_sidecar
 
 
 def _mismatch(container: str, held: ContainerShares, ids: frozenset[str], evidence: Evidence) -> str:

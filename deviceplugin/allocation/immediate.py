@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.checkpoint import Witness
-from deviceplugin.allocation.decided import containers_of, decided_devices, enumerated, gpus_asked, pod_name, unfit
+from deviceplugin.allocation.decided import decided_devices, enumerated, gpus_asked, pod_name, unfit
 from deviceplugin.container.edits import VISIBLE_DEVICES
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
@@ -146,9 +146,9 @@ def overtaken_phase(pod: Pod) -> BindPhase | None:
     """
     if pod.metadata.annotations.get(BIND_PHASE) != BindPhase.ALLOCATING:
         return None
-    if pod.status.phase in ("Running", "Succeeded"):
-        return BindPhase.SUCCESS
-    return BindPhase.FAILED if pod.status.phase == "Failed" else None
+    if not (pod.is_running or pod.has_ended):
+        return None
+    return BindPhase.FAILED if pod.has_failed else BindPhase.SUCCESS
 
 
 def _awaits_devices(pod: Pod, view: NodeView) -> bool:
@@ -170,11 +170,11 @@ def _is_stranger(pod: Pod, ids: int, view: NodeView) -> bool:
     if pod.metadata.annotations.get(BIND_PHASE) in (BindPhase.SUCCESS, BindPhase.FAILED):
         return False  # it was answered
     served = (view.recorded or {}).get(pod.metadata.uid, frozenset())
-    return any(gpus_asked(each, view.resource) == ids for each in containers_of(pod) if each.name not in served)
+    return any(gpus_asked(each, view.resource) == ids for each in pod.all_containers if each.name not in served)
 
 
 def _is_starting(pod: Pod, view: NodeView) -> bool:
-    return pod.spec.node_name == view.name and pod.status.phase in ("", "Pending")
+    return pod.spec.node_name == view.name and pod.is_pending
 
 
 def _named(pods: Iterable[Pod], lock: NodeLock, uid: str) -> Pod | None:
@@ -186,7 +186,7 @@ def _named(pods: Iterable[Pod], lock: NodeLock, uid: str) -> Pod | None:
 def _is_done(lock: NodeLock, view: NodeView) -> bool:
     """The lock is a left-over: its pod was served, the release is on its way."""
     pod = _named(view.pods, lock, view.lock_uid)
-    return pod is not None and (pod.status.phase not in ("", "Pending") or _unserved(pod, view) == ())
+    return pod is not None and (not pod.is_pending or _unserved(pod, view) == ())
 
 
 def _only_candidate(waiting: list[Pod], ids: int, view: NodeView) -> Proven | Refused:
@@ -209,7 +209,7 @@ def _wants(pod: Pod, ids: int, view: NodeView) -> bool:
 
 def _asks(pod: Pod, ids: int, view: NodeView) -> bool:
     """Kubelet can be asking for it: an unserved container has this many GPUs and wants them of this resource."""
-    containers = containers_of(pod)
+    containers = pod.all_containers
     unserved = _unserved(pod, view) or ()
     return any(len(held) == ids and view.resource in containers[n].resources.limits for n, held in unserved)
 
@@ -231,7 +231,7 @@ def _served(pod: Pod, decided: PodShares, view: NodeView) -> frozenset[int]:
     if view.recorded is None:
         return remembered.union(n for n, held in enumerate(decided) if held and not waiting[n])
     names = view.recorded.get(pod.metadata.uid, frozenset())
-    return remembered.union(n for n, container in enumerate(containers_of(pod)) if container.name in names)
+    return remembered.union(n for n, container in enumerate(pod.all_containers) if container.name in names)
 
 
 def _serve(pod: Pod, ids: int, view: NodeView) -> Proven | Refused:
@@ -249,7 +249,7 @@ def _serve(pod: Pod, ids: int, view: NodeView) -> Proven | Refused:
         problem = f"{counts} GPUs were decided for the containers still waiting, but kubelet asks for {ids}"
         return Refused(f"pod {name}: {problem}", may_change=True)
     held = decided[position]
-    where = f"pod {name}, container {containers_of(pod)[position].name}"
+    where = f"pod {name}, container {pod.all_containers[position].name}"
     if waiting[position] not in ((), held):
         problem = f"{DEVICES_TO_ALLOCATE} and {DEVICES_ALLOCATED} differ, so one was changed after the decision"
         return Refused(f"{where}: {problem}", may_change=False, pod=pod)

@@ -9,7 +9,7 @@ from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.capacity import exceeded
 from deviceplugin.allocation.checkpoint import Holding, witness
-from deviceplugin.allocation.decided import containers_of, pod_name
+from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.edits import (
@@ -135,7 +135,7 @@ class ImmediateAllocator:
         return Refused(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
 
     async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
-        container = containers_of(proven.pod)[proven.container]
+        container = proven.pod.all_containers[proven.container]
         facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
         known, settings = self._gpus.by_uuid(), self._settings
         try:
@@ -163,7 +163,7 @@ class ImmediateAllocator:
 
     def _log_served(self, proven: Proven, ids: Sequence[str]) -> None:
         name, gpus = pod_name(proven.pod), sorted(share.uuid for share in proven.shares)
-        container = containers_of(proven.pod)[proven.container].name
+        container = proven.pod.all_containers[proven.container].name
         log.info("pod %s, container %s: served %s", name, container, ", ".join(gpus))
         if sorted(split_replica(identifier)[0] for identifier in ids) != gpus:
             log.warning("pod %s, container %s: kubelet had chosen other GPUs than decided", name, container)

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from deviceplugin.container.edits import CONTROL_SWITCH
-from deviceplugin.reporting import AllocationMode
 from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.node_allocation import AllocationMode
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMeta, Pod, PodSpec, PodStatus
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.runtimes import Runtime, doubt, why_no_cdi
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
+from proto.annotations.node_allocation import AllocationMode
 
 
 class SlotsUnsupported(Exception):

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.capacity import exceeded
 from deviceplugin.allocation.checkpoint import Holding, witness
-from deviceplugin.allocation.decided import containers_of, pod_name
+from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_files import SlotFiles, Spec
@@ -162,7 +162,7 @@ class SlotAllocator:
             except (HookUnusable, CannotWriteSpec) as error:
                 return f"pod {pod_name(answer.pod)}: {error}"
         for slot in answer.slots:
-            names = " and ".join(containers_of(answer.pod)[position].name for position in slot.containers)
+            names = " and ".join(answer.pod.all_containers[position].name for position in slot.containers)
             gpus = ", ".join(sorted(share.uuid for share in slot.shares))
             log.info("pod %s, container %s: served %s", pod_name(answer.pod), names, gpus)
         return ""
@@ -225,7 +225,7 @@ class SlotAllocator:
     def _starts(self, proven: Proven) -> Mapping[str, Start]:
         """A slot that containers of an earlier release share counts for the last of them."""
         uid, now = proven.pod.metadata.uid, self._monotonic()
-        last = {slot.name: containers_of(proven.pod)[slot.containers[-1]].name for slot in proven.slots}
+        last = {slot.name: proven.pod.all_containers[slot.containers[-1]].name for slot in proven.slots}
         known = self._own.pods.get(uid, proven.pod)
         return {
             slot: Start(pod_uid=uid, container=name, known_id=container_id(known, name), since=now)
@@ -259,7 +259,7 @@ def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> Co
     one after the other: the others are ordinary init containers, which have ended when it starts. A variable counts as
     set only where each of them sets it.
     """
-    containers = [containers_of(pod)[position] for position in positions]
+    containers = [pod.all_containers[position] for position in positions]
     each = [container_facts(pod.metadata.uid, container, priority_resource) for container in containers]
     common = {key: value for key, value in each[-1].env.items() if all(facts.env.get(key) == value for facts in each)}
     return ContainerFacts(pod_uid=each[-1].pod_uid, name=each[-1].name, env=common, priority=each[-1].priority)

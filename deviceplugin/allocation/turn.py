@@ -11,7 +11,7 @@ Source: pkg/kubelet/kubelet.go (HandlePodAdditions) and pkg/kubelet/cm/deviceman
 from collections.abc import Sequence
 
 from deviceplugin.allocation.checkpoint import Witness
-from deviceplugin.allocation.decided import containers_of, decided_devices, gpus_asked
+from deviceplugin.allocation.decided import decided_devices, gpus_asked
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, PodShares
@@ -24,7 +24,7 @@ def shares_in_turn(pods: Sequence[Pod], served: Witness, ids: int, resource: str
     """
     reached = max((at for at, pod in enumerate(pods) if pod.metadata.uid in served), default=0)
     for pod in (*pods[reached:], *pods[:reached]):
-        if pod.status.phase not in ("", "Pending"):
+        if not pod.is_pending:
             continue
         names = served.get(pod.metadata.uid, frozenset())
         waiting = (
@@ -38,7 +38,7 @@ def shares_in_turn(pods: Sequence[Pod], served: Witness, ids: int, resource: str
 
 def _asked(pod: Pod, resource: str) -> list[tuple[str, int, ContainerShares]]:
     """By container: how many GPUs kubelet asks for, and which were decided."""
-    containers = containers_of(pod)
+    containers = pod.all_containers
     try:
         decided: PodShares = decided_devices(pod, DEVICES_ALLOCATED, resource)
     except AnnotationError:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deviceplugin.allocation.capacity import has_begun, lives
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import containers_of, gpus_asked
+from deviceplugin.allocation.decided import gpus_asked
 from deviceplugin.allocation.slots import slot_in
 from deviceplugin.container.edits import VISIBLE_DEVICES
 from deviceplugin.replicas import split_replica
@@ -31,7 +31,7 @@ def undecided(pods: Iterable[Pod], resource: str) -> tuple[Pod, ...]:
         for pod in pods
         if not pod.metadata.annotations.get(DEVICES_ALLOCATED)
         and lives(pod)
-        and any(gpus_asked(container, resource) for container in containers_of(pod))
+        and any(gpus_asked(container, resource) for container in pod.all_containers)
     )
 
 
@@ -60,9 +60,9 @@ def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], 
     }
     ids: set[str] = set()
     begun = has_begun(pod)
-    if begun and any(variable.name == VISIBLE_DEVICES for each in containers_of(pod) for variable in each.env):
+    if begun and any(variable.name == VISIBLE_DEVICES for each in pod.all_containers for variable in each.env):
         return {}
-    for container in containers_of(pod):
+    for container in pod.all_containers:
         asked, entry = gpus_asked(container, resource), entries.get(container.name)
         if not asked:
             continue

@@ -22,10 +22,10 @@ from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import configuration_options
 from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import KubeletSettings
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER
+from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_register import decode_register
 from proto.devices import Device
 from proto.kubernetes.client import ApiServer
@@ -146,7 +146,7 @@ def _is_by_slots(node: Node | None, recorded: tuple[Holding, ...] | None) -> boo
     """As the daemon published; where the Node cannot be read, whether kubelet remembers slots."""
     if node is None:
         return any(slot_in(entry.cdi_devices) for entry in recorded or ())
-    return node.metadata.annotations.get(NODE_ALLOCATION) == AllocationMode.SLOTS
+    return decode_mode(node.metadata.annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS
 
 
 def _registered(node: Node | None) -> tuple[Device, ...]:

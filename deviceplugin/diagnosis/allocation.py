@@ -2,8 +2,8 @@
 
 from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.diagnosis.finding import Finding, ok, problem, warning
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
+from proto.annotations.node_allocation import AllocationMode
 
 ALLOCATION = "Allocation"
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
-from deviceplugin.reporting import AllocationMode, report
+from deviceplugin.reporting import report
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
 from proto.annotations.node_limits import Limits
 from proto.annotations.node_lock import decode_lock
@@ -132,8 +133,7 @@ def judge_handshake(node: Node, scheduler: HamiScheduler, now: datetime) -> Find
 
 def published_mode(node: Node) -> AllocationMode:
     """What the Node says of allocation; immediate where it says nothing that is known."""
-    value = node.metadata.annotations.get(NODE_ALLOCATION)
-    return AllocationMode(value) if value in {mode.value for mode in AllocationMode} else AllocationMode.IMMEDIATE
+    return decode_mode(node.metadata.annotations.get(NODE_ALLOCATION))
 
 
 def _why_stale(holder: LockHolder, node_name: str, age: timedelta) -> str:
@@ -150,7 +150,7 @@ def _why_served(pod: Pod, node_name: str) -> str:
     phase = pod.metadata.annotations.get(BIND_PHASE)
     if pod.spec.node_name not in ("", node_name):
         return f"the pod is on node {pod.spec.node_name}"
-    if pod.status.phase in ("Running", "Succeeded", "Failed"):
+    if pod.is_running or pod.has_ended:
         return f"the pod is {pod.status.phase.lower()}"
     return f"the pod's allocation ended with {phase}" if phase in (BindPhase.SUCCESS, BindPhase.FAILED) else ""
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from deviceplugin.container.cdi import missing_sentence
 from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
 from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.runtimes import Runtime, doubt, why_no_cdi
 from deviceplugin.settings import UnenforcedShares
+from proto.annotations.node_allocation import AllocationMode
 
 HOOK = "HAMi-core"
 CDI = "CDI"

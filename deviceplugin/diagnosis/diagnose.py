@@ -51,11 +51,12 @@ from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
-from deviceplugin.reporting import AllocationMode, limits_of
+from deviceplugin.reporting import limits_of
 from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames, UnenforcedShares
 from deviceplugin.totals import node_totals
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
+from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Node, NodeInfo
 
 _NO_NODE = "The Node could not be read."

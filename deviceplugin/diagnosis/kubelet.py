@@ -7,8 +7,8 @@ from enum import Enum
 
 from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
 from deviceplugin.replicas import replica_ids
-from deviceplugin.reporting import AllocationMode
 from program.address import ListenAddress
+from proto.annotations.node_allocation import AllocationMode
 from proto.devices import Device
 from proto.kubernetes.objects import Container, Node, Pod
 

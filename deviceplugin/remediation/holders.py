@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from deviceplugin.allocation.capacity import lives
-from deviceplugin.allocation.decided import containers_of, decided_devices
+from deviceplugin.allocation.decided import decided_devices
 from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.remediation.step import Holder, Seen, Sign
 from deviceplugin.usage.accounts import gpu_of
@@ -79,7 +79,7 @@ def holder_of(pod: Pod, parents: Mapping[DeviceUUID, DeviceUUID], resource: str)
     statuses = {each.name: each for each in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
     having = [
         (container, shares)
-        for position, (container, shares) in enumerate(zip(containers_of(pod), decided, strict=False))
+        for position, (container, shares) in enumerate(zip(pod.all_containers, decided, strict=False))
         if shares and not _has_ended(pod, position, container, statuses.get(container.name))
     ]
     if not having:
@@ -117,8 +117,8 @@ def why_spared(pod: Pod, controller: str) -> str:
 def _has_ended(pod: Pod, position: int, container: Container, status: ContainerStatus | None) -> bool:
     """For good: it is not started again, unless its pod gets a new sandbox."""
     inits = len(pod.spec.init_containers)
-    if position < inits and container.restart_policy != "Always":
-        return pod.status.phase == "Running"
+    if position < inits and not container.is_sidecar:
+        return pod.is_running
     if position < inits or status is None or status.state.terminated is None:
         return False
     once = pod.spec.restart_policy == "Never"

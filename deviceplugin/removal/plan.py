@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.allocation.decided import containers_of, pod_name
+from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.cdi import spec_file_name
@@ -141,7 +141,7 @@ def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str)
 
 
 def _holds_gpus(pod: Pod, resource: str) -> bool:
-    return not pod.has_ended and any(_asks(container, resource) for container in containers_of(pod))
+    return not pod.has_ended and any(_asks(container, resource) for container in pod.all_containers)
 
 
 def _asks(container: Container, resource: str) -> bool:

@@ -10,7 +10,7 @@ from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import DeviceShare, DeviceUUID
-from proto.kubernetes.objects import Container, ContainerStatus, Pod
+from proto.kubernetes.objects import ContainerStatus, Pod
 
 _MIB = 1 << 20
 
@@ -147,7 +147,7 @@ def _holders(pod: Pod) -> list[_Holder]:
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED)
     if value is None or pod.has_ended:
         return []
-    containers = _containers(pod)
+    containers = pod.all_containers
     statuses = {status.name: status for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
     holders = []
     for container, shares in zip(
@@ -165,7 +165,7 @@ def _mig_uses(pod: Pod) -> list[MigUse]:
     value = pod.metadata.annotations.get(MIG_ALLOCATIONS)
     if value is None or pod.has_ended:
         return []
-    containers = _containers(pod)
+    containers = pod.all_containers
     return [
         MigUse(
             namespace=pod.metadata.namespace,
@@ -176,11 +176,6 @@ def _mig_uses(pod: Pod) -> list[MigUse]:
         for allocation in decode_mig_allocations(value)
         if allocation.real is not None and allocation.container < len(containers)
     ]
-
-
-def _containers(pod: Pod) -> Sequence[Container]:
-    """As annotations count them."""
-    return [*pod.spec.init_containers, *pod.spec.containers]
 
 
 _Used = Mapping[tuple[str, str, DeviceUUID], tuple[GpuProcess, ...]]

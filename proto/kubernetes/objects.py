@@ -57,6 +57,11 @@ class Container(Object):
     restart_policy_rules: list[dict[str, Any]] = []
     security_context: dict[str, Any] | None = None
 
+    @property
+    def is_sidecar(self) -> bool:
+        """Of an init container."""
+        return self.restart_policy == "Always"
+
 
 class SchedulingGroup(Object):
     pod_group_name: str = ""
@@ -126,6 +131,11 @@ class Condition(Object):
     message: str = ""
 
 
+POD_SCHEDULED = "PodScheduled"
+"""The type of a condition, and its reason where no node was found."""
+UNSCHEDULABLE = "Unschedulable"
+
+
 class PodStatus(Object):
     phase: str = ""
     reason: str = ""
@@ -136,11 +146,35 @@ class PodStatus(Object):
     init_container_statuses: list[ContainerStatus] = []
     container_statuses: list[ContainerStatus] = []
 
+    @property
+    def unscheduled(self) -> Condition | None:
+        """What kube-scheduler says of a pod that it could not place."""
+        return next((each for each in self.conditions if (each.type, each.status) == (POD_SCHEDULED, "False")), None)
+
 
 class Pod(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def all_containers(self) -> tuple[Container, ...]:
+        """In the order of the device annotations: init containers, then app containers."""
+        return (*self.spec.init_containers, *self.spec.containers)
+
+    @property
+    def is_pending(self) -> bool:
+        """Not all of its containers have been started yet."""
+        return self.status.phase in ("", "Pending")
+
+    @property
+    def is_running(self) -> bool:
+        """Its init containers have ended; its app containers have been started."""
+        return self.status.phase == "Running"
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status.phase == "Failed"
 
     @property
     def has_ended(self) -> bool:

@@ -3,8 +3,6 @@
 Source: k8s.io/component-helpers/resource, PodRequests.
 """
 
-from collections.abc import Iterator
-
 from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
 
@@ -19,7 +17,7 @@ def requested(pod: Pod, resource: str) -> int:
     running = most = 0
     for container in pod.spec.init_containers:
         amount = _amount(container, resource)
-        if container.restart_policy == "Always":
+        if container.is_sidecar:
             running += amount
             amount = 0
         most = max(most, running + amount)
@@ -30,15 +28,10 @@ def requested_resources(pod: Pod) -> frozenset[str]:
     """The names of all that it asks for."""
     return frozenset(
         name
-        for container in _containers(pod)
+        for container in pod.all_containers
         for names in (container.resources.limits, container.resources.requests)
         for name in names
     )
-
-
-def _containers(pod: Pod) -> Iterator[Container]:
-    yield from pod.spec.init_containers
-    yield from pod.spec.containers
 
 
 def _amount(container: Container, resource: str) -> int:

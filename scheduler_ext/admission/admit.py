@@ -26,7 +26,6 @@ from scheduler_ext.requests import (
     TooMany,
     check_lengths,
     container_kinds,
-    containers,
     read_needs,
     shortened,
 )
@@ -119,7 +118,7 @@ def _complete_containers(edited: Json, pod: Pod, settings: AdmissionSettings) ->
     """As they read then."""
     spec = edited["spec"]
     written = chain(spec.get("initContainers") or (), spec["containers"])
-    return [complete(container, read, settings) for container, read in zip(written, containers(pod), strict=True)]
+    return [complete(container, read, settings) for container, read in zip(written, pod.all_containers, strict=True)]
 
 
 def _place(spec: Json, settings: AdmissionSettings) -> None:
@@ -134,7 +133,7 @@ def _refusal(
     pod: Pod, needs: Sequence[ContainerNeed | None], settings: AdmissionSettings, quota: Quota | None
 ) -> Verdict | None:
     """Of a pod that gets GPUs and may not be created."""
-    for container in containers(pod):
+    for container in pod.all_containers:
         if (container.security_context or {}).get("privileged"):
             return denied(f"container {shortened(container.name)} is privileged", reason=Why.PRIVILEGED)
     if settings.scheduler_name and pod.spec.node_name:

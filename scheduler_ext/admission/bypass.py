@@ -9,7 +9,7 @@ from itertools import islice
 from proto.kubernetes.objects import EnvVar, Pod
 from scheduler_ext.admission.containers import CORE_POLICY_ENV, VISIBLE_DEVICES_ENV, gets_gpus
 from scheduler_ext.admission.settings import AdmissionSettings
-from scheduler_ext.requests import containers, shortened
+from scheduler_ext.requests import shortened
 
 LIMITS = ("CUDA_DISABLE_CONTROL", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_REDIRECT", "LD_PRELOAD")
 LIMIT_PREFIXES = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
@@ -20,10 +20,10 @@ MOST_NAMED = 10
 
 def bypasses(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:
     """One sentence for each such variable, of as many as somebody would read."""
-    on_gpus = any(gets_gpus(container, settings) for container in containers(pod))
+    on_gpus = any(gets_gpus(container, settings) for container in pod.all_containers)
     found = (
         f"container {shortened(container.name)}: env {shortened(variable.name)}: {problem}"
-        for container in containers(pod)
+        for container in pod.all_containers
         for variable in container.env
         for problem in _problems(variable, settings, on_gpus=on_gpus)
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sys import intern
 from weakref import WeakSet
 
+from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import (
     BIND_PHASE,
     DEVICE_CORDON,
@@ -18,10 +19,11 @@ from proto.annotations.keys import (
     NODE_UNDECIDED,
     POD_NODE,
 )
+from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_lock import decode_lock_uid
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.binding.lock import Owner, PodName
-from scheduler_ext.requests import ResourceNames, containers
+from scheduler_ext.requests import ResourceNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def node_facts(node: Node) -> NodeFacts:
         lock=lock,
         lock_uid=decode_lock_uid(lock, annotations.get(NODE_LOCK_UID, "")),
         offer=hash((*offer, ready)),
-        slots=annotations.get(NODE_ALLOCATION) == "slots",
+        slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
     )
 
 
@@ -91,7 +93,7 @@ def owner_state(pod: PodFacts | None, node: str) -> Owner:
         return Owner.GONE
     if pod.node and pod.node != node:
         return Owner.ELSEWHERE
-    if pod.node and pod.phase in ("success", "failed"):
+    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED):
         return Owner.SERVED
     return Owner.WAITING
 
@@ -177,7 +179,7 @@ class View:
         """Whether the pod asks for GPUs or any scheduler has treated it so."""
         if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
             return True
-        asked = (each.resources for each in containers(pod))
+        asked = (each.resources for each in pod.all_containers)
         return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
 
     def remove_pod(self, pod: Pod) -> None:

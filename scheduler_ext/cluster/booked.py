@@ -14,7 +14,7 @@ from proto.devices import Device
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import requested
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.requests import ResourceNames, containers, gpu_count
+from scheduler_ext.requests import ResourceNames, gpu_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ NOTHING = Asked()
 def asked_by(pod: Pod, names: ResourceNames) -> Asked:
     """An ended pod asks for nothing."""
     ours = (names.memory, names.memory_percentage, names.cores)
-    naming = [each for each in containers(pod) if not _asked(each).keys().isdisjoint(ours)]
+    naming = [each for each in pod.all_containers if not _asked(each).keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
         return NOTHING
     amounts = {name: requested(pod, name) for name in ours}

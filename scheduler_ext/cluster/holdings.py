@@ -17,7 +17,7 @@ from scheduler_ext.cluster.accounting import Footprints, effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.quota_class import QuotaClass, quota_class
-from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, containers, gpu_count
+from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, gpu_count
 
 Placements = Mapping[DeviceUUID, Sequence[MigPlacement]]
 _NO_PLACEMENTS: Placements = {}
@@ -74,7 +74,7 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
     try:
         kinds, shares = _aligned(pod, value, names)
     except AnnotationError as error:
-        wanted = max((gpu_count(container, names) for container in containers(pod)), default=0)
+        wanted = max((gpu_count(container, names) for container in pod.all_containers), default=0)
         return Holding(
             node=node,
             namespace=namespace,
@@ -112,7 +112,7 @@ def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
         return None
     node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
     # Something has let it run, so it may use any memory of what it was given.
-    runs = pod.status.phase == "Running"
+    runs = pod.is_running
     problem = (
         f"runs on node {node} without {DEVICES_ALLOCATED}; until it ends all GPUs of the node count as full, or only "
         "those that kubelet gave it where the node's daemon names them"
@@ -228,7 +228,7 @@ def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[Containe
     written = decode_pod_devices(DEVICES_ALLOCATED, value)
     _refuse_templates(written)
     filled = [entry for entry in written if entry]
-    asking = [position for position, container in enumerate(containers(pod)) if gpu_count(container, names)]
+    asking = [position for position, container in enumerate(pod.all_containers) if gpu_count(container, names)]
     if len(filled) == len(asking):
         shares: list[ContainerShares] = [()] * len(kinds)
         for position, entry in zip(asking, filled, strict=True):

@@ -13,6 +13,7 @@ from proto.annotations.keys import (
     NODE_SCORE,
     NODE_UNDECIDED,
 )
+from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_limits import Limits, decode_limits
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
@@ -73,7 +74,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         devices=devices,
         pair_scores=scores,
         cordoned=decode_cordon(annotations.get(DEVICE_CORDON, "")),
-        slots=annotations.get(NODE_ALLOCATION) == "slots",
+        slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
         limits=decode_limits(annotations.get(NODE_LIMITS)),
         given=_given(annotations.get(NODE_UNDECIDED, "")),
     )

@@ -85,10 +85,10 @@ def waits_of(pod: Pod, request: GpuRequest | None) -> tuple[Pod, GpuRequest] | N
 
 def verdict_of(pod: Pod) -> Verdict:
     version = pod.metadata.resource_version
-    conditions = (each for each in pod.status.conditions if each.type == "PodScheduled" and each.status == "False")
+    refusal = pod.status.unscheduled
     return Verdict(
         version=int(version) if version.isascii() and version.isdigit() else 0,
-        refusal=next((f"{each.reason}: {each.message}" for each in conditions), ""),
+        refusal="" if refusal is None else f"{refusal.reason}: {refusal.message}",
         nominated=pod.status.nominated_node_name,
     )
 

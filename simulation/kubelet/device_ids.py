@@ -74,11 +74,7 @@ def device_requests(container: Container, resources: Collection[str]) -> dict[st
     return {name: count for name, count in counts.items() if count > 0}
 
 
-def is_sidecar(container: Container) -> bool:
-    return container.restart_policy == "Always"
-
-
 def containers_in_order(pod: Pod) -> list[tuple[Container, bool]]:
     """Init containers first; True marks one whose ids the pod's later containers use again."""
-    init = [(container, not is_sidecar(container)) for container in pod.spec.init_containers]
+    init = [(container, not container.is_sidecar) for container in pod.spec.init_containers]
     return init + [(container, False) for container in pod.spec.containers]

@@ -12,7 +12,7 @@ from proto.podresources.podresources_v1_pb2_grpc import (
     PodResourcesListerServicer,
     add_PodResourcesListerServicer_to_server,
 )
-from simulation.kubelet.device_ids import AdvertisedDevice, is_sidecar
+from simulation.kubelet.device_ids import AdvertisedDevice
 from simulation.kubelet.device_manager import DeviceManager, Held
 
 _STOP_GRACE_SECONDS = 0.2
@@ -77,7 +77,7 @@ class PodResources(PodResourcesListerServicer):
 
     def _pod(self, pod: Pod) -> wire.PodResources:
         """Ordinary init containers are not listed, sidecars are."""
-        sidecars = [container for container in pod.spec.init_containers if is_sidecar(container)]
+        sidecars = [container for container in pod.spec.init_containers if container.is_sidecar]
         held = self._devices.held(pod.metadata.uid)
         return wire.PodResources(
             name=pod.metadata.name,

@@ -108,7 +108,7 @@ class KubeletStandIn:
         """
         pod = self._pods[pod_uid]
         phase: Phase = "init" if any(one.name == name for one in pod.spec.init_containers) else "app"
-        container = next(one for one in (*pod.spec.init_containers, *pod.spec.containers) if one.name == name)
+        container = next(one for one in pod.all_containers if one.name == name)
         await self.devices.pre_start(pod_uid, name)
         made = self._create(pod, container, phase)
         self.created[pod_uid].append(made)
@@ -149,13 +149,13 @@ class KubeletStandIn:
             await self._forget(uid)
             with suppress(StatusNotWritten):
                 await self._writes.finish_deletion(pod)
-        elif uid not in self._seen and pod.status.phase in ("", "Pending"):
+        elif uid not in self._seen and pod.is_pending:
             self._seen.add(uid)
             await self._admissions.put(pod)
-        elif uid in self._pods or pod.status.phase == "Running":
+        elif uid in self._pods or pod.is_running:
             self._seen.add(uid)
             self._pods[uid] = pod
-        elif pod.status.phase in ("Succeeded", "Failed"):
+        elif pod.has_ended:
             self.devices.release(uid)
 
     def _known_uids(self) -> set[str]:

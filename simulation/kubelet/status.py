@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from proto.kubernetes.objects import Container, Pod
+from proto.kubernetes.objects import POD_SCHEDULED, Container, Pod
 
 Body = dict[str, object]
 _ORDINARY_RESOURCES = {"cpu": "64", "memory": "512Gi", "pods": "250", "ephemeral-storage": "1Ti"}
@@ -47,7 +47,7 @@ def waiting(pod: Pod, container: str, started: Collection[str], at: datetime, *,
 
 
 def running(pod: Pod, at: datetime) -> Body:
-    names = {container.name for container in [*pod.spec.init_containers, *pod.spec.containers]}
+    names = {container.name for container in pod.all_containers}
     return _status(pod, "Running", names, at, {})
 
 
@@ -82,7 +82,7 @@ def rfc3339(at: datetime) -> str:
 
 def _status(pod: Pod, phase: str, started: Collection[str], at: datetime, problems: Mapping[str, Body]) -> Body:
     ready = phase == "Running"
-    kept = [_condition(c.type, c.status, at) for c in pod.status.conditions if c.type == "PodScheduled"]
+    kept = [_condition(c.type, c.status, at) for c in pod.status.conditions if c.type == POD_SCHEDULED]
     conditions = [_condition(kind, str(ready), at) for kind in ("Initialized", "ContainersReady", "Ready")]
     return {
         "phase": phase,

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.news import News
-from deviceplugin.reporting import AllocationMode, report
+from deviceplugin.reporting import report
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
+from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.kubernetes.client import ApiServer

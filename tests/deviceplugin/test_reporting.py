@@ -3,9 +3,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deviceplugin.reporting import AllocationMode, Report, report, with_missing
+from deviceplugin.reporting import Report, report, with_missing
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LIMITS, NODE_REGISTER, NODE_SCORE
+from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores

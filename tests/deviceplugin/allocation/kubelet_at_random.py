@@ -15,7 +15,7 @@ from deviceplugin.allocation.identity import Listed
 from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
 from proto.kubernetes.objects import Container
-from simulation.kubelet.device_ids import choices, containers_in_order, is_sidecar, settle
+from simulation.kubelet.device_ids import choices, containers_in_order, settle
 from tests.deviceplugin.allocation.one_thread import Process
 from tests.deviceplugin.allocation.pods_at_random import ADVERTISED, GPU, Bound, Entry
 from tests.deviceplugin.allocation.slot_rig import as_recorded
@@ -84,7 +84,7 @@ class Kubelet:
             bound = self._node.api.pods.get(entry.uid)
             if bound is not None:
                 pod = bound.pod
-                ordinary = {each.name for each in pod.spec.init_containers if not is_sidecar(each)}
+                ordinary = {each.name for each in pod.spec.init_containers if not each.is_sidecar}
                 if entry.container not in ordinary:
                     listed = Listed(
                         namespace="default", pod=pod.metadata.name, container=entry.container, ids=frozenset(entry.ids)
@@ -199,7 +199,7 @@ class Kubelet:
             await node.loop.turn()
             if not node.create(bound, container, entry):
                 return
-        if not is_sidecar(container) and container in bound.pod.spec.init_containers:
+        if not container.is_sidecar and container in bound.pod.spec.init_containers:
             await node.loop.turn()
             if (uid, container.name) in node.live:
                 node.end(uid, container.name)

@@ -13,7 +13,6 @@ from deviceplugin.container.edits import AllocationSettings, ContainerFacts, Hoo
 from deviceplugin.container.hook import find_hook
 from proto.devices import ContainerShares, DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container, Pod
-from simulation.kubelet.device_ids import is_sidecar
 from tests.deviceplugin.allocation.daemon_at_random import Daemon
 from tests.deviceplugin.allocation.kubelet_at_random import Kubelet
 from tests.deviceplugin.allocation.one_thread import OneThread
@@ -51,7 +50,7 @@ class NodeAtRandom:
         uid = pod.metadata.uid
         for container in pod.spec.init_containers:
             running = (uid, container.name) in self.live
-            if (uid, container.name) not in self.over if not is_sidecar(container) else not running:
+            if (uid, container.name) not in self.over if not container.is_sidecar else not running:
                 return container
         return next((each for each in pod.spec.containers if (uid, each.name) not in self.live), None)
 
@@ -134,7 +133,7 @@ class NodeAtRandom:
 def _decided_spec(bound: Bound, container: str, entry: Entry, folder: Path) -> Mapping[str, object]:
     """From the pod alone, with the HAMi-core that lies in the folder."""
     pod = bound.pod
-    names = [each.name for each in (*pod.spec.init_containers, *pod.spec.containers)]
+    names = [each.name for each in pod.all_containers]
     shares = bound.shares[names.index(container)]
     facts = ContainerFacts(pod_uid=pod.metadata.uid, name=container)
     hook = find_hook(str(folder / "hook"))

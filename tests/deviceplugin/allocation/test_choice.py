@@ -7,9 +7,9 @@ import pytest
 from deviceplugin.allocation.choice import Chosen, ModeOutdated, choose_allocation, confirm
 from deviceplugin.allocation.memory import Memory
 from deviceplugin.allocation.slot_files import SlotFiles
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_ALLOCATION
+from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Node, NodeInfo, NodeStatus, ObjectMeta
 from tests.deviceplugin.allocation.slot_rig import SlotRig, slots
 from tests.deviceplugin.gpus import NODE

@@ -109,7 +109,7 @@ class Run:
             shares += (tuple(share(gpu.uuid, memory + n, cores) for n, gpu in enumerate(gpus)),)
         pod = bound_pod(name, shares, init=len([word for word in words if word != "app"]))
         pod.metadata.uid = f"uid-{self.serial}"
-        for container, word, held in zip((*pod.spec.init_containers, *pod.spec.containers), words, shares, strict=True):
+        for container, word, held in zip(pod.all_containers, words, shares, strict=True):
             container.restart_policy = "Always" if word == "side" else ""
             container.resources = Resources(limits={GPU: str(len(held))} if held else {})
         return Bound(pod, shares)
@@ -128,7 +128,7 @@ class Run:
             self.node.stop(uid)
             self.node.api.change(uid, phase="Succeeded")
         elif pod.status.phase == "Running":
-            container = self.random.choice([*pod.spec.init_containers, *pod.spec.containers])
+            container = self.random.choice(pod.all_containers)
             self.node.live.pop((uid, container.name), None)
         self.node.kubelet.tell(uid)
 

@@ -12,8 +12,8 @@ import pytest
 
 from deviceplugin.allocation.memory import Memory, decode_memory, encode_memory, memorable, memory_of, why_foreign
 from deviceplugin.allocation.memory_file import MemoryFile
-from deviceplugin.reporting import AllocationMode
 from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Container, ContainerStatus, EnvVar, Node, NodeInfo, NodeStatus, ObjectMeta, Pod
 from simulation.apiserver.faults import Fault
 from simulation.kubelet.device_manager import PreStartRefused

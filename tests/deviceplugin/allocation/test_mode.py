@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
+from proto.annotations.node_allocation import AllocationMode
 
 AUTO, SLOTS, IMMEDIATE = RequestedAllocation
 MODERN = NodeAbilities(kubelet_version="v1.36.0", runtime_version="containerd://2.4.2")

@@ -23,7 +23,7 @@ def decided(*memory_mib: int, taken_mib: int) -> PodShares:
     """By the extender, for an init container and app containers of one GPU each; the first GPU is taken so far."""
     pod = bound_pod("p", ((),) * len(memory_mib), init=1)
     pod.metadata.annotations = {}
-    for container, mib in zip((*pod.spec.init_containers, *pod.spec.containers), memory_mib, strict=True):
+    for container, mib in zip(pod.all_containers, memory_mib, strict=True):
         container.resources = Resources(limits={GPU: "1", "nvidia.com/gpumem": str(mib)})
     request = read_request(pod, RequestSettings(gpu_policy=parse_gpu_policy("binpack")))
     assert request is not None

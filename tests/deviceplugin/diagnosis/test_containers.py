@@ -10,9 +10,9 @@ from deviceplugin.diagnosis.containers import (
     judge_hook,
 )
 from deviceplugin.diagnosis.finding import Finding
-from deviceplugin.reporting import AllocationMode
 from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
+from proto.annotations.node_allocation import AllocationMode
 
 ENVVAR, CDI_CRI = (DeviceListStrategy.ENVVAR,), (DeviceListStrategy.CDI_CRI,)
 FOLDER = "/usr/local/vgpu"

@@ -13,8 +13,8 @@ from deviceplugin.diagnosis.kubelet import (
     judge_owner,
     judge_pod_resources,
 )
-from deviceplugin.reporting import AllocationMode
 from program.address import ListenAddress
+from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus
 from tests.deviceplugin.gpus import A, B, a100
 

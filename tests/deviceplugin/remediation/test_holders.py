@@ -23,7 +23,7 @@ RUNNING = ContainerState(running={})
 def pod(*states: ContainerState, gpus: tuple[DeviceUUID, ...] = (A,), init: int = 0, **changed: Any) -> Pod:
     """Each container has one GPU; the states are of those that kubelet speaks of."""
     made = bound_pod("p", tuple((share(gpu),) for gpu in gpus), init=init, phase=changed.pop("phase", "Running"))
-    containers = [*made.spec.init_containers, *made.spec.containers]
+    containers = made.all_containers
     for container in containers:
         container.resources = Resources(limits={RESOURCE_COUNT: "1"})
     statuses = [ContainerStatus(name=f"c{number}", state=state) for number, state in enumerate(states)]

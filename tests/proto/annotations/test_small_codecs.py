@@ -10,6 +10,7 @@ from proto.annotations.bind_phase import BindPhase, decode_phase, decode_time, e
 from proto.annotations.device_cordon import decode_cordon, encode_cordon
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_TIME
+from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_handshake import Handshake, HandshakeState, decode_handshake, encode_reported
 from proto.devices import DeviceUUID
 
@@ -78,3 +79,9 @@ def test_other_times_are_refused(value: str) -> None:
 @given(st.integers(min_value=0, max_value=2**35))
 def test_times_round_trip(seconds: int) -> None:
     assert encode_time(decode_time(BIND_TIME, str(seconds))) == str(seconds)
+
+
+def test_every_word_but_slots_means_that_the_node_needs_the_lock() -> None:
+    slots, immediate = AllocationMode
+    assert [decode_mode(mode.value) for mode in AllocationMode] == [slots, immediate]
+    assert [decode_mode(word) for word in (None, "", "SLOTS", "slots/2")] == [immediate] * 4
