@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
-SPOKEN := 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml'
+SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test test-cluster test-node check prose format stubs clean docs docs-metrics promtool manifests check-manifests image-check lock
+.PHONY: help demo test test-cluster test-node check prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image-check lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -76,6 +76,9 @@ format: $(DEVELOPMENT) ## reformat in place
 docs: $(DOCUMENTS) ## the documents as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open build/site/index.html"
+
+docs-settings: $(DEVELOPMENT) ## regenerate the tables of settings and the schema of the chart's values
+	@$(BIN)/python -m tests.settings_reference
 
 docs-metrics: $(DEVELOPMENT) ## regenerate the list of metrics
 	@mkdir -p build && $(BIN)/python -m tests.metrics_reference > build/metrics-reference.md && mv build/metrics-reference.md docs/

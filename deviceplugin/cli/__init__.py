@@ -1,10 +1,8 @@
 """`topogpu-device-plugin`: the node daemon and what an administrator asks of a node."""
 
-import gc
-import importlib
-
 import click
 
+from program.commands import LazyCommands
 from proto import __version__
 
 _COMMANDS = {
@@ -18,28 +16,9 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
-    """Loads a command's module when it is used, so that `topo` needs no gRPC and `--help` is quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
-            return None
-        gc.disable()  # what modules are made of stays; to look through it again and again takes a tenth of the start
-        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
-        gc.freeze()
-        gc.enable()
-        return command if isinstance(command, click.Command) else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
-
-
 @click.group(
-    cls=_Commands,
+    cls=LazyCommands,
+    lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="topogpu-device-plugin")

@@ -21,7 +21,7 @@ from deviceplugin.cli.build import kubelet_settings
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import configuration_options
 from deviceplugin.cli.output import print_json, print_text
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.settings import KubeletSettings
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER

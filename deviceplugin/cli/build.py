@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deviceplugin.agent import Agent
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.container.cdi_files import SpecGenerator
 from deviceplugin.container.device_nodes import UNIFIED_MEMORY, DeviceFiles, read_hardware
 from deviceplugin.container.driver_files import NoDriver
@@ -32,16 +32,10 @@ from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import (
     AgentSettings,
-    Feedback,
     FolderQuota,
-    HamiScheduler,
     KubeletSettings,
     RemediationSettings,
-    Remedy,
-    RequestedAllocation,
-    TaintWhen,
     TotalNames,
-    UnenforcedShares,
 )
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
@@ -134,15 +128,15 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
     return AgentSettings(
         node_name=configuration.node_name,
         hook_path=configuration.hook_path,
-        feedback=Feedback(configuration.feedback),
-        unenforced_shares=UnenforcedShares(configuration.unenforced_shares),
+        feedback=configuration.feedback,
+        unenforced_shares=configuration.unenforced_shares,
         folder_quota=FolderQuota(files=configuration.container_folder_files, mib=configuration.container_folder_mib),
         read_seconds=configuration.read_seconds,
-        allocation=RequestedAllocation(configuration.allocation),
+        allocation=configuration.allocation,
         cdi_directory=configuration.cdi_directory,
         cri_socket=configuration.cri_socket,
         cgroup_root=configuration.cgroup_root,
-        hami_scheduler=HamiScheduler(configuration.hami_handshake),
+        hami_scheduler=configuration.hami_handshake,
         node_totals=configuration.node_totals,
         feature_labels=configuration.feature_labels,
         total_names=total_names(configuration),
@@ -153,8 +147,8 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
 def remediation_settings(configuration: Configuration) -> RemediationSettings:
     namespace, _, name = configuration.remediation_lease.partition("/")
     return RemediationSettings(
-        remedy=Remedy(configuration.remediation),
-        taint=TaintWhen(configuration.remediation_taint),
+        remedy=configuration.remediation,
+        taint=configuration.remediation_taint,
         after=timedelta(seconds=configuration.remediation_seconds),
         most_after=timedelta(seconds=configuration.remediation_most_seconds),
         at_once=configuration.remediation_evictions_at_once,

@@ -22,8 +22,7 @@ from deviceplugin.cli.build import (
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import configuration_options
 from deviceplugin.cli.output import print_json, print_text
-from deviceplugin.configuration.effective import Effective
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.container.edits import cdi_names
 from deviceplugin.container.hook import find_hook
 from deviceplugin.cri import ask_enable_cdi
@@ -46,6 +45,8 @@ from deviceplugin.examination.node import (
 )
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading
+from program.settings.effective import Effective
+from program.settings.options import GroupedCommand
 
 _CONFIGURATION = "Configuration"
 _DRIVER_SECONDS = 6.0
@@ -59,7 +60,7 @@ _MARKS = {
 _INDENT = 4
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @configuration_options
 @click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
@@ -94,7 +95,7 @@ def _findings(given: dict[str, str | None]) -> tuple[Finding, ...]:
     return (*_configuration(effective), *asyncio.run(_examine(effective.configuration)))
 
 
-def _configuration(effective: Effective) -> tuple[Finding, ...]:
+def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
     if not effective.warnings:
         return (ok(_CONFIGURATION, f"It can be read; the node is {effective.configuration.node_name}."),)
     return tuple(

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from deviceplugin.allocation.memory import MEMORY_FOLDER
-from deviceplugin.cli.options import read_configuration
-from deviceplugin.configuration.effective import Effective
-from deviceplugin.configuration.named import is_name
+from deviceplugin.cli.options import read
+from deviceplugin.configuration import Configuration
 from deviceplugin.container.atomic_file import write_atomically
 from program.logs import set_up_logging
+from program.settings.effective import Effective
+from program.settings.named import is_name
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound
 from proto.kubernetes.objects import NODES
@@ -30,7 +31,7 @@ _LONGEST_NAME = 64
 class Chosen:
     """Which configuration is in use, and the label that may name another."""
 
-    effective: Effective
+    effective: Effective[Configuration]
     name: str = ""
     """Empty for none."""
     label: str = ""
@@ -49,8 +50,8 @@ def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
     """
     folder = given.get("configs")
     if not folder or given.get("config_name"):
-        return Chosen(effective=read_configuration(given), name=given.get("config_name") or "")
-    base = read_configuration({**given, "config_name": None})
+        return Chosen(effective=read(given), name=given.get("config_name") or "")
+    base = read({**given, "config_name": None})
     default = given.get("default_config") or ""
     chosen = Chosen(effective=base, label=given.get("config_label") or "", default=default)
     configuration = base.configuration
@@ -71,9 +72,9 @@ def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
     return chosen
 
 
-def in_use(given: Mapping[str, str | None]) -> Effective:
+def in_use(given: Mapping[str, str | None]) -> Effective[Configuration]:
     """What the daemon of this node runs with, as it remembers; for other commands. Raises click.ClickException."""
-    base = read_configuration(given)
+    base = read(given)
     if not given.get("configs") or given.get("config_name"):
         return base
     name = _read(Path(base.configuration.cdi_directory, MEMORY_FOLDER, _LAST))
@@ -85,9 +86,9 @@ def checked(given: Mapping[str, str | None]) -> Callable[[str], str]:
     return lambda name: _usable(given, name)[0]
 
 
-def _usable(given: Mapping[str, str | None], name: str) -> tuple[str, Effective | None]:
+def _usable(given: Mapping[str, str | None], name: str) -> tuple[str, Effective[Configuration] | None]:
     try:
-        return "", read_configuration({**given, "config_name": name or None})
+        return "", read({**given, "config_name": name or None})
     except click.ClickException as error:
         return error.format_message(), None
 

@@ -11,18 +11,19 @@ from deviceplugin.allocation.mode import SlotsUnsupported
 from deviceplugin.cli.build import build_daemon, build_nvml
 from deviceplugin.cli.named import Chosen, checked, choose
 from deviceplugin.cli.options import configuration_options
-from deviceplugin.configuration.effective import as_yaml
+from deviceplugin.configuration import TABLE
 from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from program.logs import set_up_logging
+from program.settings.options import GroupedCommand, print_configuration
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
 
 log = logging.getLogger(__name__)
 
 
-@click.command("run")
+@click.command("run", cls=GroupedCommand)
 @configuration_options
 @click.option("--print-config", is_flag=True, help="Print all settings and where they come from, as YAML for --config.")
 def run(*, print_config: bool, **given: str | None) -> None:
@@ -40,9 +41,7 @@ def run(*, print_config: bool, **given: str | None) -> None:
     chosen = choose(given, wait=not print_config)
     effective = chosen.effective
     if print_config:
-        for warning in effective.warnings:
-            click.echo(f"Warning: {warning}", err=True)
-        click.echo(as_yaml(effective), nl=False)
+        print_configuration(TABLE, effective)
         return
     set_up_logging("deviceplugin", effective.configuration.log_format, effective.configuration.log_level)
     for warning in effective.warnings:

@@ -11,10 +11,9 @@ from deviceplugin.machine.description import read_machine_description
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.yaml_tree import MachineDescriptionError
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from program.text_files import read_text
 
 Command = TypeVar("Command", bound=Callable[..., object])
-
-_LARGEST_TEXT = 16 * 1024 * 1024
 
 
 def machine_options(command: Command) -> Command:
@@ -57,18 +56,3 @@ def read_machine(machine: str | None, nvml_library: str | None, sysfs_root: str)
         raise click.ClickException(str(error)) from error
     finally:
         nvml.close()
-
-
-def read_text(path: str) -> str:
-    """The file, or standard input for `-`. Raises click.ClickException for what is no text."""
-    name = "standard input" if path == "-" else path
-    try:
-        with click.open_file(path, "rb") as stream:
-            raw: bytes = stream.read(_LARGEST_TEXT + 1)
-    except OSError as error:
-        raise click.ClickException(f"cannot read {name}: {error.strerror or error}") from error
-    if len(raw) > _LARGEST_TEXT:
-        raise click.ClickException(f"{name} is larger than {_LARGEST_TEXT // 2**20} MiB; this is no text of a machine")
-    if b"\0" in raw:
-        raise click.ClickException(f"{name} is not text: it holds a zero byte")
-    return raw.decode("utf-8", errors="replace")

@@ -3,10 +3,11 @@
 import click
 
 from deviceplugin.cli.output import print_json, print_text
-from deviceplugin.cli.sources import machine_options, read_machine, read_text
+from deviceplugin.cli.sources import machine_options, read_machine
 from deviceplugin.machine.matrix import LinkView, as_json, as_text, view_machine, view_printed
 from deviceplugin.machine.nvidia_smi import SmiError, parse_topology
 from deviceplugin.machine.topology import build_topology
+from program.text_files import read_text
 
 
 @click.command()

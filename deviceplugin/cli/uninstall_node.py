@@ -10,7 +10,7 @@ import click
 from deviceplugin.cli.build import kubelet_settings, total_names
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import configuration_options
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
 from deviceplugin.container.hook_names import LOCK_DIRECTORY
 from deviceplugin.diagnosis.containers import CDI_STRATEGIES
@@ -26,6 +26,7 @@ from deviceplugin.removal.plan import (
     refusals,
     totals_of_ours,
 )
+from program.settings.options import GroupedCommand
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import Node, Pod
@@ -53,7 +54,7 @@ class _Taken:
     annotations: tuple[str, ...] = ()
 
 
-@click.command("uninstall-node")
+@click.command("uninstall-node", cls=GroupedCommand)
 @configuration_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option(

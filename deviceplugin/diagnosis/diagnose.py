@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from deviceplugin.allocation.mode import NodeAbilities
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.diagnosis.allocation import ALLOCATION, judge_allocation
 from deviceplugin.diagnosis.annotations import (

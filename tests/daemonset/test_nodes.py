@@ -8,9 +8,9 @@ import yaml
 from daemonset import render
 from daemonset.render import CannotRender, Manifest
 from deviceplugin.cli.build import driver_root
-from deviceplugin.configuration.effective import File, Sources, resolve
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import TABLE, Configuration
 from deviceplugin.container.edits import DeviceListStrategy
+from program.settings.effective import File, Sources, resolve
 from tests.daemonset.shipped import Container, containers, one
 from tests.daemonset.test_least_privilege import DAEMON_FOLDERS, host_folders
 
@@ -36,7 +36,7 @@ def daemon(manifests: list[Manifest]) -> Container:
 def told(manifests: list[Manifest]) -> Configuration:
     text = one(manifests, "ConfigMap", "topogpu-device-plugin")["data"]["settings.yaml"]
     sources = Sources(flags={"node_name": "n"}, environment={}, own=File(name="settings.yaml", text=text))
-    return resolve(sources).configuration
+    return resolve(TABLE, sources).configuration
 
 
 def template(manifests: list[Manifest]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from daemonset import render
 from daemonset.render import Manifest
 from deviceplugin.cli import main as device_plugin
-from deviceplugin.configuration.table import SETTINGS
+from deviceplugin.configuration import TABLE
 from proto.annotations import keys
 from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
@@ -61,7 +61,7 @@ def test_a_flag_that_the_program_lacks_would_be_noticed() -> None:
 
 
 def test_every_variable_is_one_that_somebody_reads(manifests: list[Manifest]) -> None:
-    known = {name for setting in SETTINGS.values() for name in setting.environment} | OF_NVIDIA_S_RUNTIME | POD
+    known = {name for setting in TABLE.settings.values() for name in setting.environment} | OF_NVIDIA_S_RUNTIME | POD
     for each in containers(manifests):
         assert {variable["name"] for variable in each.spec.get("env", ())} <= known, each.name
 
@@ -83,7 +83,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
         *("cri_socket", "cgroup_root", "driver_root", "container_driver_root", "remediation_lease"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
-    assert offered == SETTINGS.keys() - own
+    assert offered == TABLE.settings.keys() - own
 
 
 @pytest.mark.usefixtures("chart")
@@ -150,7 +150,7 @@ def test_ports_are_those_of_the_programs() -> None:
         serve["metrics_bind_address"],
     }
     daemon = container(base(), "topogpu-device-plugin/device-plugin").spec["ports"]
-    assert [f":{port['containerPort']}" for port in daemon] == [str(SETTINGS["metrics_bind_address"].default)]
+    assert [f":{port['containerPort']}" for port in daemon] == [str(TABLE.settings["metrics_bind_address"].default)]
 
 
 @pytest.mark.usefixtures("chart")

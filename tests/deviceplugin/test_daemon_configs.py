@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.cli.options import CONFIG_LABEL
+from program.settings.options import CONFIG_LABEL
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE

@@ -1,7 +1,7 @@
 """What is configured arrives in the part that acts on it."""
 
 from deviceplugin.cli.build import agent_settings, allocation_settings, health_settings, kubelet_settings, node_sharing
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, DriverFeature
 from deviceplugin.health.step import APPLICATION_XIDS, HealthSettings
 from deviceplugin.machine.discovery import NodeSharing
@@ -76,7 +76,7 @@ def test_the_agent_and_its_kubelet_are_as_configured() -> None:
         resource_name="example.com/gpu",
         hook_path="/opt",
         read_seconds=5.0,
-        hami_handshake="2.7",
+        hami_handshake=HamiScheduler.V2_7,
         enable_numa_topology=True,
     )
     assert agent_settings(configured) == AgentSettings(

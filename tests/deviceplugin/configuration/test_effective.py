@@ -8,19 +8,17 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.configuration.effective import (
+from deviceplugin.configuration import TABLE, Configuration, conflicts
+from program.address import ListenAddress
+from program.settings.effective import (
     ConfigurationError,
     Effective,
     File,
     Sources,
     as_yaml,
-    conflicts,
     resolve,
 )
-from deviceplugin.configuration.kinds import BindAddress, Kind, Number, Several, Switch, Text, Whole, Words
-from deviceplugin.configuration.table import SETTINGS, Configuration
-from deviceplugin.container.edits import DeviceListStrategy
-from program.address import ListenAddress
+from program.settings.kinds import Kind, Number, Parsed, Several, Switch, Text, Whole, Words
 from tests.deviceplugin.configuration.written import refused, written
 
 LADDER = {
@@ -78,17 +76,17 @@ def test_driver_files_need_to_know_where_the_driver_is_and_stand_alone() -> None
 
 def test_without_a_node_name_nothing_starts() -> None:
     with pytest.raises(Exception, match="the name of this node is missing: give --node-name or NODE_NAME"):
-        resolve(Sources(flags={}, environment={}))
+        resolve(TABLE, Sources(flags={}, environment={}))
 
 
 def test_the_node_of_config_json_may_be_named_in_any_of_our_sources() -> None:
     entry = File(name="config.json", text='{"nodeconfig": [{"name": "m", "devicesplitcount": 4}]}')
     own = File(name="own.yaml", text="node_name: m")
-    assert resolve(Sources(flags={}, environment={}, own=own, node_config=entry)).configuration.device_split_count == 4
-    assert (
-        resolve(Sources(flags={}, environment={"NODE_NAME": "m"}, node_config=entry)).configuration.device_split_count
-        == 4
-    )
+    for sources in (
+        Sources(flags={}, environment={}, own=own, node_config=entry),
+        Sources(flags={}, environment={"NODE_NAME": "m"}, node_config=entry),
+    ):
+        assert resolve(TABLE, sources).configuration.device_split_count == 4
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def test_the_node_of_config_json_may_be_named_in_any_of_our_sources() -> None:
             "to share MIG devices that exist already, set mig_strategy",
         ),
         ("filter_uuids: [1]", "own.yaml: filter_uuids is [1]; expected a list, each the UUID of a GPU"),
-        ("device_list_strategy: []", "own.yaml: device_list_strategy is []; expected a list, each one of"),
+        ("device_list_strategy: []", "own.yaml: device_list_strategy is []; expected a list, each envvar,"),
         (
             "imex_channel_ids: [1]",
             "own.yaml: imex_channel_ids is [1]; expected a list, each 0",
@@ -178,25 +176,28 @@ def test_no_text_in_any_file_is_more_than_a_refusal(text: str) -> None:
                 written(**said)
 
 
+PRINTABLE = st.characters(codec="utf-8", exclude_categories=("C", "Zl", "Zp"))
+
+
 def values(kind: Kind) -> st.SearchStrategy[Any]:
     """Everything of this kind."""
     strategies: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
-        Text: lambda text: st.from_regex(re.compile(text.pattern), fullmatch=True),
-        Words: lambda words: st.sampled_from(words.words),
+        Text: lambda text: st.from_regex(re.compile(text.pattern), fullmatch=True, alphabet=PRINTABLE),
+        Words: lambda words: st.sampled_from(words.words).map(words.make),
         Whole: lambda whole: st.integers(whole.minimum, whole.maximum),
         Number: lambda number: st.floats(number.above or 0.0, number.maximum, exclude_min=number.above is not None),
         Switch: lambda _: st.booleans(),
         Several: lambda several: st.lists(values(several.of), min_size=several.at_least, max_size=4).map(tuple),
-        BindAddress: lambda bind: st.sampled_from(["", ":1", "[::1]:9394", "node.example:80"]).map(bind.from_text),
+        Parsed: lambda bind: st.sampled_from(["", ":1", "[::1]:9394", "node.example:80"]).map(bind.from_text),
     }
-    return strategies.get(type(kind), lambda _: st.sampled_from(DeviceListStrategy))(kind)
+    return strategies[type(kind)](kind)
 
 
 RESOURCES = st.sampled_from(["nvidia.com/gpu", "a/b", "gpu.example.com/H100_80.gb"])
 configurations = st.builds(
     Configuration,
-    **{key: values(setting.kind) for key, setting in SETTINGS.items()}
-    | {key: RESOURCES for key in SETTINGS if key == "resource_name" or key.endswith("_resource")}
+    **{key: values(setting.kind) for key, setting in TABLE.settings.items()}
+    | {key: RESOURCES for key in TABLE.settings if key == "resource_name" or key.endswith("_resource")}
     | {"node_name": st.sampled_from(["n", "1", "gpu-07.rack-3.example.com"])},
 ).filter(lambda configuration: not tuple(conflicts(configuration)))
 
@@ -205,15 +206,15 @@ configurations = st.builds(
 @given(configurations)
 @example(Configuration(node_name="n", kubeconfig="/" + "long/" * 100))
 def test_what_print_config_prints_is_read_back_as_the_same(configuration: Configuration) -> None:
-    effective = Effective(configuration=configuration, origins=dict.fromkeys(SETTINGS, "default"), warnings=())
-    read = resolve(Sources(flags={}, environment={}, own=File(name="own.yaml", text=as_yaml(effective))))
+    effective = Effective(configuration=configuration, origins=dict.fromkeys(TABLE.settings, "default"), warnings=())
+    read = resolve(TABLE, Sources(flags={}, environment={}, own=File(name="own.yaml", text=as_yaml(TABLE, effective))))
     assert read.configuration == configuration
 
 
 def test_print_config_names_the_origin_of_every_setting_in_order() -> None:
-    printed = as_yaml(written({"hook_path": "/opt"}, {"LOG_LEVEL": "DEBUG"}, own="read_seconds: 5"))
+    printed = as_yaml(TABLE, written({"hook_path": "/opt"}, {"LOG_LEVEL": "DEBUG"}, own="read_seconds: 5"))
     lines = dict(re.findall(r"^(\w+): .*? +# (.*)$", printed, re.MULTILINE))
-    assert list(lines) == list(SETTINGS)
+    assert list(lines) == list(TABLE.settings)
     assert {key: origin for key, origin in lines.items() if origin != "default"} == {
         "node_name": "flag --node-name",
         "hook_path": "flag --hook-path",
@@ -223,9 +224,8 @@ def test_print_config_names_the_origin_of_every_setting_in_order() -> None:
     assert yaml.safe_load(printed)["log_level"] == "debug"
 
 
-@pytest.mark.parametrize("key", SETTINGS)
+@pytest.mark.parametrize("key", TABLE.settings)
 def test_every_default_is_a_value_its_own_kind_accepts(key: str) -> None:
-    setting = SETTINGS[key]
+    setting = TABLE.settings[key]
     if key != "node_name":
-        printed = as_yaml(Effective(configuration=Configuration(), origins=dict.fromkeys(SETTINGS, ""), warnings=()))
-        assert setting.kind.from_file(yaml.safe_load(printed)[key]) == setting.default
+        assert setting.kind.from_file(setting.kind.to_file(setting.default)) == setting.default

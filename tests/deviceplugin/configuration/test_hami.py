@@ -1,6 +1,6 @@
 import pytest
 
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.container.edits import DeviceListStrategy
 from tests.deviceplugin.configuration.written import HAMI, refused, written
 
@@ -66,8 +66,8 @@ def test_a_zero_that_cannot_be_meant_is_not_written_as_in_hami_and_said() -> Non
     )
     assert effective.configuration == Configuration(node_name="n", device_split_count=3)
     assert effective.warnings == (
-        "config.json: nodeconfig[0].devicesplitcount is 0, which HAMi takes as not written, and so does this daemon",
-        "config.json: nodeconfig[0].operatingmode is '', which HAMi takes as not written, and so does this daemon",
+        "config.json: nodeconfig[0].devicesplitcount is 0, which HAMi takes as not written, and so does this program",
+        "config.json: nodeconfig[0].operatingmode is '', which HAMi takes as not written, and so does this program",
     )
 
 
@@ -114,7 +114,7 @@ def test_the_flags_that_nvidias_plugin_reads_from_the_same_file_count() -> None:
 @pytest.mark.parametrize(
     ("device_config", "warning"),
     [
-        ("nvida: {}", "device.yaml: nvida is known neither to HAMi nor here; did you mean nvidia?"),
+        ("nvida: {}\nnvidia:", "device.yaml: nvida is known neither to HAMi nor here; did you mean nvidia?"),
         (
             "nvidia: {deviceSplitcounts: 3}",
             "device.yaml: nvidia.deviceSplitcounts is known neither to HAMi nor here; did you mean deviceSplitCount?",
@@ -143,7 +143,7 @@ def test_an_unknown_key_of_this_nodes_entry_is_a_warning() -> None:
         ("nvidia: [1]", "device.yaml: nvidia is [1]; expected keys with values"),
         (
             "log_level: info",
-            "device.yaml is this daemon's own configuration, not HAMi's: give it as --config",
+            "device.yaml is this program's own configuration, not HAMi's: give it as --config",
         ),
         ("nvidia:\n  a: 1\n b: 2", "device.yaml: line 3, column 2: not YAML: "),
     ],

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.configuration.effective import ConfigurationError, Effective, File, Sources, resolve
+from deviceplugin.configuration import TABLE, Configuration
+from program.settings.effective import ConfigurationError, Effective, File, Sources, resolve
 
 HAMI = Path(__file__).parents[2] / "data" / "hami-config"
 
@@ -17,16 +18,17 @@ def written(
     own: str | None = None,
     device_config: str | None = None,
     node_config: str | None = None,
-) -> Effective:
+) -> Effective[Configuration]:
     """Of node `n` unless told otherwise."""
     return resolve(
+        TABLE,
         Sources(
             flags={"node_name": "n"} | dict(flags or {}),
             environment=environment or {},
             own=None if own is None else File(name="own.yaml", text=own),
             device_config=None if device_config is None else File(name="device.yaml", text=device_config),
             node_config=None if node_config is None else File(name="config.json", text=node_config),
-        )
+        ),
     )
 
 

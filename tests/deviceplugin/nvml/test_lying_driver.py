@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.cli.build import gpu_reader
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration import Configuration
 from deviceplugin.gpus import GpusUnavailable, Inventory
 from deviceplugin.machine.description import MigDevice
 from deviceplugin.machine.discovery import MigStrategy

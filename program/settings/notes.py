@@ -4,11 +4,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from deviceplugin.configuration.documents import Unreadable, read_yaml
-from deviceplugin.configuration.kinds import Unfit
-from deviceplugin.configuration.table import SETTINGS, Setting
+from program.settings.declared import Setting
+from program.settings.documents import Unreadable, read_yaml
+from program.settings.kinds import Unfit
 
 _LONGEST_SHOWN = 80
+
+Settings = Mapping[str, Setting]
+"""By key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The daemon does not start with this."""
+    """The program does not start with this."""
 
     sentence: str
     key: str = ""
@@ -32,7 +35,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """The daemon starts, and says so."""
+    """The program starts, and says so."""
 
     sentence: str
 
@@ -40,34 +43,36 @@ class Warned:
 Note = Written | Problem | Warned
 
 
-def from_flags(given: Mapping[str, str]) -> Iterator[Note]:
+def from_flags(settings: Settings, given: Mapping[str, str]) -> Iterator[Note]:
     """By key of the setting, as typed."""
     for key, text in given.items():
-        yield from_text(SETTINGS[key], text, f"flag {SETTINGS[key].flags[0]}")
+        yield from_text(settings[key], text, f"flag {settings[key].flags[0]}")
 
 
-def from_environment(environment: Mapping[str, str]) -> Iterator[Note]:
+def from_environment(settings: Settings, environment: Mapping[str, str]) -> Iterator[Note]:
     """An empty variable counts as not set, as manifests often leave them."""
-    for setting in SETTINGS.values():
+    for setting in settings.values():
         name = next((name for name in setting.environment if environment.get(name)), None)
         if name is not None:
             yield from_text(setting, environment[name], f"environment variable {name}")
 
 
-def from_own_file(text: str, file: str) -> Iterator[Note]:
-    """Our own YAML file: a flat mapping of setting to value."""
+def from_own_file(settings: Settings, text: str, file: str, *, by_node: bool = False) -> Iterator[Note]:
+    """Our own YAML file: a flat mapping of setting to value. `by_node`: the Node's label names it."""
     try:
         tree = read_yaml(text, file)
     except Unreadable as error:
         yield Problem(str(error))
         return
     for key, written in tree.items():
-        if key in SETTINGS:
-            yield from_file(SETTINGS[key], written, f"{file}: {key}")
-        elif key == "nvidia":
+        if key == "nvidia":
             yield Problem(f"{file} is HAMi's device-config.yaml: give it as --device-config-file")
+        elif key not in settings:
+            yield Problem(f"{file}: {key} is not a setting{did_you_mean(key, settings)}")
+        elif by_node and not settings[key].by_node:
+            yield Problem(f"{file}: {key} cannot be set here: it is needed before a configuration is chosen")
         else:
-            yield Problem(f"{file}: {key} is not a setting{did_you_mean(key, SETTINGS)}")
+            yield from_file(settings[key], written, f"{file}: {key}")
 
 
 def from_text(setting: Setting, text: str, origin: str) -> Note:

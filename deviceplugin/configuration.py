@@ -1,105 +1,75 @@
 """Every setting of the daemon, each declared once: flags, readers, `--print-config` and the manual derive from here."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
-from deviceplugin.configuration.kinds import BindAddress, Kind, Number, Several, Switch, Text, Unfit, Whole, Words, path
 from deviceplugin.container.edits import DeviceListStrategy
+from deviceplugin.settings import Feedback, HamiScheduler, Remedy, RequestedAllocation, TaintWhen, UnenforcedShares
 from program.address import ListenAddress
+from program.settings.declared import Table, setting
+from program.settings.kinds import (
+    DNS_LABEL,
+    DNS_NAME,
+    OPTIONAL_ADDRESS,
+    RESOURCE,
+    Number,
+    Several,
+    Switch,
+    Text,
+    Whole,
+    Words,
+    dns_name,
+    path,
+    words_of,
+)
 
-_DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
 _NO_DYNAMIC_MIG = (
     "this daemon does not create MIG devices on demand; to share MIG devices that exist already, set mig_strategy"
-)
-_RESOURCE = Text(
-    expected="a resource name such as nvidia.com/gpu",
-    pattern=rf"(?=.{{1,253}}/){_DNS_NAME}/(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
 )
 _GPU_UUID = Text(expected="the UUID of a GPU", pattern=r"[A-Za-z0-9-]+")
 _MANY = 1_000_000
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is declared of one setting."""
-
-    key: str
-    """In our own file, and the field of Configuration."""
-    kind: Kind
-    default: object
-    help: str
-    unit: str
-    environment: tuple[str, ...]
-    """Variables, the first that is set counts."""
-    flags: tuple[str, ...]
-    device_config: str
-    """Place in HAMi's device-config.yaml, dotted; empty if none."""
-    node_config: str
-    """Place in a node's entry of HAMi's config.json, dotted and in lower case; empty if none."""
-
-
-def _setting(
-    default: object,
-    kind: Kind,
-    help: str,  # noqa: A002 - the word users know
-    *,
-    unit: str = "",
-    environment: tuple[str, ...] | None = None,
-    flags: tuple[str, ...] = (),
-    device_config: str = "",
-    node_config: str = "",
-) -> Any:
-    declared = {
-        "kind": kind,
-        "default": default,
-        "help": help,
-        "unit": unit,
-        "environment": environment,
-        "flags": flags,
-        "device_config": device_config,
-        "node_config": node_config,
-    }
-    return field(default=default, metadata=declared)
-
-
-@dataclass(frozen=True, slots=True)
-class _Strategy:
-    """One way to tell the container runtime its GPUs."""
-
-    expected: str = "one of " + ", ".join(DeviceListStrategy)
-
-    def from_text(self, written: str) -> DeviceListStrategy:
-        try:
-            return DeviceListStrategy(written)
-        except ValueError as error:
-            raise Unfit from error
-
-    def from_file(self, written: object) -> DeviceListStrategy:
-        return self.from_text(str(written))
+_CHART = "devicePlugin.settings.{key}"
+_node = partial(setting, group="Node", chart=_CHART)
+_request = partial(setting, group="What pods ask for", chart=_CHART)
+_share = partial(setting, group="How GPUs are shared", chart=_CHART)
+_container = partial(setting, group="What containers get", chart=_CHART)
+_health = partial(setting, group="Health and remediation", chart=_CHART)
+_observe = partial(setting, group="Metrics and logs", chart=_CHART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Everything that can be set, as it counts."""
 
-    node_name: str = _setting(
+    node_name: str = _node(
         "",
-        Text(expected="the name of a Node", pattern=rf"(?=.{{1,253}}$){_DNS_NAME}"),
+        dns_name("the name of a Node"),
         "The Node object of this machine. There is no default.",
+        chart="",
+        by_node=False,
+        needed_as="the name of this node",
     )
-    kubeconfig: str = _setting(
+    kubeconfig: str = _node(
         "",
         path(optional=True),
         "How the API server is reached. Empty: KUBECONFIG, ~/.kube/config, or the cluster around us.",
         environment=(),
+        chart="",
+        by_node=False,
     )
-    kubelet_root: str = _setting("/var/lib/kubelet", path(), "Kubelet's folder; the sockets lie in its device-plugins.")
-    nvml_library: str = _setting("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.")
-    sysfs_root: str = _setting("/sys", path(), "Where NUMA nodes and PCI devices are read.")
-    proc_root: str = _setting("/proc", path(), "Where processes and their containers are read.")
-    dev_root: str = _setting(
+    kubelet_root: str = _node(
+        "/var/lib/kubelet",
+        path(),
+        "Kubelet's folder; the sockets lie in its device-plugins.",
+        chart="",
+    )
+    nvml_library: str = _node("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.")
+    sysfs_root: str = _node("/sys", path(), "Where NUMA nodes and PCI devices are read.")
+    proc_root: str = _node("/proc", path(), "Where processes and their containers are read.", chart="")
+    dev_root: str = _node(
         "/",
         path(absolute=True),
         "The host's folder above `dev`, in which the GPUs' device files lie.",
@@ -107,91 +77,118 @@ class Configuration:
         flags=("--dev-root", "--nvidia-dev-root"),
         device_config="flags.nvidiaDevRoot",
     )
-    driver_root: str = _setting(
+    driver_root: str = _node(
         "",
         path(absolute=True, optional=True),
         "The host's folder below which the NVIDIA driver is installed: /, /run/nvidia/driver of the GPU Operator's "
         "driver container, /home/kubernetes/bin/nvidia of GKE. NVML is loaded from there. Empty: NVIDIA's container "
         "runtime adds it to this process.",
+        chart="devicePlugin.driver.root",
     )
-    container_driver_root: str = _setting(
+    container_driver_root: str = _node(
         "",
         path(absolute=True, optional=True),
         "Where this process sees driver_root. Empty: at the same path.",
+        chart="",
     )
-    resource_name: str = _setting(
+    cgroup_root: str = _node(
+        "/sys/fs/cgroup",
+        path(absolute=True),
+        "Where the host's control groups are seen: they tell when the containers of a pod that was deleted by force "
+        "have ended. Nothing need be there.",
+        chart="",
+    )
+    cri_socket: str = _node(
+        "/run/containerd/containerd.sock",
+        path(absolute=True),
+        "The socket of containerd, asked once at the start whether it applies CDI devices. Only containerd 1.7 to 2.2 "
+        "need to be asked. Nothing need be there.",
+        chart="",
+    )
+    resource_name: str = _request(
         "nvidia.com/gpu",
-        _RESOURCE,
+        RESOURCE,
         "The resource pods ask for.",
         device_config="nvidia.resourceCountName",
+        chart="",
     )
-    allocation: str = _setting(
-        "auto",
-        Words(words=("auto", "slots", "immediate")),
+    allocation: RequestedAllocation = _request(
+        RequestedAllocation.AUTO,
+        words_of(RequestedAllocation),
         "How Allocate learns its pod. slots: proven by kubelet when a container starts, without a node lock; needs "
         "kubelet 1.29, and containerd 2.3 (or 1.7 with enable_cdi) or CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34. "
         "immediate: the pod of the node lock, or the only one waiting. auto: slots where the node is known to support "
         "them.",
     )
-    priority_resource: str = _setting(
+    priority_resource: str = _request(
         "nvidia.com/priority",
-        _RESOURCE,
+        RESOURCE,
         "The resource by which a container says whether its GPU tasks yield to others.",
         device_config="nvidia.resourcePriorityName",
+        chart="",
     )
-    memory_resource: str = _setting(
+    memory_resource: str = _request(
         "nvidia.com/gpumem",
-        _RESOURCE,
+        RESOURCE,
         "The resource by which a container says how much of a GPU's memory it wants.",
         device_config="nvidia.resourceMemoryName",
+        chart="",
     )
-    memory_percentage_resource: str = _setting(
+    memory_percentage_resource: str = _request(
         "nvidia.com/gpumem-percentage",
-        _RESOURCE,
+        RESOURCE,
         "The same as a percentage.",
         device_config="nvidia.resourceMemoryPercentageName",
+        chart="",
     )
-    cores_resource: str = _setting(
+    cores_resource: str = _request(
         "nvidia.com/gpucores",
-        _RESOURCE,
+        RESOURCE,
         "The resource by which a container says how much of a GPU's cores it wants.",
         device_config="nvidia.resourceCoreName",
+        chart="",
     )
-    node_totals: bool = _setting(
+    node_totals: bool = _request(
         True,
         Switch(),
         "The Node's capacity says how much it has of the resources for memory, cores and priority. Off: they are taken "
         "off the Node, and any DeviceClass for the resource pods ask for keeps kube-scheduler from placing these pods.",
     )
-    feature_labels: bool = _setting(
+    feature_labels: bool = _request(
         False,
         Switch(),
         "The Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product and "
         "so on). Where another writer has any of them, all are left to it. Off: those that the daemon wrote are taken "
         "off.",
     )
-    device_split_count: int = _setting(
+    hami_handshake: HamiScheduler = _request(
+        HamiScheduler.NONE,
+        words_of(HamiScheduler),
+        "The oldest HAMi scheduler that must understand this node. 2.4: registers as text of 7 fields and reports "
+        "every 30 s; 2.7: 9 fields, every 30 s; 2.9: JSON, one report after each change.",
+    )
+    device_split_count: int = _share(
         10,
         Whole(minimum=1, maximum=1000),
         "How many containers may share one GPU.",
         device_config="nvidia.deviceSplitCount",
         node_config="devicesplitcount",
     )
-    device_memory_scaling: float = _setting(
+    device_memory_scaling: float = _share(
         1.0,
         Number(above=0, maximum=100),
         "Advertised memory of a GPU as a multiple of what it has.",
         device_config="nvidia.deviceMemoryScaling",
         node_config="devicememoryscaling",
     )
-    device_cores_scaling: float = _setting(
+    device_cores_scaling: float = _share(
         1.0,
         Number(above=0, maximum=100),
         "Advertised cores of a GPU as a multiple of 100 %.",
         device_config="nvidia.deviceCoreScaling",
         node_config="devicecorescaling",
     )
-    preconfigured_device_memory: int = _setting(
+    preconfigured_device_memory: int = _share(
         0,
         Whole(minimum=0, maximum=2**31 - 1),
         "Memory of GPUs for which the driver tells none. 0 leaves such GPUs out.",
@@ -199,109 +196,111 @@ class Configuration:
         device_config="nvidia.preConfiguredDeviceMemory",
         node_config="preconfigureddevicememory",
     )
-    operating_mode: Literal["hami-core", "mps"] = _setting(
+    operating_mode: Literal["hami-core", "mps"] = _share(
         "hami-core",
         Words(words=("hami-core", "mps"), refusals={"mig": _NO_DYNAMIC_MIG}),
         "The sharing mode that is registered for every GPU, and that pods may ask for.",
         node_config="operatingmode",
     )
-    mig_strategy: Literal["none", "single", "mixed"] = _setting(
+    mig_strategy: Literal["none", "single", "mixed"] = _share(
         "none",
         Words(words=("none", "single", "mixed")),
         "How MIG devices that exist on the GPUs are offered: not at all, under the resource name, or by profile.",
         device_config="flags.migStrategy",
         node_config="migstrategy",
     )
-    filter_uuids: tuple[str, ...] = _setting(
+    filter_uuids: tuple[str, ...] = _share(
         (), Several(of=_GPU_UUID), "UUIDs of GPUs to leave alone.", node_config="filterdevices.uuid"
     )
-    filter_indices: tuple[int, ...] = _setting(
+    filter_indices: tuple[int, ...] = _share(
         (),
         Several(of=Whole(minimum=0, maximum=_MANY)),
         "Indices of GPUs to leave alone.",
         node_config="filterdevices.index",
     )
-    device_list_strategy: tuple[DeviceListStrategy, ...] = _setting(
-        (DeviceListStrategy.ENVVAR,),
-        Several(of=_Strategy(), at_least=1),
-        "How the container runtime learns the GPUs: envvar, volume-mounts, cdi-annotations, cdi-cri, or several; or "
-        "driver-files: it is given the files of the driver below driver_root and the GPUs' device files, and needs "
-        "nothing of NVIDIA's.",
-        device_config="flags.plugin.deviceListStrategy",
-    )
-    pass_device_specs: bool = _setting(
+    enable_numa_topology: bool = _share(
         False,
         Switch(),
-        "Also hand kubelet the GPUs' device files, for runtimes that do not add them.",
-        device_config="flags.plugin.passDeviceSpecs",
+        "Tell kubelet the NUMA node of each GPU, for its topology manager.",
+        device_config="nvidia.enableNumaTopology",
+        node_config="enablenumatopology",
     )
-    imex_channel_ids: tuple[int, ...] = _setting(
-        (),
-        Several(of=Whole(minimum=0, maximum=0)),
-        "IMEX channels every container gets: none, or channel 0.",
-        device_config="imex.channelIDs",
-    )
-    gdrcopy_enabled: bool = _setting(False, Switch(), "Containers get GDRCopy.", device_config="flags.gdrcopyEnabled")
-    gds_enabled: bool = _setting(False, Switch(), "Containers get GPUDirect Storage.", device_config="flags.gdsEnabled")
-    mofed_enabled: bool = _setting(
-        False, Switch(), "Containers get the devices of MOFED.", device_config="flags.mofedEnabled"
-    )
-    cdi_kind: str = _setting(
-        "k8s.device-plugin.nvidia.com/gpu",
-        Text(expected="vendor/class", pattern=r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?/[A-Za-z0-9][-A-Za-z0-9_]*"),
-        "Vendor and class of the GPUs' CDI names.",
-    )
-    cdi_directory: str = _setting(
-        "/var/run/cdi",
-        path(absolute=True),
-        "Where the CDI specifications of slots are written; the container runtime must read this folder.",
-    )
-    cri_socket: str = _setting(
-        "/run/containerd/containerd.sock",
-        path(absolute=True),
-        "The socket of containerd, asked once at the start whether it applies CDI devices. Only containerd 1.7 to 2.2 "
-        "need to be asked. Nothing need be there.",
-    )
-    cgroup_root: str = _setting(
-        "/sys/fs/cgroup",
-        path(absolute=True),
-        "Where the host's control groups are seen: they tell when the containers of a pod that was deleted by force "
-        "have ended. Nothing need be there.",
-    )
-    hook_path: str = _setting(
-        "/usr/local", path(absolute=True), "HAMi-core is injected when it lies in the folder vgpu below this one."
-    )
-    unenforced_shares: str = _setting(
-        "refuse",
-        Words(words=("refuse", "allow")),
+    unenforced_shares: UnenforcedShares = _share(
+        UnenforcedShares.REFUSE,
+        words_of(UnenforcedShares),
         "Where HAMi-core is not installed, nothing holds a container to a part of a GPU. refuse: only whole GPUs are "
         "given out there. allow: parts are given out too, and a container can use all of its GPUs.",
     )
-    feedback: str = _setting(
-        "off",
-        Words(words=("off", "priority", "contention")),
+    feedback: Feedback = _share(
+        Feedback.OFF,
+        words_of(Feedback),
         "What GPU tasks are told through HAMi-core, every 5 s. off: nothing; the resource for priority has no effect. "
         "priority: to wait while a container of higher priority (0 before 1) computes on their GPU. contention: also, "
         "as HAMi's monitor does, to hold themselves to their cores only while others compute there.",
     )
-    container_folder_files: int = _setting(
-        64,
-        Whole(minimum=8, maximum=100_000),
-        "Files that one container may leave in a folder of the host that HAMi-core needs. The rest is removed.",
-    )
-    container_folder_mib: int = _setting(
-        16,
-        Whole(minimum=4, maximum=100_000),
-        "How much one container may leave there. The rest is removed.",
-        unit="MiB",
-    )
-    disable_core_limit: bool = _setting(
+    disable_core_limit: bool = _share(
         False,
         Switch(),
         "Containers are not held to their share of a GPU's cores.",
         device_config="nvidia.disableCoreLimit",
     )
-    libcuda_log_level: str = _setting(
+    device_list_strategy: tuple[DeviceListStrategy, ...] = _container(
+        (DeviceListStrategy.ENVVAR,),
+        Several(of=words_of(DeviceListStrategy), at_least=1),
+        "How the container runtime learns the GPUs: envvar, volume-mounts, cdi-annotations, cdi-cri, or several; or "
+        "driver-files: it is given the files of the driver below driver_root and the GPUs' device files, and needs "
+        "nothing of NVIDIA's.",
+        device_config="flags.plugin.deviceListStrategy",
+    )
+    pass_device_specs: bool = _container(
+        False,
+        Switch(),
+        "Also hand kubelet the GPUs' device files, for runtimes that do not add them.",
+        device_config="flags.plugin.passDeviceSpecs",
+    )
+    imex_channel_ids: tuple[int, ...] = _container(
+        (),
+        Several(of=Whole(minimum=0, maximum=0)),
+        "IMEX channels every container gets: none, or channel 0.",
+        device_config="imex.channelIDs",
+    )
+    gdrcopy_enabled: bool = _container(False, Switch(), "Containers get GDRCopy.", device_config="flags.gdrcopyEnabled")
+    gds_enabled: bool = _container(
+        False, Switch(), "Containers get GPUDirect Storage.", device_config="flags.gdsEnabled"
+    )
+    mofed_enabled: bool = _container(
+        False, Switch(), "Containers get the devices of MOFED.", device_config="flags.mofedEnabled"
+    )
+    cdi_kind: str = _container(
+        "k8s.device-plugin.nvidia.com/gpu",
+        Text(expected="vendor/class", pattern=r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?/[A-Za-z0-9][-A-Za-z0-9_]*"),
+        "Vendor and class of the GPUs' CDI names.",
+    )
+    cdi_directory: str = _container(
+        "/var/run/cdi",
+        path(absolute=True),
+        "Where the CDI specifications of slots are written; the container runtime must read this folder.",
+        chart="devicePlugin.cdiDirectory",
+        by_node=False,
+    )
+    hook_path: str = _container(
+        "/usr/local",
+        path(absolute=True),
+        "HAMi-core is injected when it lies in the folder vgpu below this one.",
+        chart="hamiCore.hookPath",
+    )
+    container_folder_files: int = _container(
+        64,
+        Whole(minimum=8, maximum=100_000),
+        "Files that one container may leave in a folder of the host that HAMi-core needs. The rest is removed.",
+    )
+    container_folder_mib: int = _container(
+        16,
+        Whole(minimum=4, maximum=100_000),
+        "How much one container may leave there. The rest is removed.",
+        unit="MiB",
+    )
+    libcuda_log_level: str = _container(
         "1",
         Words(words=("", "0", "1", "2", "3", "4")),
         "How much HAMi-core prints inside containers: 0 and 1 errors, 2 also warnings, 3 also information, 4 all. "
@@ -309,92 +308,85 @@ class Configuration:
         device_config="nvidia.libCudaLogLevel",
         node_config="libcudaloglevel",
     )
-    enable_numa_topology: bool = _setting(
-        False,
-        Switch(),
-        "Tell kubelet the NUMA node of each GPU, for its topology manager.",
-        device_config="nvidia.enableNumaTopology",
-        node_config="enablenumatopology",
-    )
-    hami_handshake: str = _setting(
-        "off",
-        Words(words=("off", "2.4", "2.7", "2.9")),
-        "The oldest HAMi scheduler that must understand this node. 2.4: registers as text of 7 fields and reports "
-        "every 30 s; 2.7: 9 fields, every 30 s; 2.9: JSON, one report after each change.",
-    )
-    disable_health_checks: tuple[str, ...] = _setting(
+    disable_health_checks: tuple[str, ...] = _health(
         (),
         Several(of=Text(expected="an XID, all, xids or fabric", pattern="[0-9]{1,9}|(?i:all|xids|fabric)")),
         "XIDs that leave a GPU healthy, besides those of applications. xids: all of them. fabric: also a GPU that is "
         "not registered with its NVLink fabric is healthy. all: no health checks.",
         environment=("DP_DISABLE_HEALTHCHECKS",),
     )
-    enable_health_checks: tuple[str, ...] = _setting(
+    enable_health_checks: tuple[str, ...] = _health(
         (),
         Several(of=Text(expected="an XID or all", pattern="[0-9]{1,9}|(?i:all)")),
         "XIDs that make a GPU unhealthy although they are disabled otherwise. all: every XID.",
         environment=("DP_ENABLE_HEALTHCHECKS",),
     )
-    health_recovery_seconds: float = _setting(
+    health_recovery_seconds: float = _health(
         60.0,
         Number(maximum=_MANY),
         "How long a GPU must have been free of faults to count as healthy again.",
         unit="s",
     )
-    remediation: str = _setting(
-        "off",
-        Words(words=("off", "report", "evict-waiting", "evict")),
+    remediation: Remedy = _health(
+        Remedy.OFF,
+        words_of(Remedy),
         "What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy says so. "
         "evict-waiting: also pods that wait for such a GPU are evicted. evict: also those that run on one.",
     )
-    remediation_taint: str = _setting(
-        "never",
-        Words(words=("never", "all", "any")),
+    remediation_taint: TaintWhen = _health(
+        TaintWhen.NEVER,
+        words_of(TaintWhen),
         "The Node gets the taint topogpu.io/gpu-unhealthy:NoSchedule while all or any of its GPUs stay unhealthy.",
     )
-    remediation_seconds: float = _setting(
+    remediation_seconds: float = _health(
         600.0,
         Number(above=0, maximum=_MANY),
         "How long a GPU must have been unhealthy before anything is done about it.",
         unit="s",
     )
-    remediation_most_seconds: float = _setting(
+    remediation_most_seconds: float = _health(
         3600.0,
         Number(above=0, maximum=_MANY),
         "The same for evictions while most GPUs of the node are unhealthy, as when the driver fails.",
         unit="s",
     )
-    remediation_evictions_at_once: int = _setting(
+    remediation_evictions_at_once: int = _health(
         1, Whole(minimum=1, maximum=1000), "Pods of a node that may be on their way out at a time."
     )
-    remediation_evictions_per_hour: int = _setting(
+    remediation_evictions_per_hour: int = _health(
         10, Whole(minimum=1, maximum=1000), "Pods that may be evicted from a node within an hour."
     )
-    remediation_cluster_evictions_per_hour: int = _setting(
+    remediation_cluster_evictions_per_hour: int = _health(
         30, Whole(minimum=1, maximum=1000), "Pods that the daemons of all nodes together may evict within an hour."
     )
-    remediation_lease: str = _setting(
+    remediation_lease: str = _health(
         "topogpu-system/topogpu-remediation",
-        Text(expected="namespace/name", pattern=rf"{_DNS_LABEL}/{_DNS_NAME}"),
+        Text(expected="namespace/name", pattern=rf"{DNS_LABEL}/{DNS_NAME}"),
         "The Lease on which the daemons of all nodes count their evictions. Without it no pod is evicted.",
+        chart="",
     )
-    metrics_bind_address: ListenAddress | None = _setting(  # noqa: RUF009 - a frozen value
-        ListenAddress(host=None, port=9394), BindAddress(), "Where /metrics is served. Empty: nowhere."
+    metrics_bind_address: ListenAddress | None = _observe(
+        ListenAddress(host=None, port=9394), OPTIONAL_ADDRESS, "Where /metrics is served. Empty: nowhere.", chart=""
     )
-    read_seconds: float = _setting(30.0, Number(above=0, maximum=_MANY), "Between two readings of the GPUs.", unit="s")
-    log_format: str = _setting("text", Words(words=("text", "json")), "Log lines for people or for programs.")
-    log_level: str = _setting(
+    read_seconds: float = _observe(30.0, Number(above=0, maximum=_MANY), "Between two readings of the GPUs.", unit="s")
+    log_format: str = _observe("text", Words(words=("text", "json")), "Log lines for people or for programs.")
+    log_level: str = _observe(
         "info", Words(words=("debug", "info", "warning", "error")), "The least severe messages that are logged."
     )
 
 
-def _declared(key: str, metadata: Mapping[str, Any]) -> Setting:
-    own = {
-        "environment": (key.upper(),) if metadata["environment"] is None else metadata["environment"],
-        "flags": metadata["flags"] or ("--" + key.replace("_", "-"),),
-    }
-    return Setting(**({"key": key} | dict(metadata) | own))
+def conflicts(configuration: Configuration) -> Iterator[str]:
+    """What cannot be together, one sentence each."""
+    strategies = configuration.device_list_strategy
+    if DeviceListStrategy.DRIVER_FILES not in strategies:
+        return
+    if len(strategies) > 1:
+        yield f"device_list_strategy is {', '.join(strategies)}; driver-files goes with no other"
+    if not configuration.driver_root:
+        yield "device_list_strategy is driver-files, which needs driver_root: where the host has the NVIDIA driver"
+    for key in ("gdrcopy_enabled", "gds_enabled", "mofed_enabled"):
+        if getattr(configuration, key):
+            yield f"{key} is true, which needs NVIDIA's container toolkit; device_list_strategy is driver-files"
 
 
-SETTINGS: Final[Mapping[str, Setting]] = {one.name: _declared(one.name, one.metadata) for one in fields(Configuration)}
-"""By key, in the order of Configuration."""
+TABLE = Table(Configuration, conflicts)

@@ -1,0 +1,32 @@
+"""Commands whose modules are loaded when they are used: `--help` is quick, and a command imports its own needs only."""
+
+import gc
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class LazyCommands(click.Group):
+    """`lazy` is, by name, the module that has the command and the command's summary."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._lazy:
+            return None
+        gc.disable()  # what modules are made of stays; to look through it again and again takes a tenth of the start
+        command = getattr(importlib.import_module(self._lazy[cmd_name][0]), cmd_name.replace("-", "_"))
+        gc.freeze()
+        gc.enable()
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._lazy.items()])

@@ -1,0 +1,122 @@
+"""All sources to the configuration that counts, and back to a file."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Generic
+
+import yaml
+
+from program.settings.declared import C, Table
+from program.settings.hami import from_device_config, from_node_config
+from program.settings.notes import Note, Problem, Warned, Written, from_environment, from_flags, from_own_file
+
+_COMMENT_COLUMN = 47
+
+
+class ConfigurationError(Exception):
+    """The program cannot run with what was written; one sentence for each problem."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        super().__init__("\n".join(problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """All that was written, read from where it stands."""
+
+    flags: Mapping[str, str]
+    """By key of the setting."""
+    environment: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
+    """Flags without effect that were given."""
+    own: File | None = None
+    named: File | None = None
+    """The one that was chosen for this node."""
+    device_config: File | None = None
+    """HAMi's device-config.yaml."""
+    node_config: File | None = None
+    """HAMi's config.json."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective(Generic[C]):
+    configuration: C
+    origins: Mapping[str, str]
+    """Of every setting by key: who has the last word on it."""
+    warnings: tuple[str, ...]
+
+    def is_default(self, key: str) -> bool:
+        return self.origins[key] == DEFAULT
+
+
+DEFAULT = "default"
+
+
+def resolve(table: Table[C], sources: Sources) -> Effective[C]:
+    """Flags before environment, config.json, device-config.yaml, the named file, our own and defaults.
+
+    A wrong value is an error even where another source overrides it. Raises ConfigurationError with all of them.
+    """
+    settings = table.settings
+    notes: list[Note] = []
+    if sources.own:
+        notes += from_own_file(settings, sources.own.text, sources.own.name)
+    if sources.named:
+        notes += from_own_file(settings, sources.named.text, sources.named.name, by_node=True)
+    if sources.device_config:
+        notes += from_device_config(settings, sources.device_config.text, sources.device_config.name)
+    above = (*from_environment(settings, sources.environment), *from_flags(settings, sources.flags))
+    if sources.node_config:
+        name = str(_last(chain(notes, above)).get("node_name", ""))
+        notes += from_node_config(settings, sources.node_config.text, sources.node_config.name, name)
+    ignored = (Warned(f"--{name} changes nothing: {table.without_effect[name]}") for name in sources.ignored)
+    return _merge(table, (*notes, *above, *ignored))
+
+
+def _merge(table: Table[C], notes: tuple[Note, ...]) -> Effective[C]:
+    """Later values win."""
+    values = _last(notes)
+    problems = [note for note in notes if isinstance(note, Problem)]
+    if missing := tuple(_missing(table, values.keys() | {problem.key for problem in problems})):
+        problems += missing
+    if problems:
+        raise ConfigurationError(problem.sentence for problem in problems)
+    configuration = table.configuration(**values)
+    if contradictions := tuple(table.conflicts(configuration)):
+        raise ConfigurationError(contradictions)
+    origins = {note.key: note.origin for note in notes if isinstance(note, Written)}
+    return Effective(
+        configuration=configuration,
+        origins={key: origins.get(key, DEFAULT) for key in table.settings},
+        warnings=tuple(note.sentence for note in notes if isinstance(note, Warned)),
+    )
+
+
+def _missing(table: Table[C], written: Iterable[str]) -> Iterator[Problem]:
+    for key in table.settings.keys() - written:
+        if (setting := table.settings[key]).needed_as:
+            names = " or ".join((*setting.flags, *setting.environment))
+            yield Problem(f"{setting.needed_as} is missing: give {names}", key)
+
+
+def _last(notes: Iterable[Note]) -> dict[str, Any]:
+    return {note.key: note.value for note in notes if isinstance(note, Written)}
+
+
+def as_yaml(table: Table[C], effective: Effective[C]) -> str:
+    """A file that `--config` reads as the same configuration, each line with its origin."""
+    lines = []
+    for key, setting in table.settings.items():
+        plain = setting.kind.to_file(getattr(effective.configuration, key))
+        in_list = yaml.safe_dump([plain], default_flow_style=True, width=10**6)
+        line = f"{key}: {in_list.strip()[1:-1]}"
+        origin = " ".join(effective.origins[key].split())
+        lines.append(f"{line:<{_COMMENT_COLUMN}} # {origin}\n")
+    return "".join(lines)

@@ -1,0 +1,135 @@
+"""HAMi's two configuration files, read as they are, for either program.
+
+Keys and their meaning as in HAMi 2.10: `device-config.yaml` (`pkg/device`, chart template `device-configmap.yaml`; its
+`flags` are those of NVIDIA/k8s-device-plugin `api/config/v1`) and each node's entry of `config.json`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from program.settings.declared import Setting
+from program.settings.documents import Unreadable, read_json, read_yaml
+from program.settings.notes import Note, Problem, Settings, Warned, did_you_mean, from_file, shown
+
+DEVICE_CONFIG: Final[Mapping[str, frozenset[str]]] = {
+    section: frozenset(names.split())
+    for section, names in {
+        "": """
+            nvidia flags imex
+            amd awsneuron biren cambricon enflame hygon iluvatar iluvatars kunlun lupine metax mthreads vastai vnpus
+            resources sharing version
+        """,
+        "nvidia": """
+            resourceCountName resourceMemoryName resourceMemoryPercentageName resourceCoreName resourcePriorityName
+            overwriteEnv defaultMemory defaultCores defaultGPUNum memoryFactor gpuCorePolicy runtimeClassName
+            deviceSplitCount deviceMemoryScaling deviceCoreScaling preConfiguredDeviceMemory libCudaLogLevel
+            enableNumaTopology disableCoreLimit migProfileAllowlist knownMigGeometries
+        """,
+        "flags": """
+            plugin migStrategy nvidiaDevRoot gdrcopyEnabled gdsEnabled mofedEnabled
+            failOnInitError mpsRoot nvidiaDriverRoot useNodeFeatureAPI deviceDiscoveryStrategy gfd
+        """,
+        "imex": "channelIDs required",
+        "flags.plugin": """
+            deviceListStrategy passDeviceSpecs
+            deviceIDStrategy cdiAnnotationPrefix nvidiaCTKPath nvidiaCDIHookPath containerDriverRoot
+        """,
+    }.items()
+}
+"""Every key of `device-config.yaml` by its section. Each program takes the places that its settings name."""
+
+NODE_CONFIG: Final[Mapping[str, frozenset[str]]] = {
+    "": frozenset(
+        (
+            *("name", "devicesplitcount", "devicememoryscaling", "devicecorescaling", "preconfigureddevicememory"),
+            *("operatingmode", "migstrategy", "libcudaloglevel", "enablenumatopology", "filterdevices"),
+            "enablegetpreferredallocation",
+        )
+    ),
+    "filterdevices": frozenset({"uuid", "index"}),
+}
+"""Of a node's entry. Kubelet always gets the preferred GPUs, so the switch for that has no use."""
+
+_READ_SECTIONS = ("nvidia", "flags", "imex")
+
+
+def from_device_config(settings: Settings, text: str, file: str) -> Iterator[Note]:
+    """HAMi's `device-config.yaml`. It must have one of the sections that either program reads."""
+    try:
+        tree = read_yaml(text, file)
+    except Unreadable as error:
+        yield Problem(str(error))
+        return
+    places = {setting.device_config: setting for setting in settings.values() if setting.device_config}
+    if tree and tree.keys() <= settings.keys():
+        yield Problem(f"{file} is this program's own configuration, not HAMi's: give it as --config")
+    elif tree.keys().isdisjoint(_READ_SECTIONS):
+        yield Problem(f"{file}: has no section nvidia, flags or imex; is it HAMi's device-config.yaml?")
+    else:
+        yield from _walk(tree, f"{file}: ", places, DEVICE_CONFIG, _from_device_config)
+
+
+def from_node_config(settings: Settings, text: str, file: str, node_name: str) -> Iterator[Note]:
+    """HAMi's `config.json`: every entry of this node, in order. Keys count in any case, as Go reads JSON."""
+    try:
+        tree = read_json(text, file)
+    except Unreadable as error:
+        yield Problem(str(error))
+        return
+    for key in sorted(tree.keys() - {"nodeconfig"}):
+        yield Warned(f"{file}: {key} is known neither to HAMi nor here{did_you_mean(key, ['nodeconfig'])}")
+    entries = tree.get("nodeconfig") or []
+    if not isinstance(entries, list):
+        yield Problem(f"{file}: nodeconfig: expected a list with an entry for each node")
+        return
+    places = {setting.node_config: setting for setting in settings.values() if setting.node_config}
+    for number, entry in enumerate(entries):
+        if isinstance(entry, dict) and entry.get("name") == node_name:
+            yield from _walk(entry, f"{file}: nodeconfig[{number}].", places, NODE_CONFIG, _from_entry)
+
+
+def _from_device_config(setting: Setting, written: object, origin: str) -> Note:
+    """An empty text that no such value can be is HAMi's way of writing nothing."""
+    note = from_file(setting, written, origin)
+    return _unwritten(written, origin) if isinstance(note, Problem) and written == "" else note
+
+
+def _from_entry(setting: Setting, written: object, origin: str) -> Note:
+    """So is a zero: Go's JSON reader leaves one where nothing is written."""
+    note = from_file(setting, written, origin)
+    return _unwritten(written, origin) if isinstance(note, Problem) and written in (0, "") else note
+
+
+def _unwritten(written: object, origin: str) -> Note:
+    return Warned(f"{origin} is {written!r}, which HAMi takes as not written, and so does this program")
+
+
+def _walk(
+    tree: Mapping[str, object],
+    where: str,
+    places: Mapping[str, Setting],
+    known: Mapping[str, frozenset[str]],
+    read: Callable[[Setting, object, str], Note],
+) -> Iterator[Note]:
+    """Every known section: its values and its unknown keys. No value (null) counts as not written."""
+    for section, names in known.items():
+        content = _at(tree, section)
+        if content is None:
+            continue
+        if not isinstance(content, dict):
+            yield Problem(f"{where}{section} is {shown(content)}; expected keys with values")
+            continue
+        for key, written in content.items():
+            place = f"{section}.{key}" if section else str(key)
+            if place in places and written is not None:
+                yield read(places[place], written, f"{where}{place}")
+            elif key not in names:
+                yield Warned(f"{where}{place} is known neither to HAMi nor here{did_you_mean(str(key), names)}")
+
+
+def _at(tree: Mapping[str, object], section: str) -> object:
+    """What lies at the dotted place; None if nothing or no section above it."""
+    found: object = tree
+    for name in section.split(".") if section else ():
+        found = found.get(name) if isinstance(found, dict) else None
+    return found

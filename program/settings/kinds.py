@@ -1,0 +1,332 @@
+"""Kinds of values. Each reads what stands in a file and what was typed as a flag or an environment variable."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from program.address import read_address
+
+Schema = Mapping[str, Any]
+"""JSON schema, draft 7."""
+
+
+class Unfit(Exception):
+    """The written value is not one of this kind. The text says why, where `expected` alone would not do."""
+
+
+class Kind(Protocol):
+    """What a setting may be."""
+
+    @property
+    def expected(self) -> str:
+        """Completes the sentence "expected ..."."""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Words that a shell may offer."""
+        return ()
+
+    @property
+    def schema(self) -> Schema:
+        """Of the value in a file. It may allow more than `from_file`."""
+
+    def from_file(self, written: object) -> object:
+        """The value of what YAML or JSON read. Raises Unfit."""
+
+    def from_text(self, written: str) -> object:
+        """The value of what a flag or an environment variable holds. Raises Unfit."""
+
+    def to_file(self, value: Any) -> object:
+        """What `from_file` reads as this value."""
+        return value
+
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(Kind):
+    """Of printable characters. `pattern` is read by Python and, in the schema, by Go."""
+
+    expected: str
+    pattern: str = ".*"
+    longest: int = 4096
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "string"} | ({} if self.pattern == ".*" else {"pattern": f"^({self.pattern})$"})
+
+    def from_file(self, written: object) -> str:
+        if not isinstance(written, str) or len(written) > self.longest or _UNPRINTABLE.search(written):
+            raise Unfit
+        if not re.fullmatch(self.pattern, written):
+            raise Unfit
+        return written
+
+    from_text = from_file
+
+
+def path(*, absolute: bool = False, optional: bool = False) -> Text:
+    pattern = "/.*" if absolute else ".+"
+    expected = "an absolute path" if absolute else "a path"
+    return Text(expected=expected, pattern=f"({pattern})?" if optional else pattern)
+
+
+def dns_name(expected: str, *, optional: bool = False) -> Text:
+    return Text(expected=expected, pattern=f"({DNS_NAME})?" if optional else DNS_NAME, longest=253)
+
+
+RESOURCE = Text(
+    expected="a resource name such as nvidia.com/gpu",
+    pattern=rf"{DNS_NAME}/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?",
+    longest=253 + 1 + 63,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words(Kind):
+    """One of a few words. YAML's own reading of some words (`off`, `2.9`, `1`) is undone."""
+
+    words: tuple[str, ...]
+    make: Callable[[str], str] = str
+    """A word's value."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Words known elsewhere, and why they are refused here."""
+
+    @property
+    def expected(self) -> str:
+        *others, last = [word or '""' for word in self.words]
+        return f"{', '.join(others)} or {last}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.words))
+
+    @property
+    def schema(self) -> Schema:
+        numbers = [float(word) if "." in word else int(word) for word in self.words if re.fullmatch(r"[\d.]+", word)]
+        switches = [is_on for is_on, word in ((True, "on"), (False, "off")) if word in self.words]
+        return {"enum": [*self.words, *numbers, *switches]}
+
+    def from_file(self, written: object) -> str:
+        if isinstance(written, bool):
+            return self.from_text("on" if written else "off")
+        if isinstance(written, str | int | float):
+            return self.from_text(str(written))
+        raise Unfit
+
+    def from_text(self, written: str) -> str:
+        word = written.lower()
+        if word in self.refusals:
+            raise Unfit(self.refusals[word])
+        if word not in self.words:
+            raise Unfit
+        return self.make(word)
+
+    def to_file(self, value: Any) -> object:
+        return str(value)
+
+
+def words_of(enum: type[StrEnum]) -> Words:
+    return Words(words=tuple(str(word) for word in enum), make=enum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole(Kind):
+    minimum: int
+    maximum: int = 2**31 - 1
+
+    @property
+    def expected(self) -> str:
+        if self.minimum == self.maximum:
+            return str(self.minimum)
+        return f"a whole number from {self.minimum} to {self.maximum}"
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+
+    def from_file(self, written: object) -> int:
+        if not isinstance(written, int) or isinstance(written, bool) or not self.minimum <= written <= self.maximum:
+            raise Unfit
+        return written
+
+    def from_text(self, written: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,18}", written):
+            raise Unfit
+        return self.from_file(int(written))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(Kind):
+    maximum: float
+    above: float | None = None
+    """The smallest values lie above this one; without it, zero is the smallest."""
+
+    @property
+    def expected(self) -> str:
+        start = "from 0" if self.above is None else f"above {self.above:g} and"
+        return f"a number {start} up to {self.maximum:.9g}"
+
+    @property
+    def schema(self) -> Schema:
+        least = {"minimum": 0} if self.above is None else {"exclusiveMinimum": self.above}
+        return {"type": "number", **least, "maximum": self.maximum}
+
+    def from_file(self, written: object) -> float:
+        if not isinstance(written, int | float) or isinstance(written, bool):
+            raise Unfit
+        fits = written >= 0 if self.above is None else written > self.above
+        if not fits or written > self.maximum:
+            raise Unfit
+        return float(written)
+
+    def from_text(self, written: str) -> float:
+        try:
+            number = float(written)
+        except ValueError as error:
+            raise Unfit from error
+        if not math.isfinite(number):
+            raise Unfit
+        return self.from_file(number)
+
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+"""Go's strconv.ParseBool, with which HAMi reads its flags and environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Kind):
+    expected: str = "true or false"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return ("true", "false")
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+    def from_file(self, written: object) -> bool:
+        if not isinstance(written, bool):
+            raise Unfit
+        return written
+
+    def from_text(self, written: str) -> bool:
+        if written not in _TRUE | _FALSE:
+            raise Unfit
+        return written in _TRUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several(Kind):
+    """A list in a file; a comma list in a flag, and in a file where HAMi has one."""
+
+    of: Kind
+    at_least: int = 0
+
+    @property
+    def expected(self) -> str:
+        return f"a list, each {self.of.expected}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return self.of.choices
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "array", "items": self.of.schema, "minItems": self.at_least}
+
+    def from_file(self, written: object) -> tuple[object, ...]:
+        if isinstance(written, str):
+            return self.from_text(written)
+        if not isinstance(written, list) or len(written) < self.at_least:
+            raise Unfit
+        return tuple(self.of.from_file(one) for one in written)
+
+    def from_text(self, written: str) -> tuple[object, ...]:
+        words = [word.strip() for word in written.split(",")] if written.strip() else []
+        if len(words) < self.at_least:
+            raise Unfit
+        return tuple(self.of.from_text(word) for word in words)
+
+    def to_file(self, value: Any) -> object:
+        return [self.of.to_file(one) for one in value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed(Kind):
+    """Text with a reader and a writer of its own. `read` raises ValueError for what it does not understand."""
+
+    expected: str
+    read: Callable[[str], object]
+    write: Callable[[Any], str]
+    choices: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "string"}
+
+    def from_file(self, written: object) -> object:
+        if not isinstance(written, str):
+            raise Unfit
+        return self.from_text(written)
+
+    def from_text(self, written: str) -> object:
+        try:
+            return self.read(written)
+        except ValueError as error:
+            raise Unfit from error
+
+    def to_file(self, value: Any) -> object:
+        return self.write(value)
+
+
+ADDRESS = Parsed(expected="host:port, or :port for every interface", read=read_address, write=str)
+OPTIONAL_ADDRESS = Parsed(
+    expected="host:port, :port for every interface, or nothing to switch it off",
+    read=lambda text: read_address(text) if text else None,
+    write=lambda address: "" if address is None else str(address),
+)
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_LONGEST_SECONDS = 366 * 24 * 3600.0
+
+
+def read_duration(text: str) -> float:
+    """Seconds in a Go duration such as `5m`, `1m30s` or `500ms`; `0` needs no unit. Raises ValueError."""
+    parts = [("0", "s")] if text == "0" else _DURATION.findall(text)
+    if not parts or (text != "0" and "".join(number + unit for number, unit in parts) != text):
+        raise ValueError(f"{text!r} is not a duration")
+    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
+    if seconds > _LONGEST_SECONDS:
+        raise ValueError(f"{text!r} is longer than a year")
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """In the largest unit of which it is a whole number."""
+    unit = next((unit for unit, size in _UNIT_SECONDS.items() if seconds and seconds % size == 0), "s")
+    return f"{seconds / _UNIT_SECONDS[unit]:.9g}{unit}"
+
+
+def _above_zero(text: str) -> float:
+    seconds = read_duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is not above zero")
+    return seconds
+
+
+DURATION = Parsed(
+    expected="a duration above zero and up to a year, such as 5m, 90s or 1m30s", read=_above_zero, write=duration_text
+)
+DURATION_OR_ZERO = Parsed(
+    expected="0 or a duration up to a year, such as 5m, 90s or 1m30s", read=read_duration, write=duration_text
+)

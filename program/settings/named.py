@@ -1,0 +1,21 @@
+"""Named configurations: one file each in a folder, of which the Node's label names the one that counts."""
+
+import re
+from collections.abc import Collection
+
+from program.settings.notes import did_you_mean
+
+ENDING = ".yaml"
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""What a label's value may be."""
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def missing(name: str, folder: str, known: Collection[str]) -> str:
+    """The sentence about a name that no file has."""
+    there = ", ".join(sorted(known)) or "none"
+    hint = did_you_mean(name, known) or "."
+    return f"there is no configuration {name!r} in {folder}{hint} There are: {there}"

@@ -1,0 +1,208 @@
+"""A table as options of a command, and the edge to the files that options name."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from program.settings.declared import C, Setting, Table
+from program.settings.effective import ConfigurationError, Effective, File, Sources, as_yaml, resolve
+from program.settings.kinds import Kind, Several, Switch, Words
+from program.settings.named import ENDING, is_name, missing
+from program.text_files import read_text
+
+CONFIG_LABEL = "topogpu.io/device-plugin.config"
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+_FILES = "Files"
+
+
+class GroupedOption(click.Option):
+    """Listed under the heading of its group."""
+
+    def __init__(self, *names: Any, group: str = "", **declared: Any) -> None:
+        super().__init__(*names, **declared)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """Lists its options under the headings of their groups, those without one last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(parameter, "group", ""), []).append(record)
+        for group, records in sorted(groups.items(), key=lambda found: not found[0]):
+            with formatter.section(group or "Options"):
+                formatter.write_dl(records)
+
+
+def _file_option(*names: str, metavar: str, variable: str | list[str], **declared: Any) -> Callable[[Command], Command]:
+    return click.option(
+        *names, cls=GroupedOption, group=_FILES, metavar=metavar, envvar=variable, show_envvar=True, **declared
+    )
+
+
+OWN_FILES = (
+    _file_option("--config", metavar="FILE", variable="TOPOGPU_CONFIG", help="Settings as YAML."),
+    _file_option(
+        "--device-config-file",
+        "--config-file",
+        metavar="FILE",
+        variable=["DEVICE_CONFIG_FILE", "CONFIG_FILE"],
+        help="HAMi's device-config.yaml.",
+    ),
+)
+"""What every program reads."""
+NODE_FILES = (
+    _file_option(
+        "--configs",
+        metavar="DIR",
+        variable="TOPOGPU_CONFIGS",
+        help="Named configurations, files NAME.yaml like that of --config. A label of the Node names the one to use.",
+    ),
+    _file_option(
+        "--config-label",
+        metavar="LABEL",
+        default=CONFIG_LABEL,
+        show_default=True,
+        variable="TOPOGPU_CONFIG_LABEL",
+        help="That label.",
+    ),
+    _file_option(
+        "--default-config",
+        metavar="NAME",
+        variable="TOPOGPU_DEFAULT_CONFIG",
+        help="The named configuration of a Node without the label.",
+    ),
+    _file_option(
+        "--config-name",
+        metavar="NAME",
+        variable="TOPOGPU_CONFIG_NAME",
+        help="Use this named configuration, whatever the Node's label says.",
+    ),
+    _file_option(
+        "--node-config-file",
+        metavar="FILE",
+        variable="NODE_CONFIG_FILE",
+        help="HAMi's config.json, with an entry for each node.",
+    ),
+)
+"""What a program of one node reads as well."""
+
+
+def setting_options(
+    table: Table[C], *, files: Iterable[Callable[[Any], Any]] = OWN_FILES, groups: Iterable[str] = ()
+) -> Callable[[Command], Command]:
+    """Adds the files and a flag for every setting, or for those of `groups` alone.
+
+    Values arrive as typed; `read_configuration` understands them.
+    """
+    wanted = tuple(groups)
+    settings = [setting for setting in table.settings.values() if not wanted or setting.group in wanted]
+    hidden = [] if wanted else [_without_effect(name) for name in table.without_effect]
+    options = (*files, *(_option(setting) for setting in settings if setting.flags), *hidden)
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _option(setting: Setting) -> Callable[[Any], Any]:
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in setting.kind.choices if word.startswith(incomplete)]
+
+    return click.option(
+        *setting.flags,
+        setting.key,
+        cls=GroupedOption,
+        group=setting.group,
+        metavar=_metavar(setting.kind),
+        is_flag=False,
+        flag_value="true" if isinstance(setting.kind, Switch) else None,
+        multiple=setting.repeated,
+        shell_complete=complete,
+        help=_help(setting),
+    )
+
+
+def _without_effect(name: str) -> Callable[[Any], Any]:
+    return click.option(f"--{name}", name, is_flag=False, flag_value="true", hidden=True)
+
+
+def _metavar(kind: Kind) -> str:
+    match kind:
+        case Switch():
+            return "[true|false]"
+        case Words():
+            return f"[{'|'.join(kind.choices)}]"
+        case Several():
+            return "LIST"
+        case _:
+            return "VALUE"
+
+
+def _help(setting: Setting) -> str:
+    facts = {"env var": ", ".join(setting.environment), "default": setting.default_text}
+    told = "; ".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
+    return f"{setting.help}  [{told}]" if told else setting.help
+
+
+def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C]:
+    """`given` is what click parsed of `setting_options`. Raises click.UsageError with all that is wrong."""
+    try:
+        return resolve(
+            table,
+            Sources(
+                flags=dict(_flags(table, given)),
+                ignored=tuple(name for name in table.without_effect if given.get(name) not in (None, "", "false")),
+                environment=os.environ,
+                own=_file(given.get("config")),
+                named=_named(given.get("configs"), given.get("config_name")),
+                device_config=_file(given.get("device_config_file")),
+                node_config=_file(given.get("node_config_file")),
+            ),
+        )
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _flags(table: Table[C], given: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """As typed, by key. Go's `-v=4` arrives as `=4`."""
+    for key, typed in given.items():
+        if key in table.settings and typed not in (None, ()):
+            yield key, (",".join(typed) if isinstance(typed, tuple) else typed).removeprefix("=")
+
+
+def print_configuration(table: Table[C], effective: Effective[C]) -> None:
+    """Every setting as YAML for `--config`, each with its origin; warnings go to standard error."""
+    for warning in effective.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    click.echo(as_yaml(table, effective), nl=False)
+
+
+def _named(folder: str | None, name: str | None) -> File | None:
+    """Raises click.ClickException."""
+    if not name:
+        return None
+    if not folder:
+        raise click.UsageError(f"--config-name {name} needs --configs, the folder in which it lies")
+    try:
+        files = {path.name.removesuffix(ENDING): path for path in Path(folder).iterdir() if path.name.endswith(ENDING)}
+    except OSError as error:
+        raise click.ClickException(f"cannot read {folder}: {error.strerror or error}") from error
+    if not is_name(name) or name not in files:
+        raise click.UsageError(missing(name, folder, files))
+    return _file(str(files[name]))
+
+
+def _file(path: str | None) -> File | None:
+    return None if path is None else File(name=path, text=read_text(path))

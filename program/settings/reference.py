@@ -1,0 +1,55 @@
+"""A table as the manual and the schema of the chart's values show it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from program.settings.declared import C, Setting, Table
+
+_HEAD = ("key", "flag", "environment", "default", "meaning")
+_HAMI_HEAD = ("key", "`device-config.yaml`", "entry in `config.json`")
+
+
+def manual(table: Table[C]) -> str:
+    """Markdown: for each group of settings a heading and a table."""
+    groups: dict[str, list[Setting]] = {}
+    for setting in table.settings.values():
+        groups.setdefault(setting.group, []).append(setting)
+    return "\n".join(f"### {group}\n\n{_table(_HEAD, map(_row, settings))}" for group, settings in groups.items())
+
+
+def _row(setting: Setting) -> tuple[str, ...]:
+    return (
+        *map(_code, ((setting.key,), setting.flags, setting.environment, (setting.default_text,))),
+        f"{setting.help} Expected: {setting.kind.expected}.",
+    )
+
+
+def hami_manual(table: Table[C]) -> str:
+    """Markdown: which setting has which place in HAMi's files."""
+    return _table(
+        _HAMI_HEAD,
+        (
+            tuple(_code((word,)) for word in (setting.key, setting.device_config, setting.node_config))
+            for setting in table.settings.values()
+            if setting.device_config or setting.node_config
+        ),
+    )
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ("---",) * len(head), *rows))
+
+
+def _code(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{word}`" for word in words if word) or "–"
+
+
+def put_into_schema(schema: Any, table: Table[C]) -> None:
+    """Every setting that a value of the chart stands for, at the value's place in `schema`, which is changed."""
+    for setting in table.settings.values():
+        if setting.chart:
+            *parents, name = setting.chart.split(".")
+            place = schema
+            for parent in parents:
+                place = place["properties"][parent]
+            place["properties"][name] = dict(setting.kind.schema)

@@ -1,0 +1,54 @@
+"""What is written of the settings, from the tables that both programs declare: `python -m tests.settings_reference`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.configuration import TABLE as DAEMON
+from program.settings.declared import Table
+from program.settings.reference import hami_manual, manual, put_into_schema
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = ROOT / "daemonset" / "chart" / "topogpu" / "values.schema.json"
+TABLES: dict[str, Table[Any]] = {"docs/configuration.md": DAEMON}
+_WIDTH = 100
+
+
+def written() -> Iterator[tuple[Path, str]]:
+    """Every file with settings in it, as it should be."""
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    for page, table in TABLES.items():
+        put_into_schema(schema, table)
+        path = ROOT / page
+        yield path, _filled(path.read_text("utf-8"), {"settings": manual(table), "HAMi's files": hami_manual(table)})
+    yield SCHEMA, f"{_json(schema)}\n"
+
+
+def _filled(page: str, parts: dict[str, str]) -> str:
+    """With each part between its marks. Raises ValueError for a page without them."""
+    for name, text in parts.items():
+        begin, end = f"<!-- {name}: written by `make docs-settings` -->\n", f"<!-- end of {name} -->\n"
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"the page lacks the marks {begin}{end}")
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page
+
+
+def _json(value: Any, indent: str = "") -> str:
+    """What fits on a line stands on one."""
+    short = json.dumps(value, ensure_ascii=False)
+    if len(indent) + len(short) <= _WIDTH or not value or not isinstance(value, dict | list):
+        return short
+    deeper = f"{indent}  "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(deeper + _json(one, deeper) for one in value) + f"\n{indent}]"
+    lines = (f"{deeper}{json.dumps(key)}: {_json(one, deeper)}" for key, one in value.items())
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+if __name__ == "__main__":
+    for file, text in written():
+        file.write_text(text, "utf-8")
