@@ -20,7 +20,8 @@ from proto.extender import decode_extender_args, encode_filter_result
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.apiserver import trim_pod
 from scheduler_ext.binding.filtering import Filtered, reserve
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.events import Applied, Listed
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 
@@ -35,37 +36,37 @@ def main(*, nodes: str, pods: int, requests: int) -> None:
     """Print a table of the time before and after the answer."""
     table = Table("nodes", "pod", "first ms", "before the answer µs: min / p50", "after it µs: min / p50")
     for size in (int(word) for word in nodes.split(",")):
-        ledger = loaded(size, pods)
-        candidates = Candidates(ledger)
+        cluster = loaded(size, pods)
+        candidates = Candidates(cluster.ledger)
         candidates.look_ahead()
         gc.collect()
         gc.freeze()
         for ask in ASKS:
-            times = list(_asked(ledger, candidates, ask, size, requests))
+            times = list(_asked(cluster, candidates, ask, size, requests))
             before, after = zip(*times[1:], strict=True)
             table.add_row(str(size), ask.name, f"{times[0][0] * 1e3:.1f}", _summary(before), _summary(after))
         gc.unfreeze()
     Console(width=100).print(table)
 
 
-def loaded(nodes: int, pods: int) -> Ledger:
-    ledger = Ledger(SETTINGS)
-    ledger.replace_nodes(msgspec.convert(node_json(number), Node) for number in range(nodes))
+def loaded(nodes: int, pods: int) -> Cluster:
+    cluster = Cluster(SETTINGS)
+    cluster.apply(Listed(Node, [msgspec.convert(node_json(number), Node) for number in range(nodes)]), 0.0)
     for node in range(nodes):
         for number in range(pods):
             pod = msgspec.convert(pod_json(node, number), Pod)
             trim_pod(pod, labelled=True)
-            ledger.apply_pod(pod)
-    return ledger
+            cluster.apply(Applied(pod), 0.0)
+    return cluster
 
 
 def _asked(
-    ledger: Ledger, candidates: Candidates, ask: Ask, nodes: int, requests: int
+    cluster: Cluster, candidates: Candidates, ask: Ask, nodes: int, requests: int
 ) -> Iterator[tuple[float, float]]:
     """Seconds before and after the answer of each request."""
     for body in bodies(ask, nodes, requests + 1):
         began = time.perf_counter()
-        answer = _answer(ledger, candidates, body)
+        answer = _answer(cluster, candidates, body)
         encode_filter_result(answer.result)
         answered = time.perf_counter()
         answer.notices()
@@ -73,11 +74,11 @@ def _asked(
         yield answered - began, time.perf_counter() - answered
 
 
-def _answer(ledger: Ledger, candidates: Candidates, body: bytes) -> Filtered:
+def _answer(cluster: Cluster, candidates: Candidates, body: bytes) -> Filtered:
     args = decode_extender_args(body)
     wanted = read_request(args.pod, SETTINGS)
     assert wanted is not None
-    return reserve(candidates, ledger, args.pod, wanted, args.node_names or (), now=0.0, lease_seconds=60.0)
+    return reserve(candidates, cluster, args.pod, wanted, args.node_names or (), now=0.0, lease_seconds=60.0)
 
 
 def _summary(seconds: Sequence[float]) -> str:

@@ -25,7 +25,7 @@ from proto.kubernetes.objects import Pod, ResourceQuota
 from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.binding.filtering import reserve
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.events import Applied, Dropped
 from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 
@@ -88,11 +88,11 @@ class _Asking:
 
     def __init__(self, nodes: int, pods: int) -> None:
         self._names = [node_name(number) for number in range(nodes)]
-        self._ledger: Ledger = loaded(nodes, pods)
+        self._cluster = loaded(nodes, pods)
         hard = {f"limits.{keys.RESOURCE_MEMORY}": str(10 * GPU_MIB), f"limits.{keys.RESOURCE_COUNT}": "64"}
         quota = {"metadata": {"name": "q", "namespace": NEAR}, "spec": {"hard": hard}}
-        self._ledger.apply_quota(msgspec.convert(quota, ResourceQuota))
-        self._candidates = Candidates(self._ledger)
+        self._cluster.apply(Applied(msgspec.convert(quota, ResourceQuota)), 0.0)
+        self._candidates = Candidates(self._cluster.ledger)
         self._candidates.look_ahead()
         gc.collect()
         gc.freeze()
@@ -117,13 +117,13 @@ class _Asking:
             return None
         if wanted is None:
             return None
-        answer = reserve(self._candidates, self._ledger, read, wanted, self._names, now=0.0, lease_seconds=60.0)
+        answer = reserve(self._candidates, self._cluster, read, wanted, self._names, now=0.0, lease_seconds=60.0)
         encode_filter_result(answer.result)
         answered = time.thread_time()
         answer.notices()
         self._candidates.look_ahead()
         ended = time.thread_time()
-        self._ledger.forget(wanted.uid)
+        self._cluster.apply(Dropped(wanted.uid), 0.0)
         return Cost(
             webhook=1e3 * (admitted - began),
             answer=1e3 * (answered - start),

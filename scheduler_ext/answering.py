@@ -1,7 +1,6 @@
 """What kube-scheduler is answered: in time, by the leader, and from a cache that has seen everything."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 
 from proto.extender import ExtenderArgs, FilterResult, HostPriority, NodeVictims, PreemptionArgs
 from proto.kubernetes.notices import Notice
@@ -18,18 +17,15 @@ from scheduler_ext.binding.filtering import (
     reserve,
     simulate,
 )
-from scheduler_ext.binding.nominations import Nominations
+from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.preempting import Preempting, giving_way
-from scheduler_ext.binding.view import View, pod_name
-from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.events import Explained, Proposed, Refused, TimePassed
+from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.leadership.lease import Leadership
-from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.effort import Effort
-from scheduler_ext.scheduling.journal import Entry, Journal
 from scheduler_ext.scheduling.preempt import Holder, within
-from scheduler_ext.scheduling.waiting import WaitingPods
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.turns import Turns
 
@@ -43,43 +39,30 @@ MOST_EFFORT = 50_000
 
 
 class Answering:
-    """All state of one extender, and the order in which an answer comes about."""
+    """The order in which an answer comes about."""
 
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        cluster: LiveCluster,
         candidates: Candidates,
-        view: View,
-        budgets: Budgets,
-        nominations: Nominations,
         preempting: Preempting,
         watch: ClusterWatch,
         leadership: Leadership,
         binder: Binder,
-        waiting: WaitingPods,
-        journal: Journal,
-        requests: RequestSettings,
         settings: ServeSettings,
-        now: Callable[[], datetime],
-        monotonic: Callable[[], float],
     ) -> None:
-        self._ledger = ledger
-        self._view = view
-        self._budgets = budgets
-        self._nominations = nominations
+        self._cluster = cluster
+        self._state = cluster.state
+        self._requests = cluster.state.requests
         self._preempting = preempting
         self._candidates = candidates
         self._watch = watch
         self._leadership = leadership
         self._binder = binder
-        self._waiting = waiting
-        self._journal = journal
-        self._requests = requests
         self._settings = settings
-        self._now = now
-        self._monotonic = monotonic
-        self._turns = Turns(monotonic)
+        self._monotonic = cluster.monotonic
+        self._turns = Turns(cluster.monotonic)
 
     async def not_ready(self) -> str:
         """Waits until decisions can be taken here; after a while one sentence why they cannot, else empty."""
@@ -100,7 +83,7 @@ class Answering:
         try:
             wanted = read_request(args.pod, self._requests)
         except RequestError as error:
-            self._ledger.refuse(args.pod, self._monotonic())
+            self._cluster.apply(Refused(args.pod, None))
             return hopeless(str(error), args)
         if args.nodes is None and args.node_names is None:
             return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))
@@ -122,7 +105,7 @@ class Answering:
         if args.nodes is not None:
             return rank_simulated(wanted, args.nodes, self._requests)
         await self._prepare(wanted, names, every=True)
-        return rank(self._candidates, self._ledger, wanted, names)
+        return rank(self._candidates, self._state.ledger, wanted, names)
 
     async def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
         try:
@@ -133,30 +116,30 @@ class Answering:
             return args.victims
         if await self.not_ready():
             return {}
-        nomination = self._nominations.of(wanted.uid)
+        nomination = self._state.nominations.of(wanted.uid)
         # Evicting without knowing the budgets, or a second time for one pod, would be wrong.
-        if not self._budgets.known or (nomination is not None and nomination.ours):
+        if not self._state.budgets.known or (nomination is not None and nomination.ours):
             return {}
-        self._ledger.expire(self._monotonic())
+        self._cluster.apply(TimePassed())
         priority = args.pod.spec.priority or 0
         found: dict[str, NodeVictims] = {}
         effort = Effort()
         for node, proposed in args.victims.items():
             if effort.made >= MOST_EFFORT:
                 break
-            there = holders(self._view, node)
-            asked = self._ledger, self._budgets, there, wanted
+            there = holders(self._state.facts, node)
+            asked = self._state.ledger, self._state.budgets, there, wanted
             search = preempt(*asked, priority=priority, node=node, proposed=proposed, effort=effort)
             chosen = await giving_way(within(search, effort, MOST_EFFORT - effort.made))
             if chosen is not None and not self._refused_without(args.pod, node, there, chosen.uids):
                 found[node] = chosen
-        self._nominations.propose(args.pod, {node: each.uids for node, each in found.items()})
+        self._cluster.apply(Proposed(args.pod, {node: each.uids for node, each in found.items()}))
         return found
 
     def _refused_without(self, pod: Pod, node: str, there: Sequence[Holder], victims: Sequence[str]) -> bool:
         """Whether kubelet would refuse the pod even then: evicting them would be in vain."""
         leaving = (holder.uid for holder in there if holder.leaving)
-        return node in self._ledger.refused_by_kubelet(pod, [node], {*victims, *leaving})
+        return node in self._state.ledger.refused_by_kubelet(pod, [node], {*victims, *leaving})
 
     async def _live(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         if not await self.not_ready():
@@ -171,7 +154,8 @@ class Answering:
         if sent_to:
             return kept(sent_to, node_names)
         answer = self._decided(pod, wanted, node_names)
-        self._remember(pod, wanted, answer)
+        if not answer.result.node_names:
+            self._preempting.refused(pod, wanted, answer.result.failed_nodes or ())
         return answer
 
     async def _prepare(self, wanted: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> None:
@@ -183,7 +167,7 @@ class Answering:
         lease_seconds = self._settings.reservation_lease_seconds
         return reserve(
             self._candidates,
-            self._ledger,
+            self._state,
             pod,
             wanted,
             node_names,
@@ -193,19 +177,12 @@ class Answering:
             prepared=True,
         )
 
-    def _remember(self, pod: Pod, wanted: GpuRequest, answer: Filtered) -> None:
-        if answer.result.node_names:
-            self._waiting.settled(wanted.uid)
-        else:
-            self._waiting.refused(wanted, pod.spec.priority or 0, self._monotonic())
-            self._preempting.refused(pod, wanted, answer.result.failed_nodes or ())
-
     def afterwards(self, pod: Pod, answer: Filtered) -> Sequence[Notice]:
         """What `/filter` leaves to do once its answer is given; the notices are for the pod's events."""
         notices = answer.notices()
         if answer.choice is not None:
             offered = len(answer.result.node_names or ()) if answer.offers else 0
             said = f"{offered} nodes fit, kube-scheduler chooses" if offered else notices[-1].message
-            self._journal.write(pod_key(pod), Entry(at=self._now().timestamp(), said=said))
+            self._cluster.apply(Explained(pod_key(pod), said))
             self._candidates.look_ahead()
         return notices

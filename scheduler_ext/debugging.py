@@ -2,18 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
 
 import msgspec
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import PODS, Pod
-from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Snapshot
-from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
 from scheduler_ext.scheduling.account import Account, account
-from scheduler_ext.scheduling.journal import Journal
 
 
 class NoSuchPod(Exception):
@@ -21,7 +19,7 @@ class NoSuchPod(Exception):
 
 
 class Debugging:
-    """Reads and changes nothing. `requests` are the cluster's names and defaults.
+    """Reads and changes nothing.
 
     What takes long is done on another thread, on values that do not change: kube-scheduler is answered meanwhile.
     """
@@ -30,23 +28,19 @@ class Debugging:
         self,
         *,
         api: ApiServer,
-        ledger: Ledger,
-        journal: Journal,
-        requests: RequestSettings,
+        cluster: Cluster,
         problem: Callable[[], str],
-        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
     ) -> None:
         """`problem` says why nothing can be decided here now, if so."""
         self._api = api
-        self._ledger = ledger
-        self._journal = journal
-        self._requests = requests
+        self._cluster = cluster
         self._problem = problem
-        self._now = now
+        self._monotonic = monotonic
 
     async def snapshot(self, excluding_uid: str = "") -> bytes:
         """What a decision is taken on, as `decide --snapshot` reads it."""
-        return await asyncio.to_thread(encode_snapshot, self._ledger.snapshot(excluding_uid))
+        return await asyncio.to_thread(encode_snapshot, self._cluster.ledger.snapshot(excluding_uid))
 
     async def explain(self, namespace: str, name: str) -> Account:
         """Raises NoSuchPod, ApiError or ApiUnreachable."""
@@ -55,20 +49,20 @@ class Debugging:
         except NotFound as error:
             raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
         request, unreadable = self._request(pod)
-        snapshot = self._ledger.snapshot(pod_key(pod))
+        snapshot = self._cluster.ledger.snapshot(pod_key(pod))
         return await asyncio.to_thread(
             account,
             pod,
             request,
             unreadable if request is None else self._problem(),
             snapshot,
-            self._journal.find(pod_key(pod)),
-            now=self._now().timestamp(),
+            self._cluster.stories.of(pod_key(pod)),
+            now=self._monotonic(),
         )
 
     def _request(self, pod: Pod) -> tuple[GpuRequest | None, str]:
         try:
-            return read_request(pod, self._requests), ""
+            return read_request(pod, self._cluster.requests), ""
         except RequestError as error:
             return None, str(error)
 

@@ -25,11 +25,10 @@ from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.answering import Answering
-from scheduler_ext.apiserver import ClusterWatch, pod_reference
+from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import Filtered
-from scheduler_ext.binding.lock import PodName
-from scheduler_ext.binding.view import pod_name
+from scheduler_ext.cluster.facts import PodName, pod_name, pod_reference
 from scheduler_ext.debugging import Debugging, NoSuchPod
 from scheduler_ext.exchange import (
     LARGEST_BODY_BYTES,
@@ -163,8 +162,6 @@ class Extender:
         if not problem:
             problem = await self._binder.bind(args)
             self._events.record(_bound_reference(args), _bind_notice(args, problem))
-        if problem:
-            log.warning("%s", problem)
         self._metrics.answered("bind", Outcome.FAILED if problem else Outcome.OK, self._monotonic() - began)
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         self._trace("bind", began, pod, problem or f"bound to node {args.node}")

@@ -12,7 +12,7 @@ from itertools import chain
 
 from proto import __version__
 from proto.annotations.mig_allocations import MigAllocation
-from scheduler_ext.binding.lock import PodName
+from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot, least_left
 from scheduler_ext.gauges import Gauges, Rows

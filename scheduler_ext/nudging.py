@@ -13,12 +13,13 @@ from proto.annotations.keys import NUDGE
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import PODS
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.cluster.events import Nudged, TimePassed, WaitEnded
+from scheduler_ext.cluster.waiting import WaitingPod
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.kept_rooms import in_its_own
 from scheduler_ext.scheduling.ranking import Shape
 from scheduler_ext.scheduling.room import Room
-from scheduler_ext.scheduling.waiting import WaitingPod, WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -43,25 +44,24 @@ class Nudger:
         self,
         *,
         api: ApiServer,
-        ledger: Ledger,
+        cluster: LiveCluster,
         candidates: Candidates,
-        waiting: WaitingPods,
         leads: Callable[[], bool],
         nudged: Callable[[], None],
         now: Callable[[], datetime],
-        monotonic: Callable[[], float],
     ) -> None:
         """Nobody is nudged while this replica does not lead; `nudged` is called for each pod that was."""
         self._api = api
-        self._ledger = ledger
+        self._cluster = cluster
+        self._waiting = cluster.state.waiting
         self._candidates = candidates
-        self._waiting = waiting
         self._leads = leads
         self._nudged = nudged
         self._now = now
-        self._monotonic = monotonic
+        self._monotonic = cluster.monotonic
         self._freed = asyncio.Event()
         self._room = Room(candidates)
+        cluster.freed = self.freed
         self._queue: list[WaitingPod] = []
         """Who is still to be looked at before anybody is looked at again; the next one comes last."""
         self._unfinished: list[WaitingPod] = []
@@ -81,7 +81,7 @@ class Nudger:
         while True:
             await self._sleep()
             self._freed.clear()
-            self._waiting.drop_forgotten(self._monotonic())
+            self._cluster.apply(TimePassed())
             if self._leads():
                 await self._nudge()
 
@@ -95,7 +95,6 @@ class Nudger:
 
     async def _nudge(self) -> None:
         """Pods that fit nowhere, however many, keep those behind them waiting only as long as looking at each takes."""
-        self._ledger.expire(self._monotonic())
         if not self._queue:
             self._begin()
         if not self._queue:
@@ -138,8 +137,9 @@ class Nudger:
         if not self._waiting.waits(pod.request.uid):
             return False
         # To all that compares shapes, room that is kept is taken.
-        kept = self._ledger.kept().get(pod.request.uid)
-        if kept is not None and in_its_own(self._ledger, pod.request, pod.priority, (kept.node,)) is not None:
+        ledger = self._cluster.state.ledger
+        kept = ledger.kept().get(pod.request.uid)
+        if kept is not None and in_its_own(ledger, pod.request, pod.priority, (kept.node,)) is not None:
             return True
         shape = self._candidates.shape(pod.request)
         self._shapes.add(shape)
@@ -147,7 +147,7 @@ class Nudger:
 
     async def _touch(self, pod: WaitingPod) -> None:
         request = pod.request
-        self._waiting.nudged(request.uid, self._monotonic())
+        self._cluster.apply(Nudged(request.uid))
         stamp = self._now().astimezone(UTC).isoformat(timespec="milliseconds")
         metadata: dict[str, object] = {"annotations": {NUDGE: stamp}}
         if "/" not in request.uid:
@@ -157,7 +157,7 @@ class Nudger:
         except (ApiError, ApiUnreachable) as error:
             # Invalid where another pod took the name: kube-apiserver calls its uid immutable.
             if isinstance(error, NotFound | Conflict | Invalid):
-                self._waiting.settled(request.uid)
+                self._cluster.apply(WaitEnded(request.uid))
             log.info("pod %s/%s is not nudged: %s", request.namespace, request.pod, error)
         else:
             self._nudged()

@@ -21,13 +21,11 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.nominations import Nominations
+from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.preempting import Preempting
 from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.sent_files import SentFiles
-from scheduler_ext.binding.view import View
-from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.debugging import Debugging
 from scheduler_ext.exchange import Verbs, is_local
 from scheduler_ext.http_server import Extender, application, web_routes
@@ -39,8 +37,6 @@ from scheduler_ext.metrics_server import MetricsServer
 from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.journal import Journal
-from scheduler_ext.scheduling.waiting import WaitingPods
 from scheduler_ext.settings import MetricsDetail, ServeSettings
 from scheduler_ext.webhook_server import Webhook
 
@@ -84,11 +80,11 @@ async def running_extender(
     """The extender at work; on the way out binds under way are finished. `certified` is asked for `/readyz`, `files` is
     where Bindings are written down before they are sent.
     """
-    ledger, view = Ledger(requests), View(requests.names)
-    candidates, budgets = Candidates(ledger), Budgets()
-    nominations = Nominations(ledger=ledger, view=view, requests=requests, monotonic=time.monotonic)
-    waiting, journal, metrics = WaitingPods(), Journal(), Metrics()
+    state, metrics = Cluster(requests), Metrics()
+    ledger, candidates = state.ledger, Candidates(state.ledger)
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=time.monotonic)
+
+    cluster = LiveCluster(state, time.monotonic, events.record)
 
     async def catch_up() -> None:
         """Others may have bound pods since anything was promised here."""
@@ -110,72 +106,44 @@ async def running_extender(
     )
     nudger = Nudger(
         api=api,
-        ledger=ledger,
+        cluster=cluster,
         candidates=candidates,
-        waiting=waiting,
         leads=leadership.leads,
         nudged=metrics.nudged,
         now=now,
-        monotonic=time.monotonic,
     )
     preempting = Preempting(
         api=api,
-        ledger=ledger,
+        cluster=state,
         candidates=candidates,
-        view=view,
-        budgets=budgets,
-        nominations=nominations,
         forbidden=leadership.problem,
         tell=events.record,
         serving=settings.gpu_preemption,
         monotonic=time.monotonic,
     )
     watch = ClusterWatch(
-        api=api,
-        ledger=ledger,
-        view=view,
-        budgets=budgets,
-        nominations=nominations,
-        waiting=waiting,
-        tell=events.record,
-        freed=nudger.freed,
-        monotonic=time.monotonic,
-        known=candidates.look_ahead,
-        node_label_selector=settings.node_label_selector,
+        api=api, cluster=cluster, known=candidates.look_ahead, node_label_selector=settings.node_label_selector
     )
     binder = Binder(
         api=api,
-        ledger=ledger,
-        view=view,
-        requests=requests,
+        cluster=cluster,
         settings=settings,
         sending=sending,
         now=now,
-        monotonic=time.monotonic,
         forbidden=leadership.forbidden,
         lock_waited=metrics.lock_waited,
         files=files,
     )
     answering = Answering(
-        ledger=ledger,
+        cluster=cluster,
         candidates=candidates,
-        view=view,
-        budgets=budgets,
-        nominations=nominations,
         preempting=preempting,
         watch=watch,
         leadership=leadership,
         binder=binder,
-        waiting=waiting,
-        journal=journal,
-        requests=requests,
         settings=settings,
-        now=now,
-        monotonic=time.monotonic,
     )
-    debugging = Debugging(
-        api=api, ledger=ledger, journal=journal, requests=requests, problem=answering.problem, now=now
-    )
+    debugging = Debugging(api=api, cluster=state, problem=answering.problem, monotonic=time.monotonic)
     extender = Extender(
         answering=answering,
         watch=watch,
@@ -195,11 +163,11 @@ async def running_extender(
         return Seen(
             snapshot=ledger.snapshot(),
             holdings=ledger.holdings() if of_pods else {},
-            names=view.names() if of_pods else {},
+            names=state.facts.names() if of_pods else {},
             resources=requests.names,
             reservations=ledger.reservations(),
             kept=len(ledger.kept()),
-            waiting=len(waiting),
+            waiting=len(state.waiting),
             leads=leadership.leads(),
             synced=not watch.missing(),
             problems=len(ledger.problems()),

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from proto.extender import HostPriority, NodeVictims
 from proto.kubernetes.objects import Node
-from scheduler_ext.binding.view import View
 from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest, RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
@@ -61,19 +61,19 @@ def preempt(
     return replace(proposed, uids=uids, pdb_violations=violations)
 
 
-def holders(view: View, node: str) -> list[Holder]:
+def holders(facts: Facts, node: str) -> list[Holder]:
     """The node's pods that ask for GPUs."""
     return [
         Holder(
-            uid=facts.uid,
-            priority=facts.priority,
-            created=facts.created,
-            name=pod.name,
-            namespace=pod.namespace,
-            labels=facts.labels,
-            leaving=facts.leaving,
+            uid=pod.uid,
+            priority=pod.priority,
+            created=pod.created,
+            name=name.name,
+            namespace=name.namespace,
+            labels=pod.labels,
+            leaving=pod.leaving,
         )
-        for pod, facts in view.running(node).items()
+        for name, pod in facts.running(node).items()
     ]
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scheduler_ext.binding.lock import PodName
+from scheduler_ext.cluster.facts import PodName
 
 
 @dataclass(slots=True)

@@ -14,14 +14,14 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
 from proto.kubernetes.objects import NODES, PODS, Pod
 from scheduler_ext.binding.attempt import Attempt
-from scheduler_ext.binding.lock import PodName
+from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
 from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.sent_files import Sent, SentFiles
-from scheduler_ext.binding.view import NodeFacts, View, node_facts
 from scheduler_ext.binding.write import binding_of
-from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.cluster.events import BindBegan, BindEnded, Decided, Dropped, NodeChosen, TimePassed
+from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts
+from scheduler_ext.requests import RequestError, pod_key, read_request
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.kept_rooms import in_that_of_others
 from scheduler_ext.settings import ServeSettings
@@ -45,13 +45,10 @@ class Binder:
         self,
         *,
         api: ApiServer,
-        ledger: Ledger,
-        view: View,
-        requests: RequestSettings,
+        cluster: LiveCluster,
         settings: ServeSettings,
         sending: Sending,
         now: Callable[[], datetime],
-        monotonic: Callable[[], float],
         forbidden: Callable[[], Awaitable[str]],
         lock_waited: Callable[[float], None],
         files: SentFiles | None = None,
@@ -60,20 +57,19 @@ class Binder:
         told the seconds that each bind waited for its node's lock, in vain too. `files` are for the next process.
         """
         self._api = api
-        self._ledger = ledger
-        self._view = view
-        self._requests = requests
+        self._cluster = cluster
+        self._ledger = cluster.state.ledger
         self._settings = settings
         self._sending = sending
         self._now = now
-        self._monotonic = monotonic
+        self._monotonic = cluster.monotonic
         self._forbidden = forbidden
         self._lock_waited = lock_waited
         self._files = files
         self._left = list(files.left) if files is not None else []
         """What the process before sent from here, and may still be carried out."""
         ttl = timedelta(seconds=settings.node_lock_ttl_seconds)
-        self._locks = NodeLocks(api=api, view=view, now=now, ttl=ttl)
+        self._locks = NodeLocks(api=api, cluster=cluster, now=now, ttl=ttl)
         self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._under_way: dict[PodName, tuple[BindingArgs, asyncio.Task[str]]] = {}
         self._undoing: set[asyncio.Task[None]] = set()
@@ -98,7 +94,7 @@ class Binder:
 
     def sent_to(self, uid: str) -> str:
         """The node to which the pod may be bound by now though the watch has not shown it; empty for any other pod."""
-        self._ledger.expire(self._monotonic())
+        self._cluster.apply(TimePassed())
         sent, reservation = self._sent.get(uid), self._ledger.reservation(uid)
         if sent is None:
             return ""
@@ -113,7 +109,7 @@ class Binder:
         await self._finish_binds()
         for uid in self._ledger.holdings():
             if not self.sent_to(uid):
-                self._ledger.forget(uid)
+                self._cluster.apply(Dropped(uid))
 
     async def recover(self) -> None:
         """Holds the GPUs of each Binding that the process before sent, until it is known what became of it."""
@@ -138,7 +134,7 @@ class Binder:
         if pod is None or pod.spec.node_name:
             self._cross_out(sent.uid)
             return
-        self._ledger.reserve(sent.uid, pod, sent.node, sent.shares, self._until(0.0))
+        self._cluster.apply(Decided(sent.uid, pod, sent.node, sent.shares, self._until(0.0)))
         self._remember(attempt)
         self._undo(attempt)
 
@@ -168,10 +164,13 @@ class Binder:
         except (BindRefused, ApiError, ApiUnreachable) as error:
             problem = str(error)
         self._undo(attempt)
+        self._cluster.apply(BindEnded(attempt.uid, f"its bind to node {args.node} was refused"))
+        story = self._cluster.state.stories.line(attempt.uid, self._monotonic())
+        log.warning("pod %s cannot be bound to node %s: %s; what led there: %s", pod, args.node, problem, story)
         return f"pod {pod} cannot be bound to node {args.node}: {problem}"
 
     async def _bind(self, attempt: Attempt) -> None:
-        known = self._view.pod(attempt.pod)
+        known = self._cluster.state.facts.pod(attempt.pod)
         if known is not None and known.node and known.uid == attempt.uid:
             self._confirm(attempt, known.node)
             return
@@ -183,12 +182,12 @@ class Binder:
                 self._confirm(attempt, pod.spec.node_name)
                 return
             shares = self._reserved(attempt) or self._decide_again(attempt, pod)
-        self._ledger.extend(attempt.uid, self._until(self._settings.reservation_lease_seconds))
+        self._cluster.apply(BindBegan(attempt.uid, self._until(self._settings.reservation_lease_seconds)))
         if shares is None or node.slots:
             await self._write(attempt, shares, BindPhase.SUCCESS)
         else:
             await self._write_locked(attempt, shares)
-        self._ledger.extend(attempt.uid, self._until(self._settings.bound_lease_seconds))
+        self._cluster.apply(BindBegan(attempt.uid, self._until(self._settings.bound_lease_seconds)))
 
     async def _write_locked(self, attempt: Attempt, shares: PodShares) -> None:
         """One pod of the node at a time: each waits until the one before has its devices."""
@@ -236,7 +235,7 @@ class Binder:
 
     async def _node(self, name: str) -> NodeFacts:
         """The watch may not have shown a young node yet."""
-        facts = self._view.node(name)
+        facts = self._cluster.state.facts.node(name)
         if facts is not None:
             return facts
         try:
@@ -246,13 +245,14 @@ class Binder:
 
     def _reserved(self, attempt: Attempt) -> PodShares | None:
         """What `/filter` decided for this node."""
-        self._ledger.expire(self._monotonic())
-        return self._ledger.choose(attempt.uid, attempt.node)
+        self._cluster.apply(NodeChosen(attempt.uid, attempt.node))
+        reservation = self._ledger.reservation(attempt.uid)
+        return None if reservation is None else reservation.on(attempt.node)
 
     def _decide_again(self, attempt: Attempt, pod: Pod) -> PodShares | None:
         """Reserves on this one node; None for a pod without GPUs. Raises BindRefused when it does not fit any more."""
         try:
-            request = read_request(pod, self._requests)
+            request = read_request(pod, self._cluster.state.requests)
         except RequestError as error:
             raise BindRefused(str(error)) from error
         if request is None:
@@ -266,12 +266,14 @@ class Binder:
         decision = decide(request, self._ledger.snapshot(attempt.uid), [attempt.node])
         if decision.node is None:
             priority = pod.spec.priority or 0
-            decision = in_that_of_others(self._ledger, request, priority, [attempt.node]) or decision
+            decision = (
+                in_that_of_others(self._cluster.state, request, priority, [attempt.node], self._monotonic()) or decision
+            )
         if decision.node is None:
             why = decision.error or decision.failed.get(attempt.node, "the pod does not fit")
             raise BindRefused(f"it has no reservation there and does not fit: {why}")
         until = self._until(self._settings.reservation_lease_seconds)
-        self._ledger.reserve(attempt.uid, pod, attempt.node, decision.shares, until)
+        self._cluster.apply(Decided(attempt.uid, pod, attempt.node, decision.shares, until))
         return decision.shares
 
     def _until(self, lease_seconds: float) -> float:
@@ -353,10 +355,10 @@ class Binder:
         reservation = self._ledger.reservation(attempt.uid)
         if reservation is not None and reservation.node == attempt.node:
             if attempt.uncertain:
-                self._ledger.extend(attempt.uid, self._until(self._settings.bound_lease_seconds))
+                self._cluster.apply(BindBegan(attempt.uid, self._until(self._settings.bound_lease_seconds)))
                 _start(self._settle(attempt), self._settling)
             else:
-                self._ledger.forget(attempt.uid)
+                self._cluster.apply(Dropped(attempt.uid))
         if attempt.lock_wanted:
             _start(self._release(attempt), self._undoing)
 
@@ -377,7 +379,7 @@ class Binder:
                     return
             # A bind that has begun meanwhile knows better.
             if self._is_open(attempt) and not self.is_binding(attempt.pod):
-                self._ledger.forget(attempt.uid)
+                self._cluster.apply(Dropped(attempt.uid))
                 self._cross_out(attempt.uid)
                 log.info("pod %s was not bound to node %s after all", attempt.pod, attempt.node)
 

@@ -8,7 +8,9 @@ from heapq import nsmallest
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.cluster.events import Asked, Decided, Refused
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
 from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice, choice_of
 from scheduler_ext.scheduling.decide import decide
@@ -78,7 +80,7 @@ def hopeless(problem: str, args: ExtenderArgs) -> Filtered:
 
 def reserve(
     candidates: Candidates,
-    ledger: Ledger,
+    cluster: Cluster,
     pod: Pod,
     request: GpuRequest,
     node_names: Sequence[str],
@@ -92,61 +94,62 @@ def reserve(
 
     Of the nodes that fit, the best `most` are offered, the pod's GPUs reserved on each until its bind says which it is.
     Nothing is awaited between the decision and the reservation, so two pods never get the same share. `candidates` are
-    the ledger's, `prepared` for the pod or not; `now` is monotonic seconds, `lease_seconds` the longest lease.
+    the cluster's, `prepared` for the pod or not; `now` is monotonic seconds, `lease_seconds` the longest lease.
     """
-    ledger.expire(now)
-    ledger.ask(pod)
+    cluster.apply(Asked(pod), now)
+    ledger = cluster.ledger
     asked, crowded = len(node_names), ledger.refused_by_kubelet(pod, node_names)
     if crowded:
         crowded = {name: f"{TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
         node_names = [name for name in node_names if name not in crowded]
     until = now + ledger.lease_seconds(pod, lease_seconds)
-    lost = _lost_member(candidates, ledger, pod, now=now, until=until)
+    lost = _lost_member(candidates, cluster, pod, now=now, until=until)
     if lost:
         choice = Choice(node=None, hopeless=dict.fromkeys(node_names, f"{GROUP_MEMBER_LOST}({lost})"))
     elif crowded and not node_names:
         choice = Choice(node=None)
     else:
-        choice = _chosen(candidates, ledger, request, pod.spec.priority or 0, node_names, prepared=prepared)
+        choice = _chosen(candidates, cluster, request, pod.spec.priority or 0, node_names, now=now, prepared=prepared)
     if choice.node is None:
-        ledger.refuse(pod, now)
+        cluster.apply(Refused(pod, request), now)
         return _nowhere(request, replace(choice, failed={**choice.failed, **crowded}), asked)
     others = candidates.others(request, node_names, choice.node, most - 1)
-    ledger.reserve(pod_key(pod), pod, choice.node, choice.shares, until, others=others, request=request)
+    cluster.apply(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
     offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
     result = FilterResult(node_names=offered)
     return Filtered(result=result, choice=choice, asked=asked, offers=most > 1, told=_warnings(request))
 
 
-def _lost_member(candidates: Candidates, ledger: Ledger, pod: Pod, *, now: float, until: float) -> str:
+def _lost_member(candidates: Candidates, cluster: Cluster, pod: Pod, *, now: float, until: float) -> str:
     """Reserves once more what members wait with though its lease has ended; names one that cannot have it any more.
 
     kube-scheduler would bind the others without that one.
     """
-    for number, (uid, node, (member, request)) in enumerate(ledger.lapsed(pod, now)):
+    for number, (uid, node, (member, request)) in enumerate(cluster.ledger.lapsed(pod, now)):
         again = candidates.choose(request, [node])
         if again.node is None or number >= MOST_LAPSED:
             return member.metadata.name
-        ledger.reserve(uid, member, again.node, again.shares, until, request=request)
+        cluster.apply(Decided(uid, member, again.node, again.shares, until, request=request), now)
     return ""
 
 
 def _chosen(
     candidates: Candidates,
-    ledger: Ledger,
+    cluster: Cluster,
     request: GpuRequest,
     priority: int,
     node_names: Sequence[str],
     *,
+    now: float,
     prepared: bool,
 ) -> Choice:
     """Where room is kept for the pod, else the best node; where it fits nowhere, room kept for lower priorities."""
-    own = in_its_own(ledger, request, priority, node_names)
+    own = in_its_own(cluster.ledger, request, priority, node_names)
     if own is not None:
         return choice_of(own)
     choice = candidates.choose(request, node_names, prepared=prepared)
     if choice.node is None and not choice.error:
-        others = in_that_of_others(ledger, request, priority, node_names)
+        others = in_that_of_others(cluster, request, priority, node_names, now)
         return choice if others is None else choice_of(others)
     return choice
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
+from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.node_lock import NodeLock, decode_lock, encode_lock
+from scheduler_ext.cluster.facts import PodFacts, PodName
 
 
 class Owner(Enum):
@@ -26,15 +28,6 @@ class Owner(Enum):
     """Bound to another node."""
     GONE = "gone"
     """Deleted, or its containers have ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodName:
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +48,17 @@ class Wait:
 
     until: datetime
     why: str
+
+
+def owner_state(pod: PodFacts | None, node: str) -> Owner:
+    """What a lock on `node` that names this pod still means; None for a pod that does not exist."""
+    if pod is None or pod.ended:
+        return Owner.GONE
+    if pod.node and pod.node != node:
+        return Owner.ELSEWHERE
+    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED):
+        return Owner.SERVED
+    return Owner.WAITING
 
 
 def owner_of(value: str) -> PodName | None:

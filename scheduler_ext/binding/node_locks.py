@@ -10,8 +10,10 @@ from proto.annotations.node_lock import encode_lock_uid
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS
-from scheduler_ext.binding.lock import Owner, PodName, Take, Wait, is_held_by, judge, owner_of
-from scheduler_ext.binding.view import NodeFacts, View, node_facts, owner_state, pod_facts
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.binding.lock import Owner, Take, Wait, is_held_by, judge, owner_of, owner_state
+from scheduler_ext.cluster.events import PodRead
+from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts, pod_facts
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +31,9 @@ class LockBusy(Exception):
 class NodeLocks:
     """The locks of all nodes, as one extender sees them."""
 
-    def __init__(self, *, api: ApiServer, view: View, now: Callable[[], datetime], ttl: timedelta) -> None:
+    def __init__(self, *, api: ApiServer, cluster: LiveCluster, now: Callable[[], datetime], ttl: timedelta) -> None:
         self._api = api
-        self._view = view
+        self._cluster = cluster
         self._now = now
         self._ttl = ttl
         self._first_seen: dict[str, tuple[str, datetime]] = {}
@@ -43,11 +45,11 @@ class NodeLocks:
 
         Raises LockBusy, NodeUnknown, ApiError or ApiUnreachable.
         """
-        facts: NodeFacts | None = self._view.node(node)
+        facts: NodeFacts | None = self._cluster.state.facts.node(node)
         while True:
             if facts is None:
                 raise NodeUnknown(node)
-            changed = self._view.next_change(node, owner_of(facts.lock))
+            changed = self._cluster.next_change(node, owner_of(facts.lock))
             verdict = await self._judge(node, facts, pod, uid)
             if isinstance(verdict, Take):
                 beside = encode_lock_uid(verdict.value, uid)
@@ -60,7 +62,7 @@ class NodeLocks:
                 if self._now() >= give_up_at:
                     raise LockBusy(verdict.why)
                 await self._sleep(changed, min(verdict.until, give_up_at))
-                facts = self._view.node(node)
+                facts = self._cluster.state.facts.node(node)
             else:
                 return
 
@@ -92,7 +94,8 @@ class NodeLocks:
             return Owner.WAITING
         if holder == pod:
             return Owner.OURSELVES if facts.lock_uid in ("", uid) else Owner.GONE
-        known = self._view.pod(holder)
+        kept = self._cluster.state.facts
+        known = kept.pod(holder)
         if known is not None and facts.lock_uid in ("", known.uid):
             return owner_state(known, node)
         # A pod younger than our watch must not lose its lock.
@@ -100,9 +103,9 @@ class NodeLocks:
             found = await self._api.get(PODS, holder.name, holder.namespace)
         except NotFound:
             return Owner.GONE
-        if not self._view.concerns_gpus(found) or facts.lock_uid not in ("", found.metadata.uid):
+        if not kept.concerns_gpus(found) or facts.lock_uid not in ("", found.metadata.uid):
             return Owner.GONE
-        self._view.apply_pod(found)
+        self._cluster.apply(PodRead(found))
         return owner_state(pod_facts(found), node)
 
     def _seen(self, node: str, value: str) -> datetime:

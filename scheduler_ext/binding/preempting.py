@@ -15,12 +15,12 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.binding.advising import holders
-from scheduler_ext.binding.lock import PodName
-from scheduler_ext.binding.nominations import Nomination, Nominations
-from scheduler_ext.binding.view import View
-from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.binding.nominations import keep_room, shorten_taken_rooms
+from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
+from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.reservations import group_of
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.effort import Effort
@@ -77,11 +77,8 @@ class Preempting:
         self,
         *,
         api: ApiServer,
-        ledger: Ledger,
+        cluster: Cluster,
         candidates: Candidates,
-        view: View,
-        budgets: Budgets,
-        nominations: Nominations,
         forbidden: Callable[[], str],
         tell: Callable[[ObjectReference, Notice], None],
         serving: bool,
@@ -89,11 +86,8 @@ class Preempting:
     ) -> None:
         """`forbidden` says why nothing may be decided here, if so; `tell` takes the notices for pods."""
         self._api = api
-        self._ledger = ledger
+        self._cluster = cluster
         self._candidates = candidates
-        self._view = view
-        self._budgets = budgets
-        self._nominations = nominations
         self._forbidden = forbidden
         self._tell = tell
         self._serving = serving
@@ -101,6 +95,8 @@ class Preempting:
         self._pods: dict[str, Refused] = {}
         self._spared: dict[str, float] = {}
         """Until when, by UID."""
+        self._looked_at = 0
+        """Pods whose rooms were looked at in this round."""
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
         """No node has room; on these evicting pods may help. Nobody is evicted for one member of a group."""
@@ -122,11 +118,11 @@ class Preempting:
         """Until cancelled."""
         while True:
             await asyncio.sleep(TURN_SECONDS)
-            self._nominations.look()
+            self._looked_at = shorten_taken_rooms(self._cluster, self._looked_at, self._monotonic())
             if self._forbidden():
                 self._pods.clear()
-                self._nominations.end_ours()
-            elif self._budgets.known:
+                self._cluster.apply(LeadershipLost(), self._monotonic())
+            elif self._cluster.budgets.known:
                 await self._turn()
 
     async def _turn(self) -> None:
@@ -141,16 +137,17 @@ class Preempting:
 
     def _waits(self, pod: Refused) -> bool:
         """Also with a promise: one that comes to nothing must not have others evicted again before its time."""
-        facts = self._view.pod(pod.name)
+        facts = self._cluster.facts.pod(pod.name)
         return facts is not None and facts.uid == pod.request.uid and not facts.node and not facts.leaving
 
     async def _serve(self, pod: Refused) -> None:
-        uid, facts = pod.request.uid, self._view.pod(pod.name)
+        uid, facts = pod.request.uid, self._cluster.facts.pod(pod.name)
         if facts is None:
             return
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.looks, 10), LONGEST_PAUSE_SECONDS)
         self._wait(pod, pause)
-        served = self._ledger.reservation(uid) is not None or self._nominations.of(uid) is not None
+        cluster = self._cluster
+        served = cluster.ledger.reservation(uid) is not None or cluster.nominations.of(uid) is not None
         if served or facts.nominated:
             return
         for _ in self._candidates.preparing(pod.request, pod.nodes, every=True):
@@ -179,13 +176,13 @@ class Preempting:
         return best
 
     async def _plan(self, pod: Refused, node: str) -> Plan | None:
-        there = holders(self._view, node)
+        there = holders(self._cluster.facts, node)
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
         effort = Effort()
         search = plan(
-            self._ledger,
-            self._budgets,
+            self._cluster.ledger,
+            self._cluster.budgets,
             pod.request,
             priority=pod.priority,
             node=node,
@@ -197,15 +194,16 @@ class Preempting:
 
     def _still_helps(self, pod: Refused, chosen: Plan) -> bool:
         """The search gave way to others, and what it looked at may have changed."""
-        there = {holder.uid: holder for holder in holders(self._view, chosen.node)}
+        there = {holder.uid: holder for holder in holders(self._cluster.facts, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
-        look = Look(self._ledger, pod.request, pod.priority, chosen.node)
+        ledger = self._cluster.ledger
+        look = Look(ledger, pod.request, pod.priority, chosen.node)
         gone = leaving.union(victim.uid for victim in chosen.victims)
         return (
             all(there.get(victim.uid) == victim for victim in chosen.victims)
-            and not self._budgets.violating(reversed(chosen.victims))
+            and not self._cluster.budgets.violating(reversed(chosen.victims))
             and look.fits(gone)
-            and chosen.node not in self._ledger.refused_by_kubelet(pod.pod, [chosen.node], gone)
+            and chosen.node not in ledger.refused_by_kubelet(pod.pod, [chosen.node], gone)
             and (not chosen.victims or not look.fits(leaving))
         )
 
@@ -213,13 +211,13 @@ class Preempting:
         """The room is kept before the first eviction, so that nothing that becomes free meanwhile is lost."""
         uid, node = pod.request.uid, chosen.node
         nomination = Nomination(request=pod.request, priority=pod.priority, node=node, ours=True)
-        if not self._nominations.keep(nomination, [victim.uid for victim in chosen.victims]):
-            self._nominations.end(uid)
+        if not keep_room(self._cluster, nomination, [victim.uid for victim in chosen.victims], self._monotonic()):
+            self._cluster.apply(NominationEnded(uid), self._monotonic())
             return
         self._wait(pod, AFTER_EVICTING_SECONDS)
         problem = await self._evict(pod, chosen)
         if problem:
-            self._nominations.end(uid)
+            self._cluster.apply(NominationEnded(uid), self._monotonic())
             self._wait(pod, FIRST_PAUSE_SECONDS)
             log.info("no room is made for pod %s on node %s: %s", pod.name, node, problem)
             self._tell(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
@@ -244,9 +242,9 @@ class Preempting:
 
     def _needless(self, pod: Refused) -> str:
         """Why nothing is gained by evicting any more: much may happen while the API server takes its time."""
-        if self._ledger.reservation(pod.request.uid) is not None:
+        if self._cluster.ledger.reservation(pod.request.uid) is not None:
             return "it has its GPUs elsewhere by now"
-        if self._ledger.kept().get(pod.request.uid) is None:
+        if self._cluster.ledger.kept().get(pod.request.uid) is None:
             return "the room is no longer kept for it"
         return ""
 

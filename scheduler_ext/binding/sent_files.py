@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from proto.devices import PodShares
-from scheduler_ext.binding.lock import PodName
+from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.settings import SettingsError
 
 log = logging.getLogger(__name__)

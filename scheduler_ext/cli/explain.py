@@ -60,6 +60,8 @@ def _show(account: Account) -> None:
     click.echo(f"pod {account.pod} {account.sentence}")
     if account.said and account.said_seconds_ago is not None:
         click.echo(f"decided {account.said_seconds_ago:.0f} s ago: {account.said}")
+    for line in account.story:
+        click.echo(f"  {line}")
     if not account.nodes:
         return
     click.echo("nodes as they are now, without this pod:")

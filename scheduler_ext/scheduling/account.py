@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.cluster.stories import Story
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.explain import NodeLine, explain
-from scheduler_ext.scheduling.journal import Entry
 
 MOST_LINES = 50
 
@@ -24,16 +24,24 @@ class Account:
     sentence: str
     said: str = ""
     said_seconds_ago: float | None = None
+    story: tuple[str, ...] = ()
+    """What happened to the pod, the oldest first."""
     nodes: tuple[NodeLine, ...] = ()
     more_nodes: int = 0
     """Not listed in `nodes`."""
 
 
 def account(
-    pod: Pod, request: GpuRequest | None, problem: str, snapshot: Snapshot, entry: Entry | None, *, now: float
+    pod: Pod,
+    request: GpuRequest | None,
+    problem: str,
+    snapshot: Snapshot,
+    told: Story,
+    *,
+    now: float,
 ) -> Account:
     """`request` is None without GPUs, and when it cannot be read; `problem` is why nothing can be decided, if so;
-    `entry` the last decision; `now` Unix time in seconds.
+    `told` what happened to it; `now` monotonic seconds.
 
     The nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's own business.
     """
@@ -52,8 +60,9 @@ def account(
         node=node,
         devices=devices,
         sentence=sentence,
-        said="" if entry is None else entry.said,
-        said_seconds_ago=None if entry is None else max(now - entry.at, 0.0),
+        said="" if told.decided is None else told.decided.what,
+        said_seconds_ago=None if told.decided is None else max(now - told.decided.at, 0.0),
+        story=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in told.steps),
         nodes=lines[:MOST_LINES],
         more_nodes=max(len(lines) - MOST_LINES, 0),
     )

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from scheduler_ext.cluster.events import RoomsGivenUp
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.preempt import placed
@@ -20,17 +22,18 @@ def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: S
     return None if decision.node is None else decision
 
 
-def in_that_of_others(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
+def in_that_of_others(
+    cluster: Cluster, request: GpuRequest, priority: int, node_names: Sequence[str], now: float
+) -> Decision | None:
     """On a node where room is kept for less important pods, for a pod that fits nowhere else; they go without it then.
 
     What was kept there is given up.
     """
-    rooms = ledger.kept().below(priority)
+    rooms = cluster.ledger.kept().below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []
     for node in offered[:MOST_LOOKED_AT]:
-        decision = placed(ledger, request, priority=priority, node=node, gone=())
+        decision = placed(cluster.ledger, request, priority=priority, node=node, gone=())
         if decision.node is not None:
-            for uid in rooms[node]:
-                ledger.give_up(uid)
+            cluster.apply(RoomsGivenUp(rooms[node]), now)
             return decision
     return None

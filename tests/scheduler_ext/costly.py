@@ -5,24 +5,24 @@ from math import inf
 
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest
 from tests.scheduler_ext.gpus import container, device, pod, request
 from tests.scheduler_ext.gpus import node as gpu_node
 
 
-def different_nodes() -> tuple[Ledger, list[str]]:
+def different_nodes() -> tuple[Cluster, list[str]]:
     """Nothing known of one says anything about another."""
     gpus = [device(number, memory_mib=50_000, slots=30) for number in range(8)]
-    ledger = Ledger()
+    cluster = Cluster()
     names = [f"n{number}" for number in range(60)]
-    ledger.replace_nodes(
+    cluster.ledger.replace_nodes(
         gpu_node(name, [replace(gpu, uuid=DeviceUUID(f"{name}-{gpu.uuid}")) for gpu in gpus]) for name in names
     )
     for number, name in enumerate(names):
         held = (DeviceShare(uuid=DeviceUUID(f"{name}-G0"), memory_mib=100 + number, cores=0),)
-        ledger.reserve(name, pod(container(), name=name), name, (held,), until=inf)
-    return ledger, names
+        cluster.ledger.reserve(name, pod(container(), name=name), name, (held,), until=inf)
+    return cluster, names
 
 
 def costly(last_mib: int, name: str = "p") -> GpuRequest:

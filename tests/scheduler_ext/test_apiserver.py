@@ -7,7 +7,7 @@ import msgspec
 from proto.annotations import keys
 from proto.kubernetes.objects import Pod
 from scheduler_ext.apiserver import trim_pod
-from scheduler_ext.binding.view import pod_facts
+from scheduler_ext.cluster.facts import pod_facts
 from scheduler_ext.cluster.holdings import read_holding
 from scheduler_ext.requests import RequestSettings, read_request
 from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running

@@ -24,6 +24,7 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.nudging import EFFORT
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -354,7 +355,8 @@ def test_nodes_in_the_same_state_are_judged_in_a_few_steps_each() -> None:
 
 
 def test_a_pod_like_the_one_before_is_placed_in_hundreds_of_steps() -> None:
-    ledger = Ledger()
+    cluster = Cluster()
+    ledger = cluster.ledger
     names = [f"n{number}" for number in range(20)]
     ledger.replace_nodes([node_of(name, [device(gpu) for gpu in range(8)]) for name in names])
     candidates = Candidates(ledger)
@@ -363,7 +365,7 @@ def test_a_pod_like_the_one_before_is_placed_in_hundreds_of_steps() -> None:
         one = pod(container(gpu=1, gpumem=1000, gpucores=10), name=name)
         wanted = request(one)
         list(candidates.preparing(wanted, names))
-        answer = reserve(candidates, ledger, one, wanted, names, now=0.0, lease_seconds=60.0, prepared=True)
+        answer = reserve(candidates, cluster, one, wanted, names, now=0.0, lease_seconds=60.0, prepared=True)
         return list(answer.result.node_names or ())
 
     assert place_it("a")
@@ -374,7 +376,8 @@ def test_a_pod_like_the_one_before_is_placed_in_hundreds_of_steps() -> None:
 
 
 def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one_goes_on() -> None:
-    ledger, names = different_nodes()
+    cluster, names = different_nodes()
+    ledger = cluster.ledger
     wanted = costly(49_000)
     candidates = Candidates(ledger, least_most_effort=0)
     decision = decide(wanted, ledger.snapshot(), names)
@@ -393,14 +396,16 @@ def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one
 
 
 def test_what_an_answer_leaves_unknown_is_no_reason_to_evict() -> None:
-    ledger, names = different_nodes()
+    cluster, names = different_nodes()
+    ledger = cluster.ledger
     candidates = Candidates(ledger, least_most_effort=0)
     assert not candidates.fits_nowhere(costly(49_000), names)
 
 
 def nearly_full() -> tuple[Ledger, list[str]]:
     """A costly pod of 30 000 MiB fits on the last of these nodes only."""
-    ledger, names = different_nodes()
+    cluster, names = different_nodes()
+    ledger = cluster.ledger
     for name in names[:-1]:
         held = (DeviceShare(uuid=DeviceUUID(f"{name}-G1"), memory_mib=25_000, cores=0),)
         ledger.reserve(f"{name}+", pod(container(), name=f"{name}+"), name, (held,), until=inf)

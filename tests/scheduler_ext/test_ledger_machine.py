@@ -1,7 +1,7 @@
 """Whatever happens in whatever order, the ledger is the sum of what the objects say and what was promised.
 
 The cluster is the JSON of its objects, changed by the rules; the watch delivers it later, or loses it and lists anew.
-Ledger, candidates, view and binder are the extender's own; only the API server behind the binder is played.
+State, candidates and binder are the extender's own; only the API server behind the binder is played.
 TOPOGPU_NIGHTLY=1 makes the histories a thousand.
 """
 
@@ -23,16 +23,18 @@ from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import kept, reserve
+from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.sending import Sending
-from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.events import Applied, Listed, Removed
 from scheduler_ext.cluster.holdings import outlives
-from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import ServeSettings
-from tests.scheduler_ext.played_cluster import Cluster, Json, copied, pod_json
+from tests.scheduler_ext.played_cluster import Cluster as PlayedCluster
+from tests.scheduler_ext.played_cluster import Json, copied, pod_json
 from tests.scheduler_ext.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
 from tests.scheduler_ext.rig import node_json
 
@@ -78,7 +80,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, first: list[list[tuple[str, Json]]]) -> None:
         """With some pods: in many histories hypothesis leaves out the rules by which they arrive."""
         self.loop = asyncio.new_event_loop()
-        self.cluster, self.now, self.lag, self.made = Cluster(), 1000.0, 0.0, 0
+        self.cluster, self.now, self.lag, self.made = PlayedCluster(), 1000.0, 0.0, 0
         self.other_leads = False
         self.tampered: set[str] = set()
         self.given: dict[str, dict[str, int]] = {}
@@ -110,22 +112,20 @@ class Machine(RuleBasedStateMachine):
             self.loop.run_until_complete(self.binder.finish())
         self.orphans = {}
         requests = RequestSettings()
-        self.ledger, self.view = Ledger(requests), View(requests.names)
+        self.known = LiveCluster(Cluster(requests), lambda: self.now, lambda *_: None)
+        self.ledger = self.known.state.ledger
         self.candidates, self.requests = Candidates(self.ledger), requests
         self.binder = Binder(
             api=self.cluster,  # type: ignore[arg-type]
-            ledger=self.ledger,
-            view=self.view,
-            requests=requests,
+            cluster=self.known,
             settings=SETTINGS,
             sending=Sending(self.cluster, SETTINGS.binding_seconds, lambda: self.now),  # type: ignore[arg-type]
             now=lambda: datetime.fromtimestamp(self.now, UTC),
-            monotonic=lambda: self.now,
             forbidden=self.forbidden,
             lock_waited=lambda _: None,
         )
         quota = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 10**9})
-        self.ledger.apply_quota(ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=quota))
+        self.known.apply(Applied(ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=quota)))
         self.relist()
 
     @precondition(lambda self: self.cluster.news)
@@ -138,10 +138,8 @@ class Machine(RuleBasedStateMachine):
         self.seen_nodes = {name: copied(node) for name, node in self.cluster.nodes.items()}
         pods = [msgspec.convert(pod, Pod) for pod in self.seen.values()]
         nodes = [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]
-        self.ledger.replace_nodes(nodes)
-        self.view.replace_nodes(nodes)
-        self.ledger.replace_pods(pods)
-        self.view.replace_pods(pods)
+        self.known.apply(Listed(Node, nodes))
+        self.known.apply(Listed(Pod, pods))
 
     @rule(count=st.integers(1, 4))
     def deliver(self, count: int) -> None:
@@ -159,24 +157,20 @@ class Machine(RuleBasedStateMachine):
             until = self.now + ORPHAN_SECONDS if outlives(pod) else None
             if until is not None and known is not None:
                 self.orphans[pod.metadata.uid] = known, until
-            self.ledger.remove_pod(pod.metadata.uid, until)
-            self.view.remove_pod(pod)
+            self.known.apply(Removed(pod))
         else:
             self.seen[pod.metadata.uid] = item
-            self.ledger.apply_pod(pod)
-            self.view.apply_pod(pod)
+            self.known.apply(Applied(pod))
 
     def tell_node(self, kind: str, item: Json) -> None:
         node = msgspec.convert(item, Node)
         name = node.metadata.name
         if kind == "node gone":
             self.seen_nodes.pop(name, None)
-            self.ledger.remove_node(name)
-            self.view.remove_node(name)
+            self.known.apply(Removed(node))
         else:
             self.seen_nodes[name] = item
-            self.ledger.apply_node(node)
-            self.view.apply_node(node)
+            self.known.apply(Applied(node))
 
     # kube-scheduler
 
@@ -264,7 +258,9 @@ class Machine(RuleBasedStateMachine):
         answer = (
             kept(sent_to, names)
             if sent_to
-            else reserve(self.candidates, self.ledger, asked, request, names, now=self.now, lease_seconds=lease_seconds)
+            else reserve(
+                self.candidates, self.known.state, asked, request, names, now=self.now, lease_seconds=lease_seconds
+            )
         )
         self.candidates.look_ahead()
         if not answer.result.node_names:
@@ -404,17 +400,17 @@ class Machine(RuleBasedStateMachine):
     @rule(asked=containers)
     def the_other_leader_binds(self, asked: Json) -> None:
         """It knows what the objects say and nothing of our promises."""
-        other = Ledger(self.requests)
-        other.replace_nodes([msgspec.convert(node, Node) for node in self.cluster.nodes.values()])
-        other.replace_pods([msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()])
+        other = Cluster(self.requests)
+        other.apply(Listed(Node, [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]), self.now)
+        other.apply(Listed(Pod, [msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()]), self.now)
         self.made += 1
         pod = pod_json(f"p{self.made}", [("app", asked)], restart_policy="Always")
         typed = msgspec.convert(pod, Pod)
         request = read_request(typed, self.requests)
         assert request is not None
-        candidates = Candidates(other)
+        candidates = Candidates(other.ledger)
         answer = reserve(candidates, other, typed, request, list(NODES), now=self.now, lease_seconds=60)
-        reservation = other.reservation(request.uid)
+        reservation = other.ledger.reservation(request.uid)
         if answer.result.node_names and reservation is not None:
             held = "".join(f"{share.uuid},NVIDIA,{share.memory_mib},{share.cores}:" for share in reservation.shares[0])
             pod["spec"]["nodeName"] = reservation.node
@@ -448,19 +444,28 @@ class Machine(RuleBasedStateMachine):
             assert uid not in bound
             for gpu, amount in peak(moments(self.shapes[uid], promised)).items():
                 held[gpu] = plus(held.get(gpu, NONE), amount)
+        taken = self.with_kept_rooms(held)
         for name, usage in self.ledger.snapshot().nodes.items():
             past = [pod for pod in (*self.seen.values(), *orphans) if is_undecided(pod) and is_on(pod, name)]
             if past:
-                self.check_undecided(usage, past, held)
+                self.check_undecided(usage, past, taken)
                 continue
             assert not usage.undecided
             for used in usage.gpus:
-                assert (used.slots, used.memory_mib, used.cores) == held.get(used.device.uuid, NONE), (name, used)
+                assert (used.slots, used.memory_mib, used.cores) == taken.get(used.device.uuid, NONE), (name, used)
         (quota,) = (quota.used for quota in self.ledger.snapshot().quotas["default"])
         total = NONE
         for amount in held.values():
             total = plus(total, amount)
         assert (quota.slots, quota.memory_mib, quota.cores) == total
+
+    def with_kept_rooms(self, held: dict[str, Amount]) -> dict[str, Amount]:
+        """Room that is kept for nominated pods counts as taken as well, up to the whole GPU."""
+        taken, kept = dict(held), self.ledger.kept()
+        for room in (kept.get(uid) for uid in kept.uids() if self.ledger.reservation(uid) is None):
+            for gpu, part in room.holding.footprints.items() if room is not None else ():
+                taken[gpu] = plus(taken.get(gpu, NONE), (part.slots, part.memory_mib, part.cores))
+        return {gpu: _at_most(amount, held.get(gpu, NONE)) for gpu, amount in taken.items()}
 
     def check_undecided(self, usage: NodeUsage, past: list[Json], held: dict[str, Amount]) -> None:
         """The GPUs of those that run are full; of the others as many slots are taken as kubelet has given away."""
@@ -519,6 +524,14 @@ def is_undecided(pod: Json) -> bool:
 def word(told: dict[str, dict[str, int]]) -> str:
     given = {uid: {DeviceUUID(gpu): slots for gpu, slots in each.items()} for uid, each in told.items()}
     return encode_undecided(given)
+
+
+def _at_most(amount: Amount, held: Amount) -> Amount:
+    """The whole GPU, or what is held if that is more."""
+    slots, memory_mib, cores = (
+        min(each, max(whole, least)) for each, whole, least in zip(amount, WHOLE, held, strict=True)
+    )
+    return slots, memory_mib, cores
 
 
 def plus(one: Amount, other: Amount) -> Amount:

@@ -7,7 +7,7 @@ from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.annotations.mig_allocations import MigAllocation, RealMigInstance, encode_mig_allocations
 from proto.devices import DeviceShare, DeviceUUID, MigInstance, MigPlacement
 from proto.kubernetes.objects import ObjectMeta, ResourceQuota, ResourceQuotaSpec
-from scheduler_ext.binding.lock import PodName
+from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.holdings import Holding, read_holding
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.metric_families import MIB, Seen

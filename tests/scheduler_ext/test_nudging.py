@@ -9,41 +9,40 @@ import pytest
 
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.nudging import Nudger
 from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.waiting import WaitingPods
 from simulation.apiserver import EmbeddedApiServer
 from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 from tests.scheduler_ext.rig import eventually, now, pod_json
 
 
+def with_one_gpu() -> Cluster:
+    cluster = Cluster()
+    cluster.ledger.replace_nodes([node("n", [device(0)])])
+    return cluster
+
+
 @asynccontextmanager
 async def nudging(
     server: EmbeddedApiServer,
-    waiting: WaitingPods,
+    cluster: Cluster,
     folder: Path,
     *,
     leads: Callable[[], bool],
     nudged: Callable[[], None] = lambda: None,
-    ledger: Ledger | None = None,
 ) -> AsyncIterator[Nudger]:
-    """At work before a node with one GPU, or another ledger's."""
-    if ledger is None:
-        ledger = Ledger()
-        ledger.replace_nodes([node("n", [device(0)])])
     (folder / "config").write_text(server.kubeconfig())
     api = await ApiServer.connect(str(folder / "config"))
     nudger = Nudger(
         api=api,
-        ledger=ledger,
-        candidates=Candidates(ledger),
-        waiting=waiting,
+        cluster=LiveCluster(cluster, time.monotonic, lambda *_: None),
+        candidates=Candidates(cluster.ledger),
         leads=leads,
         nudged=nudged,
         now=now,
-        monotonic=time.monotonic,
     )
     work = asyncio.create_task(nudger.run())
     try:
@@ -54,7 +53,7 @@ async def nudging(
 
 
 async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> None:
-    waiting = WaitingPods()
+    cluster = with_one_gpu()
     nudges: list[str] = []
     nudges_when_asked: list[int] = []
 
@@ -65,8 +64,8 @@ async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> Non
 
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("p"))["metadata"]["uid"]
-        waiting.refused(replace(request(pod(container(gpu=1))), uid=uid), 0, time.monotonic())
-        async with nudging(server, waiting, tmp_path, leads=leads, nudged=lambda: nudges.append("p")) as nudger:
+        cluster.waiting.refused(replace(request(pod(container(gpu=1))), uid=uid), 0, time.monotonic())
+        async with nudging(server, cluster, tmp_path, leads=leads, nudged=lambda: nudges.append("p")) as nudger:
             for times in (1, 2):
                 nudger.freed()
 
@@ -87,15 +86,15 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
     tmp_path: Path, *, different: bool
 ) -> None:
     """Each asking for something else, or all for the same."""
-    waiting = WaitingPods()
+    cluster = with_one_gpu()
     for number in range(200):
         asked = container(gpu=2, gpumem=1000 + number * different)
-        waiting.refused(request(pod(asked, name=f"large{number}")), 0, time.monotonic())
+        cluster.waiting.refused(request(pod(asked, name=f"large{number}")), 0, time.monotonic())
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("small"))["metadata"]["uid"]
         small = replace(request(pod(container(gpu=1), name="small")), uid=uid)
-        waiting.refused(small, 0, time.monotonic())
-        async with nudging(server, waiting, tmp_path, leads=lambda: True) as nudger:
+        cluster.waiting.refused(small, 0, time.monotonic())
+        async with nudging(server, cluster, tmp_path, leads=lambda: True) as nudger:
 
             async def nudged() -> bool:
                 nudger.freed()
@@ -106,14 +105,13 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
 
 
 async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_path: Path) -> None:
-    waiting = WaitingPods()
+    cluster, _ = different_nodes()
     for number in range(150):
-        waiting.refused(costly(49_000 + number, f"costly{number}"), 0, time.monotonic())
-    ledger, _ = different_nodes()
+        cluster.waiting.refused(costly(49_000 + number, f"costly{number}"), 0, time.monotonic())
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("small"))["metadata"]["uid"]
-        waiting.refused(replace(request(pod(container(gpu=1), name="small")), uid=uid), 0, time.monotonic())
-        async with nudging(server, waiting, tmp_path, leads=lambda: True, ledger=ledger):
+        cluster.waiting.refused(replace(request(pod(container(gpu=1), name="small")), uid=uid), 0, time.monotonic())
+        async with nudging(server, cluster, tmp_path, leads=lambda: True):
 
             async def nudged() -> bool:
                 found = server.store.get("pods", "default", "small")

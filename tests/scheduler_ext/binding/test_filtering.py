@@ -1,16 +1,16 @@
 from proto.annotations import keys
 from proto.kubernetes.notices import Notice
 from scheduler_ext.binding.filtering import Filtered, reserve
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.scheduling.candidates import Candidates
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 
 
 def filtered(**annotations: str) -> Filtered:
-    ledger = Ledger()
-    ledger.replace_nodes([node("n", [device(0)])])
+    cluster = Cluster()
+    cluster.ledger.replace_nodes([node("n", [device(0)])])
     wanted = pod(container(gpu=1), annotations={getattr(keys, key): text for key, text in annotations.items()})
-    return reserve(Candidates(ledger), ledger, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+    return reserve(Candidates(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
 
 
 def test_each_unknown_policy_word_is_an_event_of_its_own_and_the_pod_is_placed() -> None:
@@ -32,10 +32,12 @@ def test_each_unknown_policy_word_is_an_event_of_its_own_and_the_pod_is_placed()
 
 def test_of_a_reason_that_many_nodes_have_the_first_are_named() -> None:
     names = [f"n{number:02d}" for number in range(25)]
-    ledger = Ledger()
-    ledger.replace_nodes([node(name, [device(0, memory_mib=100)]) for name in names])
+    cluster = Cluster()
+    cluster.ledger.replace_nodes([node(name, [device(0, memory_mib=100)]) for name in names])
     wanted = pod(container(gpu=1, gpumem=1000))
-    answer = reserve(Candidates(ledger), ledger, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0)
+    answer = reserve(
+        Candidates(cluster.ledger), cluster, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0
+    )
     assert answer.notices()[0].message == (
         f"no available node, 25 nodes do not meet: 25 nodes 1/1 CardInsufficientMemory({','.join(names[:20])},…)"
     )

@@ -4,34 +4,32 @@ from datetime import timedelta
 
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock
-from proto.kubernetes.objects import Node
-from scheduler_ext.binding.lock import PodName
+from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.node_locks import NodeLocks
-from scheduler_ext.binding.view import View
+from scheduler_ext.cluster.events import Applied
+from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.state import Cluster
 from tests.scheduler_ext.gpus import container, device, node, pod
 from tests.scheduler_ext.rig import now
 
 
 async def test_who_waits_for_a_lock_looks_again_when_its_node_or_holder_changes_and_at_no_other_change() -> None:
     """Nothing is asked of the API server meanwhile: there is none."""
-    view, looks = View(), list[str]()
+    cluster, looks = LiveCluster(Cluster(), lambda: 0.0, lambda *_: None), list[str]()
     locked = node("n", [device(0)])
     locked.metadata.annotations[keys.NODE_LOCK] = encode_lock(NodeLock(taken_at=now(), namespace="default", pod="h"))
-    view.apply_node(locked)
-    view.apply_pod(pod(container(gpu=1), name="h"))
-    locks = NodeLocks(api=None, view=view, now=now, ttl=timedelta(hours=1))  # type: ignore[arg-type]
+    cluster.apply(Applied(locked))
+    cluster.apply(Applied(pod(container(gpu=1), name="h")))
+    locks = NodeLocks(api=None, cluster=cluster, now=now, ttl=timedelta(hours=1))  # type: ignore[arg-type]
     waiter, give_up_at = PodName(namespace="default", name="w"), now() + timedelta(hours=1)
     taking = asyncio.create_task(locks.take("n", waiter, "uid-w", looks.append, give_up_at=give_up_at))
     for _ in range(1000):
-        view.apply_pod(pod(container(gpu=1), name="other"))
+        cluster.apply(Applied(pod(container(gpu=1), name="other")))
         await asyncio.sleep(0)
     assert len(looks) == 1
     for concerns_it in (locked, pod(container(gpu=1), name="h")):
         before = len(looks)
-        if isinstance(concerns_it, Node):
-            view.apply_node(concerns_it)
-        else:
-            view.apply_pod(concerns_it)
+        cluster.apply(Applied(concerns_it))
         for _ in range(5):
             await asyncio.sleep(0)
         assert len(looks) == before + 1

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.binding.nominations import Nominations
-from scheduler_ext.binding.view import View
-from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.requests import RequestSettings
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.binding.nominations import shorten_taken_rooms
+from scheduler_ext.cluster.events import Applied, Decided, Proposed
+from scheduler_ext.cluster.state import Cluster
 from tests.scheduler_ext import gpus
 from tests.scheduler_ext.binding.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
 from tests.scheduler_ext.cluster.ledgers import share
@@ -159,14 +159,14 @@ async def _known(rig: Rig) -> bool:
 
 def test_a_second_preemption_for_a_pod_that_has_gpus_elsewhere_by_now_keeps_no_room() -> None:
     """kube-scheduler's own filters may refuse the node that was promised before the next question."""
-    ledger, view, requests = Ledger(), View(), RequestSettings()
+    cluster = LiveCluster(Cluster(), lambda: 0.0, lambda *_: None)
+    ledger = cluster.state.ledger
     ledger.replace_nodes([gpus.node(name, [gpus.device(0)]) for name in ("n", "elsewhere")])
-    nominations = Nominations(ledger=ledger, view=view, requests=requests, monotonic=lambda: 0.0)
     urgent = gpus.pod(gpus.container(gpu=1), name="urgent")
     urgent.status.nominated_node_name = "n"
-    nominations.apply(urgent)
+    cluster.apply(Applied(urgent))
     assert len(ledger.kept()) == 1
-    ledger.reserve("uid-urgent", urgent, "elsewhere", ((share("G0"),),), until=60.0)
-    nominations.propose(urgent, {"n": {"uid-low"}})
+    cluster.apply(Decided("uid-urgent", urgent, "elsewhere", ((share("G0"),),), 60.0))
+    cluster.apply(Proposed(urgent, {"n": {"uid-low"}}))
     assert len(ledger.kept()) == 0
-    nominations.look()
+    shorten_taken_rooms(cluster.state, 0, 0.0)

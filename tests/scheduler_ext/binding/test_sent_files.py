@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.sent_files import Sent, SentFiles
+from scheduler_ext.cluster.facts import PodName
 
 SHARES = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
 SENT = Sent(PodName(namespace="default", name="p"), "uid-p", "n", SHARES)

@@ -12,7 +12,7 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import requested
 from scheduler_ext.binding.filtering import Filtered, reserve
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.scheduling.candidates import Candidates
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 
@@ -28,18 +28,18 @@ def telling(**changes: int) -> Node:
     return made
 
 
-def asked(ledger: Ledger, wanted: Pod) -> Filtered:
-    return reserve(Candidates(ledger), ledger, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+def asked(cluster: Cluster, wanted: Pod) -> Filtered:
+    return reserve(Candidates(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
 
 
-def why_not(ledger: Ledger, wanted: Pod) -> str:
-    result = asked(ledger, wanted).result
+def why_not(cluster: Cluster, wanted: Pod) -> str:
+    result = asked(cluster, wanted).result
     return "" if result.node_names else str((result.failed_nodes or {}).get("n", result))
 
 
-def ledger_with(*placed: Pod, said: Node | None = None) -> Ledger:
-    made = Ledger()
-    made.apply_node(said or telling())
+def ledger_with(*placed: Pod, said: Node | None = None) -> Cluster:
+    made = Cluster()
+    made.ledger.apply_node(said or telling())
     for each in placed:
         assert why_not(made, each) == ""
     return made
@@ -63,19 +63,19 @@ def test_a_percentage_beside_an_amount_is_counted_too() -> None:
 
 def test_the_pods_own_reservation_does_not_stand_in_its_way_and_what_it_gave_up_is_free() -> None:
     made = ledger_with(small("wide", gpumem=100, gpucores=150), small("wide", gpumem=100, gpucores=150))
-    made.forget("uid-wide")
+    made.ledger.forget("uid-wide")
     assert why_not(made, small("a", gpumem=100, gpucores=100)) == ""
     assert why_not(made, small("b", gpumem=100, gpucores=100)) == ""
 
 
 def test_containers_without_gpus_and_pods_past_the_scheduler_count() -> None:
     made = ledger_with()
-    made.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
+    made.ledger.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
     assert why_not(made, small("a", gpumem=600)) == "NodeTotalExceeded(nvidia.com/gpumem)"
-    made.remove_pod("uid-strange")
-    made.apply_pod(pod(container(gpu=1, gpumem=1500), name="past", node_name="n"))
+    made.ledger.remove_pod("uid-strange")
+    made.ledger.apply_pod(pod(container(gpu=1, gpumem=1500), name="past", node_name="n"))
     assert why_not(made, small("a", gpumem=600)) == "NodeTotalExceeded(nvidia.com/gpumem)"
-    made.replace_pods([])
+    made.ledger.replace_pods([])
     assert why_not(made, small("a", gpumem=600)) == ""
 
 
@@ -114,14 +114,15 @@ def made_pod(name: str, apps: Sequence[dict[str, Any]], inits: Sequence[dict[str
 def test_kubelet_admits_what_is_placed_and_would_refuse_what_is_refused_for_it(
     pods: list[tuple[list[dict[str, Any]], list[dict[str, Any]], bool, bool]],
 ) -> None:
-    ledger = Ledger()
+    cluster = Cluster()
+    ledger = cluster.ledger
     ledger.apply_node(telling())
     on_the_node: list[Pod] = []
     for number, (apps, inits, sidecar, binds) in enumerate(pods):
         wanted = made_pod(f"p{number}", apps, inits, sidecar)
         if not any("gpu" in each and each["gpu"] for each in (*apps, *inits)):
             continue
-        answer = asked(ledger, wanted).result
+        answer = asked(cluster, wanted).result
         exceeds = [
             name
             for name, total in TOTALS.items()
@@ -143,9 +144,9 @@ def test_kubelet_admits_what_is_placed_and_would_refuse_what_is_refused_for_it(
 @pytest.mark.parametrize("gone", ["pods", "node"])
 def test_nothing_stays_of_what_is_gone(gone: str) -> None:
     made = ledger_with(small("wide", gpumem=100, gpucores=150))
-    made.forget("uid-wide")
-    made.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
-    made.replace_pods([])
+    made.ledger.forget("uid-wide")
+    made.ledger.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
+    made.ledger.replace_pods([])
     if gone == "node":
-        made.remove_node("n")
-    assert not made._booked._by_node
+        made.ledger.remove_node("n")
+    assert not made.ledger._booked._by_node

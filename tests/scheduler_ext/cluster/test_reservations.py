@@ -8,7 +8,6 @@ import pytest
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
 from scheduler_ext.binding.filtering import reserve
-from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.reservations import (
     FEWEST_THAT_WAIT_ON,
     LONGEST_PERMIT_SECONDS,
@@ -21,6 +20,7 @@ from scheduler_ext.cluster.reservations import (
     lets_go,
     verdict_of,
 )
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.scheduling.candidates import Candidates
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 
@@ -47,7 +47,8 @@ class Asked:
 
     def __init__(self, nodes: int = 2) -> None:
         self.names = [f"n{number}" for number in range(nodes)]
-        self.ledger, self.now = Ledger(), 0.0
+        self.cluster, self.now = Cluster(), 0.0
+        self.ledger = self.cluster.ledger
         self.ledger.replace_nodes([node(name, [device(0, slots=1)]) for name in self.names])
         self.candidates = Candidates(self.ledger)
 
@@ -56,7 +57,7 @@ class Asked:
 
     def answer(self, waiting: Pod, most: int = 1) -> FilterResult:
         return reserve(
-            *(self.candidates, self.ledger, waiting, request(waiting), self.names),
+            *(self.candidates, self.cluster, waiting, request(waiting), self.names),
             now=self.now,
             lease_seconds=LEASE_SECONDS,
             most=most,

@@ -9,8 +9,8 @@ import pytest
 
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.binding.lock import PodName
 from scheduler_ext.binding.sent_files import Sent, SentFiles
+from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
+from scheduler_ext.cluster.waiting import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, WaitingPods
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.waiting import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, WaitingPods
 from tests.scheduler_ext.gpus import container, pod, request
 
 

@@ -1,12 +1,9 @@
-"""What binding needs to know of nodes and pods: a few words each, kept from the watch."""
+"""What is kept of each node and of each pod that asks for GPUs: a few words."""
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from sys import intern
-from weakref import WeakSet
 
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import (
     BIND_PHASE,
     DEVICE_CORDON,
@@ -21,9 +18,17 @@ from proto.annotations.keys import (
 )
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_lock import decode_lock_uid
-from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.binding.lock import Owner, PodName
+from proto.kubernetes.objects import Node, ObjectReference, Pod
 from scheduler_ext.requests import ResourceNames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodName:
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,7 @@ class NodeFacts:
     resource_version: str
     lock: str
     lock_uid: str
-    """Of the pod that holds the lock; empty where nobody wrote it down."""
+    """Of the pod that holds the lock; empty where the lock does not say."""
     slots: bool
     """Whether its daemon proves the pod of each Allocate itself and so needs no lock."""
     offer: int
@@ -87,42 +92,15 @@ def pod_facts(pod: Pod) -> PodFacts:
     )
 
 
-def owner_state(pod: PodFacts | None, node: str) -> Owner:
-    """What a lock on `node` that names this pod still means; None for a pod that does not exist."""
-    if pod is None or pod.ended:
-        return Owner.GONE
-    if pod.node and pod.node != node:
-        return Owner.ELSEWHERE
-    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED):
-        return Owner.SERVED
-    return Owner.WAITING
+class Facts:
+    """Of nodes by name, and of the pods that ask for GPUs by namespace and name."""
 
-
-class View:
-    """Nodes by name, and the pods that ask for GPUs by namespace and name; wakes whoever waits for a change."""
-
-    def __init__(self, names: ResourceNames | None = None) -> None:
-        names = names or ResourceNames()
+    def __init__(self, names: ResourceNames) -> None:
         self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
         self._nodes: dict[str, NodeFacts] = {}
         self._pods: dict[PodName, PodFacts] = {}
         self._running: dict[str, dict[PodName, PodFacts]] = {}
         """Bound and not ended, by node."""
-        self._watching: dict[str | PodName, WeakSet[asyncio.Event]] = {}
-        """Who waits for a change, by the node's or pod's name."""
-
-    def next_change(self, *names: str | PodName | None) -> asyncio.Event:
-        """Set at the first change of one of these nodes and pods after this call."""
-        event = asyncio.Event()
-        for name in names:
-            if name is not None:
-                self._watching.setdefault(name, WeakSet()).add(event)
-        return event
-
-    def _changed(self, *names: str | PodName) -> None:
-        for name in names:
-            for event in self._watching.pop(name, ()):
-                event.set()
 
     def node(self, name: str) -> NodeFacts | None:
         return self._nodes.get(name)
@@ -138,30 +116,44 @@ class View:
         """The pods of the node that ask for GPUs and have not ended."""
         return self._running.get(node, {})
 
-    def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
-        self._changed(*self._watching)
+    def concerns_gpus(self, pod: Pod) -> bool:
+        """Whether the pod asks for GPUs or any scheduler has treated it so."""
+        if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
+            return True
+        asked = (each.resources for each in pod.all_containers)
+        return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
 
-    def apply_node(self, node: Node) -> None:
-        self._nodes[node.metadata.name] = node_facts(node)
-        self._changed(node.metadata.name)
+    def replace_nodes(self, nodes: Iterable[Node]) -> None:
+        """These nodes and no others."""
+        self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
+
+    def apply_node(self, node: Node) -> bool:
+        """Whether it offers other GPUs now."""
+        before, after = self._nodes.get(node.metadata.name), node_facts(node)
+        self._nodes[node.metadata.name] = after
+        return before is None or before.offer != after.offer
 
     def remove_node(self, name: str) -> None:
         self._nodes.pop(name, None)
-        self._changed(name)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
+        """These pods and no others."""
         self._pods, self._running = {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
                 self._put(pod_name(pod), pod_facts(pod))
-        self._changed(*self._watching)
 
     def apply_pod(self, pod: Pod) -> None:
-        if self.concerns_gpus(pod):
+        """A pod that concerns GPUs."""
+        name = pod_name(pod)
+        self._drop(name)
+        self._put(name, pod_facts(pod))
+
+    def remove_pod(self, pod: Pod) -> None:
+        """A later pod of the same name stays."""
+        known = self._pods.get(pod_name(pod))
+        if known and known.uid == pod.metadata.uid:
             self._drop(pod_name(pod))
-            self._put(pod_name(pod), pod_facts(pod))
-            self._changed(pod_name(pod))
 
     def _put(self, name: PodName, facts: PodFacts) -> None:
         self._pods[name] = facts
@@ -175,20 +167,14 @@ class View:
             if not self._running[known.node]:
                 del self._running[known.node]
 
-    def concerns_gpus(self, pod: Pod) -> bool:
-        """Whether the pod asks for GPUs or any scheduler has treated it so."""
-        if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
-            return True
-        asked = (each.resources for each in pod.all_containers)
-        return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
-
-    def remove_pod(self, pod: Pod) -> None:
-        """A later pod of the same name stays."""
-        known = self._pods.get(pod_name(pod))
-        if known and known.uid == pod.metadata.uid:
-            self._drop(pod_name(pod))
-            self._changed(pod_name(pod))
-
 
 def pod_name(pod: Pod) -> PodName:
     return PodName(namespace=intern(pod.metadata.namespace), name=pod.metadata.name)
+
+
+def pod_reference(pod: Pod) -> ObjectReference:
+    """For events."""
+    metadata = pod.metadata
+    return ObjectReference(
+        api_version="v1", kind="Pod", name=metadata.name, namespace=metadata.namespace, uid=metadata.uid
+    )

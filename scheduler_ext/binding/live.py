@@ -1,0 +1,53 @@
+"""The cluster's state at work: each event gets its time, each effect is performed at once."""
+
+import asyncio
+from collections.abc import Callable
+from weakref import WeakSet
+
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import ObjectReference
+from scheduler_ext.binding.nominations import keep_room_for
+from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
+from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.state import Cluster
+
+
+class LiveCluster:
+    """`tell` takes the notices for nodes and pods."""
+
+    def __init__(
+        self, state: Cluster, monotonic: Callable[[], float], tell: Callable[[ObjectReference, Notice], None]
+    ) -> None:
+        self.state = state
+        self.monotonic = monotonic
+        self.freed: Callable[[], None] = lambda: None
+        """Called when there may be room for more pods."""
+        self._tell = tell
+        self._waiting: dict[str | PodName, WeakSet[asyncio.Event]] = {}
+        """Those that wait for a change, by the node's or pod's name."""
+
+    def apply(self, event: Event) -> None:
+        now = self.monotonic()
+        for effect in self.state.apply(event, now):
+            self._perform(effect, now)
+
+    def next_change(self, *names: str | PodName | None) -> asyncio.Event:
+        """Set at the first change of one of these nodes and pods after this call."""
+        event = asyncio.Event()
+        for name in names:
+            if name is not None:
+                self._waiting.setdefault(name, WeakSet()).add(event)
+        return event
+
+    def _perform(self, effect: Effect, now: float) -> None:
+        match effect:
+            case Changed(name):
+                for each in [*self._waiting] if name is None else [name]:
+                    for event in self._waiting.pop(each, ()):
+                        event.set()
+            case Freed():
+                self.freed()
+            case Tell(subject, notice):
+                self._tell(subject, notice)
+            case Nominated(pod, node):
+                keep_room_for(self.state, pod, node, now)

@@ -1,0 +1,78 @@
+"""Pods for which others are evicted, and where they are to go."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from proto.kubernetes.objects import Pod
+from scheduler_ext.requests import GpuRequest, pod_key
+
+MOST_PROPOSED = 200
+"""Pods of which it is remembered whom kube-scheduler was told to evict; kube-scheduler chooses at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nomination:
+    """Where a pod is to go. `ours` says that we have evicted for it, and not kube-scheduler."""
+
+    request: GpuRequest
+    priority: int
+    node: str
+    ours: bool = False
+
+
+class Nominations:
+    """By pod UID; the room that is kept for them is in the ledger."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Nomination] = {}
+        """Also of pods whose time has passed: room is kept once for a nomination."""
+        self._proposed: dict[str, Mapping[str, Collection[str]]] = {}
+        """By pod and node, whom kube-scheduler was told to evict."""
+
+    def of(self, uid: str) -> Nomination | None:
+        """Also when what was kept for it has gone."""
+        return self._known.get(uid)
+
+    def ours(self) -> list[str]:
+        """UIDs of the pods for which we have evicted others."""
+        return [uid for uid, known in self._known.items() if known.ours]
+
+    def proposed(self, uid: str, node: str) -> frozenset[str]:
+        """Whom kube-scheduler was told to evict for the pod on this node."""
+        return frozenset(self._proposed.get(uid, {}).get(node, ()))
+
+    def propose(self, uid: str, victims_of: Mapping[str, Collection[str]]) -> None:
+        """kube-scheduler takes one of the nodes, and nominates the pod for it. The oldest proposal makes way."""
+        self._proposed.pop(uid, None)
+        if len(self._proposed) >= MOST_PROPOSED:
+            del self._proposed[next(iter(self._proposed))]
+        self._proposed[uid] = victims_of
+
+    def put(self, nomination: Nomination) -> None:
+        self._proposed.pop(nomination.request.uid, None)
+        self._known[nomination.request.uid] = nomination
+
+    def end(self, uid: str) -> bool:
+        """Whether the pod was nominated."""
+        self._proposed.pop(uid, None)
+        return self._known.pop(uid, None) is not None
+
+    def is_new(self, pod: Pod) -> bool:
+        """Whether kube-scheduler nominates the pod for a node, and did not before."""
+        known, node = self._known.get(pod_key(pod)), pod.status.nominated_node_name
+        return bool(node) and _may_be_nominated(pod) and (known is None or known.node != node)
+
+    def is_over(self, pod: Pod) -> bool:
+        """Whether the pod needs its room no more, or kube-scheduler nominates it no more."""
+        known = self._known.get(pod_key(pod))
+        return not _may_be_nominated(pod) or (
+            not pod.status.nominated_node_name and known is not None and not known.ours
+        )
+
+    def without(self, uids: Collection[str]) -> Iterator[str]:
+        """The nominated pods that are not among these."""
+        yield from self._known.keys() - uids
+
+
+def _may_be_nominated(pod: Pod) -> bool:
+    return not (pod.spec.node_name or pod.has_ended or pod.metadata.deletion_timestamp)

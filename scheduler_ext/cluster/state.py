@@ -1,0 +1,285 @@
+"""The one state of the extender: nodes, pods, quotas, budgets, reservations, waiting and nominated pods.
+
+Events go in with their time, and effects come out for the shell to perform. Everything that answers or acts reads it
+here; nothing writes past `apply`. Rankings of nodes (`scheduling.candidates`) are no state: they follow the ledger and
+can be worked out again.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBudget, ResourceQuota
+from scheduler_ext.cluster import events
+from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
+from scheduler_ext.cluster.facts import Facts, pod_name, pod_reference
+from scheduler_ext.cluster.holdings import outlives
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.nominations import Nominations
+from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
+from scheduler_ext.cluster.stories import Stories
+from scheduler_ext.cluster.waiting import WaitingPods
+from scheduler_ext.requests import RequestSettings, pod_key
+
+_FREED = Freed()
+_EVERYTHING_CHANGED = Changed()
+_NOTHING: Sequence[Effect] = ()
+
+Handler = Callable[[Any, float], Sequence[Effect] | None]
+
+
+class Cluster:
+    """A façade over small parts, each with its own file. The parts are for reading: `apply` alone changes them."""
+
+    def __init__(self, requests: RequestSettings | None = None) -> None:
+        self.requests = requests or RequestSettings()
+        self.ledger = Ledger(self.requests)
+        self.facts = Facts(self.requests.names)
+        self.budgets = Budgets()
+        self.nominations = Nominations()
+        self.waiting = WaitingPods()
+        self.stories = Stories()
+        self._now = -inf
+        self._unreadable_nodes = _Complaints("UnreadableRegistration")
+        self._unreadable_pods = _Complaints("UnreadableAllocation")
+        self._handlers: Mapping[type[Event], Handler] = self._own_events() | self._watched()
+
+    def apply(self, event: Event, now: float) -> Sequence[Effect]:
+        """What ends by `now`, in monotonic seconds, ends before the event.
+
+        What this process decides itself has no effect outside; only what the API server shows, or kube-scheduler is
+        told about evictions, has.
+        """
+        if now != self._now:
+            self._now = now
+            self.ledger.expire(now)
+        return self._handlers[type(event)](event, now) or _NOTHING
+
+    def _watched(self) -> dict[type[Event], Handler]:
+        ledger, budgets = self.ledger, self.budgets
+        listed: Mapping[type, Handler] = {
+            Node: self._nodes_listed,
+            Pod: self._pods_listed,
+            ResourceQuota: lambda quotas, _: ledger.replace_quotas(quotas),
+            PodDisruptionBudget: lambda listed, _: budgets.replace(listed),
+        }
+        applied: Mapping[type, Handler] = {
+            Node: self._node_applied,
+            Pod: self._pod_applied,
+            ResourceQuota: self._quota_applied,
+            PodDisruptionBudget: lambda budget, _: budgets.apply(budget),
+        }
+        removed: Mapping[type, Handler] = {
+            Node: self._node_removed,
+            Pod: self._pod_removed,
+            ResourceQuota: self._quota_removed,
+            PodDisruptionBudget: lambda budget, _: budgets.remove(budget),
+        }
+        return {
+            events.Listed: lambda event, now: listed[event.kind](event.objects, now),
+            events.Applied: lambda event, now: applied[type(event.object)](event.object, now),
+            events.Removed: lambda event, now: removed[type(event.object)](event.object, now),
+            events.PodRead: lambda event, _: self._pod_read(event.pod),
+            events.Proposed: self._proposed,
+        }
+
+    def _own_events(self) -> dict[type[Event], Handler]:
+        ledger, waiting, tell = self.ledger, self.waiting, self.stories.tell
+
+        def asked(event: events.Asked, now: float) -> None:
+            ledger.ask(event.pod)
+            tell(pod_key(event.pod), now, "kube-scheduler asked about it")
+
+        def decided(event: events.Decided, now: float) -> None:
+            pod, node, shares = event.pod, event.node, event.shares
+            ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, request=event.request)
+            waiting.settled(event.uid)
+            tell(event.uid, now, f"node {event.node} was decided")
+
+        def refused(event: events.Refused, now: float) -> None:
+            ledger.refuse(event.pod, now)
+            if event.request is not None:
+                waiting.refused(event.request, event.pod.spec.priority or 0, now)
+            tell(pod_key(event.pod), now, "no node fitted")
+
+        def node_chosen(event: events.NodeChosen, now: float) -> None:
+            ledger.choose(event.uid, event.node)
+            tell(event.uid, now, f"kube-scheduler chose node {event.node}")
+
+        def bind_began(event: events.BindBegan, now: float) -> None:
+            ledger.extend(event.uid, event.until)
+            tell(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
+
+        def dropped(event: events.Dropped, now: float) -> None:
+            ledger.forget(event.uid)
+            tell(event.uid, now, "its reservation was dropped")
+
+        def room_wanted(event: events.RoomWanted, now: float) -> None:
+            uid = event.nomination.request.uid
+            ledger.give_up(uid)
+            self.nominations.put(event.nomination)
+            tell(uid, now, f"it was nominated for node {event.nomination.node}")
+
+        def nudged(event: events.Nudged, now: float) -> None:
+            waiting.nudged(event.uid, now)
+            tell(event.uid, now, "kube-scheduler was made to look again")
+
+        return {
+            events.Asked: asked,
+            events.Decided: decided,
+            events.Refused: refused,
+            events.Explained: lambda event, now: self.stories.decide(event.uid, now, event.words),
+            events.NodeChosen: node_chosen,
+            events.BindBegan: bind_began,
+            events.Dropped: dropped,
+            events.BindEnded: lambda event, now: tell(event.uid, now, event.words),
+            events.Nudged: nudged,
+            events.WaitEnded: lambda event, _: waiting.settled(event.uid),
+            events.RoomWanted: room_wanted,
+            events.RoomKept: lambda event, _: ledger.keep(event.uid, event.room),
+            events.RoomShortened: lambda event, _: ledger.kept().shorten(event.uid, event.until),
+            events.RoomsGivenUp: lambda event, _: self._give_up(event.uids),
+            events.NominationEnded: lambda event, _: self._end_nominations([event.uid]),
+            events.LeadershipLost: lambda *_: self._end_nominations(self.nominations.ours()),
+            events.TimePassed: lambda _, now: waiting.drop_forgotten(now),
+        }
+
+    # Nodes
+
+    def _nodes_listed(self, nodes: Sequence[Node], _: float) -> Sequence[Effect]:
+        self.ledger.replace_nodes(nodes)
+        self.facts.replace_nodes(nodes)
+        self._unreadable_nodes.keep_only({node.metadata.name for node in nodes})
+        return [_EVERYTHING_CHANGED, *(tell for node in nodes for tell in self._unreadable_node(node))]
+
+    def _node_applied(self, node: Node, _: float) -> Sequence[Effect]:
+        self.ledger.apply_node(node)
+        offers_others = self.facts.apply_node(node)
+        freed = (_FREED,) if offers_others else ()
+        return [Changed(node.metadata.name), *freed, *self._unreadable_node(node)]
+
+    def _node_removed(self, node: Node, _: float) -> Sequence[Effect]:
+        name = node.metadata.name
+        self.ledger.remove_node(name)
+        self.facts.remove_node(name)
+        self._unreadable_nodes.drop(name)
+        return [Changed(name)]
+
+    def _unreadable_node(self, node: Node) -> Sequence[Tell]:
+        name = node.metadata.name
+        problem = self.ledger.node_problem(name)
+        # Kubelet's events carry the name as uid as well, and `kubectl describe node` looks for that.
+        return self._unreadable_nodes.update(
+            name, problem, lambda: ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
+        )
+
+    # Pods
+
+    def _pods_listed(self, pods: Sequence[Pod], _: float) -> Sequence[Effect]:
+        uids = {pod_key(pod) for pod in pods}
+        self.ledger.replace_pods(pods)
+        self.facts.replace_pods(pods)
+        self._end_nominations(self.nominations.without(uids))
+        self._unreadable_pods.keep_only(uids)
+        found = (effect for pod in pods for effect in (*self._nominated(pod), *self._unreadable_pod(pod)))
+        return [_EVERYTHING_CHANGED, *found]
+
+    def _pod_applied(self, pod: Pod, now: float) -> Sequence[Effect]:
+        self.ledger.apply_pod(pod)
+        if not self.facts.concerns_gpus(pod):
+            return self._unreadable_pod(pod)
+        name = pod_name(pod)
+        before = self.facts.pod(name)
+        self.facts.apply_pod(pod)
+        if pod.spec.node_name:
+            self.waiting.settled(pod_key(pod))
+            if before is None or not before.node:
+                self.stories.tell(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
+        freed = (_FREED,) if pod.has_ended else ()
+        return [Changed(name), *freed, *self._nominated(pod), *self._unreadable_pod(pod)]
+
+    def _pod_removed(self, pod: Pod, now: float) -> Sequence[Effect]:
+        uid, version = pod_key(pod), pod.metadata.resource_version
+        deleted_at = int(version) if version.isascii() and version.isdigit() else 0
+        self.ledger.remove_pod(uid, now + ORPHAN_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
+        self._unreadable_pods.drop(uid)
+        if not self.facts.concerns_gpus(pod):
+            return _NOTHING
+        self.facts.remove_pod(pod)
+        self.waiting.settled(uid)
+        self._end_nominations([uid])
+        self.stories.tell(uid, now, "it was deleted")
+        return [Changed(pod_name(pod)), _FREED]
+
+    def _pod_read(self, pod: Pod) -> Sequence[Effect]:
+        self.facts.apply_pod(pod)
+        return [Changed(pod_name(pod))]
+
+    def _unreadable_pod(self, pod: Pod) -> Sequence[Tell]:
+        uid = pod_key(pod)
+        problem = self.ledger.pod_problem(uid)
+        if problem and self.ledger.is_decided(uid):
+            problem = f"{problem}; until it is corrected the GPUs it may be about count as full"
+        return self._unreadable_pods.update(uid, problem, lambda: pod_reference(pod))
+
+    # Quotas
+
+    def _quota_applied(self, quota: ResourceQuota, _: float) -> Sequence[Effect]:
+        self.ledger.apply_quota(quota)
+        return (_FREED,)
+
+    def _quota_removed(self, quota: ResourceQuota, _: float) -> Sequence[Effect]:
+        self.ledger.remove_quota(quota)
+        return (_FREED,)
+
+    # Nominations
+
+    def _proposed(self, event: events.Proposed, _: float) -> Sequence[Effect]:
+        pod, uid = event.pod, pod_key(event.pod)
+        is_nominated = pod.status.nominated_node_name in event.victims_of
+        if is_nominated:
+            self._end_nominations([uid])
+        self.nominations.propose(uid, event.victims_of)
+        # There already: no change of the pod may follow.
+        return self._nominated(pod) if is_nominated else _NOTHING
+
+    def _nominated(self, pod: Pod) -> Sequence[Effect]:
+        """A pod that has a reservation is nominated because kube-scheduler is about to bind it."""
+        if self.nominations.is_over(pod):
+            self._end_nominations([pod_key(pod)])
+        elif self.nominations.is_new(pod) and self.ledger.reservation(pod_key(pod)) is None:
+            return (Nominated(pod, pod.status.nominated_node_name),)
+        return _NOTHING
+
+    def _end_nominations(self, uids: Iterable[str]) -> None:
+        self._give_up([uid for uid in uids if self.nominations.end(uid)])
+
+    def _give_up(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            self.ledger.give_up(uid)
+
+
+class _Complaints:
+    """Says of each object what is wrong with it: once, and again when that changes."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+        self._told: dict[str, str] = {}
+
+    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[Tell]:
+        """`problem` is empty for an object that can be read."""
+        if not problem:
+            self.drop(key)
+        elif self._told.get(key) != problem:
+            self._told[key] = problem
+            return (Tell(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
+        return ()
+
+    def drop(self, key: str) -> None:
+        self._told.pop(key, None)
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        for key in self._told.keys() - keys:
+            self.drop(key)

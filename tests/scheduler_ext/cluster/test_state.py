@@ -1,0 +1,132 @@
+"""Events go into the cluster's state, and what has to be done outside comes out."""
+
+from math import inf
+
+import pytest
+
+from proto.annotations import keys
+from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.cluster.events import (
+    Applied,
+    Asked,
+    BindBegan,
+    BindEnded,
+    Changed,
+    Decided,
+    Dropped,
+    Event,
+    Explained,
+    Freed,
+    LeadershipLost,
+    Listed,
+    NodeChosen,
+    Nominated,
+    NominationEnded,
+    Nudged,
+    Proposed,
+    Refused,
+    Removed,
+    RoomsGivenUp,
+    RoomShortened,
+    Tell,
+    TimePassed,
+    WaitEnded,
+)
+from scheduler_ext.cluster.facts import pod_name
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.cluster.stories import MOST_PODS, MOST_STEPS, Stories
+from tests.scheduler_ext.cluster.ledgers import bound, share
+from tests.scheduler_ext.gpus import container, device, node, pod, request
+
+NODE = node("n", [device(0)])
+WAITING = pod(container(gpu=1), name="p")
+DECIDED = Decided("uid-p", WAITING, "n", ((share("G0"),),), 60.0)
+
+
+def cluster(*happened: Event) -> Cluster:
+    made = Cluster()
+    for event in (Listed(Node, [NODE]), *happened):
+        made.apply(event, 0.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        Asked(WAITING),
+        DECIDED,
+        Refused(WAITING, request(WAITING)),
+        Refused(WAITING, None),
+        Explained("uid-p", "no node"),
+        NodeChosen("uid-p", "n"),
+        BindBegan("uid-p", 90.0),
+        Dropped("uid-p"),
+        BindEnded("uid-p", "refused"),
+        Nudged("uid-p"),
+        WaitEnded("uid-p"),
+        RoomShortened("uid-p", 1.0),
+        RoomsGivenUp(["uid-p"]),
+        NominationEnded("uid-p"),
+        LeadershipLost(),
+        TimePassed(),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_the_extender_decides_itself_has_no_effect_outside(own: Event) -> None:
+    assert [*cluster(Applied(WAITING), DECIDED).apply(own, 1.0)] == []
+
+
+def test_who_waits_for_a_node_or_pod_is_woken_and_waiting_pods_are_looked_at_when_room_is_made() -> None:
+    made = cluster()
+    assert [*made.apply(Applied(NODE), 0.0)] == [Changed("n")]
+    assert [*made.apply(Applied(node("n", [device(0), device(1)])), 0.0)] == [Changed("n"), Freed()]
+    assert [*made.apply(Applied(WAITING), 0.0)] == [Changed(pod_name(WAITING))]
+    assert [*made.apply(Removed(WAITING), 0.0)] == [Changed(pod_name(WAITING)), Freed()]
+    assert [*made.apply(Listed(Pod, []), 0.0)] == [Changed()]
+    assert [*made.apply(Applied(pod(container(), name="without-gpus")), 0.0)] == []
+
+
+def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
+    made, broken = cluster(), bound("p", "garbage")
+    effects = [effect for _ in range(2) for effect in made.apply(Applied(broken), 0.0)]
+    (told,) = (effect for effect in effects if isinstance(effect, Tell))
+    assert (told.subject.uid, told.notice.reason) == ("uid-p", "UnreadableAllocation")
+    assert keys.DEVICES_ALLOCATED in told.notice.message
+
+
+def test_a_nominated_pod_without_a_promise_is_to_get_its_room() -> None:
+    nominated = pod(container(gpu=1), name="p")
+    nominated.status.nominated_node_name = "n"
+    assert Nominated(nominated, "n") in cluster().apply(Applied(nominated), 0.0)
+    assert Nominated(nominated, "n") not in cluster(DECIDED).apply(Applied(nominated), 0.0)
+    assert [*cluster().apply(Proposed(nominated, {"n": ["uid-low"]}), 0.0)] == [Nominated(nominated, "n")]
+    assert [*cluster().apply(Proposed(nominated, {"m": ["uid-low"]}), 0.0)] == []
+
+
+def test_time_ends_a_promise_before_the_event_that_brings_it() -> None:
+    made = cluster(DECIDED)
+    assert made.ledger.reservations() == 1
+    made.apply(BindBegan("uid-p", inf), 60.0)
+    assert made.ledger.reservations() == 0
+
+
+def test_the_story_of_a_pod_is_told_in_order() -> None:
+    made = Cluster()
+    for at, event in enumerate((Listed(Node, [NODE]), Asked(WAITING), DECIDED, Dropped("uid-p"))):
+        made.apply(event, float(at))
+    assert made.stories.line("uid-p", 4.0) == (
+        "3.0 s ago kube-scheduler asked about it, 2.0 s ago node n was decided, 1.0 s ago its reservation was dropped"
+    )
+
+
+def test_stories_take_no_more_memory_than_they_may() -> None:
+    stories = Stories()
+    for number in range(MOST_PODS + 1):
+        stories.tell(str(number), 0.0, "asked")
+        stories.decide(str(number), 0.0, "no node")
+    for _ in range(2 * MOST_STEPS):
+        stories.tell("1", 0.0, "asked")
+    assert (stories.of("0").steps, stories.of("0").decided) == ((), None)
+    assert len(stories.of("1").steps) == MOST_STEPS
+    stories.decide("unknown", 0.0, "no node")
+    assert stories.of("unknown").decided is None
