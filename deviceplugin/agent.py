@@ -205,6 +205,8 @@ class Agent:
                     group.create_task(loop)
         finally:
             await self._books.close()
+            await self._slots.end()
+            await self._pod_resources.end()
 
     async def follow(self, choice: Choice) -> None:
         """The label of the Node that names a configuration, until another one begins."""

@@ -21,6 +21,8 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from program.tasks import Tasks
+
 log = logging.getLogger(__name__)
 _STRANGERS_MISTAKES = (HttpProcessingError, web.RequestPayloadError)
 # They are answered with 400: logged as well, with a traceback as aiohttp does, they would let anybody fill the log.
@@ -68,18 +70,15 @@ async def serving(
     try:
         listeners = await _listeners(host, port)
         server = cast("web.Server", runner.server)
-        work = [door.accept(listener, server) for listener in listeners]
-        tasks = [asyncio.create_task(each) for each in (*work, door.sweep())]
+        for work in (*(door.accept(listener, server) for listener in listeners), door.sweep()):
+            door.tasks.begin(work)
         try:
             found_host, found_port = listeners[0].getsockname()[:2]
             yield str(found_host), int(found_port)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await door.tasks.end()
             for listener in listeners:
                 listener.close()
-            door.close()
     finally:
         await runner.cleanup()
 
@@ -151,6 +150,7 @@ class _Door:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._visitors: dict[web.RequestHandler, _Visitor] = {}
+        self.tasks = Tasks()
 
     async def accept(self, listener: socket.socket, server: web.Server) -> None:
         """Until cancelled. One at a time, so that others get their answers between two handshakes."""
@@ -176,7 +176,7 @@ class _Door:
                 auto_decompress=False,
             )
             visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, self._loop.time())
-            visitor.greeting = asyncio.create_task(self._greet(connection, handler))
+            visitor.greeting = self.tasks.begin(self._greet(connection, handler))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
 
     async def _greet(self, connection: socket.socket, handler: web.RequestHandler) -> None:
@@ -210,12 +210,6 @@ class _Door:
             now = self._loop.time()
             for visitor in [each for each in self._visitors.values() if each.overstays(now, self._patience)]:
                 visitor.drop()
-
-    def close(self) -> None:
-        """Leaves no handshake behind."""
-        for visitor in self._visitors.values():
-            if visitor.greeting is not None:
-                visitor.greeting.cancel()
 
     def _forget_those_gone(self) -> None:
         for handler in [handler for handler, visitor in self._visitors.items() if visitor.is_gone]:

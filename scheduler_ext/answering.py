@@ -64,6 +64,9 @@ class Answering:
         self._monotonic = cluster.monotonic
         self._turns = Turns(cluster.monotonic)
 
+    async def end(self) -> None:
+        await self._turns.end()
+
     async def not_ready(self) -> str:
         """Waits until decisions can be taken here; after a while one sentence why they cannot, else empty."""
         seconds = self._settings.sync_wait_seconds

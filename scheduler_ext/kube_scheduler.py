@@ -9,6 +9,8 @@ import asyncio
 
 import aiohttp
 
+from program.tasks import Tasks
+
 _ALLOWED = aiohttp.ClientTimeout(total=1.5)
 """Less than kubelet waits for us."""
 _SHOWN_BYTES = 300
@@ -18,13 +20,17 @@ class KubeScheduler:
     def __init__(self, healthz: str) -> None:
         """`healthz` is a URL on this host."""
         self._healthz = healthz
+        self._tasks = Tasks()
         self._asking: asyncio.Task[str] | None = None
 
     async def problem(self) -> str:
         """One sentence; empty while it is healthy. However many want to know, it is asked once at a time."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
+            self._asking = self._tasks.begin(self._ask())
         return await asyncio.shield(self._asking)
+
+    async def end(self) -> None:
+        await self._tasks.end()
 
     async def _ask(self) -> str:
         # Its certificate is one that it made for itself, and at an address of this host there is no other to be met.

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from program.listening import allow_many_files
+from program.tasks import Tasks
 from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Verbs, answered, found, is_local, told, too_large
 
 
@@ -53,7 +54,8 @@ class _Door:
     def __init__(self, verbs: Verbs, limits: Limits) -> None:
         self.limits = limits
         self._routes = {**verbs.public, **verbs.private}
-        self.asking: dict[_Connection, asyncio.Task[None]] = {}
+        self.asking: set[_Connection] = set()
+        self.answers = Tasks()
         self.idle: dict[_Connection, None] = {}
 
     def admits(self, connection: "_Connection") -> bool:
@@ -70,8 +72,7 @@ class _Door:
         return verb if isinstance(verb, Answer) else await answered(verb[0], Asked(body, verb[1]))
 
     async def close(self, seconds: float) -> None:
-        if self.asking:
-            await asyncio.wait(self.asking.values(), timeout=seconds)
+        await self.answers.end(seconds)
         for connection in (*self.asking, *self.idle):
             connection.abort()
 
@@ -173,13 +174,14 @@ class _Connection(asyncio.Protocol):
         self._allow(None)
         self._door.idle.pop(self, None)
         answer = self._answer(self._parser.get_method().decode(), self._target, b"".join(self._body))
-        self._door.asking[self] = asyncio.get_running_loop().create_task(answer)
+        self._door.asking.add(self)
+        self._door.answers.begin(answer)
         self._body = []
 
     async def _answer(self, method: str, target: bytes, body: bytes) -> None:
         answer = await self._door.answer(method, target, body)
         self._is_asking = False
-        del self._door.asking[self]
+        self._door.asking.discard(self)
         if not self._transport.is_closing():
             self._door.idle[self] = None
             self._send(answer, with_body=method != "HEAD")

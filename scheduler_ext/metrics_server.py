@@ -6,6 +6,7 @@ from io import BytesIO
 
 from aiohttp import web
 
+from program.tasks import Tasks
 from scheduler_ext.metric_families import Seen
 from scheduler_ext.metrics import CONTENT_TYPE, Metrics
 
@@ -28,18 +29,23 @@ class MetricsServer:
         self._monotonic = monotonic
         self._look = look
         self._probes = probes
+        self._tasks = Tasks()
         self._writing: asyncio.Task[bytes] | None = None
         self._good_until = 0.0
 
     def application(self) -> web.Application:
         application = web.Application()
         application.add_routes([web.get("/metrics", self._scrape), *self._probes])
+        application.on_cleanup.append(self._end)
         return application
+
+    async def _end(self, _: web.Application) -> None:
+        await self._tasks.end()
 
     async def _scrape(self, _: web.Request) -> web.Response:
         """On a large cluster a page takes seconds and tens of MiB: a caller that asks too soon gets the page before."""
         if self._writing is None or (self._writing.done() and self._monotonic() >= self._good_until):
-            self._writing = asyncio.create_task(self._write())
+            self._writing = self._tasks.begin(self._write())
         page = await asyncio.shield(self._writing)
         # Sent piece by piece: a client that reads nothing holds a piece, not the page.
         return web.Response(body=BytesIO(page), headers={"Content-Type": CONTENT_TYPE})

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from program.address import ListenAddress
 from program.listening import serving
+from program.tasks import Tasks
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
 from scheduler_ext import loopback
@@ -144,6 +145,7 @@ async def running_extender(
         settings=settings,
     )
     debugging = Debugging(api=api, cluster=state, problem=answering.problem, monotonic=time.monotonic)
+    kube_scheduler = KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None
     extender = Extender(
         answering=answering,
         watch=watch,
@@ -155,7 +157,7 @@ async def running_extender(
         settings=settings,
         monotonic=time.monotonic,
         certified=certified,
-        kube_scheduler=KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None,
+        kube_scheduler=kube_scheduler,
     )
 
     def look() -> Seen:
@@ -187,9 +189,9 @@ async def running_extender(
             failed.set()
 
     parts = (watch.run(), events.run(), leadership.run(), nudger.run(), preempting.run())
-    tasks = [asyncio.create_task(work) for work in parts]
-    for task in tasks:
-        task.add_done_callback(report_failure)
+    tasks = Tasks()
+    for work in parts:
+        tasks.begin(work).add_done_callback(report_failure)
     try:
         yield Applications(
             verbs=extender.verbs(),
@@ -200,9 +202,10 @@ async def running_extender(
     finally:
         await binder.finish()
         await leadership.leave()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end()
+        await answering.end()
+        if kube_scheduler is not None:
+            await kube_scheduler.end()
         await events.flush(FLUSH_SECONDS)
 
 

@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from program.tasks import Tasks
+
 SHARE = 0.5
 """Of the time, for searches of one namespace's pods."""
 AHEAD_SECONDS = 0.25
@@ -23,6 +25,7 @@ class Turns:
         """By namespace; the one whose turn it is comes first."""
         self._spent: dict[str, float] = {}
         """By namespace the time at which it has made good what its searches took."""
+        self._tasks = Tasks()
         self._working: asyncio.Task[None] | None = None
 
     async def take(self, namespace: str, steps: Iterator[None]) -> None:
@@ -35,8 +38,11 @@ class Turns:
         ended = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(namespace, deque()).append((steps, ended))
         if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._work())
+            self._working = self._tasks.begin(self._work())
         await ended
+
+    async def end(self) -> None:
+        await self._tasks.end()
 
     async def _work(self) -> None:
         while self._waiting:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from program.tasks import Tasks
 from proto.admission import (
     FORBIDDEN,
     AdmissionError,
@@ -88,12 +89,12 @@ class Webhook:
 @asynccontextmanager
 async def kept_current(certificate: Certificate) -> AsyncIterator[None]:
     """Refreshes the certificate at once, and from then on when that is due."""
-    task = asyncio.create_task(_keep_current(certificate, await _refreshed(certificate)))
+    tasks = Tasks()
+    tasks.begin(_keep_current(certificate, await _refreshed(certificate)))
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await tasks.end()
 
 
 async def _keep_current(certificate: Certificate, pause_seconds: float) -> None:

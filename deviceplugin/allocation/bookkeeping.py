@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.immediate import Proven, is_finished, overtaken_phase, settlement
 from deviceplugin.apiserver import OwnNode
+from program.tasks import Tasks
 from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Invalid
 from proto.kubernetes.objects import Pod
@@ -41,7 +42,7 @@ class Books:
     served: dict[str, frozenset[int]] = field(default_factory=dict)
     _settled: set[str] = field(default_factory=set)
     _due: dict[str, _Due] = field(default_factory=dict)
-    _writers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _writers: Tasks = field(default_factory=Tasks)
 
     def claim(self, proven: Proven) -> None:
         """The container is being served."""
@@ -72,19 +73,15 @@ class Books:
 
     async def close(self) -> None:
         """Give what is being written a moment, then stop."""
-        writers = list(self._writers.values())
-        if writers:
-            await asyncio.wait(writers, timeout=1.0)
-        for writer in writers:
-            writer.cancel()
+        await self._writers.end(grace_seconds=1.0)
 
     def _note(self, due: _Due) -> None:
         uid = due.pod.metadata.uid
+        if uid not in self._due:
+            self._writers.begin(self._write(uid))
         self._due[uid] = due
         if due.phase is not None:
             self._settled.add(uid)
-        if uid not in self._writers:
-            self._writers[uid] = asyncio.create_task(self._write(uid))
 
     async def _write(self, uid: str) -> None:
         """The newest state of one pod, with retries. A multi-container pod's states may fall into one write."""
@@ -102,7 +99,7 @@ class Books:
                 delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)
                 continue
             if self._due[uid] is due:
-                del self._due[uid], self._writers[uid]
+                del self._due[uid]
                 return
-        del self._due[uid], self._writers[uid]
+        del self._due[uid]
         log.error("pod %s was served, but its annotations could not be updated: %s", pod_name(due.pod), problem)

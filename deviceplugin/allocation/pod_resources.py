@@ -5,6 +5,7 @@ import asyncio
 import grpc
 
 from deviceplugin.allocation.identity import Listed
+from program.tasks import Shared
 from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc
 
@@ -34,18 +35,12 @@ class PodResources:
         self._socket = socket
         self._resource = resource
         self._deadline_seconds = deadline_seconds
-        self._pause_seconds = pause_seconds
         self._asked_at = float("-inf")
-        self._current: asyncio.Task[tuple[Listed, ...]] | None = None
-        self._next: asyncio.Task[tuple[Listed, ...]] | None = None
+        self._answer = Shared(self._list, lambda: self._asked_at + pause_seconds - _now())
 
     async def listed(self) -> tuple[Listed, ...]:
         """All containers that hold ids of our resource. Raises PodResourcesUnavailable."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._after(self._current))
-            # Its callers may all have given up by then.
-            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._next)
+        return await self._answer.result()
 
     async def problem(self) -> str:
         """Why kubelet cannot be asked, empty when it can."""
@@ -55,16 +50,11 @@ class PodResources:
             return str(error)
         return ""
 
-    async def _after(self, current: "asyncio.Task[tuple[Listed, ...]] | None") -> tuple[Listed, ...]:
-        if current is not None:
-            await asyncio.wait([current])
-        now = asyncio.get_running_loop().time
-        await asyncio.sleep(max(0.0, self._asked_at + self._pause_seconds - now()))
-        self._asked_at = now()
-        self._current, self._next = self._next, None
-        return await self._list()
+    async def end(self) -> None:
+        await self._answer.end()
 
     async def _list(self) -> tuple[Listed, ...]:
+        self._asked_at = _now()
         # A channel of its own: a lasting one would sit out gRPC's back-off after kubelet's restart.
         options = [
             ("grpc.use_local_subchannel_pool", 1),
@@ -97,3 +87,7 @@ def holdings(answer: pb.ListPodResourcesResponse, resource: str) -> tuple[Listed
         for container in pod.containers
     )
     return tuple(one for one in listed if one.ids)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

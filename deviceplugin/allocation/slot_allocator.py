@@ -38,6 +38,7 @@ from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings
+from program.tasks import Tasks
 from proto.devices import Device
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import Pod
@@ -94,7 +95,7 @@ class SlotAllocator:
         self._answered: dict[frozenset[str], str] = {}
         """The last answer for ids that no later one shares any of."""
         self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
-        self._starting: set[asyncio.Task[str]] = set()
+        self._starting = Tasks()
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
         """The GPUs now and after every change."""
@@ -129,9 +130,7 @@ class SlotAllocator:
     async def pre_start(self, ids: Sequence[str]) -> None:
         """The slot's spec is that of the container which holds these ids. Raises CannotAllocate."""
         deadline = asyncio.get_running_loop().time() + self._settings.pre_start_seconds
-        starting = asyncio.create_task(self._start(frozenset(ids), deadline))
-        self._starting.add(starting)
-        starting.add_done_callback(self._starting.discard)
+        starting = self._starting.begin(self._start(frozenset(ids), deadline))
         try:
             # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of
             # a container that was started meanwhile.
@@ -146,6 +145,11 @@ class SlotAllocator:
     async def run(self) -> None:
         """Until cancelled: specs go when they are needed no more."""
         await self.specs.run()
+
+    async def end(self) -> None:
+        """Nothing is started any more."""
+        await self._starting.end()
+        await self.specs.end()
 
     async def _start(self, ids: frozenset[str], deadline: float) -> str:
         """Empty when the spec is written, else why it is not."""

@@ -17,6 +17,7 @@ from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from program.logs import set_up_logging
 from program.settings.options import GroupedCommand, print_configuration
+from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
 
@@ -83,14 +84,7 @@ async def _run_until_signalled(
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if may_restart() else None)
     api = await ApiServer.connect(kubeconfig, user_agent="topogpu-device-plugin")
-    agent = asyncio.create_task(build(api, stop.set))
-    stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({agent, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if agent.done():
-            agent.result()
+        await until_first(build(api, stop.set), stop.wait())
     finally:
-        stopped.cancel()
-        agent.cancel()
-        await asyncio.gather(agent, stopped, return_exceptions=True)
         await api.close()

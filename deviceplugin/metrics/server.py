@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,6 +16,7 @@ from deviceplugin.usage.accounts import NodeSample
 from deviceplugin.usage.telemetry import NodeTelemetry
 from program.address import ListenAddress
 from program.listening import serving
+from program.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Samples(Generic[T]):
         self._metrics = metrics
         self._monotonic = monotonic
         self._last: _Taken[T] | None = None
+        self._tasks = Tasks()
         self._taking: asyncio.Task[None] | None = None
         self._problem = ""
         """Logged once, however often it is scraped."""
@@ -61,16 +63,13 @@ class Samples(Generic[T]):
         """Sample and its age in seconds; an old one when a fresh one takes too long, None before the first."""
         if self._last is None or self._age(self._last) >= FRESH_SECONDS:
             if self._taking is None or self._taking.done():
-                self._taking = asyncio.create_task(self._refresh())
+                self._taking = self._tasks.begin(self._refresh())
             await asyncio.wait([self._taking], timeout=wait_seconds)
         last = self._last
         return (None, None) if last is None else (last.sample, self._age(last))
 
     async def close(self) -> None:
-        if self._taking is not None:
-            self._taking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._taking
+        await self._tasks.end()
 
     def _age(self, taken: _Taken[T]) -> float:
         return self._monotonic() - taken.at

@@ -35,6 +35,7 @@ from deviceplugin.remediation.words import condition_report, marks_report
 from deviceplugin.reporter import Reporter
 from deviceplugin.reporting import Report
 from deviceplugin.settings import RemediationSettings
+from program.tasks import Tasks
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_UNHEALTHY
 from proto.annotations.unhealthy_since import decode_unhealthy
@@ -90,7 +91,7 @@ class Remediation:
             lambda pod, parents: holder_of(pod, parents, resource)
         )
         self._remembers = settings.remedy.reports
-        self._evicting: set[asyncio.Task[None]] = set()
+        self._evictions = Tasks()
         self._marks = Reporter(
             lambda: f"how long GPUs of node {own.name} have been unhealthy",
             news,
@@ -113,8 +114,7 @@ class Remediation:
                 for loop in (self._watch(), self._marks.run(), self._condition.run()):
                     group.create_task(loop)
         finally:
-            for task in self._evicting:
-                task.cancel()
+            await self._evictions.end()
 
     def lasting(self) -> int:
         """GPUs that have been unhealthy for long."""
@@ -160,9 +160,7 @@ class Remediation:
         for effect in effects:
             match effect:
                 case Evict(holder):
-                    task = asyncio.create_task(self._evict(holder))
-                    self._evicting.add(task)
-                    task.add_done_callback(self._evicting.discard)
+                    self._evictions.begin(self._evict(holder))
                 case Tell(notice, None):
                     log.warning("%s", notice.message)
                     self._events.record(self._own.reference(), notice)

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from program.address import ListenAddress, NoAddress, read_address
+from program.tasks import until_first
 from proto.kubernetes.errors import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
 from scheduler_ext.binding.sent_files import SentFiles
@@ -225,8 +226,7 @@ async def _serve(
             log.info("the webhook is served on %s%s", url, PATH)
         url = await stack.enter_async_context(listening_to_kube_scheduler(applications.verbs, verbs, "--http_bind"))
         click.echo(f"listening on {url}")
-        ends = [asyncio.create_task(event.wait()) for event in (stop, applications.failed)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await until_first(stop.wait(), applications.failed.wait())
         log.info("stopping")
         if applications.failed.is_set():
             raise PartFailed(

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
+from program.tasks import Tasks
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import LEASES, Lease, ObjectMeta
@@ -44,6 +45,7 @@ class BindingLease:
         self._asked_at = -BEGIN_SECONDS
         """When the last renewal that succeeded was asked for, in monotonic seconds."""
         self._problem = ""
+        self._tasks = Tasks()
         self._renewing: asyncio.Task[None] | None = None
 
     async def follow(self) -> None:
@@ -93,7 +95,7 @@ class BindingLease:
         """Why no Binding may begin now, in one sentence; empty when one may."""
         is_due = self._monotonic() >= self._asked_at + RENEW_SECONDS
         if is_due and (self._renewing is None or self._renewing.done()):
-            self._renewing = asyncio.create_task(self._renew(self.is_held))
+            self._renewing = self._tasks.begin(self._renew(self.is_held))
         if not self._is_fresh() and self._renewing is not None:
             await asyncio.shield(self._renewing)
         if self._is_fresh():
@@ -107,6 +109,9 @@ class BindingLease:
         self._asked_at = -BEGIN_SECONDS
         if self.is_held() and not await self._write({"holderIdentity": None, "renewTime": None}, self.is_held):
             log.warning("lease %s still names this process as one that binds: %s", self._named(), self._problem)
+
+    async def end(self) -> None:
+        await self._tasks.end()
 
     def _is_fresh(self) -> bool:
         return self.is_held() and self._monotonic() < self._asked_at + BEGIN_SECONDS

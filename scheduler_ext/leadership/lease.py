@@ -230,6 +230,7 @@ class Leadership:
         self._leaving = True
         if self._settings.name and await self._written():
             await self._binding.release()
+        await self._binding.end()
 
     async def _label(self) -> None:
         """The Service of the webhook selects the leader by its label."""
