@@ -19,7 +19,7 @@ from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, UnenforcedShares
-from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
+from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID, NODE_REGISTER
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.devices import PodShares
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
@@ -39,8 +39,10 @@ class Rig:
     kubelet: TinyKubelet
     api: ApiServer
     gpus: list[Inventory] = field(default_factory=lambda: [Inventory(devices=PAIR, scores={A: {B: 100}, B: {A: 100}})])
+    reads: int = 0
 
     def read(self) -> Inventory:
+        self.reads += 1
         if not self.gpus:
             raise GpusUnavailable("No driver.")
         return self.gpus[0]
@@ -53,6 +55,14 @@ class Rig:
     def node_writes(self, subresource: str = "") -> int:
         written = ("patch", "nodes", subresource)
         return sum((one.verb, one.resource, one.subresource) == written for one in self.server.requests)
+
+    async def has_looked_at_the_lock(self, times: int) -> None:
+        """What it writes after its look is written: a report that became due later is."""
+        looks = ("get", "nodes")
+        await until(lambda: sum((one.verb, one.resource) == looks for one in self.server.requests) == times)
+        before = self.annotations("nodes", NODE)[NODE_REGISTER]
+        self.gpus[0] = Inventory(devices=PAIR[:1])
+        await until(lambda: self.annotations("nodes", NODE)[NODE_REGISTER] != before)
 
     def bind(self, name: str, shares: PodShares, init: int = 0, env: Sequence[EnvVar] = ()) -> None:
         """`env`: of every container."""
@@ -73,6 +83,11 @@ class Rig:
             request = pb.ContainerAllocateRequest(devices_ids=ids)
             answer = await plugin.Allocate(pb.AllocateRequest(container_requests=[request]), timeout=60)
             return dict(answer.container_responses[0].envs)
+
+    async def answers(self) -> None:
+        """A call that came after all others."""
+        async with self.kubelet.plugin() as plugin:
+            await plugin.GetDevicePluginOptions(pb.Empty(), timeout=60)
 
     async def refused(self, *ids: str) -> str:
         with pytest.raises(grpc.aio.AioRpcError) as error:

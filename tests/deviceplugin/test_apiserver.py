@@ -1,6 +1,7 @@
 """What the daemon writes of pods, on the embedded API server."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -95,3 +96,18 @@ async def test_the_lock_stays_while_containers_of_a_pod_that_cannot_be_written_a
         with pytest.raises(ApiError):
             await OwnNode(rig.api, NODE, News()).settle(pod, settlement(pod, frozenset({0}), None, "r"), release=False)
         assert NODE_LOCK in rig.annotations("nodes", NODE)
+
+
+async def test_pods_of_other_nodes_are_not_asked_for() -> None:
+    async with running() as rig:
+        own = OwnNode(rig.api, NODE, News())
+        following = asyncio.create_task(own.follow_pods())
+        container = {"name": "c0", "image": "i"}
+        for name, node in (("theirs", "node-2"), ("ours", NODE)):
+            spec = {"nodeName": node, "containers": [container]}
+            rig.server.create({"kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        await until(lambda: len(own.pods) > 0)
+        assert [pod.metadata.name for pod in own.pods.values()] == ["ours"]
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following

@@ -6,7 +6,7 @@ import pytest
 
 from simulation.nvml.machine_file import Event, Load, Process
 from tests.deviceplugin.daemon_rig import daemon
-from tests.deviceplugin.gpus import NODE
+from tests.deviceplugin.gpus import NODE, A, share
 from tests.deviceplugin.registration import eventually, until
 
 pytestmark = pytest.mark.needs_compiler
@@ -124,3 +124,13 @@ async def test_the_page_of_dcgm_s_names_shows_xids_and_who_holds_a_gpu_and_only_
         assert (await node.series("/metrics/dcgm"))[f"DCGM_FI_DEV_XID_ERRORS{held}"] == 43
         assert not [name for name in await node.series() if name.startswith("DCGM")]
         assert node.problems() == []
+
+
+async def test_a_failed_allocation_is_an_event_of_the_pod_and_counted() -> None:
+    async with daemon() as node:
+        node.bind("forged", lent=((share(A),),))
+        await until(lambda: node.status("forged")["phase"] == "Failed")
+        problem = f"pod default/forged, container c0: {A} is not a GPU of this node"
+        await until(lambda: any(problem in message for message in node.events("UnexpectedAdmissionError")))
+        counted = 'topogpu_allocations_total{call="Allocate",outcome="refused",strategy="immediate"}'
+        assert (await node.series())[counted] == 1

@@ -14,6 +14,7 @@ from tests.deviceplugin.registration import eventually, until
 
 pytestmark = pytest.mark.needs_compiler
 
+ABOUT_FIFTY_READINGS_SECONDS = 1.0
 API_SERVER_HANGS = 60.0
 ALLOCATE_DEADLINE = 30.0
 """Seconds. One Allocate may wait two for news of its pod, and the machine takes what it takes."""
@@ -29,7 +30,7 @@ async def test_while_nothing_changes_nothing_is_written_or_asked_however_often_t
     async with daemon("--read-seconds", "0.02") as node:
         assert node.writes() == 1
         before = len(node.server.requests)
-        await asyncio.sleep(1)  # about fifty readings
+        await asyncio.sleep(ABOUT_FIFTY_READINGS_SECONDS)
         assert [one for one in node.server.requests[before:] if one.user_agent == "topogpu-device-plugin"] == []
 
 

@@ -1,15 +1,16 @@
 """The daemon as a process over the fake NVML library, with the kubelet stand-in and the embedded API server."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_LOCK, NODE_REGISTER
+from proto.kubernetes.objects import Pod
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
+from tests.deviceplugin.registration import eventually, until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -21,12 +22,10 @@ async def node() -> AsyncIterator[DaemonRig]:
 
 
 async def test_it_registers_publishes_once_and_restores_what_was_taken(node: DaemonRig) -> None:
-    first, writes = node.annotation(), node.writes()
-    await asyncio.sleep(1)
-    assert (node.writes(), node.registrations(), len(node.gpus())) == (writes, 1, 4)
-    assert writes == 1
+    first = node.annotation()
     node.server.patch("nodes", NODE, {"metadata": {"annotations": {NODE_REGISTER: None}}})
     await until(lambda: node.annotation() == first)
+    assert (node.writes(), node.registrations(), len(node.gpus())) == (2, 1, 4)
     made: Any = node.server.store.get("nodes", "", NODE)
     node.server.delete("nodes", NODE)
     node.server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}, "status": made["status"]})
@@ -46,7 +45,7 @@ async def test_two_equal_pods_at_once_are_never_guessed(node: DaemonRig) -> None
 
 async def test_it_outlives_the_api_server_and_serves_afterwards(node: DaemonRig) -> None:
     await node.server.go_offline()
-    await asyncio.sleep(0.5)
+    await until(lambda: node.said("the last known state stands"))
     await node.server.go_online()
     assert node.process.returncode is None
     uid = node.bind("p", 2)
@@ -78,3 +77,19 @@ async def test_pods_bound_one_by_one_while_kubelet_restarts_get_their_own_gpus_o
     last = node.bind("last", 3)
     await node.runs("last")
     assert (node.visible(last), node.problems()) == (node.uuid(3), [])
+
+
+async def test_kubelets_books_name_the_gpus_that_were_decided() -> None:
+    async with daemon() as node:
+        admit = node.kubelet.devices.admit
+
+        async def admit_known(pod: Pod) -> None:
+            """A hint that comes too late is none."""
+            await eventually(lambda: node.counts("topogpu_pods"))
+            await admit(pod)
+
+        node.kubelet.devices.admit = admit_known  # type: ignore[method-assign]
+        uid = node.bind("train", 3, 1)
+        await node.runs("train")
+        (held,) = node.kubelet.devices.held(uid)
+        assert {split_replica(identifier)[0] for identifier in held.ids} == {node.uuid(1), node.uuid(3)}

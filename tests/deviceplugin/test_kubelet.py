@@ -145,8 +145,8 @@ async def test_every_call_is_answered_over_the_socket_and_the_socket_is_removed_
 
 
 async def test_a_kubelet_that_comes_later_is_registered_with() -> None:
-    async with kubelet_root() as root, serving(root):
-        await asyncio.sleep(0.1)
+    async with kubelet_root() as root, follow(Hurried(root)) as plugin:
+        await until(lambda: plugin.pauses)
         kubelet = TinyKubelet(root)
         await kubelet.start()
         await kubelet.registered(1)
@@ -215,13 +215,15 @@ async def test_a_socket_that_another_process_takes_again_and_again_is_left_to_it
 
 async def test_a_kubelet_that_listens_no_more_is_registered_with_again() -> None:
     """It gives a plugin up when the stream breaks off, and never calls it again."""
-    async with kubelet_root() as root, follow(PluginServer(KubeletSettings(root=root, unheard_seconds=0.2), TwoGpus())):
+    unheard_seconds = 0.2
+    settings = KubeletSettings(unheard_seconds=unheard_seconds)
+    async with kubelet_root() as root, follow(PluginServer(replace(settings, root=root), TwoGpus())):
         kubelet = TinyKubelet(root)
         await kubelet.start()
         await kubelet.registered(1)
         async with kubelet.plugin() as plugin:
             await plugin.ListAndWatch(pb.Empty()).read()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(2 * unheard_seconds)
             assert len(kubelet.registrations) == 1
         await kubelet.registered(2)
         await kubelet.stop()

@@ -175,7 +175,8 @@ async def test_the_only_request_of_a_connection_may_come_in_pieces_too(head: byt
     async with by_loopback(Answering().verbs()) as (_, number), calling(number) as caller:
         for piece in (head[:30], head[30:] + b"Content-Length: 9\r\n\r\n", b"half ", b"done"):
             caller.writer.write(piece)
-            await asyncio.sleep(0.02)
+            await caller.writer.drain()
+            await asyncio.sleep(0)
         assert (await caller.rest()).endswith(b"\r\n\r\nhalf done")
 
 

@@ -9,7 +9,7 @@ from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc
-from tests.deviceplugin.registration import eventually, kubelet_root
+from tests.deviceplugin.registration import eventually, kubelet_root, until
 
 GPU = "nvidia.com/gpu"
 Answer = Callable[[], list[pb.PodResources]]
@@ -76,8 +76,7 @@ async def test_a_burst_of_calls_is_two_questions_and_nobody_gets_an_older_answer
         resources = PodResources(f"{root}/s.sock", GPU)
         kubelet.gate.clear()
         first = asyncio.create_task(resources.listed())
-        while not kubelet.calls:  # noqa: ASYNC110 - the server's memory
-            await asyncio.sleep(0.001)
+        await until(lambda: kubelet.calls > 0)
         held[:] = ["new"]
         rest = [asyncio.create_task(resources.listed()) for _ in range(50)]
         await asyncio.sleep(0)
@@ -97,7 +96,7 @@ async def test_calls_that_come_soon_after_an_answer_share_one_question_too() -> 
         for _ in range(50):
             # As news come while containers start.
             calls.append(asyncio.create_task(resources.listed()))
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         await asyncio.gather(*calls)
         assert kubelet.calls == 2
 
@@ -132,7 +131,7 @@ async def test_one_caller_that_gives_up_takes_the_answer_from_nobody_else() -> N
         resources = PodResources(f"{root}/s.sock", GPU)
         kubelet.gate.clear()
         impatient, patient = (asyncio.create_task(resources.listed()) for _ in range(2))
-        await asyncio.sleep(0.01)
+        await until(lambda: kubelet.calls > 0)
         impatient.cancel()
         kubelet.gate.set()
         assert await patient == ()

@@ -106,9 +106,10 @@ async def test_a_proof_that_comes_late_is_waited_for() -> None:
     async with slots() as rig:
         pod = bound_pod("p", (ONE,))
         starting = asyncio.create_task(rig.allocator.pre_start([X]))
-        await asyncio.sleep(0.02)
+        await until(lambda: rig.kubelet.asked > 0)
         rig.kubelet.hold(pod, "c0", X, init=True)
-        await asyncio.sleep(0.02)
+        asked = rig.kubelet.asked
+        await until(lambda: rig.kubelet.asked > asked)
         rig.bring(pod)
         await starting
         assert rig.env(X)["NVIDIA_VISIBLE_DEVICES"] == A
@@ -292,7 +293,7 @@ async def test_a_pod_deleted_midway_gets_nothing() -> None:
         dying.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
         rig.kubelet.hold(pod, "c0", X)
         starting = asyncio.create_task(rig.allocator.pre_start([X]))
-        await asyncio.sleep(0.02)
+        await until(lambda: rig.kubelet.asked > 0)
         rig.bring(dying)
         assert "but it is being deleted" in await refused(starting)
         assert rig.specs() == []

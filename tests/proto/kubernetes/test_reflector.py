@@ -254,18 +254,20 @@ async def test_events_keep_a_watch_open(server: Scripted) -> None:
     """As long as there is one in time, be it a bookmark."""
     bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
 
+    silent_seconds = 1.0
+
     async def lively(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         for _ in range(20):
             await response.write(bookmark.encode())
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(silent_seconds / 10)
         await response.write(event("ADDED", node("a", 21)).encode())
         return response
 
     server.lists.append(page(7))
     server.watches.append(lively)
-    async with connected(server, silent_seconds=1.0) as api:
+    async with connected(server, silent_seconds=silent_seconds) as api:
         assert names(await changes(api, 2)) == ["=", "+a"]
     assert server.queries("resourceVersion", watch=True) == ["7"]
 

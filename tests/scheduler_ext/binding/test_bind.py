@@ -184,7 +184,7 @@ async def test_an_api_server_that_asks_for_patience_is_given_it_and_has_written_
 
 
 async def test_two_binds_on_an_immediate_node_go_one_after_the_other_as_the_phase_flips() -> None:
-    async with running(IMMEDIATE) as rig:
+    async with running(IMMEDIATE, node_json("other")) as rig:
         first, second = rig.add_pod("first"), rig.add_pod("second")
         for pod in (first, second):
             await rig.filter(pod, "n")
@@ -193,7 +193,7 @@ async def test_two_binds_on_an_immediate_node_go_one_after_the_other_as_the_phas
         assert lock is not None
         assert lock.endswith(",default,first")
         waiting = asyncio.create_task(rig.bind(second, "n"))
-        await asyncio.sleep(0.2)
+        assert await rig.bind(rig.add_pod("third"), "other") == ""
         assert not waiting.done()
         rig.set_phase("first", "success")
         assert await waiting == ""
@@ -221,11 +221,11 @@ async def test_the_lock_of_a_pod_that_is_gone_is_taken_over() -> None:
 
 
 async def test_a_deleted_holder_frees_its_node_at_once() -> None:
-    async with running(IMMEDIATE) as rig:
+    async with running(IMMEDIATE, node_json("other")) as rig:
         first, second = rig.add_pod("first"), rig.add_pod("second")
         assert await rig.bind(first, "n") == ""
         waiting = asyncio.create_task(rig.bind(second, "n"))
-        await asyncio.sleep(0.1)
+        assert await rig.bind(rig.add_pod("third"), "other") == ""
         rig.server.delete("pods", "first", namespace="default")
         assert await waiting == ""
 

@@ -105,13 +105,14 @@ async def test_the_leader_labels_itself_and_the_other_replicas_but_not_another_s
 
 async def test_a_bind_that_waits_for_a_lock_is_not_written_once_the_lease_is_lost() -> None:
     async with EmbeddedApiServer() as server:
+        server.create(node_json("other"))
         server.create(node_json("n", allocation="immediate"))
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
             await eventually(lambda: leads(rig))
             assert await rig.bind(rig.add_pod("first"), "n") == ""
             waiting = asyncio.create_task(rig.bind(rig.add_pod("second"), "n"))
-            await asyncio.sleep(0.1)
+            assert await rig.bind(rig.add_pod("third"), "other") == ""
             hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
 
             async def follows() -> bool:

@@ -20,10 +20,10 @@ from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, DeviceUUID
 from simulation.apiserver import EmbeddedApiServer
-from tests.attacks.extender import NAMESPACE, WEBHOOK, Extender, extender, prepare
 from tests.deviceplugin.daemon_rig import T0, DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
 from tests.deviceplugin.registration import until
+from tests.scheduler_ext.extender_process import NAMESPACE, WEBHOOK, Extender, extender, prepare
 from tests.scheduler_ext.rig import eventually, node_json, pod_json
 
 GPUS_OF_A = 40960
@@ -82,7 +82,10 @@ async def test_a_forged_decision_gets_no_gpu_where_allocation_is_immediate(node:
         node.server.create(bound_pod(name, allocated, to_allocate))
         await until(lambda name=name: node.status(name).get("phase") == "Failed")  # type: ignore[misc]
         assert words in node.status(name)["message"], what
-        node.server.patch("nodes", NODE, {"metadata": {"annotations": {keys.NODE_LOCK: None}}})
+        # The pod is marked, and the next one is not held up by its lock.
+        await until(lambda: not node.annotation(keys.NODE_LOCK))
+        stored = node.server.store.get("pods", "default", name) or {}
+        assert stored["metadata"]["annotations"][keys.BIND_PHASE] == "failed"
     uid = node.bind("honest", 1)
     await node.runs("honest")
     assert (node.visible(uid), node.problems()) == (node.uuid(1), [])
