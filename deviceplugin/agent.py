@@ -22,7 +22,7 @@ from deviceplugin.allocation.outliving_pods import OutlivingPods
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
-from deviceplugin.allocation.undecided import known_of, undecided, undecided_report
+from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_report
 from deviceplugin.announcements import announcements, unlimited, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.by_pod import ByPod
@@ -134,6 +134,7 @@ class Agent:
         )
         self._labels = NodeLabels(self._own, gpus, news, self._events, enabled=settings.feature_labels, now=now)
         self._asked = ByPod(asked_totals)
+        self._without_decision = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
         self._mode: AllocationMode | None = None
         self._memory_problem = ""
         self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
@@ -264,7 +265,7 @@ class Agent:
         if node is None or not self._own.pods_known or not gpus:
             return Report()
         resource = self._kubelet.resource_name
-        pods = undecided(self._own.pods.values(), resource)
+        pods = [pod for pod in self._without_decision.of(self._own.pods, resource) if pod is not None]
         known = known_of(pods, self._read_checkpoint() or (), gpus, resource) if pods else {}
         due = undecided_report(node, known)
         return due if len(known) == len(pods) else replace(due, look_again=now + _ADMITTED)

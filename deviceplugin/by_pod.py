@@ -15,13 +15,20 @@ class ByPod(Generic[G, T]):
     def __init__(self, work: Callable[[Pod, G], T]) -> None:
         self._work = work
         self._given: G | None = None
-        self._known: dict[str, tuple[Pod, T]] = {}
+        self._pods: Mapping[str, Pod] = {}
+        self._known: dict[str, T] = {}
+        self._results: tuple[T, ...] = ()
 
     def of(self, pods: Mapping[str, Pod], given: G) -> tuple[T, ...]:
-        """By pod, in order. `pods` by UID; those that are gone are forgotten."""
-        known, self._given = (self._known if given == self._given else {}), given
-        self._known = {}
-        for uid, pod in pods.items():
-            before = known.get(uid)
-            self._known[uid] = before if before is not None and before[0] is pod else (pod, self._work(pod, given))
-        return tuple(result for _, result in self._known.values())
+        """By pod, in order. `pods` by UID, never changed in place; those that are gone are forgotten."""
+        if given != self._given:
+            self._given, self._pods, self._known, self._results = given, {}, {}, ()
+        before = self._pods
+        if pods is before:
+            return self._results
+        found = {uid: self._work(pod, given) for uid, pod in pods.items() if before.get(uid) is not pod}
+        known = self._known | found
+        # Those that stay keep their place, and those that come are the last, in hardly any other way.
+        self._pods, self._known = pods, known if list(known) == list(pods) else {uid: known[uid] for uid in pods}
+        self._results = tuple(self._known.values())
+        return self._results

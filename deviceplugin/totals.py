@@ -4,7 +4,7 @@ Without these, the Node has none of them. kube-scheduler and kubelet overlook wh
 makes them look: a DeviceClass for `nvidia.com/gpu` does, and so do quotas, autoscalers and people.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from deviceplugin.settings import TotalNames
 from proto.devices import Device
@@ -21,26 +21,26 @@ def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod
     return totals_with(names, devices, [asked_totals(pod, names) for pod in pods])
 
 
-def totals_with(
-    names: TotalNames, devices: Sequence[Device], asked: Collection[Mapping[str, int]]
-) -> Mapping[str, int]:
+def totals_with(names: TotalNames, devices: Sequence[Device], asked: Iterable[tuple[int, ...]]) -> Mapping[str, int]:
     """By resource name: MiB, percent of a GPU's memory, percent of a GPU's cores; as registered, scaling included.
 
     Unhealthy GPUs count, and no total is below what the pods of the node have `asked` for: kubelet judges running pods
-    again when it restarts, and would end those that no longer fit.
+    again when it restarts, and would end those that no longer fit. `asked` in the order of the names.
     """
+    none = asked_totals(Pod(), names)
+    needed = dict(zip(names, map(sum, zip(none, *asked, strict=True)), strict=True))
     totals = {
         names.memory: sum(device.memory_mib for device in devices),
         names.memory_percentage: 100 * len(devices),
         names.cores: sum(device.cores for device in devices),
         names.priority: PRIORITY_TOTAL,
     }
-    return {name: max(total, sum(each[name] for each in asked)) for name, total in totals.items()}
+    return {name: max(total, needed[name]) for name, total in totals.items()}
 
 
-def asked_totals(pod: Pod, names: TotalNames) -> Mapping[str, int]:
-    """How much the pod asks for of each."""
-    return {name: requested(pod, name) for name in names}
+def asked_totals(pod: Pod, names: TotalNames) -> tuple[int, ...]:
+    """How much the pod asks for of each, in the order of the names."""
+    return tuple(requested(pod, name) for name in names)
 
 
 def totals_patch(node: Node, totals: Mapping[str, int]) -> Mapping[str, object] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.immediate import Proven, is_finished, overtaken_phase, settlement
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
 from program.tasks import Tasks
 from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Invalid
@@ -40,6 +41,9 @@ class Books:
     resource: str
     """What containers ask GPUs by."""
     served: dict[str, frozenset[int]] = field(default_factory=dict)
+    _overtaken: ByPod[None, tuple[Pod, BindPhase | None]] = field(
+        default_factory=lambda: ByPod(lambda pod, _: (pod, overtaken_phase(pod)))
+    )
     _settled: set[str] = field(default_factory=set)
     _due: dict[str, _Due] = field(default_factory=dict)
     _writers: Tasks = field(default_factory=Tasks)
@@ -63,8 +67,7 @@ class Books:
 
     def catch_up(self) -> None:
         """Close the books of pods that got past admission unrecorded, forget those that are gone."""
-        for pod in self.own.pods.values():
-            phase = overtaken_phase(pod)
+        for pod, phase in self._overtaken.of(self.own.pods, None):
             if phase is not None and pod.metadata.uid not in self._settled:
                 self._note(_Due(pod, frozenset(range(len(pod.all_containers))), phase))
         if self.own.pods_known:

@@ -36,28 +36,30 @@ class Held:
         return f"{self.memory_mib} MiB, {self.cores} %"
 
 
+Holds = Mapping[DeviceUUID, Held]
+"""What one pod holds of each GPU."""
+
+
 def exceeded(
     pod: Pod,
-    pods: Collection[Pod],
+    holders: Collection[tuple[Pod, Holds]],
     inventory: Mapping[DeviceUUID, Device],
     resource: str,
     served: Container[str],
 ) -> str:
     """Why a GPU would hold more than it has with this pod beside the others, a clause; empty when none would.
 
-    `pods`: those of the node. Others count from when they were `served` (UIDs), or a container of them was created,
-    until they have ended. A decision that cannot be read counts nothing: where it is the pod's own, that is refused
-    elsewhere.
+    `holders`: the pods of the node with what `held_by` says of each. Others count from when they were `served` (UIDs),
+    or a container of them was created, until they have ended. A decision that cannot be read counts nothing: where it
+    is the pod's own, that is refused elsewhere.
     """
     for uuid, own in held_by(pod, inventory, resource).items():
         device = inventory[uuid]
-        # Most pods of a full node are told apart by a look at the text.
-        others = [other for other in pods if _mentions(other, uuid) and _counts(other, pod, served)]
-        beside = [(other, held_by(other, inventory, resource).get(uuid)) for other in others]
-        holders = [(pod_name(other), held) for other, held in beside if held is not None]
-        total = sum((held for _, held in holders), own)
+        beside = [(other, held[uuid]) for other, held in holders if uuid in held and _counts(other, pod, served)]
+        total = sum((held for _, held in beside), own)
         if total | _all_of(device) != _all_of(device):
-            names = enumerated([f"{name} ({held})" for name, held in sorted(holders, key=lambda each: each[0])])
+            named = sorted(((pod_name(other), held) for other, held in beside), key=lambda each: each[0])
+            names = enumerated([f"{name} ({held})" for name, held in named])
             has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.slots} containers"
             return f"{uuid} has {has}, but {total} for {total.containers} were decided: for this pod ({own})" + (
                 f" beside {names}" if names else ""
@@ -80,7 +82,7 @@ def has_begun(pod: Pod) -> bool:
     return any(each.container_id for each in (*pod.status.init_container_statuses, *pod.status.container_statuses))
 
 
-def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Mapping[DeviceUUID, Held]:
+def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Holds:
     """What the pod holds of each GPU at once, at the most, from now on; never more than the extender books for it.
 
     Init containers run one after the other beside the sidecars before them, app containers beside all sidecars.
@@ -108,8 +110,3 @@ def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> 
 
 def _all_of(device: Device) -> Held:
     return Held(device.slots, device.memory_mib, device.cores)
-
-
-def _mentions(pod: Pod, uuid: DeviceUUID) -> bool:
-    """Quicker than to read what was decided."""
-    return uuid in pod.metadata.annotations.get(DEVICES_ALLOCATED, "")

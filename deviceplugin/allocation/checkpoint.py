@@ -5,7 +5,7 @@ Allocate it names exactly the containers that were served before. Source: pkg/ku
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -77,3 +77,18 @@ def witness(holdings: Sequence[Holding], resource: str) -> Witness:
         if holding.resource_name == resource:
             names.setdefault(holding.pod_uid, set()).add(holding.container_name)
     return {uid: frozenset(found) for uid, found in names.items()}
+
+
+def witness_reader(read: Callable[[], tuple[Holding, ...] | None], resource: str) -> Callable[[], Witness | None]:
+    """Who was served of one resource, worked out once for each answer of `read`; None where that is None."""
+    known: tuple[Holding, ...] | None = None
+    found: Witness | None = None
+
+    def served() -> Witness | None:
+        nonlocal known, found
+        holdings = read()
+        if holdings is not known:
+            known, found = holdings, None if holdings is None else witness(holdings, resource)
+        return found
+
+    return served

@@ -11,7 +11,7 @@ Source of both behaviours: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/pod
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decided import decided_devices, enumerated, pod_name, unfit
@@ -94,6 +94,8 @@ class _Holder:
 
 def prove_slot(ids: frozenset[str], evidence: Evidence) -> Proven | Unproven:
     """Whose are exactly these ids?"""
+    # Of a full node's checkpoint the entries in question are picked out once.
+    evidence = replace(evidence, recorded=None if evidence.recorded is None else tuple(_entries(ids, evidence)))
     holder = _holder(ids, evidence)
     if isinstance(holder, _Holder):
         holder = _with_init_containers(ids, holder, evidence)

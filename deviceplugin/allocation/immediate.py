@@ -74,17 +74,18 @@ class NodeView:
 
 def prove(view: NodeView, ids: int) -> Proven | Refused:
     """The one container that asks for `ids` GPUs."""
-    answer = _decided(view, ids)
-    strangers = sorted(pod_name(pod) for pod in view.pods if _is_stranger(pod, ids, view))
+    starting = [pod for pod in view.pods if pod.is_pending and pod.spec.node_name == view.name]
+    waiting = [pod for pod in starting if _awaits_devices(pod, view)]
+    answer = _decided(waiting, view, ids)
+    strangers = sorted(pod_name(pod) for pod in starting if _is_stranger(pod, ids, view))
     if isinstance(answer, Proven) and strangers:
         named = f"pod {pod_name(answer.pod)} waits for {ids} GPUs, {' and '.join(strangers)} without a decision as well"
         return Refused(f"{named}, and either may be asking", may_change=True)
     return answer
 
 
-def _decided(view: NodeView, ids: int) -> Proven | Refused:
+def _decided(waiting: list[Pod], view: NodeView, ids: int) -> Proven | Refused:
     """Of the pods that something was decided for."""
-    waiting = [pod for pod in view.pods if _awaits_devices(pod, view)]
     holder = None if view.lock is None else _named(waiting, view.lock, view.lock_uid)
     if view.lock is not None and view.lock.pod and holder is None and not _is_done(view.lock, view):
         owner = f"{view.lock.namespace}/{view.lock.pod}"
@@ -152,29 +153,26 @@ def overtaken_phase(pod: Pod) -> BindPhase | None:
 
 
 def _awaits_devices(pod: Pod, view: NodeView) -> bool:
-    """A pod already told `success` counts as long as kubelet's record may still lack it."""
+    """Of a pod that starts. One already told `success` counts as long as kubelet's record may still lack it."""
     annotations = pod.metadata.annotations
     phases = (BindPhase.ALLOCATING,) if view.recorded is None else (BindPhase.ALLOCATING, BindPhase.SUCCESS)
     return (
-        _is_starting(pod, view)
-        and annotations.get(BIND_PHASE) in phases
+        annotations.get(BIND_PHASE) in phases
         and annotations.get(POD_NODE, view.name) == view.name
         and DEVICES_TO_ALLOCATE in annotations
     )
 
 
 def _is_stranger(pod: Pod, ids: int, view: NodeView) -> bool:
-    """Kubelet may be asking for it, though it came past the scheduler or somebody took its annotations."""
-    if not _is_starting(pod, view) or _awaits_devices(pod, view):
+    """Of a pod that starts: kubelet may be asking for it, though it came past the scheduler or somebody took its
+    annotations.
+    """
+    if _awaits_devices(pod, view):
         return False
     if pod.metadata.annotations.get(BIND_PHASE) in (BindPhase.SUCCESS, BindPhase.FAILED):
         return False  # it was answered
     served = (view.recorded or {}).get(pod.metadata.uid, frozenset())
     return any(gpus_asked(each, view.resource) == ids for each in pod.all_containers if each.name not in served)
-
-
-def _is_starting(pod: Pod, view: NodeView) -> bool:
-    return pod.spec.node_name == view.name and pod.is_pending
 
 
 def _named(pods: Iterable[Pod], lock: NodeLock, uid: str) -> Pod | None:

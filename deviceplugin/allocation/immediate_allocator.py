@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 
 from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.bookkeeping import Books
-from deviceplugin.allocation.capacity import exceeded
-from deviceplugin.allocation.checkpoint import Holding, witness
+from deviceplugin.allocation.capacity import Holds, exceeded, held_by
+from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
 from deviceplugin.container.edits import (
     AllocationSettings,
     ContainerEdits,
@@ -25,7 +26,8 @@ from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import AgentSettings
-from proto.devices import Device
+from proto.devices import Device, DeviceUUID
+from proto.kubernetes.objects import Pod
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,10 @@ class ImmediateAllocator:
         self._allocation = allocation
         self._resource = resource
         self._read_checkpoint = read_checkpoint
+        self._witness = witness_reader(read_checkpoint, resource)
+        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
+            lambda pod, inventory: (pod, held_by(pod, inventory, resource))
+        )
         self._threads = OwnThreads("folders", _FOLDERS_AT_ONCE)
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
@@ -115,7 +121,6 @@ class ImmediateAllocator:
     def _prove(self, ids: int) -> Proven | Refused:
         if not self._own.pods_known:
             return Refused(f"the pods of node {self._own.name} are not known yet", may_change=True)
-        holdings = self._read_checkpoint()
         view = NodeView(
             name=self._own.name,
             resource=self._resource,
@@ -125,13 +130,14 @@ class ImmediateAllocator:
             inventory=self._gpus.by_uuid(),
             problems=self._gpus.inventory.problems,
             remembered=self._books.served,
-            recorded=None if holdings is None else witness(holdings, self._resource),
+            recorded=self._witness(),
         )
         answer = prove(view, ids)
         if isinstance(answer, Refused):
             return answer
         served = {*self._books.served, *(view.recorded or ())}
-        problem = exceeded(answer.pod, view.pods, view.inventory, self._resource, served)
+        holders = self._holders.of(self._own.pods, view.inventory)
+        problem = exceeded(answer.pod, holders, view.inventory, self._resource, served)
         return Refused(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
 
     async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:

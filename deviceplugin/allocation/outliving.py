@@ -7,15 +7,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation.capacity import Held
+from deviceplugin.allocation.capacity import Held, Holds
 from deviceplugin.reporting import Report
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving
-from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Node, Pod
-
-Holds = Mapping[DeviceUUID, Held]
 
 _OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Static pods run under another UID than the API server has them, without dashes."""

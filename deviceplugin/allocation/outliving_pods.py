@@ -1,10 +1,9 @@
 """Watches for pods that run on though the API server has them no more, for the Node to say so."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from deviceplugin.allocation.capacity import Held, held_by
+from deviceplugin.allocation.capacity import Holds, held_by
 from deviceplugin.allocation.outliving import (
     Departures,
     after_look,
@@ -17,11 +16,12 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.gpus import Gpus
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.reporting import Report
-from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Pod
 
 _UNSEEN = timedelta(seconds=30)
 """Between looks for the host's control groups."""
+_SEARCHING = timedelta(seconds=2)
+"""With news of pods, which come many at a time."""
 _STOPPING = timedelta(seconds=1)
 """Between looks whether the containers of deleted pods have ended."""
 
@@ -34,6 +34,8 @@ class OutlivingPods:
         self._resource = resource
         self._departures: Departures | None = None
         """None until the control groups were seen once."""
+        self._looked_for: datetime | None = None
+        """When the control groups were not seen last."""
 
     def due(self, now: datetime, _last: datetime | None) -> Report:
         """Of a node whose control groups are not seen nothing is said."""
@@ -45,7 +47,10 @@ class OutlivingPods:
         else:
             known = after_pods(self._departures, own.pods, own.pods_version, self._held_by)
         if known.is_due:
+            if self._looked_for is not None and abs(now - self._looked_for) < _SEARCHING:
+                return replace(outliving_report(node, None), look_again=self._looked_for + _SEARCHING)
             running = self._cgroups.populated(own.pods.keys())
+            self._looked_for = now if running is None else None
             if running is None:
                 return replace(outliving_report(node, None), look_again=now + _UNSEEN)
             known = after_look(known, running)
@@ -53,5 +58,5 @@ class OutlivingPods:
         report = outliving_report(node, known)
         return replace(report, look_again=now + _STOPPING) if known.is_due else report
 
-    def _held_by(self, pod: Pod) -> Mapping[DeviceUUID, Held]:
+    def _held_by(self, pod: Pod) -> Holds:
         return held_by(pod, self._gpus.by_uuid(), self._resource)

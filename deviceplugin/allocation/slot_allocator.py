@@ -14,8 +14,8 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.answered import why_unlimited
-from deviceplugin.allocation.capacity import exceeded
-from deviceplugin.allocation.checkpoint import Holding, witness
+from deviceplugin.allocation.capacity import Holds, exceeded, held_by
+from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
@@ -24,6 +24,7 @@ from deviceplugin.allocation.slot_specs import SlotSpecs
 from deviceplugin.allocation.slots import Start, applied, container_id, named
 from deviceplugin.allocation.turn import shares_in_turn
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
     AllocationSettings,
@@ -39,7 +40,7 @@ from deviceplugin.news import News
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings
 from program.tasks import Tasks
-from proto.devices import Device
+from proto.devices import Device, DeviceUUID
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import Pod
 
@@ -85,6 +86,10 @@ class SlotAllocator:
         self._allocation = replace(allocation, pass_device_specs=True)
         self._resource = resource
         self._read_checkpoint = read_checkpoint
+        self._witness = witness_reader(read_checkpoint, resource)
+        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
+            lambda pod, inventory: (pod, held_by(pod, inventory, resource))
+        )
         self._monotonic = monotonic
         self._draw = draw
         pause = {} if pause_seconds is None else {"pause_seconds": pause_seconds}
@@ -109,9 +114,8 @@ class SlotAllocator:
         deadline = asyncio.get_running_loop().time() + self._settings.prefer_seconds
         while True:
             news = self._news.next()
-            holdings = self._read_checkpoint() or ()
             pods = tuple(self._own.pods.values())
-            shares = shares_in_turn(pods, witness(holdings, self._resource), size, self._resource)
+            shares = shares_in_turn(pods, self._witness() or {}, size, self._resource)
             if shares is not None:
                 return preferred_replicas([share.uuid for share in shares], available, must_include, size)
             try:
@@ -215,7 +219,8 @@ class SlotAllocator:
         answer = prove_slot(ids, evidence)
         if isinstance(answer, Unproven):
             return answer
-        problem = exceeded(answer.pod, self._own.pods.values(), evidence.inventory, self._resource, self._begun)
+        holders = self._holders.of(self._own.pods, evidence.inventory)
+        problem = exceeded(answer.pod, holders, evidence.inventory, self._resource, self._begun)
         return Unproven(f"pod {pod_name(answer.pod)}: {problem}", may_change=True) if problem else answer
 
     async def _read(self, name: str, deadline: float) -> Pod | None:

@@ -24,12 +24,10 @@ from proto.kubernetes.objects import Node, Pod
 _DEVICE = re.compile(rb"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def undecided(pods: Iterable[Pod], resource: str) -> tuple[Pod, ...]:
-    """Those that ask for GPUs, have not ended, and have no decision, readable or not."""
-    return tuple(
-        pod
-        for pod in pods
-        if not pod.metadata.annotations.get(DEVICES_ALLOCATED)
+def is_undecided(pod: Pod, resource: str) -> bool:
+    """It asks for GPUs, has not ended, and has no decision, readable or not."""
+    return (
+        not pod.metadata.annotations.get(DEVICES_ALLOCATED)
         and lives(pod)
         and any(gpus_asked(container, resource) for container in pod.all_containers)
     )

@@ -239,7 +239,7 @@ def _seen(state: State, event: Seen, now: datetime, settings: RemediationSetting
     ill = _ill(state, event, began, now, settings)
     gpus = event.well + len(event.ill)
     before = replace(state, gpus=state.gpus or gpus)
-    holders = {each.uid: each for each in event.holders if each.gpus & ill.keys()}
+    holders = {each.uid: each for each in event.holders if each.gpus & ill.keys()} if ill else {}
     after = replace(
         state,
         began_at=began,

@@ -1,14 +1,15 @@
 """What the node refuses although a scheduler decided it."""
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.capacity import exceeded, has_begun, lives
+from deviceplugin.allocation.capacity import exceeded, has_begun, held_by, lives
 from proto.annotations.keys import DEVICES_ALLOCATED
-from proto.devices import PodShares
+from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import ContainerStatus, Pod
 from scheduler_ext.cluster.accounting import Footprint, effective
 from scheduler_ext.requests import container_kinds
@@ -20,7 +21,11 @@ WHOLE = (share(A, 40960, 100),)
 
 def asked(pod: Pod, *others: Pod) -> str:
     """All of which were served."""
-    return exceeded(pod, (pod, *others), INVENTORY, GPU, {other.metadata.uid for other in others})
+    return beside(pod, (pod, *others), {other.metadata.uid for other in others})
+
+
+def beside(pod: Pod, pods: Sequence[Pod], served: Container[str], gpus: Mapping[DeviceUUID, Device] = INVENTORY) -> str:
+    return exceeded(pod, [(each, held_by(each, gpus, GPU)) for each in pods], gpus, GPU, served)
 
 
 def test_what_a_gpu_has_may_be_held_and_not_one_mebibyte_or_percent_more() -> None:
@@ -62,18 +67,18 @@ def test_init_containers_run_before_the_app_containers_and_beside_earlier_sideca
 
 def test_others_count_from_when_they_were_served_or_created_until_they_have_ended() -> None:
     own, other = bound_pod("p", (WHOLE,)), bound_pod("q", (WHOLE,))
-    assert exceeded(own, (own, other), INVENTORY, GPU, ()) == ""
-    assert exceeded(own, (own, other), INVENTORY, GPU, {"uid-q"}) != ""
+    assert beside(own, (own, other), ()) == ""
+    assert beside(own, (own, other), {"uid-q"}) != ""
     other.status.container_statuses = [ContainerStatus(name="c0", container_id="containerd://1")]
-    assert exceeded(own, (own, other), INVENTORY, GPU, ()) != ""
+    assert beside(own, (own, other), ()) != ""
     other.status.phase = "Succeeded"
-    assert exceeded(own, (own, other), INVENTORY, GPU, {"uid-q"}) == ""
+    assert beside(own, (own, other), {"uid-q"}) == ""
 
 
 def test_more_than_the_hardware_is_handed_out_where_that_is_configured() -> None:
     scaled = {**INVENTORY, A: replace(INVENTORY[A], memory_mib=81920, cores=200)}
     pods = [bound_pod(name, (WHOLE,)) for name in "pq"]
-    assert exceeded(pods[0], pods, scaled, GPU, {"uid-q"}) == ""
+    assert beside(pods[0], pods, {"uid-q"}, scaled) == ""
     assert asked(*pods) != ""
 
 

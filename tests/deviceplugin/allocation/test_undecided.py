@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.undecided import known_of, undecided, undecided_report
+from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_report
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.kubelet import allocate_response
 from deviceplugin.replicas import split_replica
@@ -59,8 +59,8 @@ def test_a_pod_with_a_decision_that_asks_for_no_gpu_or_has_ended_is_none_of_them
     ended = stranger(1, phase="Failed")
     decided = bound_pod("d", ((share(A),),))
     decided.spec.containers[0].resources.limits = {GPU: "1"}
-    assert undecided([without, ended, decided], GPU) == ()
-    assert undecided([stranger(1)], GPU) == (stranger(1),)
+    assert not any(is_undecided(pod, GPU) for pod in (without, ended, decided))
+    assert is_undecided(stranger(1), GPU)
 
 
 def test_slots_are_counted_by_gpu_over_all_containers_and_an_id_once() -> None:
