@@ -16,6 +16,7 @@ from typing import Protocol
 import grpc
 
 from deviceplugin.container.edits import ContainerEdits
+from deviceplugin.folder_watch import FolderWatch
 from deviceplugin.replicas import replica_ids
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 API_VERSION = "v1beta1"
 SocketIdentity = tuple[int, int, int]
 _STOP_SECONDS = 0.2
+_UNWATCHED_SECONDS = 0.2
+"""Between two looks where the kernel does not tell of changes."""
+_FIRST_RETRY_SECONDS = 0.1
 _SLOWEST_RETRY_SECONDS = 5.0
 _MOST_LOSSES = 3
 """Of the plugin's socket within `_LOSS_SECONDS`; more are another process that serves the same."""
@@ -190,6 +194,7 @@ class PluginServer:
         self._allocator = allocator
         self._restarted = restarted
         self._told = told
+        self._watch = FolderWatch(*os.path.split(settings.kubelet_socket))
         self._met: SocketIdentity | None = None
         self._plugin = DevicePlugin(allocator, numa_hints=settings.numa_hints)
         self._server: grpc.aio.Server | None = None
@@ -204,24 +209,26 @@ class PluginServer:
 
     async def run(self) -> None:
         """Until cancelled; then the plugin's socket is gone."""
-        delay, problem, last = self._settings.poll_seconds, "", None
+        delay, problem, last = _FIRST_RETRY_SECONDS, "", None
         try:
             while True:
                 kubelet = identity(self._settings.kubelet_socket)
                 if kubelet != last:
                     # It lists its pods a second after it serves this socket, and refuses for good those whose GPUs
                     # nobody has registered by then.
-                    last, delay = kubelet, self._settings.poll_seconds
+                    last, delay = kubelet, _FIRST_RETRY_SECONDS
                 try:
                     await self._follow(kubelet)
-                    delay, problem = self._settings.poll_seconds, ""
+                    delay, problem = _FIRST_RETRY_SECONDS, ""
+                    pause = self._settings.poll_seconds
                 except KubeletUnusable as error:
                     if str(error) != problem:
                         problem = str(error)
                         log.warning("%s; trying again", problem)
-                    delay = error.wait_seconds or min(2 * delay, _SLOWEST_RETRY_SECONDS)
-                await self._pause(kubelet, delay)
+                    pause = delay = error.wait_seconds or min(2 * delay, _SLOWEST_RETRY_SECONDS)
+                await self._pause(kubelet, pause)
         finally:
+            self._watch.close()
             await self._stop()
 
     async def _follow(self, kubelet: SocketIdentity | None) -> None:
@@ -285,11 +292,14 @@ class PluginServer:
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
         """Up to `seconds`, less when kubelet's socket changes meanwhile."""
-        poll = self._settings.poll_seconds
-        for _ in range(max(1, round(seconds / poll))):
-            await asyncio.sleep(poll)
+        clock, poll = asyncio.get_running_loop().time, self._settings.poll_seconds
+        ends_at = clock() + seconds
+        while (left := ends_at - clock()) > 0:
+            look = poll if self._watch.begin() else min(poll, _UNWATCHED_SECONDS)
+            # It may have come before the watch began.
             if identity(self._settings.kubelet_socket) != kubelet:
                 return
+            await self._watch.wait(min(left, look))
 
 
 async def register(settings: KubeletSettings, plugin: pb.DevicePluginOptions) -> None:

@@ -56,8 +56,8 @@ class KubeletSettings:
 
     root: str = "/var/lib/kubelet"
     resource_name: str = "nvidia.com/gpu"
-    poll_seconds: float = 0.2
-    """How often the sockets are looked at; kubelet must be answered within a second of its return."""
+    poll_seconds: float = 1.0
+    """How often the sockets are looked at; that kubelet's is new is seen at once."""
     register_seconds: float = 5.0
     """Deadline of one Register call."""
     unheard_seconds: float = 5.0

@@ -28,8 +28,9 @@ class TinyKubelet(rpc.RegistrationServicer):
         return pb.Empty()
 
     async def start(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os.makedirs(self.folder)
+        os.makedirs(self.folder, exist_ok=True)
+        for name in os.listdir(self.folder):
+            os.unlink(f"{self.folder}/{name}")
         self._server = grpc.aio.server()
         rpc.add_RegistrationServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self.folder}/kubelet.sock")

@@ -98,6 +98,15 @@ async def test_kubelet_is_told_version_socket_resource_and_options() -> None:
         await kubelet.stop()
 
 
+async def test_a_kubelet_that_starts_is_registered_with_at_once_and_not_at_the_next_look() -> None:
+    async with kubelet_root() as root, follow(PluginServer(KubeletSettings(root=root, poll_seconds=3600), TwoGpus())):
+        for _ in range(2):
+            kubelet = TinyKubelet(root)
+            await kubelet.start()
+            await kubelet.registered(1)
+            await kubelet.stop()
+
+
 async def test_every_call_is_answered_over_the_socket_and_the_socket_is_removed_at_the_end() -> None:
     async with kubelet_root() as root:
         kubelet = TinyKubelet(root)
