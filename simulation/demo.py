@@ -94,7 +94,7 @@ class _Run:
     progress: Callable[[str], None]
     now: Callable[[], datetime]
     stack: AsyncExitStack
-    library: Path | None = None
+    library: Path = Path()
     kubeconfig: Path = Path()
     processes: list[ChildProcess] = field(default_factory=list)
     nodes: list[_Node] = field(default_factory=list)
@@ -163,7 +163,7 @@ async def _run(run: _Run, started: float) -> DemoOutcome:
     try:
         run.library = await asyncio.to_thread(build_library, _library_folder(run.directory))
     except NoCompiler as error:
-        run.progress(f"{error}. The daemons read the pure-Python NVML stand-in instead.")
+        raise DemoFailed(str(error)) from error
     server = await _start_api_server(run)
     run.kubeconfig = run.directory / "kubeconfig"
     run.kubeconfig.write_text(server.kubeconfig())
@@ -228,14 +228,9 @@ async def _start_node(run: _Run, api: ApiServer, url: str, name: str, kind: str)
     await kubelet.start()
     flags = ["run", "--node-name", name, "--kubeconfig", str(run.kubeconfig), "--kubelet-root", str(root)]
     flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook"), "--metrics-bind-address", ""]
-    flags += ["--cdi-directory", str(root / "cdi")]
+    flags += ["--cdi-directory", str(root / "cdi"), "--nvml-library", str(run.library)]
     environment = {"TOPOGPU_FAKE_NVML_MACHINE": str(machine_file)}
-    if run.library is not None:
-        flags += ["--nvml-library", str(run.library)]
-        daemon = await run.spawn(f"daemon-{name}", "deviceplugin", flags, environment)
-    else:
-        flags = [str(machine_file), "--", *flags]
-        daemon = await run.spawn(f"daemon-{name}", "simulation.nvml.daemon", flags, environment)
+    daemon = await run.spawn(f"daemon-{name}", "deviceplugin", flags, environment)
     return _Node(name=name, machine=description, kubelet=kubelet, daemon=daemon)
 
 
@@ -349,7 +344,6 @@ def _outcome(
         pods=tuple(_pod_outcome(pod, pods, created, nodes, refusals) for pod in seen),
         violations=tuple(dict.fromkeys(problems)),
         seconds=round(seconds, 1),
-        nvml="fake libnvidia-ml.so.1" if run.library else "pure-Python stand-in",
         kept_directory=str(run.directory) if run.settings.keep else "",
     )
 

@@ -79,8 +79,6 @@ class DemoOutcome:
     pods: tuple[PodOutcome, ...]
     violations: tuple[str, ...]
     seconds: float
-    nvml: str
-    """Which NVML the daemons read: the fake C library or the Python stand-in."""
     kept_directory: str = ""
 
 

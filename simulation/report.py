@@ -32,7 +32,6 @@ def as_json(outcome: DemoOutcome) -> str:
         ],
         "pods": [_pod_document(pod) for pod in outcome.pods],
         "verification": {"passed": not outcome.violations, "violations": list(outcome.violations)},
-        "nvml": outcome.nvml,
         "kept_directory": outcome.kept_directory or None,
         "seconds": outcome.seconds,
     }
@@ -140,10 +139,7 @@ def _example_lines(pods: Sequence[PodOutcome]) -> Iterable[Text]:
 
 def _verdict(outcome: DemoOutcome) -> Text:
     running = sum(pod.phase == "Running" for pod in outcome.pods)
-    facts = (
-        f"\n{running} of {len(outcome.pods)} pods running on {len(outcome.nodes)} nodes, "
-        f"{outcome.seconds:.1f} s, NVML: {outcome.nvml}."
-    )
+    facts = f"\n{running} of {len(outcome.pods)} pods running on {len(outcome.nodes)} nodes, {outcome.seconds:.1f} s."
     kept = f"\nLogs and kubeconfig are kept in {outcome.kept_directory}." if outcome.kept_directory else ""
     if outcome.violations:
         problems = "".join(f"\n  {problem}" for problem in outcome.violations)

@@ -1,6 +1,6 @@
 """Asks the real nvidia-ml-py everything, in its own process: NVML is one machine per process.
 
-Arguments: the library's path, or "standin". Prints one JSON object.
+Argument: the library's path. Prints one JSON object.
 """
 
 import ctypes
@@ -114,12 +114,7 @@ def pair(first: Any, second: Any) -> list[Any]:
 
 
 def main(library: str) -> None:
-    if library == "standin":
-        from simulation.nvml.standin import install
-
-        install()
-    else:
-        pynvml.nvmlLib = ctypes.CDLL(library)
+    pynvml.nvmlLib = ctypes.CDLL(library)
     before = asked(pynvml.nvmlDeviceGetCount)
     pynvml.nvmlInit()
     handles = [asked(pynvml.nvmlDeviceGetHandleByIndex, i) for i in range(pynvml.nvmlDeviceGetCount())]

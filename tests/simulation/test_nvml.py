@@ -45,10 +45,10 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def probe(folder: Path, machine: MachineDescription, *faults: Fault, library: str = "") -> dict[str, Any]:
+def probe(folder: Path, machine: MachineDescription, *faults: Fault) -> dict[str, Any]:
     write_machine_file(machine, folder / "machine", "node-a", faults)
     done = subprocess.run(
-        [sys.executable, str(PROBE), library or str(build_library())],
+        [sys.executable, str(PROBE), str(build_library())],
         env={**os.environ, MACHINE_FILE_VARIABLE: str(folder / "machine"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -156,9 +156,8 @@ CUT = replace(
 )
 
 
-@pytest.mark.parametrize("library", ["", "standin"])
-def test_mig_devices_answer_as_described(library: str, folder: Path) -> None:
-    gpus = probe(folder, CUT, library=library)["gpus"]
+def test_mig_devices_answer_as_described(folder: Path) -> None:
+    gpus = probe(folder, CUT)["gpus"]
     gpu, other = gpus[MIG_GPU], gpus[0]
     assert (gpu["mig"], gpu["most_mig_devices"], gpu["is_mig"], gpu["instance"]) == ([1, 1], 7, 0, "error 2")
     assert gpu["mig_devices"][2:] == [*["error 6"] * 5, "error 2"]
@@ -167,7 +166,7 @@ def test_mig_devices_answer_as_described(library: str, folder: Path) -> None:
     uuid = mig_uuid(DGX.id, MIG_GPU, CUT.gpus[MIG_GPU].mig_devices[0], "node-a")
     assert larger == {
         "uuid": uuid,
-        "by_uuid": uuid if not library else larger["by_uuid"],
+        "by_uuid": uuid,
         "name": "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb",
         "gi": 1,
         "ci": 0,
@@ -279,9 +278,3 @@ def test_sysfs_holds_the_numa_nodes(folder: Path) -> None:
     write_sysfs(load("dgxa100-8x-a100-40g"), folder)
     assert (folder / "bus/pci/devices/0000:47:00.0/numa_node").read_text() == "1\n"
     assert (folder / "devices/system/node/node7/cpulist").read_text() == "112-127,240-255\n"
-
-
-@pytest.mark.parametrize("name", WITH_GPUS)
-def test_the_python_stand_in_answers_as_the_library_does(name: str, folder: Path) -> None:
-    machine = load(name)
-    assert probe(folder, machine, library="standin") == probe(folder, machine)

@@ -46,7 +46,6 @@ def outcome(*violations: str) -> DemoOutcome:
         pods=(RUNNING, WAITING),
         violations=violations,
         seconds=1.0,
-        nvml="fake libnvidia-ml.so.1",
         kept_directory="",
     )
 

@@ -1,6 +1,6 @@
 """Prints three readings of the GPUs' telemetry and the NVML calls of each as JSON, in its own process.
 
-Argument: the library's path, or "standin".
+Argument: the library's path.
 """
 
 import json
@@ -15,11 +15,7 @@ from deviceplugin.nvml.telemetry import read_telemetry
 
 
 def main(library: str) -> None:
-    nvml = Nvml(None if library == "standin" else library)
-    if library == "standin":
-        from simulation.nvml.standin import install
-
-        install()
+    nvml = Nvml(library)
     nvml.read_machine()
     asked: Counter[str] = Counter()
     plain = pynvml._nvmlGetFunctionPointer

@@ -21,28 +21,29 @@ from deviceplugin.nvml.signals import NvmlHealth
 from deviceplugin.nvml.usage import UsageReader
 from proto.annotations.node_register import decode_register, encode_register
 from simulation.machines import load
-from simulation.nvml.machine import read_machine
-from simulation.nvml.machine_file import render_machine_file
-from simulation.nvml.standin import StandIn
+from simulation.nvml.build import build_library
+from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file
+
+pytestmark = pytest.mark.needs_compiler
 
 DGX = load("dgxa100-8x-a100-40g")
 DIVIDED = replace(
     DGX.gpus[1], mig="enabled", mig_devices=(MigDevice("1g.5gb", 4864, 7, 0), MigDevice("1g.5gb", 4864, 8, 0))
 )
-MACHINE = read_machine(render_machine_file(replace(DGX, gpus=(DGX.gpus[0], DIVIDED, DGX.gpus[2])), ""))
+MACHINE = replace(DGX, gpus=(DGX.gpus[0], DIVIDED, DGX.gpus[2]))
 CODES = (1, 2, 3, 4, 6, 7, 9, 10, 13, 15, 16, 25, 999, 12345, -1)
 
 
 class Liar:
-    """The stand-in; of its answers a part is an error, zeros, ones, a small number or anything."""
+    """The fake library; of its answers a part is an error, zeros, ones, a small number or anything."""
 
-    def __init__(self, choose: random.Random, share: float) -> None:
-        self._standin = StandIn(MACHINE)
+    def __init__(self, library: ctypes.CDLL, choose: random.Random, share: float) -> None:
+        self._library = library
         self._choose = choose
         self._share = share
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        answer = getattr(self._standin, name)
+        answer = getattr(self._library, name)
 
         def call(*arguments: object) -> int:
             code: int = answer(*arguments)
@@ -72,10 +73,13 @@ def _place(argument: object) -> Any:
 @pytest.mark.parametrize("strategy", ["none", "single", "mixed"])
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_a_driver_answers_no_reading_ends_the_daemon(
-    strategy: MigStrategy, seed: int, monkeypatch: pytest.MonkeyPatch
+    strategy: MigStrategy, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     choose = random.Random(seed)
-    monkeypatch.setattr(pynvml, "nvmlLib", Liar(choose, choose.choice((0.001, 0.01, 0.05, 0.3))))
+    write_machine_file(MACHINE, tmp_path / "machine", "")
+    monkeypatch.setenv(MACHINE_FILE_VARIABLE, str(tmp_path / "machine"))
+    liar = Liar(ctypes.CDLL(str(build_library())), choose, choose.choice((0.001, 0.01, 0.05, 0.3)))
+    monkeypatch.setattr(pynvml, "nvmlLib", liar)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     nvml, health, usage = Nvml(sysfs_root=Path("/nonexistent")), NvmlHealth(), UsageReader()
     read = gpu_reader(nvml, Configuration(node_name="node", mig_strategy=strategy))

@@ -92,11 +92,6 @@ def test_a_busy_gpu_reads_as_it_is(tmp_path: Path) -> None:
     assert first[1]["temperature_celsius"] == 30
 
 
-def test_the_stand_in_in_python_reads_the_same(tmp_path: Path) -> None:
-    (first, _) = read(tmp_path, "standin")
-    assert first[0] == plain(busy_gpu())
-
-
 @pytest.mark.needs_compiler
 def test_each_refused_call_costs_its_own_fact_and_a_lost_gpu_all_of_its_own(tmp_path: Path) -> None:
     refused = [

@@ -1,6 +1,6 @@
 """Prints two readings of the GPUs' usage as JSON, in its own process: NVML is one machine per process.
 
-Argument: the library's path, or "standin".
+Argument: the library's path.
 """
 
 import json
@@ -12,11 +12,7 @@ from deviceplugin.nvml.usage import UsageReader
 
 
 def main(library: str) -> None:
-    nvml = Nvml(None if library == "standin" else library)
-    if library == "standin":
-        from simulation.nvml.standin import install
-
-        install()
+    nvml = Nvml(library)
     nvml.read_machine()
     reader = UsageReader()
     readings = [reader.read(nvml.calls(), nvml.handles()) for _ in range(2)]
