@@ -23,6 +23,7 @@ from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_report
+from deviceplugin.allocator import Allocator
 from deviceplugin.announcements import announcements, unlimited, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.by_pod import ByPod
@@ -34,7 +35,7 @@ from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.hook_watch import HookWatch
-from deviceplugin.kubelet import Allocator, PluginServer
+from deviceplugin.kubelet import PluginServer
 from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView

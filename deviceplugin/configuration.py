@@ -24,6 +24,7 @@ from program.settings.kinds import (
     path,
     words_of,
 )
+from proto.annotations import keys
 
 _NO_DYNAMIC_MIG = (
     "this daemon does not create MIG devices on demand; to share MIG devices that exist already, set mig_strategy"
@@ -106,7 +107,7 @@ class Configuration:
         chart="",
     )
     resource_name: str = _request(
-        "nvidia.com/gpu",
+        keys.RESOURCE_COUNT,
         RESOURCE,
         "The resource pods ask for.",
         device_config="nvidia.resourceCountName",
@@ -121,28 +122,28 @@ class Configuration:
         "them.",
     )
     priority_resource: str = _request(
-        "nvidia.com/priority",
+        keys.RESOURCE_PRIORITY,
         RESOURCE,
         "The resource by which a container says whether its GPU tasks yield to others.",
         device_config="nvidia.resourcePriorityName",
         chart="",
     )
     memory_resource: str = _request(
-        "nvidia.com/gpumem",
+        keys.RESOURCE_MEMORY,
         RESOURCE,
         "The resource by which a container says how much of a GPU's memory it wants.",
         device_config="nvidia.resourceMemoryName",
         chart="",
     )
     memory_percentage_resource: str = _request(
-        "nvidia.com/gpumem-percentage",
+        keys.RESOURCE_MEMORY_PERCENTAGE,
         RESOURCE,
         "The same as a percentage.",
         device_config="nvidia.resourceMemoryPercentageName",
         chart="",
     )
     cores_resource: str = _request(
-        "nvidia.com/gpucores",
+        keys.RESOURCE_CORES,
         RESOURCE,
         "The resource by which a container says how much of a GPU's cores it wants.",
         device_config="nvidia.resourceCoreName",

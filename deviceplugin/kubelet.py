@@ -11,10 +11,10 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import grpc
 
+from deviceplugin.allocator import Allocator, CannotAllocate
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.folder_watch import FolderWatch
 from deviceplugin.replicas import replica_ids
@@ -39,10 +39,6 @@ _TRUCE_SECONDS = 30.0
 """Two daemons that take the socket from each other at once would have kubelet refuse pods without end."""
 
 
-class CannotAllocate(Exception):
-    """This call is refused; the text goes to the pod's events."""
-
-
 class KubeletUnusable(Exception):
     """The plugin's socket cannot be served or kubelet does not take the registration.
 
@@ -52,26 +48,6 @@ class KubeletUnusable(Exception):
     def __init__(self, problem: str, wait_seconds: float | None = None) -> None:
         super().__init__(problem)
         self.wait_seconds = wait_seconds
-
-
-class Allocator(Protocol):
-    """Who answers for the GPUs."""
-
-    def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        """The GPUs now and after every change."""
-
-    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """The replica ids that land on the GPUs decided for whoever asks; empty when that is unknown."""
-
-    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """What the container that asks is given. Raises CannotAllocate."""
-
-    @property
-    def pre_start_required(self) -> bool:
-        """Does `pre_start` need to be called before each start of a container?"""
-
-    async def pre_start(self, ids: Sequence[str]) -> None:
-        """A container that holds these ids is about to be created. Raises CannotAllocate."""
 
 
 class DevicePlugin(rpc.DevicePluginServicer):

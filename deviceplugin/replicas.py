@@ -6,23 +6,22 @@ only id. Source of the forms: pkg/device-plugin/nvidiadevice of Project-HAMi/HAM
 
 from collections.abc import Collection, Sequence
 
-from proto.devices import Device, DeviceUUID
+from proto.devices import MIG_PREFIX, Device, DeviceUUID
 
-_MIG = "MIG-"
 _REPLICA_DASHES = 6
 """`GPU-8-4-4-4-12` holds five; the sixth introduces the replica number."""
 
 
 def replica_ids(device: Device) -> tuple[str, ...]:
     """Every id kubelet may hand out for this device, in order."""
-    if device.uuid.startswith(_MIG):
+    if device.uuid.startswith(MIG_PREFIX):
         return (device.uuid,)
     return tuple(f"{device.uuid}-{number}" for number in range(device.slots))
 
 
 def split_replica(identifier: str) -> tuple[DeviceUUID, int]:
     """Device and replica number; an id that names no replica is a whole GPU or a MIG device, replica 0."""
-    if identifier.startswith(_MIG):
+    if identifier.startswith(MIG_PREFIX):
         return DeviceUUID(identifier), 0
     gpu, _, number = identifier.rpartition("-")
     if identifier.count("-") == _REPLICA_DASHES and number.isascii() and number.isdigit():

@@ -24,6 +24,8 @@ _CONTAINERD: Version = (1, 7, 0)
 _CONTAINERD_ON: Version = (2, 0, 0)
 _CONTAINERD_REFUSES: Version = (2, 3, 0)
 _CONTAINERD_ALWAYS: Version = (2, 4, 0)
+APPLY_FOR_SURE = "containerd 2.3 or CRI-O 1.34"
+"""Whatever their configuration says."""
 _CRIO_ORDER = {31: 11, 32: 7, 33: 3}
 """The first patch of each minor release that applies CDI devices last."""
 

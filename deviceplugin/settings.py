@@ -6,6 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from proto.annotations import keys
+from proto.annotations.keys import RESOURCE_COUNT
 
 
 class HamiScheduler(StrEnum):
@@ -55,7 +56,7 @@ class KubeletSettings:
     """Where kubelet's sockets are, what is served there, and its deadlines."""
 
     root: str = "/var/lib/kubelet"
-    resource_name: str = "nvidia.com/gpu"
+    resource_name: str = RESOURCE_COUNT
     poll_seconds: float = 1.0
     """How often the sockets are looked at; that kubelet's is new is seen at once."""
     register_seconds: float = 5.0

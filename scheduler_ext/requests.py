@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from proto.annotations import keys
 from proto.devices import DeviceUUID
+from proto.environment import TRUE
 from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
@@ -23,7 +24,6 @@ LONGEST_WORDS = 512
 _LISTS = (keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.USE_GPU_UUID, keys.NO_USE_GPU_UUID)
 _WORDS = (keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS, keys.VGPU_MODE, keys.NUMA_BIND)
 _LONGEST_SHOWN = 64
-_TRUE_WORDS = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
 class RequestError(ValueError):
@@ -180,7 +180,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         kinds=container_kinds(pod),
         policies=policies,
         filter=_device_filter(annotations),
-        numa_bound=annotations.get(keys.NUMA_BIND, "") in _TRUE_WORDS,
+        numa_bound=annotations.get(keys.NUMA_BIND, "") in TRUE,
         node_topology=settings.node_topology,
     )
 

@@ -7,12 +7,12 @@ from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_MEMORY
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.devices import Device, PairScores
+from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import UNSCHEDULABLE, Node, Pod
 from proto.quantity import integer_quantity
 from simulation.choice import explain_choice
 from simulation.kubelet.container import CreatedContainer
 from simulation.verification import (
-    VISIBLE_DEVICES,
     capacity_violations,
     container_violations,
     granted_shares,

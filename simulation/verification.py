@@ -11,11 +11,10 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_COUNT
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID, PairScores, PodShares
+from proto.environment import CORE_LIMIT, VISIBLE_DEVICES
 from proto.kubernetes.objects import Pod
 from proto.quantity import integer_quantity
 from simulation.kubelet.container import CreatedContainer
-
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,7 @@ def _load(share: DeviceShare) -> Load:
 
 def _granted(env: Mapping[str, str], position: int, uuid: str) -> DeviceShare:
     memory = env.get(f"CUDA_DEVICE_MEMORY_LIMIT_{position}", "")
-    cores = env.get(f"CUDA_DEVICE_SM_LIMIT_{position}", env.get("CUDA_DEVICE_SM_LIMIT", "0"))
+    cores = env.get(f"{CORE_LIMIT}_{position}", env.get(CORE_LIMIT, "0"))
     if not (memory.endswith("m") and memory[:-1].isdigit()):
         raise ValueError(f"memory limit {position} reads {memory!r}")
     if not cores.isdigit():

@@ -16,11 +16,9 @@ from deviceplugin.container.cdi import UnreadableSpec
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
-from proto.devices import ContainerShares, Device, DeviceUUID
+from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceUUID
+from proto.environment import CORE_LIMIT, MEMORY_LIMIT, VISIBLE_DEVICES
 from proto.kubernetes.objects import Pod
-
-_MEMORY, _CORES = "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_DEVICE_SM_LIMIT_"
-_MIG_PREFIX = "MIG-"
 
 
 class Word(StrEnum):
@@ -226,16 +224,16 @@ def _difference(given: Mapping[str, str], shares: ContainerShares, inventory: Ma
     """Between a container's environment and its shares; where it names no GPUs, the limits may have any order."""
     if not shares:
         return ""
-    visible = given.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
-    named = all(each.startswith(("GPU-", _MIG_PREFIX)) for each in visible)
+    visible = given.get(VISIBLE_DEVICES, "").split(",")
+    named = all(each.startswith(("GPU-", MIG_PREFIX)) for each in visible)
     if named and sorted(visible) != sorted(share.uuid for share in shares):
         return f"gives {', '.join(visible)}"
-    limited = [share for share in shares if not share.uuid.startswith(_MIG_PREFIX)]
+    limited = [share for share in shares if not share.uuid.startswith(MIG_PREFIX)]
     if named:
         limited.sort(key=lambda share: visible.index(share.uuid))
     memory = [share.memory_mib or _whole(share.uuid, inventory) for share in limited]
     wanted = [(f"{mib}m" if mib else None, str(share.cores)) for mib, share in zip(memory, limited, strict=True)]
-    found = [(given.get(f"{_MEMORY}{n}"), given.get(f"{_CORES}{n}")) for n in range(len(limited))]
+    found = [(given.get(f"{MEMORY_LIMIT}_{n}"), given.get(f"{CORE_LIMIT}_{n}")) for n in range(len(limited))]
     found = [(None if want[0] is None else mib, cores) for want, (mib, cores) in zip(wanted, found, strict=True)]
     if found == wanted or (not named and sorted(map(str, found)) == sorted(map(str, wanted))):
         return ""

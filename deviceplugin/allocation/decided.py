@@ -1,6 +1,6 @@
 """What the scheduler decided for the containers of a pod, and whether this node can hand it out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 from proto.annotations.errors import AnnotationError
@@ -8,15 +8,6 @@ from proto.annotations.pod_devices import aligned, decode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
-
-_SHOWN = 4
-"""Ids or candidates named in a sentence; kubelet cuts an event's message at 1024 bytes."""
-
-
-def enumerated(names: Sequence[str]) -> str:
-    """For a sentence; of many, how many more there are."""
-    shown = [*names[:_SHOWN], *([f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), "".join(shown[-1:]))))
 
 
 def pod_name(pod: Pod) -> str:

@@ -15,14 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.checkpoint import Witness
-from deviceplugin.allocation.decided import decided_devices, enumerated, gpus_asked, pod_name, unfit
-from deviceplugin.container.edits import VISIBLE_DEVICES
+from deviceplugin.allocation.decided import decided_devices, gpus_asked, pod_name, unfit
+from deviceplugin.sentences import enumerated
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, NODE_LOCK, POD_NODE
 from proto.annotations.node_lock import NodeLock
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
+from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import Container, Pod
 
 _HARMLESS = frozenset({"LIBCUDA_LOG_LEVEL"})

@@ -11,6 +11,7 @@ from deviceplugin.allocation.capacity import Holds, exceeded, held_by
 from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decided import pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.container.edits import (
@@ -21,7 +22,6 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hook import HookUnusable, hook_for
 from deviceplugin.gpus import Gpus
-from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.replicas import preferred_replicas, split_replica

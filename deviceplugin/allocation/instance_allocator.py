@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, container_edits
 from deviceplugin.gpus import Gpus
-from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
 from proto.devices import Device, DeviceShare, DeviceUUID
 

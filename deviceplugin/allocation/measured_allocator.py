@@ -4,8 +4,8 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
+from deviceplugin.allocator import Allocator, CannotAllocate
 from deviceplugin.container.edits import ContainerEdits
-from deviceplugin.kubelet import Allocator, CannotAllocate
 from deviceplugin.metrics.metrics import KubeletCall, Metrics, Outcome
 from proto.devices import Device
 

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from deviceplugin.container.edits import CONTROL_SWITCH
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_allocation import AllocationMode
 from proto.devices import DeviceUUID
+from proto.environment import DISABLE_CONTROL
 from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMeta, Pod, PodSpec, PodStatus
 
 FORM = 1
@@ -112,7 +112,7 @@ def memorable(pod: Pod) -> Pod | None:
 def _reduced_container(container: Container) -> Container:
     return Container(
         name=container.name,
-        env=[variable for variable in container.env if variable.name == CONTROL_SWITCH],
+        env=[variable for variable in container.env if variable.name == DISABLE_CONTROL],
         resources=container.resources,
         restart_policy=container.restart_policy,
     )

@@ -23,6 +23,7 @@ from deviceplugin.allocation.slot_files import SlotFiles, Spec
 from deviceplugin.allocation.slot_specs import SlotSpecs
 from deviceplugin.allocation.slots import Start, applied, container_id, named
 from deviceplugin.allocation.turn import shares_in_turn
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.container.cdi_files import CannotWriteSpec
@@ -35,7 +36,6 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hook import HookUnusable, hook_for
 from deviceplugin.gpus import Gpus
-from deviceplugin.kubelet import CannotAllocate
 from deviceplugin.news import News
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deviceplugin.container.cdi import spec_file_name
-from deviceplugin.container.edits import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
+from deviceplugin.container.edits import NO_DEVICES, ContainerEdits
 from proto.devices import ContainerShares, DeviceShare
+from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import Pod
 
 SLOT_KIND = "topogpu.io/slot"

@@ -13,12 +13,12 @@ from deviceplugin.allocation.capacity import has_begun, lives
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decided import gpus_asked
 from deviceplugin.allocation.slots import slot_in
-from deviceplugin.container.edits import VISIBLE_DEVICES
 from deviceplugin.replicas import split_replica
 from deviceplugin.reporting import Report
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, encode_undecided
 from proto.devices import DeviceUUID
+from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import Node, Pod
 
 _DEVICE = re.compile(rb"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -9,23 +9,32 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from deviceplugin.container.hook_names import LOCK_DIRECTORY, LOCKS
+from proto.annotations.keys import RESOURCE_PRIORITY
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceShare, DeviceUUID
+from proto.environment import (
+    CORE_LIMIT,
+    CORE_POLICY,
+    DISABLE_CONTROL,
+    MEMORY_LIMIT,
+    REDIRECT,
+    SHARED_CACHE,
+    TASK_PRIORITY,
+    TRUE,
+    VISIBLE_DEVICES,
+)
 from proto.kubernetes.objects import Container
 from proto.quantity import QuantityError, integer_quantity
 
 DEFAULT_HOOK_PATH = "/usr/local"
 DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = "void"
 """NVIDIA's runtime then leaves the container alone."""
 NO_RUNTIME_ENV = {VISIBLE_DEVICES: NO_DEVICES, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
 """For containers that are given the driver's files by us. Triton's compiler otherwise asks ldconfig's cache, which has
 not been written, for CUDA's library (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
 """
-CONTROL_SWITCH = "CUDA_DISABLE_CONTROL"
 PRELOAD_LIST = "/etc/ld.so.preload"
 """Names the libraries that the container's loader puts before all others."""
-_GO_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
 _CDI_NAME_LIMIT = 63
@@ -128,7 +137,7 @@ class AllocationSettings:
     """HAMi-core enforces memory only."""
     libcuda_log_level: str = ""
     """HAMi-core's: 0 and 1 errors, 2 warnings, 3 info, 4 debug; empty leaves it to the library (2)."""
-    priority_resource: str = "nvidia.com/priority"
+    priority_resource: str = RESOURCE_PRIORITY
     pass_device_specs: bool = False
     """Name the device files to kubelet too, for runtimes without NVIDIA's hook."""
     imex_channels: tuple[int, ...] = ()
@@ -209,8 +218,8 @@ def unenforced(
 
     `no_hook`: why HAMi-core is missing on this node, empty where it is installed. All of a GPU needs no limit.
     """
-    if container.env.get(CONTROL_SWITCH) in _GO_TRUE:
-        why, remedy = f"{CONTROL_SWITCH} turns its limits off", f"remove {CONTROL_SWITCH}"
+    if container.env.get(DISABLE_CONTROL) in TRUE:
+        why, remedy = f"{DISABLE_CONTROL} turns its limits off", f"remove {DISABLE_CONTROL}"
     elif no_hook:
         why, remedy = f"HAMi-core does not limit containers on this node ({no_hook})", "install HAMi-core"
     else:
@@ -288,31 +297,31 @@ def _core_env(
     if settings.oversubscribed:
         env["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.disable_core_limit:
-        env["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+        env[CORE_POLICY] = "disable"
     if settings.libcuda_log_level:
         env["LIBCUDA_LOG_LEVEL"] = settings.libcuda_log_level
     if container.priority is not None:
         # HAMi's webhook writes the same; here it also holds for pods that passed by no webhook.
-        env["CUDA_TASK_PRIORITY"] = str(container.priority)
+        env[TASK_PRIORITY] = str(container.priority)
     return env
 
 
 def _limits(shares: Sequence[DeviceShare], inventory: Mapping[DeviceUUID, Device]) -> Mapping[str, str]:
     limits = {
         # 0 would mean "no limit" to HAMi-core; the whole GPU is what a share without a size means.
-        f"CUDA_DEVICE_MEMORY_LIMIT_{position}": f"{share.memory_mib or inventory[share.uuid].memory_mib}m"
+        f"{MEMORY_LIMIT}_{position}": f"{share.memory_mib or inventory[share.uuid].memory_mib}m"
         for position, share in enumerate(shares)
     }
     # HAMi-core before April 2026 throttles every GPU by the first one's value and reads only this name.
-    limits["CUDA_DEVICE_SM_LIMIT"] = str(shares[0].cores)
-    return limits | {f"CUDA_DEVICE_SM_LIMIT_{position}": str(share.cores) for position, share in enumerate(shares)}
+    limits[CORE_LIMIT] = str(shares[0].cores)
+    return limits | {f"{CORE_LIMIT}_{position}": str(share.cores) for position, share in enumerate(shares)}
 
 
 def _hook_env(hook: Hook, container: ContainerFacts) -> Mapping[str, str]:
-    env = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{hook.root}/vgpu/{container.pod_uid}.cache"}
+    env = {SHARED_CACHE: f"{hook.root}/vgpu/{container.pod_uid}.cache"}
     if hook.root != DEFAULT_HOOK_PATH:
         # HAMi-core looks itself up under /usr/local unless told otherwise.
-        env["CUDA_REDIRECT"] = f"{hook.root}/vgpu/libvgpu.so"
+        env[REDIRECT] = f"{hook.root}/vgpu/libvgpu.so"
     return env
 
 
@@ -323,7 +332,7 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
         Mount(container_path=inside, host_path=cache_directory(hook.root, container), read_only=False),
         Mount(container_path=LOCK_DIRECTORY, host_path=lock_directory(hook.root, container), read_only=False),
     ]
-    if container.env.get(CONTROL_SWITCH) not in _GO_TRUE:
+    if container.env.get(DISABLE_CONTROL) not in TRUE:
         mounts.append(Mount(container_path=PRELOAD_LIST, host_path=hook.preload, read_only=True))
     if hook.license:
         mounts += [

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.reporting import report
+from deviceplugin.sentences import enumerated
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
@@ -173,7 +174,7 @@ def _difference(key: str, node: Node, devices: Sequence[Device], scores: PairSco
             details = [f"it says {value}"]
     except AnnotationError as error:
         return f"it cannot be read ({error})"
-    return f"{key} differs" + (f": {listed(details)}" if details else " in its form")
+    return f"{key} differs" + (f": {enumerated(details)}" if details else " in its form")
 
 
 def _by_uuid(devices: Iterable[Device]) -> dict[DeviceUUID, Device]:

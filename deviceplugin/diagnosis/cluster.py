@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deviceplugin.diagnosis.annotations import LockHolder
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped
+from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped
+from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
 from proto.kubernetes.objects import DeviceClass, Node, Pod
@@ -115,7 +116,7 @@ def judge_rights(allowed: Mapping[Right, bool]) -> Finding:
     if denied:
         return problem(
             RBAC,
-            f"Not allowed: {listed(list(map(str, denied)), most=len(denied))}.",
+            f"Not allowed: {enumerated(list(map(str, denied)), most=len(denied))}.",
             _grant(denied),
         )
     return ok(RBAC, f"All {len(allowed)} rights that the daemon needs are granted.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from deviceplugin.container.cdi import missing_sentence
 from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
 from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
-from deviceplugin.runtimes import Runtime, doubt, why_no_cdi
+from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode
 
@@ -44,7 +44,7 @@ def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: All
         return skipped(CDI, "The versions of kubelet and the container runtime are not known without the Node.")
     off, open_question = why_no_cdi(node), doubt(node)
     if not off and open_question is not None:
-        remedy = "Let the daemon ask it, or use containerd 2.3 or CRI-O 1.34."
+        remedy = f"Let the daemon ask it, or use {APPLY_FOR_SURE}."
         return warning(CDI, f"{_sentence(open_question.clause)}.", remedy)
     if not off:
         return ok(CDI, f"Kubelet {node.kubelet} and {node.runtime} apply CDI devices.")
@@ -60,7 +60,7 @@ def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: All
         CDI,
         f"{off}. Allocation is immediate and needs the node lock; GPUs are handed over by --device-list-strategy "
         f"{', '.join(strategies)}.",
-        "To serve without the node lock, use kubelet 1.29, and containerd 2.3 or CRI-O 1.34.",
+        f"To serve without the node lock, use kubelet 1.29, and {APPLY_FOR_SURE}.",
     )
 
 

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, warning
+from deviceplugin.diagnosis.finding import Finding, ok, problem, warning
 from deviceplugin.machine.discovery import NodeSharing, left_out, resources
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs
+from deviceplugin.sentences import enumerated
 from proto.devices import UNKNOWN_NUMA
 
 DRIVER = "NVIDIA driver"
@@ -130,7 +131,7 @@ def _shared(machine: MachineReading, sharing: NodeSharing, resource_name: str) -
             "See the reasons below; if there is none, check --filter-uuids and --filter-indices.",
         )
     counts = [f"{len(devices)} as {name}" for name, devices in found.items()]
-    return ok(GPUS, f"The driver shows {_gpus(len(machine.gpus))}; shared are {listed(counts)}.")
+    return ok(GPUS, f"The driver shows {_gpus(len(machine.gpus))}; shared are {enumerated(counts)}.")
 
 
 def _ailing(machine: MachineReading) -> Iterator[Finding]:
@@ -145,7 +146,7 @@ def _mig(machine: MachineReading, sharing: NodeSharing) -> Finding:
     if strategy == "none" and enabled:
         return warning(
             MIG,
-            f"MIG is on for {listed(enabled)}, and the strategy is none: whoever gets such a GPU sees all its MIG "
+            f"MIG is on for {enumerated(enabled)}, and the strategy is none: whoever gets such a GPU sees all its MIG "
             "devices.",
             "Set --mig-strategy to single or mixed, or turn MIG off (nvidia-smi -mig 0).",
         )
@@ -163,7 +164,7 @@ def _places(machine: MachineReading) -> Iterator[Finding]:
     if lost:
         yield warning(
             "NUMA nodes",
-            f"The NUMA node of {listed(lost)} is unknown, so pods that ask for GPUs of one NUMA node do not get them.",
+            f"The NUMA node of {enumerated(lost)} is unknown, so pods that ask for GPUs of one NUMA node get none.",
             "Check --sysfs-root. Many virtual machines do not tell; then there is nothing to do.",
         )
 

@@ -1,6 +1,5 @@
 """What a check found, in words for whoever runs the node."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,11 +35,3 @@ def problem(title: str, explanation: str, remedy: str) -> Finding:
 
 def skipped(title: str, why: str) -> Finding:
     return Finding(title, State.SKIPPED, why)
-
-
-def listed(words: Sequence[str], most: int = 3) -> str:
-    """`a, b and c`, or `a, b, c and 5 more`."""
-    shown, more = list(words[:most]), len(words) - most
-    if more > 0:
-        shown.append(f"{more} more")
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nothing"

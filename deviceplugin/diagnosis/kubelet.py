@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.replicas import replica_ids
+from deviceplugin.sentences import enumerated
 from program.address import ListenAddress
 from proto.annotations.node_allocation import AllocationMode
 from proto.devices import Device
@@ -85,14 +86,14 @@ def judge_owner(
         word = "pod" if len(other_plugins) == 1 else "pods"
         return problem(
             OWNER,
-            f"Another device plugin runs on this node, {word} {listed(other_plugins)}; kubelet believes whoever "
+            f"Another device plugin runs on this node, {word} {enumerated(other_plugins)}; kubelet believes whoever "
             f"registered {resource} last.",
             remedy,
         )
     if ours.state is SocketState.CONNECTS and ours.listener and not is_ours(ours.listener):
         return problem(OWNER, f"{ours.path} is served by another program: {' '.join(ours.listener)}.", remedy)
     if other_sockets:
-        return problem(OWNER, f"Another device plugin listens beside ours: {listed(other_sockets)}.", remedy)
+        return problem(OWNER, f"Another device plugin listens beside ours: {enumerated(other_sockets)}.", remedy)
     if ours.state is SocketState.CONNECTS:
         return ok(OWNER, f"{ours.path} answers{' and is ours' if ours.listener else ''}.")
     if node is not None and _quantity(node.status.allocatable, resource):
@@ -116,7 +117,7 @@ def judge_count(node: Node, served: Mapping[str, Sequence[Device]], ours: Socket
     wanted = {resource: _slots(devices) for resource, devices in served.items() if devices}
     counted = {resource: _quantity(node.status.allocatable, resource) for resource in wanted}
     if counted == wanted:
-        return ok(COUNT, f"Allocatable: {listed([f'{count} {resource}' for resource, count in counted.items()])}.")
+        return ok(COUNT, f"Allocatable: {enumerated([f'{count} {resource}' for resource, count in counted.items()])}.")
     differences = [
         f"{counted[resource]} {resource} where this machine has {wanted[resource]}"
         for resource in wanted
@@ -124,7 +125,7 @@ def judge_count(node: Node, served: Mapping[str, Sequence[Device]], ours: Socket
     ]
     return problem(
         COUNT,
-        f"Kubelet counts {listed(differences)} (healthy GPUs times containers for each).",
+        f"Kubelet counts {enumerated(differences)} (healthy GPUs times containers for each).",
         "Run this with the daemon's own settings (--device-split-count, --config). If they are the same, read the "
         "daemon's log: a GPU it holds unhealthy does not count; then restart it.",
     )

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.labels import label_report, labels_of_ours
+from deviceplugin.sentences import enumerated
 from proto.kubernetes.objects import Node
 
 LABELS = "Feature labels"
@@ -15,7 +16,7 @@ def judge_labels(node: Node, wanted: Mapping[str, str], *, daemon_serves: bool) 
     if due.others:
         return warning(
             LABELS,
-            f"They are left to another writer, which has {listed(due.others)}.",
+            f"They are left to another writer, which has {enumerated(due.others)}.",
             "Set feature_labels to false (--feature-labels false), or remove these labels and what writes them, such "
             "as GPU feature discovery.",
         )
@@ -26,7 +27,7 @@ def judge_labels(node: Node, wanted: Mapping[str, str], *, daemon_serves: bool) 
     wrong = [name for name, value in wanted.items() if node.metadata.labels.get(name) != value]
     return problem(
         LABELS,
-        f"{len(wrong)} of {len(wanted)} are missing or say something else: {listed(wrong)}.",
+        f"{len(wrong)} of {len(wanted)} are missing or say something else: {enumerated(wrong)}.",
         "Run this with the daemon's own settings (--mig-strategy, --device-split-count, --config). If they are the "
         "same, read the daemon's log: the policy topogpu-device-plugin-nodes must let it write labels.",
     )
@@ -37,7 +38,7 @@ def judge_without_labels(node: Node) -> Finding:
     if left:
         return problem(
             LABELS,
-            f"They are off, and the Node still has {listed(left)}.",
+            f"They are off, and the Node still has {enumerated(left)}.",
             "Read the daemon's log: it must be allowed to patch nodes, by its ClusterRole and by the policies.",
         )
     return ok(LABELS, "They are off.")

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.sentences import enumerated
 from deviceplugin.settings import TotalNames
 from deviceplugin.totals import hazardous, present_totals, totals_patch
 from proto.kubernetes.objects import DeviceClass, Node
@@ -34,7 +35,7 @@ def judge_without_totals(
     if left:
         return problem(
             TOTALS,
-            f"They are off, and the Node still says it has {listed(left)}: kubelet refuses pods that ask for more.",
+            f"They are off, and the Node still says it has {enumerated(left)}: kubelet refuses pods that ask for more.",
             "Read the daemon's log: it must be allowed to patch nodes/status. Or remove them by hand.",
         )
     if classes is None:
@@ -47,8 +48,8 @@ def judge_without_totals(
     if found:
         return problem(
             TOTALS,
-            f"They are off, and because of DeviceClass {listed(found)} kube-scheduler (from 1.36 on) looks for "
-            f"{listed(tuple(names), most=4)} on the Node: pods that ask for one of them are refused here (cannot fit "
+            f"They are off, and because of DeviceClass {enumerated(found)} kube-scheduler (from 1.36 on) looks for "
+            f"{enumerated(tuple(names))} on the Node: pods that ask for one of them are refused here (cannot fit "
             "resource).",
             f"{_ON}, or take extendedResourceName off the DeviceClass.",
         )
@@ -56,4 +57,4 @@ def judge_without_totals(
 
 
 def _amounts(amounts: Mapping[str, int | str | float]) -> str:
-    return listed([f"{amount} {name}" for name, amount in amounts.items()], most=len(amounts))
+    return enumerated([f"{amount} {name}" for name, amount in amounts.items()], most=len(amounts))

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from deviceplugin.diagnosis.finding import Finding, listed, ok, problem, skipped, warning
+from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.remediation.holders import holder_of
+from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY
@@ -27,7 +28,9 @@ def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: Remediat
         return ok(UNHEALTHY, "The Node names none.")
     holders = [holder for pod in pods if (holder := holder_of(pod, {}, resource)) is not None]
     having = sorted(holder.name for holder in holders if holder.gpus & ill.keys())
-    told = listed([name if at is None else f"{name} since {stamp(at)}" for name, at in sorted(ill.items())], most=16)
+    told = enumerated(
+        [name if at is None else f"{name} since {stamp(at)}" for name, at in sorted(ill.items())], most=16
+    )
     if not having:
         return warning(UNHEALTHY, f"{told}; no pod has one of them.", f"{_REPAIR}.")
     todo = (
@@ -35,7 +38,7 @@ def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: Remediat
         if settings.remedy.evicts
         else "delete these pods to have them placed again, or have the daemon evict them (--remediation)"
     )
-    return warning(UNHEALTHY, f"{told}; pods on them: {listed(having)}.", f"{_REPAIR}; {todo}.")
+    return warning(UNHEALTHY, f"{told}; pods on them: {enumerated(having)}.", f"{_REPAIR}; {todo}.")
 
 
 def _ill(annotations: Mapping[str, str]) -> Mapping[str, datetime | None]:

@@ -3,14 +3,14 @@
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from deviceplugin.machine.yaml_tree import MOST_GPUS, SCHEMA, MachineDescriptionError, with_words_resolved, yaml_mapping
 
 Level = Literal["INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS"]
-LEVELS: tuple[Level, ...] = ("INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS")
+LEVELS: tuple[Level, ...] = get_args(Level)
 """How near two GPUs are over PCIe, nearest first."""
 
 P2pStatus = Literal[
@@ -22,15 +22,7 @@ P2pStatus = Literal[
     "NOT_SUPPORTED",
     "UNKNOWN",
 ]
-P2P_STATUSES: tuple[P2pStatus, ...] = (
-    "OK",
-    "CHIPSET_NOT_SUPPORTED",
-    "GPU_NOT_SUPPORTED",
-    "IOH_TOPOLOGY_NOT_SUPPORTED",
-    "DISABLED_BY_REGKEY",
-    "NOT_SUPPORTED",
-    "UNKNOWN",
-)
+P2P_STATUSES: tuple[P2pStatus, ...] = get_args(P2pStatus)
 """In the order of nvmlGpuP2PStatus_t: the position is NVML's number."""
 
 FabricState = Literal["NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED"]

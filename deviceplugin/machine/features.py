@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from deviceplugin.machine.discovery import NodeSharing, mig_resource, shown_gpus, shown_mig_devices
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading
+from proto.annotations.keys import RESOURCE_COUNT
 
-_GPU = "nvidia.com/gpu"
 _LONGEST_VALUE = 63
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 _MODES = {0x030000: "graphics", 0x030200: "compute"}
@@ -110,9 +110,9 @@ def _whole_gpus(gpus: Sequence[GpuReading], sharing: NodeSharing) -> Labels:
     alike = [gpu for gpu in gpus if gpu.name == model]
     gpu = next((gpu for gpu in alike if not gpu.mig_enabled), alike[0])
     replicas = 0 if gpu.mig_enabled else sharing.split_count
-    labels = _resource(_GPU, len(alike), (model,), replicas, sharing) | _architecture(gpu)
+    labels = _resource(RESOURCE_COUNT, len(alike), (model,), replicas, sharing) | _architecture(gpu)
     if gpu.memory_mib:
-        labels[f"{_GPU}.memory"] = str(gpu.memory_mib)
+        labels[f"{RESOURCE_COUNT}.memory"] = str(gpu.memory_mib)
     return labels
 
 
@@ -121,9 +121,9 @@ def _architecture(gpu: GpuReading) -> Labels:
         return {}
     major, minor = gpu.compute_capability
     return {
-        f"{_GPU}.family": _family(major, minor),
-        f"{_GPU}.compute.major": str(major),
-        f"{_GPU}.compute.minor": str(minor),
+        f"{RESOURCE_COUNT}.family": _family(major, minor),
+        f"{RESOURCE_COUNT}.compute.major": str(major),
+        f"{RESOURCE_COUNT}.compute.minor": str(minor),
     }
 
 
@@ -165,7 +165,7 @@ def _mig(gpus: Sequence[GpuReading], sharing: NodeSharing) -> Labels:
     for gpu, mig in devices:
         kinds.setdefault(mig.profile, []).append((gpu, mig))
     for profile, found in kinds.items():
-        resource = _GPU if sharing.mig_strategy == "single" else mig_resource(profile)
+        resource = RESOURCE_COUNT if sharing.mig_strategy == "single" else mig_resource(profile)
         labels |= _mig_kind(resource, *found[0], len(found), sharing)
     return labels
 
@@ -192,11 +192,11 @@ def _mig_kind(resource: str, gpu: GpuReading, mig: MigReading, count: int, shari
 def _invalid(gpu: GpuReading) -> Labels:
     """Strategy single on a node whose devices are not alike."""
     return {
-        f"{_GPU}.product": label_value(f"{label_value(gpu.name)}-MIG-INVALID"),
-        f"{_GPU}.count": "0",
-        f"{_GPU}.replicas": "0",
-        f"{_GPU}.sharing-strategy": "",
-        f"{_GPU}.memory": "0",
+        f"{RESOURCE_COUNT}.product": label_value(f"{label_value(gpu.name)}-MIG-INVALID"),
+        f"{RESOURCE_COUNT}.count": "0",
+        f"{RESOURCE_COUNT}.replicas": "0",
+        f"{RESOURCE_COUNT}.sharing-strategy": "",
+        f"{RESOURCE_COUNT}.memory": "0",
     }
 
 

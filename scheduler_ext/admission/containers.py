@@ -8,14 +8,11 @@ from collections.abc import Mapping
 import msgspec
 
 from proto.admission import Json
+from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES
 from proto.kubernetes.objects import Container
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.admission.settings import AdmissionSettings, CorePolicy
 from scheduler_ext.requests import RequestError, ResourceNames
-
-PRIORITY_ENV = "CUDA_TASK_PRIORITY"
-CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
-VISIBLE_DEVICES_ENV = "NVIDIA_VISIBLE_DEVICES"
 
 EXCLUSIVE_CORES = 100
 
@@ -34,9 +31,9 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> C
     names = settings.requests.names
     check_percentage(read, names)
     if names.priority in read.resources.limits:
-        _set_env(container, PRIORITY_ENV, str(_priority(read, names.priority)))
+        _set_env(container, TASK_PRIORITY, str(_priority(read, names.priority)))
     if settings.core_policy is not CorePolicy.DEFAULT:
-        _set_env(container, CORE_POLICY_ENV, settings.core_policy.value)
+        _set_env(container, CORE_POLICY, settings.core_policy.value)
     for kind, changes in (
         ("limits", {**_defaults(read, settings), **_corrected(read.resources.limits, names)}),
         ("requests", _corrected(read.resources.requests, names)),
@@ -44,7 +41,7 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> C
         if changes:
             read = _changed(container, read, kind, changes)
     if settings.overwrite_env and not gets_gpus(read, settings):
-        _set_env(container, VISIBLE_DEVICES_ENV, "none")
+        _set_env(container, VISIBLE_DEVICES, "none")
     return read
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from proto.admission import Json
 from proto.annotations import keys
-from scheduler_ext.admission.bypass import NO_DEVICES
-from scheduler_ext.admission.containers import VISIBLE_DEVICES_ENV
+from proto.environment import NONE_VISIBLE, VISIBLE_DEVICES
 from scheduler_ext.admission.owned import LABELS
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.requests import ResourceNames
@@ -77,7 +76,7 @@ def mentions_owned() -> str:
 
 def chooses_gpus() -> str:
     """CEL: whether a container names GPUs by environment."""
-    variable = f"e.name == '{VISIBLE_DEVICES_ENV}' && !(has(e.value) && e.value in {_list(NO_DEVICES)})"
+    variable = f"e.name == '{VISIBLE_DEVICES}' && !(has(e.value) && e.value in {_list(NONE_VISIBLE)})"
     container = f"has(c.env) && c.env.exists(e, {variable})"
     lists = ("containers", "initContainers")
     return " || ".join(f"(has(object.spec.{each}) && object.spec.{each}.exists(c, {container}))" for each in lists)

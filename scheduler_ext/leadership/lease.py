@@ -253,7 +253,7 @@ class Leadership:
         pods = [ours, *(page.items if page is not None else ())]
         roles = {pod.metadata.name: pod.metadata.labels.get(SCHEDULER_ROLE, "") for pod in pods}
         for name in roles:
-            role = "leader" if name == own else "follower"
+            role = (Role.LEADER if name == own else Role.FOLLOWER).value
             if roles.get(name) != role:
                 labels = {"metadata": {"labels": {SCHEDULER_ROLE: role}}}
                 await self._api.patch(PODS, name, labels, namespace=namespace)

@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from proto.annotations import keys
+from proto.environment import CORE_POLICY, NONE_VISIBLE, VISIBLE_DEVICES
 from scheduler_ext.admission import bypass
-from scheduler_ext.admission.containers import CORE_POLICY_ENV, VISIBLE_DEVICES_ENV
 from scheduler_ext.admission.settings import CorePolicy
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME
 from tests.cluster.shipped import DAEMON, SCHEDULER, documents
@@ -58,9 +58,9 @@ def test_the_policy_refuses_the_variables_that_the_webhook_refuses() -> None:
     refused = {
         *bypass.LIMITS,
         *bypass.LIMIT_PREFIXES,
-        *bypass.NO_DEVICES,
-        VISIBLE_DEVICES_ENV,
-        CORE_POLICY_ENV,
+        *NONE_VISIBLE,
+        VISIBLE_DEVICES,
+        CORE_POLICY,
         CorePolicy.DEFAULT,
     }
     resources = {value for name, value in vars(keys).items() if name.startswith("RESOURCE_")}

@@ -11,15 +11,9 @@ from typing import TypeVar
 import grpc
 import pytest
 
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
-from deviceplugin.kubelet import (
-    CannotAllocate,
-    PluginServer,
-    SocketIdentity,
-    allocate_response,
-    identity,
-    list_response,
-)
+from deviceplugin.kubelet import PluginServer, SocketIdentity, allocate_response, identity, list_response
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb

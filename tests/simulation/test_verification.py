@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_COUNT
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import Device, DeviceShare, DeviceUUID, PodShares
+from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from simulation.kubelet.container import CreatedContainer
 from simulation.outcome import violations
-from simulation.verification import VISIBLE_DEVICES, capacity_violations, score_violations, total_load
+from simulation.verification import capacity_violations, score_violations, total_load
 
 A, B = DeviceUUID("GPU-a"), DeviceUUID("GPU-b")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Listed
-from deviceplugin.kubelet import CannotAllocate
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.news import News
 from proto.kubernetes.objects import Container
 from simulation.kubelet.device_ids import choices, containers_in_order, settle

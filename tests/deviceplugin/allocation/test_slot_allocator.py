@@ -15,9 +15,10 @@ import pytest
 from deviceplugin.allocation.identity import Proven
 from deviceplugin.allocation.slot_files import Spec
 from deviceplugin.allocation.slots import SPEC_FILE, Start, named, slot_in
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
-from deviceplugin.kubelet import CannotAllocate, allocate_response
+from deviceplugin.kubelet import allocate_response
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hook import install_placeholder
 from tests.deviceplugin.agent_rig import write

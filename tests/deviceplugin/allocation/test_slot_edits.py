@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocation.slot_allocator import slot_facts
 from deviceplugin.allocation.slots import SLOT_KIND, SPEC_FILE, applied, named
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi import cdi_spec
 from deviceplugin.container.edits import (
     AllocationSettings,
@@ -18,7 +19,7 @@ from deviceplugin.container.edits import (
     container_edits,
     container_facts,
 )
-from deviceplugin.kubelet import CannotAllocate, allocate_response
+from deviceplugin.kubelet import allocate_response
 from proto.kubernetes.objects import Container, EnvVar
 from simulation.kubelet.container import create_container, decode_cdi_spec
 from tests.deviceplugin.agent_rig import write
