@@ -1,11 +1,16 @@
 """Pods that come and go, for as long as you like: the extender's CPU for each, and whether its memory grows.
 
-Run it with `python -m benchmarks.churn --minutes 60`. A few clients each create a pod of one of many shapes, ask
-`/filter`, then `/bind`, let it finish and delete it, one pod after the other, at the embedded API server. Extender and
-API server are processes of their own. A line is printed for each stretch of time.
+`python -m benchmarks.churn --minutes 60`: a few clients each create a pod of one of many shapes, ask `/filter`, then
+`/bind`, let it finish and delete it, one pod after the other, at the embedded API server. Extender and API server are
+processes of their own. A line is printed for each stretch of time.
+
+`python -m benchmarks.churn --in-process --pods 1000000`: the same without sockets and without an API server that keeps
+anything, several times as many pods a second. A line is printed for each stretch of pods.
 """
 
 import asyncio
+import ctypes
+import sys
 import tempfile
 import time
 from collections import deque
@@ -15,11 +20,13 @@ from itertools import count
 from pathlib import Path
 
 import click
+import psutil
 
 from benchmarks.api_servers import Peer, embedded
-from benchmarks.cluster import node_name
+from benchmarks.cluster import node_json, node_name
 from benchmarks.throughput import PODS_URL, Bench, Json, bench, pod
 from proto.annotations import keys
+from tests.scheduler_ext.in_process import in_process
 
 RUNNING = 100
 """Pods of each client at any time."""
@@ -27,23 +34,30 @@ MIB = 1024 * 1024
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--minutes", default=10.0, help="How long.")
-@click.option("--lines", default=10, help="Of the table.")
+@click.option("--minutes", default=10.0, help="How long; with --in-process it is as long as the pods take.")
+@click.option("--in-process", is_flag=True, help="Without sockets.")
+@click.option("--pods", default=1_000_000, help="With --in-process: how many.")
+@click.option("--lines", default=20, help="Of the table.")
 @click.option("--nodes", default=20, help="Nodes of eight GPUs, each shared by ten.")
 @click.option("--shapes", default=60, help="Different requests; every fifth of two containers, topology-aware.")
 @click.option("--clients", default=4, help="At the same time.")
-def main(*, minutes: float, lines: int, nodes: int, shapes: int, clients: int) -> None:
-    """Print pods, pods per second, the extender's CPU for each and its memory, at the end of each stretch of time."""
+def main(*, minutes: float, in_process: bool, pods: int, lines: int, nodes: int, shapes: int, clients: int) -> None:
+    """Print pods, pods per second, the extender's CPU for each and its memory, at the end of each stretch."""
+    churn = Churn(minutes * 60 / lines, pods // lines, lines, nodes, shapes, clients)
+    if in_process:
+        asyncio.run(_churn_in_process(churn))
+        return
     click.echo("| pods | pods/s | extender's CPU ms a pod | memory MiB |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(prefix="tg") as folder, embedded(Path(folder)) as peer:
-        asyncio.run(_churn(peer, Path(folder), Churn(minutes * 60 / lines, lines, nodes, shapes, clients)))
+        asyncio.run(_churn(peer, Path(folder), churn))
 
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """`seconds` of each of `lines`."""
+    """`seconds`, or without sockets `pods`, of each of `lines`."""
 
     seconds: float
+    pods: int
     lines: int
     nodes: int
     shapes: int
@@ -92,6 +106,51 @@ async def _end(on: Bench, name: str) -> None:
     status = {"status": {"phase": "Succeeded"}}
     await on.send("PATCH", f"{PODS_URL}/{name}/status", status)
     await on.send("DELETE", f"{PODS_URL}/{name}?gracePeriodSeconds=0", {"gracePeriodSeconds": 0})
+
+
+async def _churn_in_process(churn: Churn) -> None:
+    """As all clients do, with what is left of each pod worked in before the next."""
+    click.echo(
+        "| pods | pods/s | CPU ms a pod | memory MiB | of it free | Python's blocks, thousands |\n" + "| --- " * 6 + "|"
+    )
+    names = [node_name(number) for number in range(churn.nodes)]
+    running: deque[str] = deque()
+    async with in_process([node_json(number) for number in range(churn.nodes)]) as on:
+        for line in range(churn.lines):
+            cpu, began = time.process_time(), time.perf_counter()
+            for number in range(line * churn.pods, (line + 1) * churn.pods):
+                made = _pod(number, number % churn.shapes)
+                made["metadata"]["uid"] = f"uid-{number}"
+                on.api.add(made)
+                await on.place(made, names)
+                running.append(made["metadata"]["name"])
+                if len(running) > RUNNING * churn.clients:
+                    name = running.popleft()
+                    on.api.change(name, status={"phase": "Succeeded"})
+                    on.api.delete(name)
+                await on.api.all_seen()
+            seconds, milliseconds = time.perf_counter() - began, (time.process_time() - cpu) * 1e3 / churn.pods
+            memory, blocks = psutil.Process().memory_info().rss / MIB, sys.getallocatedblocks() / 1e3
+            click.echo(
+                f"| {(line + 1) * churn.pods} | {churn.pods / seconds:.0f} | {milliseconds:.2f} "
+                f"| {memory:.1f} | {_free() / MIB:.1f} | {blocks:.0f} |"
+            )
+
+
+class _Mallinfo(ctypes.Structure):
+    """mallinfo2 of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used", "free", "keepcost")
+    )
+
+
+def _free() -> int:
+    """Bytes that the C library's allocator has, and nobody uses."""
+    told = ctypes.CDLL(None).mallinfo2
+    told.restype = _Mallinfo
+    return int(told().free)
 
 
 def _pod(number: int, shape: int) -> Json:

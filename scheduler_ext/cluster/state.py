@@ -188,10 +188,10 @@ class Cluster:
 
     def _pod_applied(self, pod: Pod, now: float) -> Sequence[Effect]:
         self.ledger.apply_pod(pod)
-        if not self.facts.concerns_gpus(pod):
-            return self._unreadable_pod(pod)
         name = pod_name(pod)
         before = self.facts.pod(name)
+        if before is None and not self.facts.concerns_gpus(pod):
+            return self._unreadable_pod(pod)
         self.facts.apply_pod(pod)
         if pod.spec.node_name:
             self.waiting.settled(pod_key(pod))
@@ -205,7 +205,8 @@ class Cluster:
         deleted_at = int(version) if version.isascii() and version.isdigit() else 0
         self.ledger.remove_pod(uid, now + ORPHAN_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
         self._unreadable_pods.drop(uid)
-        if not self.facts.concerns_gpus(pod):
+        # One without GPUs may have had annotations of a GPU scheduler, and lost them.
+        if self.facts.pod(pod_name(pod)) is None and not self.facts.concerns_gpus(pod):
             return _NOTHING
         self.facts.remove_pod(pod)
         self.waiting.settled(uid)

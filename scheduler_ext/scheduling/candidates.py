@@ -214,7 +214,7 @@ class Candidates:
         return self._breath if prepared else self._most_effort()
 
     def judge(self, shape: Shape) -> Judge:
-        return Judge(shape.request, shape.quota, self._most.gpu_mib)
+        return Judge(shape.request, shape.quota, self._most.gpu_mib, len(self._standings))
 
     def standing(self, name: str) -> Standing | None:
         """None of a node that is gone."""
@@ -263,6 +263,7 @@ class Candidates:
         self._prepared = None
         largest_mib = self._most.gpu_mib
         self.last_change += 1
+        self._makes.forget_beyond(len(self._standings))
         for name in changed:
             self._refresh(name)
         for policy, order in self._orders.items():

@@ -28,6 +28,9 @@ from scheduler_ext.scheduling.topology import best_connected, pair_matrix
 
 MOST_KNOWN = 4_000
 """Of each kind of thing that is remembered about a shape."""
+LEAST_KNOWN = 500
+KNOWN_A_NODE = 4
+"""More in a larger cluster, up to the most: 32 shapes are remembered, and nodes of a small one are soon judged."""
 EFFORT_OF_A_NODE = 8
 """For choosing GPUs on it, beside what the containers take."""
 UNBOUNDED = 1 << 62
@@ -54,16 +57,18 @@ Words = tuple[Word, ...]
 
 
 class Judge:
-    """Of one shape. `largest_mib` is the memory of the largest GPU there is."""
+    """Of one shape. `largest_mib` is the memory of the largest GPU there is, `nodes` how many nodes there are."""
 
-    def __init__(self, request: GpuRequest, quota: Quota | None, largest_mib: int) -> None:
+    def __init__(self, request: GpuRequest, quota: Quota | None, largest_mib: int, nodes: int) -> None:
         self._request = request
         self._quota = quota
         filters = request.filter
         self._named = filters.refused_uuids | (filters.uuids or frozenset())
         self._compares = compares_connections(request)
         self.effort = Effort()
-        self._views = {slots: _View(request, quota, largest_mib, self.effort, slots=slots) for slots in (False, True)}
+        self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
+        seen = request, quota, largest_mib, self._most_known, self.effort
+        self._views = {slots: _View(*seen, slots=slots) for slots in (False, True)}
         self._by_state: dict[int, Found] = {}
         self._most: dict[int, int] = {}
 
@@ -74,7 +79,7 @@ class Judge:
         layout = standing.kind.layout
         most = self._most.get(layout)
         if most is None:
-            _make_room(self._most)
+            self._make_room(self._most)
             most = self._most[layout] = self._best_empty(standing)
         return most
 
@@ -88,7 +93,7 @@ class Judge:
             found = None if standing.kind.mig else self._by_the_words(standing)
             if found is None:
                 found = self._placed(standing.usage)
-            _make_room(self._by_state)
+            self._make_room(self._by_state)
             self._by_state[standing.state] = found
         return found
 
@@ -99,7 +104,7 @@ class Judge:
         try:
             return view.known[key]
         except KeyError:
-            _make_room(view.known)
+            self._make_room(view.known)
             found = view.known[key] = self._told(standing, view, view.words(said))
             return found
 
@@ -115,6 +120,10 @@ class Judge:
         if isinstance(shares, Misfit):
             return unfit_of(shares)
         return connected(shares, usage.node.pair_scores) if self._compares else 0
+
+    def _make_room(self, known: dict[Any, Any]) -> None:
+        if len(known) >= self._most_known:
+            known.clear()
 
     def _best_empty(self, standing: Standing) -> int:
         kind, devices = standing.kind, standing.usage.node.devices
@@ -133,7 +142,14 @@ class _View:
     """The pod's containers as nodes see them that know slots, or as the others do, and what GPUs say to them."""
 
     def __init__(
-        self, request: GpuRequest, quota: Quota | None, largest_mib: int, effort: Effort, *, slots: bool
+        self,
+        request: GpuRequest,
+        quota: Quota | None,
+        largest_mib: int,
+        most_known: int,
+        effort: Effort,
+        *,
+        slots: bool,
     ) -> None:
         inherits = False
         if slots and ContainerKind.INIT in request.kinds:
@@ -154,6 +170,7 @@ class _View:
         """Whether it always depends on which GPUs are chosen."""
         self._guesses = not (inherits or self._numa)
         self._effort = effort
+        self._most_known = most_known
         self.known: dict[tuple[int, ...], Found | None] = {}
         """By the numbers of the GPUs' words; None where these do not tell."""
         self._numbers: dict[int, int] = {}
@@ -192,7 +209,7 @@ class _View:
 
     def _heard(self, standing: Standing) -> tuple[int, ...]:
         node, numbers = standing.usage.node, self._numbers
-        if len(numbers) >= MOST_KNOWN:
+        if len(numbers) >= self._most_known:
             for known in (numbers, self._number_of, self._words):
                 known.clear()
         rules = self._rules(node)
@@ -273,8 +290,3 @@ def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterat
 def _most_of(need: ContainerNeed, count: int, largest_mib: int) -> Footprint:
     """So many shares for the container, on the largest GPUs."""
     return Footprint(count, count * need.reserved_mib(largest_mib), count * need.reserved_cores)
-
-
-def _make_room(known: dict[Any, Any]) -> None:
-    if len(known) >= MOST_KNOWN:
-        known.clear()

@@ -60,7 +60,7 @@ class Ranking:
         """`standings` are looked at whenever a node is; `unjudged` is their order by the pod's node policy alone."""
         self._shape = shape
         self._standings = standings
-        self._judge = Judge(shape.request, shape.quota, largest_mib)
+        self._judge = Judge(shape.request, shape.quota, largest_mib, len(standings))
         self._outdated: set[str] = set()
         self._order = self._first_order(unjudged)
         self._fits: dict[str, Preference] = {}

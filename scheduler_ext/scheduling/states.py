@@ -10,6 +10,9 @@ from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.scheduling.score import node_score
 
 MOST_NUMBERED = 20_000
+LEAST_NUMBERED = 1_000
+NUMBERED_A_NODE = 32
+"""More in a larger cluster: what a node was before it is again, as pods come and go."""
 
 _ALONE = {"uuid", "index", "numa"}
 _by_itself = attrgetter(*(field.name for field in fields(Device) if field.name not in _ALONE))
@@ -44,7 +47,7 @@ class Standing:
 
 
 class Numbers:
-    """Equal values have equal numbers, until there are too many: no number is used again, so equal ones may differ."""
+    """Equal values have equal numbers, until all are forgotten: no number is used again, so equal ones may differ."""
 
     def __init__(self) -> None:
         self._known: dict[object, int] = {}
@@ -53,11 +56,14 @@ class Numbers:
     def number(self, value: object) -> int:
         known = self._known.get(value)
         if known is None:
-            if len(self._known) >= MOST_NUMBERED:
-                self._known.clear()
             self._last += 1
             known = self._known[value] = self._last
         return known
+
+    def forget_beyond(self, most: int) -> None:
+        """All, if there are more than so many."""
+        if len(self._known) > most:
+            self._known.clear()
 
 
 class Standings:
@@ -68,6 +74,12 @@ class Standings:
         self._models = Numbers()
         self._gpus = Numbers()
         self._states = Numbers()
+
+    def forget_beyond(self, nodes: int) -> None:
+        """What is remembered of a cluster of so many nodes stays in proportion to it, however many pods come and go."""
+        most = min(LEAST_NUMBERED + NUMBERED_A_NODE * nodes, MOST_NUMBERED)
+        for numbers in (self._layouts, self._models, self._gpus, self._states):
+            numbers.forget_beyond(most)
 
     def kind(self, node: RegisteredNode) -> Kind:
         devices = node.devices

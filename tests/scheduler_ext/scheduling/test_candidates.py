@@ -1,6 +1,7 @@
 """`Candidates` remembers what it found out; its choice is always the one `decide` takes afresh."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, Tally, 
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.priorities import preferences
 from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.reached import sizes
 from tests.scheduler_ext.scheduling.test_laws import asking, pods
 
 NAMES = ("a", "b", "c", "d")
@@ -283,3 +285,25 @@ def test_a_link_that_is_worth_more_from_one_side_counts_as_decide_reads_it(busy:
     expected = decide(wanted, ledger.snapshot(), ["a", "b"])
     assert set(expected.connections.values()) == {10, 400}
     assert Candidates(ledger).choose(wanted, ["a", "b"]) == choice_of(expected)
+
+
+def test_what_is_remembered_of_a_small_cluster_stays_small_however_many_states_its_nodes_were_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for least in ("states.LEAST_NUMBERED", "judging.LEAST_KNOWN"):
+        monkeypatch.setattr(f"scheduler_ext.scheduling.{least}", 50)
+    ledger = Ledger()
+    ledger.replace_nodes([node("a", [device(0)])])
+    candidates, asked = Candidates(ledger), request(pod(container(gpu=1, gpumem=100)))
+
+    def after(states: range) -> Counter[str]:
+        for memory_mib in states:
+            other = pod(container(gpu=1, gpumem=memory_mib))
+            shares = ((DeviceShare(uuid=DeviceUUID("G0"), memory_mib=memory_mib, cores=0),),)
+            ledger.reserve("other", other, "a", shares, until=60.0)
+            assert candidates.choose(asked, ["a"]).node == "a"
+        return sizes([("candidates", candidates)], ["scheduler_ext"])
+
+    few, many = after(range(1, 50)), after(range(50, 500))
+    for store in ("Judge._by_state", "_View._numbers", "Numbers._known"):
+        assert many[store] < 4 * few[store]
