@@ -147,7 +147,7 @@ async def start_cluster(allocation: str, replicas: int, pods: int, stack: AsyncE
         while int(cluster.node()["status"].get("allocatable", {}).get(RESOURCE, 0)) < pods:  # noqa: ASYNC110 - a poll
             await asyncio.sleep(POLL_SECONDS)
     extender = await start_extender(root, stack)
-    await stack.enter_async_context(KubeSchedulerStandIn(server.url, extender, SCHEDULER))
+    await stack.enter_async_context(KubeSchedulerStandIn(api, extender, SCHEDULER))
     return cluster
 
 

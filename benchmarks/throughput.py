@@ -33,6 +33,7 @@ from benchmarks.api_servers import Peer, Writes, embedded, real
 from benchmarks.cluster import node_json, node_name
 from benchmarks.cpu_split import OTHER, RULES
 from proto.annotations import keys
+from proto.kubernetes.client import ApiServer
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.processes import ChildProcess
 from tests.cluster.binaries import Binaries, NoBinaries, find
@@ -266,7 +267,9 @@ async def _clear(on: Bench) -> None:
 
 def stand_in(on: Bench) -> Start:
     async def start(stack: AsyncExitStack) -> None:
-        await stack.enter_async_context(KubeSchedulerStandIn(on.peer.url, on.extender, SCHEDULER_NAME))
+        api = await ApiServer.connect(on.peer.kubeconfig)
+        stack.push_async_callback(api.close)
+        await stack.enter_async_context(KubeSchedulerStandIn(api, on.extender, SCHEDULER_NAME))
 
     return start
 

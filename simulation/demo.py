@@ -176,7 +176,7 @@ async def _run(run: _Run, started: float) -> DemoOutcome:
     extender = await _start_programs(run, api, server.url)
     await _wait_for_nodes(run, view)
     await _wait_for_extender(run, extender)
-    await run.stack.enter_async_context(KubeSchedulerStandIn(server.url, extender, SCHEDULER_NAME))
+    await run.stack.enter_async_context(KubeSchedulerStandIn(api, extender, SCHEDULER_NAME))
     pods = workload(run.settings.pods)
     run.progress(f"{len(pods)} pods for {len(run.nodes)} nodes")
     await _create_pods(server.url, pods)

@@ -14,8 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
+import msgspec
 
-from proto.kubernetes.objects import POD_SCHEDULED, UNSCHEDULABLE
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import POD_SCHEDULED, UNSCHEDULABLE, Object, ObjectMeta, Resource
+from proto.kubernetes.reflector import Applied, Removed, Replaced, reflect
 from scheduler_ext.requests import ResourceNames
 from simulation import scheduling_queue as queue
 
@@ -30,19 +33,38 @@ class ExtenderCallError(Exception):
     """The extender did not answer, or answered with an error; one sentence."""
 
 
+class WholeObject(Object):
+    """A pod or node as the API server sent it."""
+
+    sent_metadata: JsonObject = msgspec.field(name="metadata", default_factory=dict)
+    spec: JsonObject = msgspec.field(default_factory=dict)
+    status: JsonObject = msgspec.field(default_factory=dict)
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        return msgspec.convert(self.sent_metadata, ObjectMeta)
+
+    def json(self) -> JsonObject:
+        return {"metadata": self.sent_metadata, "spec": self.spec, "status": self.status}
+
+
+_PODS = Resource("v1", "pods", True, WholeObject)
+_NODES = Resource("v1", "nodes", False, WholeObject)
+
+
 class KubeSchedulerStandIn:
-    """`async with KubeSchedulerStandIn(api_url, extender_url):` schedules the pods that name this scheduler."""
+    """`async with KubeSchedulerStandIn(api, extender_url):` schedules the pods that name this scheduler."""
 
     def __init__(
         self,
-        api_url: str,
+        api: ApiServer,
         extender_url: str,
         scheduler_name: str = "topogpu-scheduler",
         *,
         managed_resources: Collection[str] = MANAGED_RESOURCES,
         extender_timeout_seconds: float = 30.0,
     ) -> None:
-        self._api_url = api_url.rstrip("/")
+        self._api = api
         self._extender_url = extender_url.rstrip("/")
         self._scheduler_name = scheduler_name
         self._managed = managed_resources
@@ -60,8 +82,8 @@ class KubeSchedulerStandIn:
     async def __aenter__(self) -> "KubeSchedulerStandIn":
         agent = {"User-Agent": "kube-scheduler-stand-in"}
         self._session = aiohttp.ClientSession(headers=agent, connector=aiohttp.TCPConnector(limit=0))
-        self._start(self._follow("pods", self._pods))
-        self._start(self._follow("nodes", self._nodes))
+        self._start(self._follow(_PODS, self._pods))
+        self._start(self._follow(_NODES, self._nodes))
         self._start(self._schedule())
         return self
 
@@ -85,47 +107,31 @@ class KubeSchedulerStandIn:
 
     # Watching
 
-    async def _follow(self, plural: str, held: dict[str, JsonObject]) -> None:
-        """Keeps `held` (by uid) like the API server; lists again after any trouble."""
-        while True:
-            with suppress(aiohttp.ClientError, TimeoutError, ValueError, KeyError, ConnectionError):
-                version = await self._list(plural, held)
-                self._synced.add(plural)
-                self._changed()
-                await self._watch(plural, held, version)
-            await asyncio.sleep(0.2)
+    async def _follow(self, resource: Resource[WholeObject], held: dict[str, JsonObject]) -> None:
+        """Keeps `held` (by uid) like the API server."""
+        async for change in reflect(self._api, resource):
+            match change:
+                case Replaced(objects):
+                    held.clear()
+                    held.update({each.metadata.uid: each.json() for each in objects})
+                    self._synced.add(resource.plural)
+                    self._changed()
+                case Applied(found):
+                    self._apply(resource, held, found)
+                case Removed(found):
+                    uid = found.metadata.uid
+                    held.pop(uid, None)
+                    self._backoff.forget(uid)
+                    self._assumed.pop(uid, None)
+                    self._changed()
 
-    async def _list(self, plural: str, held: dict[str, JsonObject]) -> str:
-        async with self._http.get(f"{self._api_url}/api/v1/{plural}") as response:
-            response.raise_for_status()
-            listed = await response.json()
-        held.clear()
-        held.update({item["metadata"]["uid"]: item for item in listed["items"]})
-        return str(listed["metadata"]["resourceVersion"])
-
-    async def _watch(self, plural: str, held: dict[str, JsonObject], version: str) -> None:
-        query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "300"}
-        url, endless = f"{self._api_url}/api/v1/{plural}", aiohttp.ClientTimeout(total=None)
-        async with self._http.get(url, params=query, timeout=endless, read_bufsize=2**24) as response:
-            response.raise_for_status()
-            async for line in response.content:
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    return
-                self._apply(plural, held, event["type"], event["object"])
-
-    def _apply(self, plural: str, held: dict[str, JsonObject], kind: str, item: JsonObject) -> None:
-        uid = item["metadata"]["uid"]
-        if kind == "DELETED":
-            held.pop(uid, None)
-            self._backoff.forget(uid)
-            self._assumed.pop(uid, None)
-        else:
-            before, held[uid] = held.get(uid), item
-            # What this scheduler itself writes about a waiting pod is no change of the cluster.
-            if before and plural == "pods" and queue.is_waiting(item, self._scheduler_name) and _same(before, item):
-                return
-        self._changed()
+    def _apply(self, resource: Resource[WholeObject], held: dict[str, JsonObject], found: WholeObject) -> None:
+        uid, item = found.metadata.uid, found.json()
+        before, held[uid] = held.get(uid), item
+        # What this scheduler itself writes about a waiting pod is no change of the cluster.
+        own = resource is _PODS and queue.is_waiting(item, self._scheduler_name)
+        if not (before and own and _same(before, item)):
+            self._changed()
 
     def _changed(self) -> None:
         self._backoff.cluster_changed()
@@ -265,7 +271,7 @@ class KubeSchedulerStandIn:
             "lastTimestamp": at,
             "count": 1,
         }
-        await self._write("post", f"{self._api_url}/api/v1/namespaces/{metadata['namespace']}/events", body)
+        await self._write("post", f"{self._api.url}/api/v1/namespaces/{metadata['namespace']}/events", body)
 
     async def _write(self, method: str, url: str, body: JsonObject) -> None:
         """Best effort: a pod that is gone meanwhile or an API server that is away is only logged."""
@@ -278,7 +284,7 @@ class KubeSchedulerStandIn:
             _log.info("%s %s failed: %s", method, url, e)
 
     def _pod_url(self, metadata: JsonObject) -> str:
-        return f"{self._api_url}/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        return f"{self._api.url}/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
 
 def _same(before: JsonObject, after: JsonObject) -> bool:

@@ -1,10 +1,12 @@
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kube_scheduler import MANAGED_RESOURCES, KubeSchedulerStandIn
 from tests.daemonset import shipped
@@ -39,6 +41,14 @@ async def api() -> AsyncIterator[EmbeddedApiServer]:
 
 
 @pytest.fixture
+async def client(api: EmbeddedApiServer, tmp_path: Path) -> AsyncIterator[ApiServer]:
+    (tmp_path / "kubeconfig").write_text(api.kubeconfig())
+    client = await ApiServer.connect(str(tmp_path / "kubeconfig"))
+    yield client
+    await client.close()
+
+
+@pytest.fixture
 async def extender(api: EmbeddedApiServer) -> AsyncIterator[Extender]:
     served = Extender(api)
     application = web.Application()
@@ -56,13 +66,15 @@ def stored(api: EmbeddedApiServer, name: str) -> dict[str, Any]:
     return api.store.get("pods", "default", name) or {}
 
 
-async def test_pods_are_bound_by_priority_to_ready_nodes_only(api: EmbeddedApiServer, extender: Extender) -> None:
+async def test_pods_are_bound_by_priority_to_ready_nodes_only(
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender
+) -> None:
     for one in (node("n1"), node("n2"), node("n3", ready=False)):
         api.create(one)
     api.create({"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 5})
     for one in (pod("low", gpus=1), pod("high", gpus=1, priority="urgent"), pod("other", gpus=1, scheduler="else")):
         api.create(one)
-    async with KubeSchedulerStandIn(api.url, extender.url):
+    async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: all(stored(api, name)["spec"].get("nodeName") == "n2" for name in ("low", "high")))
     assert [args["Pod"]["metadata"]["name"] for args in extender.filtered] == ["high", "low"]
     assert extender.filtered[0]["NodeNames"] == ["n1", "n2"]
@@ -72,12 +84,12 @@ async def test_pods_are_bound_by_priority_to_ready_nodes_only(api: EmbeddedApiSe
 
 
 async def test_a_pod_that_fits_nowhere_is_explained_and_tried_again_when_nodes_change(
-    api: EmbeddedApiServer, extender: Extender
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
     api.create(node("n1"))
     api.create(pod("a", gpus=1))
     extender.reply = lambda args: {"FailedNodes": dict.fromkeys(args["NodeNames"], "1/1 CardInsufficientMemory")}
-    async with KubeSchedulerStandIn(api.url, extender.url):
+    async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: api.store.objects("events"))
         [condition] = stored(api, "a")["status"]["conditions"]
         assert (condition["reason"], condition["status"]) == ("Unschedulable", "False")
@@ -88,19 +100,23 @@ async def test_a_pod_that_fits_nowhere_is_explained_and_tried_again_when_nodes_c
         await until(lambda: stored(api, "a")["spec"].get("nodeName"))
 
 
-async def test_a_node_that_was_not_asked_about_is_an_error(api: EmbeddedApiServer, extender: Extender) -> None:
+async def test_a_node_that_was_not_asked_about_is_an_error(
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender
+) -> None:
     api.create(node("n1"))
     api.create(pod("a", gpus=1))
     extender.reply = lambda _: {"NodeNames": ["elsewhere"]}
-    async with KubeSchedulerStandIn(api.url, extender.url):
+    async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: stored(api, "a")["status"].get("conditions"))
     assert stored(api, "a")["status"]["conditions"][0]["reason"] == "SchedulerError"
 
 
-async def test_a_pod_without_gpus_is_bound_without_the_extender(api: EmbeddedApiServer, extender: Extender) -> None:
+async def test_a_pod_without_gpus_is_bound_without_the_extender(
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender
+) -> None:
     api.create(node("n1"))
     api.create(pod("a"))
-    async with KubeSchedulerStandIn(api.url, extender.url):
+    async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: stored(api, "a")["spec"].get("nodeName") == "n1")
     assert extender.filtered == []
 
@@ -120,11 +136,11 @@ def test_the_stand_in_ignores_what_the_shipped_configuration_says() -> None:
 
 @pytest.mark.parametrize("missing", sorted(MANAGED_RESOURCES))
 async def test_a_resource_that_the_shipped_configuration_lacked_would_keep_its_pods_waiting(
-    api: EmbeddedApiServer, extender: Extender, missing: str
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender, missing: str
 ) -> None:
     api.create(node("n1"))
     api.create(asking("a", gpu=1, gpumem=1000, gpucores=10, priority=1, **{"gpumem-percentage": 10}))
-    async with KubeSchedulerStandIn(api.url, extender.url, managed_resources=MANAGED_RESOURCES - {missing}):
+    async with KubeSchedulerStandIn(client, extender.url, managed_resources=MANAGED_RESOURCES - {missing}):
         await until(lambda: stored(api, "a")["status"].get("conditions"))
     [condition] = stored(api, "a")["status"]["conditions"]
     assert condition["message"] == f"0/1 nodes are available: 1 Insufficient {missing}."
@@ -132,7 +148,7 @@ async def test_a_resource_that_the_shipped_configuration_lacked_would_keep_its_p
 
 
 async def test_of_a_resource_that_it_is_not_to_ignore_it_hands_out_what_the_node_has(
-    api: EmbeddedApiServer, extender: Extender
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
     instance = "mig-1g.10gb"
     served = node("n1")
@@ -140,7 +156,7 @@ async def test_of_a_resource_that_it_is_not_to_ignore_it_hands_out_what_the_node
     api.create(served)
     for name in ("a", "b", "c"):
         api.create(asking(name, **{instance: 1}))
-    async with KubeSchedulerStandIn(api.url, extender.url):
+    async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: stored(api, "c")["status"].get("conditions"))
         assert "nodeName" not in stored(api, "c")["spec"]
         await until(lambda: stored(api, "b")["spec"].get("nodeName"))
@@ -150,11 +166,11 @@ async def test_of_a_resource_that_it_is_not_to_ignore_it_hands_out_what_the_node
 
 
 async def test_it_goes_on_after_dropped_watches_and_an_absent_api_server(
-    api: EmbeddedApiServer, extender: Extender
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
     api.create(node("n1"))
     api.create(pod("a", gpus=1))
-    async with KubeSchedulerStandIn(api.url, extender.url):
+    async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: stored(api, "a")["spec"].get("nodeName"))
         await until(lambda: api.open_watches == 2)
         assert api.drop_watches() == 2
