@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.checkpoint_file import checkpoint_reader
 from deviceplugin.allocation.choice import choose_allocation, confirm
 from deviceplugin.allocation.driver_guard import DriverGuard
@@ -20,11 +19,11 @@ from deviceplugin.allocation.memory import Memory, memorable, memory_of, why_for
 from deviceplugin.allocation.memory_file import MemoryFile
 from deviceplugin.allocation.outliving_pods import OutlivingPods
 from deviceplugin.allocation.pod_resources import PodResources
+from deviceplugin.allocation.served_pods import ServedPods
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_report
 from deviceplugin.allocator import Allocator
-from deviceplugin.announcements import announcements, unlimited, untotalled
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.by_pod import ByPod
 from deviceplugin.container.container_folders import FolderSweep
@@ -40,11 +39,12 @@ from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.news import News
+from deviceplugin.notices import notices, unlimited, untotalled
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.remediation.remedy import Remediation
+from deviceplugin.report import Report, report
 from deviceplugin.reporter import Reporter
-from deviceplugin.reporting import Report, report
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
 from proto.annotations.node_allocation import AllocationMode
@@ -91,7 +91,7 @@ class Agent:
         self._allocation = allocation
         self._api = api
         self._own = OwnNode(api, settings.node_name, news, heard=metrics.heard)
-        self._books = Books(self._own, kubelet.resource_name)
+        self._served_pods = ServedPods(self._own, kubelet.resource_name)
         self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
         self._reporter = Reporter(
             lambda: f"{len(gpus.inventory.devices)} GPUs on node {self._own.name}",
@@ -157,7 +157,7 @@ class Agent:
         self._immediate = ImmediateAllocator(
             self._own,
             gpus,
-            self._books,
+            self._served_pods,
             news,
             settings=settings,
             allocation=allocation,
@@ -206,7 +206,7 @@ class Agent:
                 ):
                     group.create_task(loop)
         finally:
-            await self._books.close()
+            await self._served_pods.close()
             await self._slots.end()
             await self._pod_resources.end()
 
@@ -310,7 +310,7 @@ class Agent:
         return PluginServer(
             replace(self._kubelet, resource_name=resource),
             MeasuredAllocator(guarded, self._metrics, strategy),
-            restarted=self._books.kubelet_restarted if allocator is self._immediate else lambda: None,
+            restarted=self._served_pods.kubelet_restarted if allocator is self._immediate else lambda: None,
             told=lambda taken: self._metrics.registered(_outcome(taken)),
         )
 
@@ -375,7 +375,7 @@ class Agent:
     async def _catch_up(self) -> None:
         while True:
             news = self._news.next()
-            self._books.catch_up()
+            self._served_pods.catch_up()
             await news.wait()
 
     async def _sweep(self) -> None:
@@ -390,7 +390,7 @@ class Agent:
     async def _announce(self) -> None:
         told = Inventory()
         async for inventory in self._news.changes(lambda: self._gpus.inventory):
-            for notice in announcements(told, inventory):
+            for notice in notices(told, inventory):
                 self._events.record(self._own.reference(), notice)
             told = inventory
 

@@ -14,8 +14,8 @@ from deviceplugin.container.hook_names import CONTAINERS
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import read_switches, write_switches
 from deviceplugin.settings import Feedback
-from deviceplugin.usage.accounts import held_by
 from deviceplugin.usage.feedback import DEFAULT_PRIORITY, Tasks, Who, of_interest, released, told
+from deviceplugin.usage.used import held_by
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 

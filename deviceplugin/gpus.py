@@ -10,7 +10,7 @@ from deviceplugin.container.edits import Hardware
 from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.reporting import with_missing
+from deviceplugin.report import with_missing
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID, PairScores
 

@@ -7,7 +7,7 @@ from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.container.hook import find_hook
 from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.reporting import limits_of
+from deviceplugin.report import limits_of
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_limits import Limits
 

@@ -8,8 +8,8 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.gpus import Gpus
 from deviceplugin.labels import LabelReport, label_report, left_to_others
 from deviceplugin.news import News
+from deviceplugin.report import Report
 from deviceplugin.reporter import Reporter
-from deviceplugin.reporting import Report
 from proto.kubernetes.events import EventRecorder
 
 

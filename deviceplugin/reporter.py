@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 from deviceplugin.news import News
-from deviceplugin.reporting import Report
+from deviceplugin.report import Report
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict
 
 log = logging.getLogger(__name__)

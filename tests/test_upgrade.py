@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import decided_devices
+from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
 from deviceplugin.allocation.slots import is_spec_of_one_slot
 from deviceplugin.container.edits import ContainerFacts, cache_directory
-from deviceplugin.reporting import report
+from deviceplugin.report import report
 from deviceplugin.settings import HamiScheduler
 from proto import __version__
 from proto.annotations import keys

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import decided_devices, pod_name
+from deviceplugin.allocation.decision import decided_devices, pod_name
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.slots import larger, qualified, slot_in
 from deviceplugin.container.cdi import UnreadableSpec

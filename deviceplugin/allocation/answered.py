@@ -7,7 +7,7 @@ of each file in it that is gone. Slots name no files.
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import decided_devices
+from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.slots import slot_in
 from deviceplugin.container.edits import PRELOAD_LIST, container_facts, unenforced
 from deviceplugin.container.hook import damage

@@ -6,7 +6,7 @@ What a GPU has is what its node advertises: with memory or cores scaled, that mu
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.allocation.decided import decided_devices, pod_name
+from deviceplugin.allocation.decision import decided_devices, pod_name
 from deviceplugin.sentences import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED

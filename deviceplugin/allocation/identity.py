@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import decided_devices, pod_name, unfit
+from deviceplugin.allocation.decision import decided_devices, pod_name, unfit
 from deviceplugin.allocation.slots import larger, slot_in
 from deviceplugin.sentences import enumerated
 from proto.annotations.errors import AnnotationError

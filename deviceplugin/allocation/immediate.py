@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.checkpoint import Witness
-from deviceplugin.allocation.decided import decided_devices, gpus_asked, pod_name, unfit
+from deviceplugin.allocation.decision import decided_devices, gpus_asked, pod_name, unfit
 from deviceplugin.sentences import enumerated
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 
 from deviceplugin.allocation.answered import why_unlimited
-from deviceplugin.allocation.bookkeeping import Books
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
 from deviceplugin.allocation.checkpoint import Holding, witness_reader
-from deviceplugin.allocation.decided import pod_name
+from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
+from deviceplugin.allocation.served_pods import ServedPods
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
@@ -44,7 +44,7 @@ class ImmediateAllocator:
         self,
         own: OwnNode,
         gpus: Gpus,
-        books: Books,
+        served_pods: ServedPods,
         news: News,
         *,
         settings: AgentSettings,
@@ -54,7 +54,7 @@ class ImmediateAllocator:
     ) -> None:
         self._own = own
         self._gpus = gpus
-        self._books = books
+        self._served_pods = served_pods
         self._news = news
         self._settings = settings
         self._allocation = allocation
@@ -83,11 +83,11 @@ class ImmediateAllocator:
         answer = await self._find(len(ids), deadline)
         if isinstance(answer, Refused):
             if answer.pod is not None:
-                self._books.refuse(answer.pod)
+                self._served_pods.refuse(answer.pod)
             raise CannotAllocate(self._explain(answer.sentence))
-        self._books.claim(answer)
+        self._served_pods.claim(answer)
         edits = await self._edits(answer, deadline)
-        self._books.serve(answer)
+        self._served_pods.serve(answer)
         self._log_served(answer, ids)
         return edits
 
@@ -129,13 +129,13 @@ class ImmediateAllocator:
             lock_uid=self._own.lock_uid(),
             inventory=self._gpus.by_uuid(),
             problems=self._gpus.inventory.problems,
-            remembered=self._books.served,
+            remembered=self._served_pods.served,
             recorded=self._witness(),
         )
         answer = prove(view, ids)
         if isinstance(answer, Refused):
             return answer
-        served = {*self._books.served, *(view.recorded or ())}
+        served = {*self._served_pods.served, *(view.recorded or ())}
         holders = self._holders.of(self._own.pods, view.inventory)
         problem = exceeded(answer.pod, holders, view.inventory, self._resource, served)
         return Refused(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
@@ -152,13 +152,13 @@ class ImmediateAllocator:
                 )
         except (HookUnusable, TimeoutError) as error:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
-            self._books.refuse(proven.pod)
+            self._served_pods.refuse(proven.pod)
             raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
         hardware = self._gpus.inventory.hardware
         edits = container_edits(proven.shares, known, facts, self._allocation, hook, hardware=hardware)
         problem = outdone(container, edits.env)
         if problem:
-            self._books.refuse(proven.pod)
+            self._served_pods.refuse(proven.pod)
             raise CannotAllocate(self._explain(f"pod {pod_name(proven.pod)}: {problem}"))
         return edits
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.capacity import Held, Holds
-from deviceplugin.reporting import Report
+from deviceplugin.report import Report
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving

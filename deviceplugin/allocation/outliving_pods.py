@@ -15,7 +15,7 @@ from deviceplugin.allocation.outliving import (
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.gpus import Gpus
 from deviceplugin.pod_cgroups import PodCgroups
-from deviceplugin.reporting import Report
+from deviceplugin.report import Report
 from proto.kubernetes.objects import Pod
 
 _UNSEEN = timedelta(seconds=30)

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
 from deviceplugin.allocation.checkpoint import Holding, witness_reader
-from deviceplugin.allocation.decided import pod_name
+from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_files import SlotFiles, Spec

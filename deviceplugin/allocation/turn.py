@@ -11,7 +11,7 @@ Source: pkg/kubelet/kubelet.go (HandlePodAdditions) and pkg/kubelet/cm/deviceman
 from collections.abc import Sequence
 
 from deviceplugin.allocation.checkpoint import Witness
-from deviceplugin.allocation.decided import decided_devices, gpus_asked
+from deviceplugin.allocation.decision import decided_devices, gpus_asked
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, PodShares

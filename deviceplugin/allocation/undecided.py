@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deviceplugin.allocation.capacity import has_begun, lives
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.decided import gpus_asked
+from deviceplugin.allocation.decision import gpus_asked
 from deviceplugin.allocation.slots import slot_in
 from deviceplugin.replicas import split_replica
-from deviceplugin.reporting import Report
+from deviceplugin.report import Report
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, encode_undecided
 from proto.devices import DeviceUUID

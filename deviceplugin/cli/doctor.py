@@ -33,15 +33,15 @@ from deviceplugin.diagnosis.driver import DriverFacts
 from deviceplugin.diagnosis.finding import Finding, State, ok, problem, warning
 from deviceplugin.diagnosis.kubelet import PortState
 from deviceplugin.diagnosis.unhealthy import judge_unhealthy
-from deviceplugin.examination.cluster import examine_cluster
-from deviceplugin.examination.node import (
-    examine_cdi,
-    examine_driver,
-    examine_driver_files,
-    examine_metrics_port,
-    examine_other_sockets,
-    examine_socket,
+from deviceplugin.facts.cluster import cluster_facts
+from deviceplugin.facts.node import (
+    cdi_facts,
+    driver_facts,
+    driver_files_facts,
     is_writable,
+    metrics_port,
+    other_sockets,
+    socket_facts,
 )
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading
@@ -107,8 +107,8 @@ def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
 async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
     sharing, remediation = node_sharing(configuration), remediation_settings(configuration)
     seen, cluster = await asyncio.gather(
-        _examine_node(configuration),
-        examine_cluster(
+        _node_facts(configuration),
+        cluster_facts(
             configuration.kubeconfig or None,
             configuration.node_name,
             daemon_rights(remediation),
@@ -120,10 +120,10 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
     return (*found, judge_unhealthy(cluster.node, cluster.pods, remediation, configuration.resource_name))
 
 
-async def _examine_node(configuration: Configuration) -> NodeFacts:
+async def _node_facts(configuration: Configuration) -> NodeFacts:
     (driver, machine), metrics, enable_cdi = await asyncio.gather(
-        examine_driver(build_nvml(configuration), configuration.proc_root, _DRIVER_SECONDS),
-        examine_metrics_port(configuration.metrics_bind_address),
+        driver_facts(build_nvml(configuration), configuration.proc_root, _DRIVER_SECONDS),
+        metrics_port(configuration.metrics_bind_address),
         ask_enable_cdi(configuration.cri_socket),
     )
     seen = await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
@@ -139,15 +139,15 @@ def _look_around(
     root = driver_root(configuration)
     return NodeFacts(
         driver=driver,
-        driver_files=examine_driver_files(root) if root is not None else None,
+        driver_files=driver_files_facts(root) if root is not None else None,
         machine=machine,
-        kubelet=examine_socket(settings.kubelet_socket),
-        pod_resources=examine_socket(settings.pod_resources_socket),
-        plugin=examine_socket(settings.plugin_socket),
-        other_sockets=examine_other_sockets(f"{settings.root}/device-plugins"),
+        kubelet=socket_facts(settings.kubelet_socket),
+        pod_resources=socket_facts(settings.pod_resources_socket),
+        plugin=socket_facts(settings.plugin_socket),
+        other_sockets=other_sockets(f"{settings.root}/device-plugins"),
         hook=find_hook(configuration.hook_path),
         enable_cdi=None,
-        cdi=examine_cdi(_cdi_names(configuration, machine)),
+        cdi=cdi_facts(_cdi_names(configuration, machine)),
         slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",
         metrics=metrics,
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
-from deviceplugin.reporting import report
+from deviceplugin.report import report
 from deviceplugin.sentences import enumerated
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.bind_phase import BindPhase

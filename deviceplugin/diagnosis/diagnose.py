@@ -51,7 +51,7 @@ from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
-from deviceplugin.reporting import limits_of
+from deviceplugin.report import limits_of
 from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames, UnenforcedShares
 from deviceplugin.totals import node_totals

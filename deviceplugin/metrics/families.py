@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.usage.accounts import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
+from deviceplugin.usage.used import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
 from proto import __version__
 from proto.annotations.node_limits import Limits
 

@@ -17,7 +17,7 @@ from deviceplugin.metrics.families import (
     usage_families,
 )
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.usage.accounts import NodeSample, Usage, node_usage
+from deviceplugin.usage.used import NodeSample, Usage, node_usage
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

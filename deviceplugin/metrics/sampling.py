@@ -11,8 +11,8 @@ from deviceplugin.nvml.telemetry import read_telemetry
 from deviceplugin.nvml.usage import UsageReader
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import RegionReader
-from deviceplugin.usage.accounts import GpuSample, NodeSample
 from deviceplugin.usage.telemetry import NodeTelemetry
+from deviceplugin.usage.used import GpuSample, NodeSample
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from aiohttp import web
 from deviceplugin.metrics.metrics import CONTENT_TYPE, Metrics
 from deviceplugin.metrics.telemetry import TELEMETRY_CONTENT_TYPE, telemetry_page
 from deviceplugin.metrics.view import DaemonView, readiness
-from deviceplugin.usage.accounts import NodeSample
 from deviceplugin.usage.telemetry import NodeTelemetry
+from deviceplugin.usage.used import NodeSample
 from program.address import ListenAddress
 from program.listening import serving
 from program.tasks import Tasks

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deviceplugin.metrics.families import MOST_VGPUS
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.usage.accounts import NodeSample, VgpuUsage, node_usage
 from deviceplugin.usage.telemetry import FAMILIES, Instance, NodeTelemetry, Quantity, Telemetry, Values
+from deviceplugin.usage.used import NodeSample, VgpuUsage, node_usage
 from proto.devices import DeviceUUID
 
 TELEMETRY_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

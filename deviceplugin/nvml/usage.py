@@ -10,7 +10,7 @@ from typing import Any
 
 from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls
 from deviceplugin.nvml.lanes import Hangs
-from deviceplugin.usage.accounts import GpuProcess, GpuSample
+from deviceplugin.usage.used import GpuProcess, GpuSample
 from proto.devices import DeviceUUID
 
 _DIE = 0

@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import Protocol
 
 from deviceplugin.allocation.capacity import lives
-from deviceplugin.allocation.decided import decided_devices
+from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.remediation.step import Holder, Seen, Sign
-from deviceplugin.usage.accounts import gpu_of
+from deviceplugin.usage.used import gpu_of
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID

@@ -32,8 +32,8 @@ from deviceplugin.remediation.step import (
     stranded,
 )
 from deviceplugin.remediation.words import condition_report, marks_report
+from deviceplugin.report import Report
 from deviceplugin.reporter import Reporter
-from deviceplugin.reporting import Report
 from deviceplugin.settings import RemediationSettings
 from program.tasks import Tasks
 from proto.annotations.errors import AnnotationError

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from deviceplugin.remediation.step import State, lasting, spoken
-from deviceplugin.reporting import Report
+from deviceplugin.report import Report
 from deviceplugin.settings import RemediationSettings, TaintWhen
 from proto.annotations.keys import NODE_CONDITION, NODE_TAINT, NODE_UNHEALTHY
 from proto.annotations.unhealthy_since import encode_unhealthy, stamp

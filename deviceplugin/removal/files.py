@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.diagnosis.kubelet import SocketState
-from deviceplugin.examination.node import examine_socket
+from deviceplugin.facts.node import socket_facts
 from deviceplugin.removal.plan import Folders, Found, Ours, is_plugin_socket
 
 
@@ -16,7 +16,7 @@ def find(folders: Folders, ours: Ours) -> Found:
     """Raises OSError for a folder that is there and cannot be read."""
     names = {folder: tuple(os.listdir(folder)) for folder in set(astuple(folders)) if os.path.isdir(folder)}
     sockets = (f"{folders.plugins}/{name}" for name in names.get(folders.plugins, ()) if is_plugin_socket(name, ours))
-    served = tuple(path for path in sockets if examine_socket(path).state is SocketState.CONNECTS)
+    served = tuple(path for path in sockets if socket_facts(path).state is SocketState.CONNECTS)
     return Found(names=names, served=served)
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.news import News
-from deviceplugin.reporting import report
+from deviceplugin.report import report
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.node_allocation import AllocationMode

@@ -2,9 +2,9 @@
 
 from deviceplugin.metrics.metrics import KubeletCall, Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.usage.accounts import GpuProcess, GpuSample, NodeSample
 from deviceplugin.usage.cgroups import CgroupOwner
 from deviceplugin.usage.shared_region import Region, RegionDevice
+from deviceplugin.usage.used import GpuProcess, GpuSample, NodeSample
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Container, ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus

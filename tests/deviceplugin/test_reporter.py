@@ -3,8 +3,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from deviceplugin.news import News
+from deviceplugin.report import Report
 from deviceplugin.reporter import Reporter
-from deviceplugin.reporting import Report
 
 
 async def pauses(*said: str, seconds_apart: float = 0.0) -> list[float]:

@@ -5,7 +5,7 @@ import pytest
 
 from deviceplugin.diagnosis.annotations import LockHolder, judge_annotations, judge_handshake, judge_lock
 from deviceplugin.diagnosis.finding import Finding, State
-from deviceplugin.reporting import report
+from deviceplugin.report import report
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode

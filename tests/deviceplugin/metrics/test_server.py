@@ -17,8 +17,8 @@ from deviceplugin.metrics.server import (
 )
 from deviceplugin.metrics.view import DaemonView, Readiness, readiness
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.usage.accounts import NodeSample
 from deviceplugin.usage.telemetry import NodeTelemetry
+from deviceplugin.usage.used import NodeSample
 from program.address import ListenAddress
 from tests.deviceplugin.metrics_view import busy_metrics, sample, view
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.usage.accounts import GpuProcess, GpuSample
+from deviceplugin.usage.used import GpuProcess, GpuSample
 from proto.devices import DeviceUUID
 from simulation.machines import gpu_uuid, load
 from simulation.nvml.build import build_library

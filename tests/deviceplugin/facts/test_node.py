@@ -8,12 +8,12 @@ import pytest
 from aiohttp import web
 
 from deviceplugin.diagnosis.kubelet import PortState, SocketState
-from deviceplugin.examination.node import (
-    examine_cdi,
-    examine_driver,
-    examine_metrics_port,
-    examine_other_sockets,
-    examine_socket,
+from deviceplugin.facts.node import (
+    cdi_facts,
+    driver_facts,
+    metrics_port,
+    other_sockets,
+    socket_facts,
 )
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.reader import Nvml
@@ -24,15 +24,15 @@ from tests.deviceplugin.registration import kubelet_root
 async def test_a_socket_is_missing_or_no_socket_or_left_behind_or_answers_with_its_process() -> None:
     async with kubelet_root() as root:
         path = f"{root}/x.sock"
-        seen = [examine_socket(path).state]
+        seen = [socket_facts(path).state]
         Path(path).write_text("")
-        seen.append(examine_socket(path).state)
+        seen.append(socket_facts(path).state)
         os.unlink(path)
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(path)
             server.listen()
-            answer = examine_socket(path)
-        seen += [answer.state, examine_socket(path).state]
+            answer = socket_facts(path)
+        seen += [answer.state, socket_facts(path).state]
         assert seen == [SocketState.MISSING, SocketState.NO_SOCKET, SocketState.CONNECTS, SocketState.REFUSED]
         assert "\0".join(answer.listener) + "\0" == Path("/proc/self/cmdline").read_text()
 
@@ -45,14 +45,14 @@ async def test_only_sockets_of_others_with_somebody_behind_them_count() -> None:
             ours.bind(f"{root}/nvidia-gpu.sock")
             ours.listen()
             Path(root, "nvidia.sock").write_text("")
-            assert examine_other_sockets(root) == (f"{root}/nvidiaGPU-17.sock",)
+            assert other_sockets(root) == (f"{root}/nvidiaGPU-17.sock",)
 
 
 def test_cdi_folders_are_read_and_need_not_be_there(tmp_path: Path) -> None:
-    facts = examine_cdi(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path), str(tmp_path / "run/cdi")))
+    facts = cdi_facts(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path), str(tmp_path / "run/cdi")))
     assert (len(facts.missing), facts.writable, (tmp_path / "run").exists()) == (2, True, False)
     (tmp_path / "s.json").write_text('{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "a"}]}')
-    assert examine_cdi(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path),)).missing == ("nvidia.com/gpu=b",)
+    assert cdi_facts(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path),)).missing == ("nvidia.com/gpu=b",)
 
 
 @pytest.mark.parametrize(("page", "state"), [("topogpu_gpu_healthy 1", PortState.OURS), ("other", PortState.TAKEN)])
@@ -67,11 +67,11 @@ async def test_a_port_is_ours_when_our_metrics_answer(page: str, state: PortStat
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     address = ListenAddress(host=None, port=runner.addresses[0][1])
     try:
-        assert await examine_metrics_port(address) is state
+        assert await metrics_port(address) is state
     finally:
         await runner.cleanup()
-    assert await examine_metrics_port(address) is PortState.FREE
-    assert await examine_metrics_port(None) is PortState.OFF
+    assert await metrics_port(address) is PortState.FREE
+    assert await metrics_port(None) is PortState.OFF
 
 
 class HangingNvml(Nvml):
@@ -89,6 +89,6 @@ class HangingNvml(Nvml):
 async def test_a_driver_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     nvml = HangingNvml()
     async with asyncio.timeout(60):
-        facts, machine = await examine_driver(nvml, str(tmp_path), 0.05)
+        facts, machine = await driver_facts(nvml, str(tmp_path), 0.05)
     nvml.over.set()
     assert (facts.timed_out, machine) == (True, None)

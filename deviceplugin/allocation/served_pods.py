@@ -4,7 +4,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from deviceplugin.allocation.decided import pod_name
+from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.immediate import Proven, is_finished, overtaken_phase, settlement
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
@@ -31,7 +31,7 @@ class _Due:
 
 
 @dataclass(slots=True)
-class Books:
+class ServedPods:
     """`served` counts from the moment an answer is decided, so that two calls never get the same container.
 
     It is forgotten when kubelet starts anew: what it still knows is in its checkpoint, the rest it asks for again.
@@ -66,7 +66,7 @@ class Books:
         self.served.clear()
 
     def catch_up(self) -> None:
-        """Close the books of pods that got past admission unrecorded, forget those that are gone."""
+        """Note what became of pods that passed admission without a note, and forget those that are gone."""
         for pod, phase in self._overtaken.of(self.own.pods, None):
             if phase is not None and pod.metadata.uid not in self._settled:
                 self._note(_Due(pod, frozenset(range(len(pod.all_containers))), phase))

@@ -28,7 +28,7 @@ _HTTP_NOT_FOUND = "Not Found"
 _USER_AGENT = "topogpu-device-plugin"
 
 
-async def examine_cluster(
+async def cluster_facts(
     kubeconfig: str | None, node_name: str, needed: Sequence[Right], *, timeout_seconds: float
 ) -> ClusterFacts:
     """Each question has its own deadline; what is not answered stays empty. No name: only whether anybody answers.

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from deviceplugin.announcements import announcements
 from deviceplugin.gpus import Inventory
+from deviceplugin.notices import notices
 from proto.kubernetes.notices import Notice
 from tests.deviceplugin.gpus import PAIR, A
 
@@ -10,7 +10,7 @@ ILL = Inventory(devices=(replace(PAIR[0], healthy=False), PAIR[1]), problems={A:
 
 
 def told(before: Inventory, after: Inventory) -> list[Notice]:
-    return list(announcements(before, after))
+    return list(notices(before, after))
 
 
 def test_a_gpu_that_falls_ill_and_recovers_is_told_of_once_each() -> None:

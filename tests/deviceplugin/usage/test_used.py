@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from deviceplugin.usage.accounts import GpuProcess, GpuSample, NodeSample, VgpuUsage, node_usage
 from deviceplugin.usage.cgroups import CgroupOwner
 from deviceplugin.usage.shared_region import Region, RegionDevice
+from deviceplugin.usage.used import GpuProcess, GpuSample, NodeSample, VgpuUsage, node_usage
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import (

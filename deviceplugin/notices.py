@@ -7,7 +7,7 @@ from proto.annotations.node_limits import Limits
 from proto.kubernetes.notices import Notice
 
 
-def announcements(before: Inventory, after: Inventory) -> Iterator[Notice]:
+def notices(before: Inventory, after: Inventory) -> Iterator[Notice]:
     """Every GPU that fell ill, recovered or is missing, every pair whose two directions came to disagree."""
     known = {device.uuid for device in before.devices}
     for device in after.devices:

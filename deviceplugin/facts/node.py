@@ -30,7 +30,7 @@ _OTHER_SOCKETS = ("nvidia.sock", "nvidiaGPU*.sock")
 """Of NVIDIA's plugin before 0.14 and of GKE's; newer ones use the very name of ours."""
 
 
-async def examine_driver(
+async def driver_facts(
     nvml: Nvml, proc_root: str, deadline_seconds: float
 ) -> tuple[DriverFacts, MachineReading | None]:
     """The driver's answer, or why there is none; a driver that hangs is left hanging."""
@@ -48,7 +48,7 @@ async def examine_driver(
     return DriverFacts(answered_version=machine.driver, module_version=module), machine
 
 
-def examine_driver_files(root: DriverRoot) -> DriverFilesFacts:
+def driver_files_facts(root: DriverRoot) -> DriverFilesFacts:
     """Blocks."""
     try:
         return DriverFilesFacts(root=root.host, version=root.files().version)
@@ -56,7 +56,7 @@ def examine_driver_files(root: DriverRoot) -> DriverFilesFacts:
         return DriverFilesFacts(root=root.host, problem=str(error))
 
 
-def examine_socket(path: str) -> SocketFacts:
+def socket_facts(path: str) -> SocketFacts:
     """Blocks for two seconds at most."""
     if not os.path.lexists(path):
         return SocketFacts(path=path, state=SocketState.MISSING)
@@ -73,13 +73,13 @@ def examine_socket(path: str) -> SocketFacts:
         return SocketFacts(path=path, state=SocketState.CONNECTS, listener=_listener(peer))
 
 
-def examine_other_sockets(folder: str) -> tuple[str, ...]:
+def other_sockets(folder: str) -> tuple[str, ...]:
     """Those of other device plugins that somebody listens on."""
     found = sorted(str(path) for pattern in _OTHER_SOCKETS for path in Path(folder).glob(pattern))
-    return tuple(path for path in found if examine_socket(path).state is SocketState.CONNECTS)
+    return tuple(path for path in found if socket_facts(path).state is SocketState.CONNECTS)
 
 
-def examine_cdi(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORIES) -> CdiFolderFacts:
+def cdi_facts(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORIES) -> CdiFolderFacts:
     """`names` are those that containers will be given."""
     missing = missing_devices(names, directories)
     return CdiFolderFacts(directories=directories, missing=missing, writable=is_writable(directories[-1]))
@@ -91,7 +91,7 @@ def is_writable(folder: str) -> bool:
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
-async def examine_metrics_port(address: ListenAddress | None) -> PortState:
+async def metrics_port(address: ListenAddress | None) -> PortState:
     if address is None:
         return PortState.OFF
     timeout = aiohttp.ClientTimeout(total=_SCRAPE_SECONDS)

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deviceplugin.reporting import Report, report, with_missing
+from deviceplugin.report import Report, report, with_missing
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LIMITS, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode
