@@ -1,17 +1,7 @@
-"""What `serve` is told by its flags, checked once."""
+"""What the parts of the extender read of its configuration."""
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import ip_address
-from urllib.parse import urlsplit
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
-_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
-_RESOURCE = re.compile(_SUBDOMAIN + r"/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST_SECONDS = 366 * 24 * 3600.0
 
 DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
 
@@ -25,7 +15,7 @@ _WRITING_SECONDS = 2.0
 
 
 class SettingsError(ValueError):
-    """A flag has a value that cannot be used; the message is one sentence."""
+    """A setting has a value that cannot be used; the message is one sentence."""
 
 
 class FilterReturns(StrEnum):
@@ -81,56 +71,3 @@ class ServeSettings:
 def bind_deadline_seconds(lock_wait_seconds: float) -> float:
     """For a bind that may wait so long for a lock."""
     return max(SHORTEST_BIND_DEADLINE_SECONDS, lock_wait_seconds + _WRITING_SECONDS)
-
-
-def checked_local_url(text: str, flag: str) -> str:
-    """An http:// or https:// URL of this host; also empty. Raises SettingsError."""
-    where = urlsplit(text)
-    if text and (where.scheme not in ("http", "https") or not _is_loopback(where.hostname or "")):
-        raise SettingsError(f"{flag} {text!r} is no URL of this host, such as https://127.0.0.1:10259/healthz")
-    return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def checked_name(text: str, flag: str) -> str:
-    """The name of an object or host; also empty. Raises SettingsError."""
-    if text and not re.fullmatch(_SUBDOMAIN, text):
-        raise SettingsError(f"{flag} {text!r} is no name: lower-case letters, digits, - and . are allowed")
-    return text
-
-
-def checked_resource(text: str, flag: str) -> str:
-    """The name of a resource that pods ask for. Raises SettingsError."""
-    if not _RESOURCE.fullmatch(text):
-        raise SettingsError(f"{flag} {text!r} is no name of a resource, such as nvidia.com/gpu")
-    return text
-
-
-def parse_label_selector(text: str) -> str:
-    """As the API server takes it: `key=value`, or a comma list. Raises SettingsError."""
-    parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    for part in parts:
-        if not _LABEL.fullmatch(part):
-            raise SettingsError(f"{part!r} selects no label; write key=value, for example gpu=on")
-    return ",".join(parts)
-
-
-def parse_duration(text: str, *, may_be_zero: bool = False) -> float:
-    """Seconds in a Go duration such as `5m`, `1m30s` or `500ms`; `0` needs no unit. Raises SettingsError."""
-    if may_be_zero and text == "0":
-        return 0.0
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise SettingsError(f"{text!r} is not a duration; write for example 5m, 90s or 1m30s")
-    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
-    if seconds <= 0 and not may_be_zero:
-        raise SettingsError(f"{text!r} is not a duration above zero")
-    if seconds > _LONGEST_SECONDS:
-        raise SettingsError(f"{text!r} is longer than a year; write for example 5m, 90s or 1m30s")
-    return seconds

@@ -8,10 +8,11 @@ from typing import Any
 from deviceplugin.configuration import TABLE as DAEMON
 from program.settings.declared import Table
 from program.settings.reference import hami_manual, manual, put_into_schema
+from scheduler_ext.configuration import TABLE as EXTENDER
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "daemonset" / "chart" / "topogpu" / "values.schema.json"
-TABLES: dict[str, Table[Any]] = {"docs/configuration.md": DAEMON}
+TABLES: dict[str, Table[Any]] = {"docs/configuration.md": DAEMON, "docs/configuration-scheduler.md": EXTENDER}
 _WIDTH = 100
 
 

@@ -16,7 +16,7 @@ from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from program.logs import set_up_logging
-from program.settings.options import GroupedCommand, print_configuration
+from program.settings.options import GroupedCommand, print_configuration, print_option
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @click.command("run", cls=GroupedCommand)
 @configuration_options
-@click.option("--print-config", is_flag=True, help="Print all settings and where they come from, as YAML for --config.")
+@print_option
 def run(*, print_config: bool, **given: str | None) -> None:
     """Serve this node's GPUs to kubelet and describe them on the Node.
 

@@ -88,9 +88,12 @@ RESOURCE = Text(
 )
 
 
+_SWITCH_WORDS = {"true": "on", "false": "off"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words(Kind):
-    """One of a few words. YAML's own reading of some words (`off`, `2.9`, `1`) is undone."""
+    """One of a few words. YAML reads some of them (`off`, `2.9`, `1`) as something else: that is undone."""
 
     words: tuple[str, ...]
     make: Callable[[str], str] = str
@@ -114,14 +117,12 @@ class Words(Kind):
         return {"enum": [*self.words, *numbers, *switches]}
 
     def from_file(self, written: object) -> str:
-        if isinstance(written, bool):
-            return self.from_text("on" if written else "off")
         if isinstance(written, str | int | float):
             return self.from_text(str(written))
         raise Unfit
 
     def from_text(self, written: str) -> str:
-        word = written.lower()
+        word = _SWITCH_WORDS.get(written.lower(), written.lower())
         if word in self.refusals:
             raise Unfit(self.refusals[word])
         if word not in self.words:

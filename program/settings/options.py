@@ -182,6 +182,11 @@ def _flags(table: Table[C], given: Mapping[str, Any]) -> Iterable[tuple[str, str
             yield key, (",".join(typed) if isinstance(typed, tuple) else typed).removeprefix("=")
 
 
+print_option = click.option(
+    "--print-config", is_flag=True, help="Print all settings and where they come from, as YAML for --config."
+)
+
+
 def print_configuration(table: Table[C], effective: Effective[C]) -> None:
     """Every setting as YAML for `--config`, each with its origin; warnings go to standard error."""
     for warning in effective.warnings:

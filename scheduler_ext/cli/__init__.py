@@ -2,13 +2,17 @@
 
 import click
 
+from program.commands import LazyCommands
 from proto import __version__
-from scheduler_ext.cli.decide import decide
-from scheduler_ext.cli.explain import explain
-from scheduler_ext.cli.serve import serve
+
+_COMMANDS = {
+    "serve": ("scheduler_ext.cli.serve", "Answer kube-scheduler's /filter, /prioritize, /preempt and /bind."),
+    "decide": ("scheduler_ext.cli.decide", "Where would this pod go, and why not elsewhere?"),
+    "explain": ("scheduler_ext.cli.explain", "Where is this pod and why, or why is it pending?"),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommands, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="topogpu-scheduler")
 def main() -> None:
     """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.
@@ -18,8 +22,3 @@ def main() -> None:
 
     Shell completion: eval "$(_TOPOGPU_SCHEDULER_COMPLETE=bash_source topogpu-scheduler)" (or zsh_source, fish_source).
     """
-
-
-main.add_command(serve)
-main.add_command(decide)
-main.add_command(explain)

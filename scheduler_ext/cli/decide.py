@@ -9,14 +9,15 @@ import click
 import yaml
 from rich.console import Console
 
+from program.settings.options import GroupedCommand, read_configuration, setting_options
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.answers import Answer, answer_document, answer_text, explanation_table
-from scheduler_ext.cli.options import request_options
+from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.replay import replay
 from scheduler_ext.cli.state import StateError, read_pod, read_snapshot, read_state
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Snapshot
-from scheduler_ext.policies import alias_warnings
+from scheduler_ext.configuration import REQUESTS, TABLE
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.decide import decide as decide_pod
@@ -27,7 +28,7 @@ ANY_NODE = "the pod asks for no GPU: any node fits, and kube-scheduler chooses"
 _PIPE_WIDTH = 1000
 
 
-@click.command(name="decide")
+@click.command(name="decide", cls=GroupedCommand)
 @click.option(
     "--state",
     "state_file",
@@ -44,7 +45,7 @@ _PIPE_WIDTH = 1000
 @click.option("--output", type=click.Choice(["json", "text"]), default="text", show_default=True)
 @click.option("--explain", is_flag=True, help="Say of every node why: its score, or what each of its GPUs lacks.")
 @click.option("--node-names", default="", help="Comma list of the nodes to consider [default: all in the state].")
-@request_options
+@setting_options(TABLE, groups=(REQUESTS,))
 def decide(
     *,
     state_file: str | None,
@@ -53,7 +54,7 @@ def decide(
     output: str,
     explain: bool,
     node_names: str,
-    requests: RequestSettings,
+    **given: object,
 ) -> None:
     """Where would this pod go, and why not elsewhere?
 
@@ -62,7 +63,9 @@ def decide(
     Without --state, --snapshot and --pod it reads JSON lines from standard input, each a state and a pod (or the GPUs
     of one node and containers), and answers each with a line of JSON.
     """
-    _warn(alias_warnings(requests.gpu_policy.text))
+    effective = read_configuration(TABLE, given)
+    requests = request_settings(effective.configuration)
+    _warn(warnings(effective))
     if state_file is None and snapshot_file is None and pod_file is None:
         if explain or node_names:
             raise click.UsageError("--explain and --node-names go with --state and --pod")
@@ -117,8 +120,8 @@ def _decide(pod: Pod, snapshot: Snapshot, names: list[str], settings: RequestSet
     return Answer(decision=decision, explanation=explanation, error=decision.error or none_fits)
 
 
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
+def _warn(sentences: Iterable[str]) -> None:
+    for warning in sentences:
         click.echo(f"warning: {warning}", err=True)
 
 

@@ -13,11 +13,12 @@ from click.testing import CliRunner
 from daemonset import render
 from daemonset.render import Manifest
 from deviceplugin.cli import main as device_plugin
-from deviceplugin.configuration import TABLE
+from deviceplugin.configuration import TABLE as DAEMON
 from proto.annotations import keys
 from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.cli import main as scheduler
+from scheduler_ext.configuration import TABLE as EXTENDER
 from scheduler_ext.requests import RequestSettings, ResourceNames
 from tests.daemonset.shipped import (
     base,
@@ -31,8 +32,6 @@ from tests.daemonset.shipped import (
 
 PROGRAMS = {"deviceplugin": device_plugin, "scheduler_ext": scheduler}
 OF_NVIDIA_S_RUNTIME = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
-POD = {"POD_NAME", "POD_NAMESPACE"}
-"""Read by the extender, without a flag."""
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
@@ -61,7 +60,8 @@ def test_a_flag_that_the_program_lacks_would_be_noticed() -> None:
 
 
 def test_every_variable_is_one_that_somebody_reads(manifests: list[Manifest]) -> None:
-    known = {name for setting in TABLE.settings.values() for name in setting.environment} | OF_NVIDIA_S_RUNTIME | POD
+    settings_of_both = (*DAEMON.settings.values(), *EXTENDER.settings.values())
+    known = {name for setting in settings_of_both for name in setting.environment} | OF_NVIDIA_S_RUNTIME
     for each in containers(manifests):
         assert {variable["name"] for variable in each.spec.get("env", ())} <= known, each.name
 
@@ -83,15 +83,14 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
         *("cri_socket", "cgroup_root", "driver_root", "container_driver_root", "remediation_lease"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
-    assert offered == TABLE.settings.keys() - own
+    assert offered == DAEMON.settings.keys() - own
 
 
 @pytest.mark.usefixtures("chart")
 def test_every_flag_that_may_be_given_is_one_of_the_extender_s() -> None:
     schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
     offered = schema["properties"]["scheduler"]["properties"]["settings"]["properties"]
-    there = {word for option in scheduler.commands["serve"].params for word in option.opts}
-    assert {f"--{name}" for name in offered} <= there
+    assert {f"--{name}" for name in offered} <= {flag for each in EXTENDER.settings.values() for flag in each.flags}
 
 
 def test_kube_scheduler_calls_the_extender_where_it_listens(manifests: list[Manifest]) -> None:
@@ -143,14 +142,14 @@ def test_kube_scheduler_lives_only_while_its_extender_does(manifests: list[Manif
 
 
 def test_ports_are_those_of_the_programs() -> None:
-    serve = {option.name: option.default for option in scheduler.commands["serve"].params}
+    serve = {key: str(setting.default) for key, setting in EXTENDER.settings.items()}
     extender = container(base(), "topogpu-scheduler/extender").spec["ports"]
     assert {f":{port['containerPort']}" for port in extender} == {
         serve["webhook_bind_address"],
         serve["metrics_bind_address"],
     }
     daemon = container(base(), "topogpu-device-plugin/device-plugin").spec["ports"]
-    assert [f":{port['containerPort']}" for port in daemon] == [str(TABLE.settings["metrics_bind_address"].default)]
+    assert [f":{port['containerPort']}" for port in daemon] == [str(DAEMON.settings["metrics_bind_address"].default)]
 
 
 @pytest.mark.usefixtures("chart")

@@ -1,0 +1,130 @@
+"""The running extender: its parts and ports, from start to stop."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import click
+
+from program.tasks import until_first
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiServerUnconfigured
+from scheduler_ext.admission.registration import PATH
+from scheduler_ext.binding.sent_files import SentFiles
+from scheduler_ext.certificates.files import CertificateFiles
+from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
+from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair
+from scheduler_ext.cli.build import (
+    CertificatePaths,
+    admission_settings,
+    certificate_place,
+    connected,
+    lease_settings,
+    request_settings,
+    serve_settings,
+)
+from scheduler_ext.configuration import TABLE, Configuration
+from scheduler_ext.own_thread import in_own_thread
+from scheduler_ext.running import (
+    Applications,
+    PartFailed,
+    PortTaken,
+    listening,
+    listening_to_kube_scheduler,
+    now,
+    running_extender,
+)
+from scheduler_ext.settings import SettingsError
+from scheduler_ext.webhook_server import Certificate, kept_current
+
+log = logging.getLogger(__name__)
+
+_SWITCH_SECONDS = 0.0005
+"""So soon the thread that writes metrics or an explanation lets kube-scheduler be answered; Python's own 5 ms are more
+than an answer takes.
+"""
+
+
+def serve_until_stopped(configuration: Configuration) -> None:
+    """Until SIGTERM or SIGINT. Raises click.ClickException."""
+    try:
+        asyncio.run(_serve(configuration))
+    except (SettingsError, ApiServerUnconfigured, PortTaken, UnusableKeyPair, PartFailed) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _serve(configuration: Configuration) -> None:
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    directory, client_ca = configuration.binding_directory, configuration.webhook_client_ca_file
+    files = SentFiles(Path(directory)) if directory else None
+    tls = ServingTls(Path(client_ca) if client_ca else None)
+    certificate = certificate_place(configuration)
+    client = await connected(configuration)
+
+    def certified() -> bool:
+        return certificate is None or tls.ready
+
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(client.close)
+        extender = running_extender(
+            client,
+            serve_settings(configuration),
+            request_settings(configuration),
+            lease_settings(configuration, files.process if files is not None else None),
+            certified,
+            files=files,
+        )
+        applications = await stack.enter_async_context(extender)
+        if (metrics := configuration.metrics_bind_address) is not None:
+            url = await stack.enter_async_context(
+                listening(applications.metrics, metrics, _flag("metrics_bind_address"))
+            )
+            log.info("metrics are served on %s/metrics", url)
+        if (kept := _kept_in(client, certificate, tls)) is not None:
+            url = await stack.enter_async_context(_serving_webhook(configuration, kept, applications, tls))
+            log.info("the webhook is served on %s%s", url, PATH)
+        verbs = listening_to_kube_scheduler(applications.verbs, configuration.http_bind, _flag("http_bind"))
+        click.echo(f"listening on {await stack.enter_async_context(verbs)}")
+        await until_first(stop.wait(), applications.failed.wait())
+        log.info("stopping")
+        if applications.failed.is_set():
+            raise PartFailed(
+                "A part of the extender has failed, and nothing true can be answered without it: see above."
+            )
+
+
+@asynccontextmanager
+async def _serving_webhook(
+    configuration: Configuration, certificate: Certificate, applications: Applications, tls: ServingTls
+) -> AsyncIterator[str]:
+    """The URL of the webhook while it is served. Raises PortTaken."""
+    webhook = applications.webhook(admission_settings(configuration))
+
+    def listens() -> AbstractAsyncContextManager[str]:
+        return listening(webhook, configuration.webhook_bind_address, _flag("webhook_bind_address"), tls.context)
+
+    async with kept_current(certificate), in_own_thread(listens, "webhook") as url:
+        yield url
+
+
+def _kept_in(api: ApiServer, place: CertificatePaths | SecretPlace | None, tls: ServingTls) -> Certificate | None:
+    """Raises UnusableKeyPair."""
+    match place:
+        case CertificatePaths():
+            files = CertificateFiles(place.certificate, place.key, tls)
+            files.load()
+            return files
+        case SecretPlace():
+            return CertificateSecret(api=api, place=place, tls=tls, now=now)
+    return None
+
+
+def _flag(key: str) -> str:
+    return TABLE.settings[key].flags[0]

@@ -1,0 +1,405 @@
+"""Every setting of the extender, declared once: flags, readers, `--print-config` and the manual derive from here."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from program.address import ListenAddress
+from program.settings.declared import Table, setting
+from program.settings.kinds import (
+    ADDRESS,
+    DNS_NAME,
+    DURATION,
+    DURATION_OR_ZERO,
+    OPTIONAL_ADDRESS,
+    RESOURCE,
+    Number,
+    Parsed,
+    Several,
+    Switch,
+    Text,
+    Whole,
+    Words,
+    dns_name,
+    path,
+    words_of,
+)
+from proto.annotations import keys
+from scheduler_ext.admission.settings import BypassMode, CorePolicy
+from scheduler_ext.policies import GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
+from scheduler_ext.requests import MOST_GPU_CONTAINERS, MOST_GPUS
+from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, MetricsDetail
+
+DEFAULT_TIMEOUT_SECONDS = 10
+DEBUG_VERBOSITY = 4
+"""From there on klog's lines are for debugging, by Kubernetes' convention."""
+REQUESTS = "Requests and policies"
+"""The group of settings that decide where a pod goes."""
+
+_LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
+
+
+def _read_label_selector(text: str) -> str:
+    """As the API server takes it. Raises ValueError."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(map(_LABEL.fullmatch, parts)):
+        raise ValueError(f"{text!r} selects no label")
+    return ",".join(parts)
+
+
+def _read_local_url(text: str) -> str:
+    """Raises ValueError."""
+    where = urlsplit(text)
+    host = where.hostname or ""
+    if text and (where.scheme not in ("http", "https") or not (host == "localhost" or ip_address(host).is_loopback)):
+        raise ValueError(f"{text!r} is no URL of this host")
+    return text
+
+
+def _read_host(text: str) -> str:
+    """Raises ValueError."""
+    if not re.fullmatch(DNS_NAME, text):
+        ip_address(text)
+    return text
+
+
+_LABELS = Parsed(expected="key=value, or a comma list", read=_read_label_selector, write=str)
+_LOCAL_URL = Parsed(
+    expected="a URL of this host, such as https://127.0.0.1:10259/healthz", read=_read_local_url, write=str
+)
+_HOST = Parsed(expected="a DNS name or an IP address", read=_read_host, write=str)
+_GPU_POLICY = Parsed(
+    expected=f"{', '.join(GPU_WORDS)}, or a comma list of them",
+    read=parse_gpu_policy,
+    write=lambda policy: str(policy.text),
+    choices=GPU_WORDS,
+)
+_OPTIONAL_NAME = dns_name("a name of lower-case letters, digits, - and .", optional=True)
+
+_setting = partial(setting, environment=())
+_of_chart = partial(_setting, chart="scheduler.settings.{flag}")
+_connection = partial(_setting, group="Addresses and API server")
+_request = partial(_of_chart, group=REQUESTS)
+_resource = partial(_setting, group=REQUESTS)
+_placement = partial(_setting, group="Placement")
+_election = partial(_setting, group="Leader election and health")
+_webhook = partial(_setting, group="Webhook")
+_observe = partial(_of_chart, group="Metrics and logs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Everything that can be set, as it counts."""
+
+    http_bind: ListenAddress = _connection(
+        ListenAddress(host="127.0.0.1", port=8080),
+        ADDRESS,
+        "Where kube-scheduler calls us; port 0 takes a free one.",
+        flags=("--http_bind", "--http-bind"),
+    )
+    metrics_bind_address: ListenAddress | None = _connection(
+        ListenAddress(host=None, port=9395),
+        OPTIONAL_ADDRESS,
+        "Where Prometheus finds /metrics, and kubelet /healthz and /readyz; empty serves none.",
+    )
+    kubeconfig: str = _connection(
+        "",
+        path(optional=True),
+        "How the API server is reached. Empty: KUBECONFIG, ~/.kube/config, or the cluster around us.",
+    )
+    kube_timeout: int = _connection(
+        DEFAULT_TIMEOUT_SECONDS,
+        Whole(minimum=0),
+        f"Seconds that one call to the API server may take; 0 is {DEFAULT_TIMEOUT_SECONDS}.",
+        unit="s",
+        chart="scheduler.settings.{flag}",
+    )
+    kube_qps: float = _connection(
+        0.0,
+        Number(maximum=1_000_000),
+        "Writes a second to the API server, events among them; 0 does not limit them.",
+        chart="scheduler.settings.{flag}",
+    )
+    kube_burst: int = _connection(
+        10,
+        Whole(minimum=1),
+        "Writes at once after a pause, with --kube-qps.",
+        chart="scheduler.settings.{flag}",
+    )
+    node_scheduler_policy: NodePolicy = _request(
+        NodePolicy.BINPACK, words_of(NodePolicy), "Which of the nodes that fit goes first."
+    )
+    gpu_scheduler_policy: GpuPolicy = _request(
+        parse_gpu_policy("spread"), _GPU_POLICY, "Which of the GPUs that fit go first."
+    )
+    node_topology: str = _request(
+        "on",
+        Words(words=("on", "off")),
+        "Whether a topology-aware pod of several GPUs goes first to the node that connects them best; off is "
+        "HAMi's order of nodes.",
+    )
+    default_mem: int = _request(
+        0,
+        Whole(minimum=0),
+        "MiB for a container that asks for no GPU memory; 0 gives it the whole GPU.",
+        unit="MiB",
+        device_config="nvidia.defaultMemory",
+    )
+    default_cores: int = _request(
+        0,
+        Whole(minimum=0, maximum=100),
+        "Percent of a GPU's cores for a container that asks for none; 0 sets no limit.",
+        device_config="nvidia.defaultCores",
+    )
+    memory_factor: int = _request(
+        1,
+        Whole(minimum=0),
+        "MiB that one unit of requested GPU memory, and of a quota for it, stands for; 0 is 1.",
+        device_config="nvidia.memoryFactor",
+    )
+    max_gpu_containers: int = _request(
+        MOST_GPU_CONTAINERS,
+        Whole(minimum=1),
+        "Containers of one pod that may ask for GPUs, init containers included; a pod with more is refused.",
+    )
+    max_gpus_per_container: int = _request(
+        MOST_GPUS,
+        Whole(minimum=1),
+        "GPUs that one container may ask for; a pod that asks for more is refused.",
+    )
+    resource_name: str = _resource(
+        keys.RESOURCE_COUNT,
+        RESOURCE,
+        "Resource by which containers ask for GPUs.",
+        device_config="nvidia.resourceCountName",
+    )
+    resource_mem: str = _resource(
+        keys.RESOURCE_MEMORY,
+        RESOURCE,
+        "Resource by which containers ask for memory of each GPU.",
+        device_config="nvidia.resourceMemoryName",
+    )
+    resource_mem_percentage: str = _resource(
+        keys.RESOURCE_MEMORY_PERCENTAGE,
+        RESOURCE,
+        "Resource by which containers ask for a percentage of each GPU's memory.",
+        device_config="nvidia.resourceMemoryPercentageName",
+    )
+    resource_cores: str = _resource(
+        keys.RESOURCE_CORES,
+        RESOURCE,
+        "Resource by which containers ask for percent of each GPU's cores.",
+        device_config="nvidia.resourceCoreName",
+    )
+    resource_priority: str = _resource(
+        keys.RESOURCE_PRIORITY,
+        RESOURCE,
+        "Resource by which containers ask for a task priority on their GPUs.",
+        device_config="nvidia.resourcePriorityName",
+    )
+    scheduler_name: str = _placement(
+        DEFAULT_SCHEDULER_NAME,
+        _OPTIONAL_NAME,
+        f"schedulerName of GPU pods, and source of our events; {DEFAULT_SCHEDULER_NAME} when empty.",
+    )
+    filter_returns: FilterReturns = _placement(
+        FilterReturns.ONE,
+        words_of(FilterReturns),
+        "one: the best node. all: up to 32 of the best, for kube-scheduler to choose among with /prioritize. The GPUs "
+        "are reserved on each.",
+        chart="scheduler.filterReturns",
+    )
+    gpu_preemption: bool = _placement(
+        False,
+        Switch(),
+        "Evict pods of lower priority, within their PodDisruptionBudgets, for a pod that lacks nothing but GPUs: "
+        "kube-scheduler does not.",
+        chart="scheduler.gpuPreemption",
+    )
+    node_label_selector: str = _placement(
+        "",
+        _LABELS,
+        "Give out GPUs of nodes with these labels only.",
+        chart="scheduler.settings.{flag}",
+    )
+    node_lock_timeout: float = _placement(
+        300.0,
+        DURATION,
+        "After this long another pod may take over a node's lock.",
+        environment=("HAMI_NODELOCK_EXPIRE",),
+        chart="scheduler.settings.{flag}",
+    )
+    node_lock_retry_timeout: float = _placement(
+        18.0,
+        DURATION_OR_ZERO,
+        "How long a bind waits for a lock that another pod holds; 0 refuses it at once.",
+        chart="scheduler.settings.{flag}",
+    )
+    reservation_lease: float = _placement(
+        60.0,
+        DURATION,
+        "How long GPUs are held for a pod between /filter and /bind, at most.",
+        chart="scheduler.settings.{flag}",
+    )
+    binding_directory: str = _placement(
+        "",
+        path(optional=True),
+        "Where Bindings are written down until they are answered: a folder in memory that outlives this process, for "
+        "the next one to go on at once after a crash.",
+    )
+    leader_elect: bool = _election(
+        False, Switch(), "Decide only while the kube-scheduler on this host holds the lease."
+    )
+    leader_elect_resource_name: str = _election("", _OPTIONAL_NAME, "Name of kube-scheduler's lease.")
+    leader_elect_resource_namespace: str = _election(
+        "", _OPTIONAL_NAME, "Namespace of kube-scheduler's lease; the pod's own when empty."
+    )
+    pod_name: str = _election(
+        "", _OPTIONAL_NAME, "The pod that the leader labels.", environment=("{variable}",), flags=()
+    )
+    pod_namespace: str = _election("", _OPTIONAL_NAME, "That pod's namespace.", environment=("{variable}",), flags=())
+    readyz_requires_leader: bool = _election(False, Switch(), "Answer /readyz with 503 while another replica decides.")
+    kube_scheduler_healthz: str = _election(
+        "",
+        _LOCAL_URL,
+        "/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then says whether it and we are healthy: "
+        "for its liveness probe.",
+    )
+    webhook_bind_address: ListenAddress = _webhook(
+        ListenAddress(host=None, port=9443),
+        ADDRESS,
+        "Where the API server calls the admission webhook, by HTTPS, if there is a certificate.",
+    )
+    webhook_client_ca_file: str = _webhook(
+        "",
+        path(optional=True),
+        "PEM of the authorities whose clients the webhook answers, the API server's own; without one it answers every "
+        "caller.",
+    )
+    cert_file: str = _webhook(
+        "",
+        path(optional=True),
+        "PEM of the webhook's certificate; read again when it changes.",
+        flags=("--cert_file", "--cert-file"),
+    )
+    key_file: str = _webhook(
+        "", path(optional=True), "PEM of the certificate's key.", flags=("--key_file", "--key-file")
+    )
+    webhook_secret: str = _webhook(
+        "",
+        Text(expected="namespace/name", pattern=f"({DNS_NAME}/{DNS_NAME})?"),
+        "Instead of files: a Secret in which the webhook makes and renews a certificate of its own.",
+    )
+    webhook_configuration: str = _webhook(
+        "", _OPTIONAL_NAME, "MutatingWebhookConfiguration that gets the caBundle of our own certificate."
+    )
+    webhook_service: tuple[str, ...] = _webhook(
+        (),
+        Several(of=_HOST),
+        "Name under which the API server calls the webhook, SERVICE.NAMESPACE.svc; may be repeated.",
+        repeated=True,
+    )
+    force_overwrite_default_scheduler: bool = _webhook(
+        True,
+        Switch(),
+        "Whether GPU pods that name default-scheduler become ours.",
+        chart="webhook.forceOverwriteDefaultScheduler",
+    )
+    default_gpu: int = _webhook(
+        1,
+        Whole(minimum=0),
+        "GPUs of a container that asks for GPU memory or cores alone, set by the webhook; 0 adds none.",
+        device_config="nvidia.defaultGPUNum",
+        chart="webhook.defaultGpu",
+    )
+    gpu_core_policy: CorePolicy = _webhook(
+        CorePolicy.DEFAULT,
+        words_of(CorePolicy),
+        "GPU_CORE_UTILIZATION_POLICY of every container; default writes none.",
+        device_config="nvidia.gpuCorePolicy",
+        chart="webhook.gpuCorePolicy",
+    )
+    runtime_class_name: str = _webhook(
+        "",
+        _OPTIONAL_NAME,
+        "runtimeClassName of GPU pods that have none.",
+        device_config="nvidia.runtimeClassName",
+        chart="webhook.runtimeClassName",
+    )
+    overwrite_env: bool = _webhook(
+        False,
+        Switch(),
+        "Whether containers without GPUs get NVIDIA_VISIBLE_DEVICES=none.",
+        device_config="nvidia.overwriteEnv",
+        chart="webhook.overwriteEnv",
+    )
+    deny_bypass: BypassMode = _webhook(
+        BypassMode.DENY,
+        words_of(BypassMode),
+        "What is done about environment variables that lift a GPU's limits: nothing, a warning, or a refusal.",
+    )
+    metrics_detail: MetricsDetail = _observe(
+        MetricsDetail.PODS, words_of(MetricsDetail), "What has series of its own on /metrics; nodes always have."
+    )
+    legacy_metrics: bool = _observe(False, Switch(), "Also write metrics under the names they had before HAMi 2.9.")
+    log_format: str = _observe("text", Words(words=("text", "json")), "Log lines for people or for programs.")
+    log_level: str = _observe(
+        "info", Words(words=("debug", "info", "warning", "error")), "The least severe lines that are logged."
+    )
+    debug: bool = _observe(False, Switch(), "As --log-level debug.", chart="")
+    verbosity: int = _observe(
+        0,
+        Whole(minimum=0),
+        f"HAMi's verbosity: from {DEBUG_VERBOSITY} on as --log-level debug.",
+        flags=("-v", "--v"),
+        chart="",
+    )
+
+    @property
+    def effective_log_level(self) -> str:
+        return "debug" if self.debug or self.verbosity >= DEBUG_VERBOSITY else self.log_level
+
+    @property
+    def lease_namespace(self) -> str:
+        return self.leader_elect_resource_namespace or self.pod_namespace
+
+
+def conflicts(configuration: Configuration) -> Iterator[str]:
+    """What cannot be together, one sentence each."""
+    names = [getattr(configuration, key) for key in TABLE.settings if key.startswith("resource_")]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{name!r} names two resources; each --resource-… flag needs a name of its own"
+    if configuration.leader_elect and not configuration.leader_elect_resource_name:
+        yield "--leader-elect needs --leader-elect-resource-name: the lease that kube-scheduler holds"
+    elif configuration.leader_elect and not configuration.lease_namespace:
+        yield "--leader-elect needs --leader-elect-resource-namespace: the lease that kube-scheduler holds"
+    of_files = (configuration.cert_file, configuration.key_file)
+    of_secret = (configuration.webhook_secret, configuration.webhook_configuration, configuration.webhook_service)
+    if any(of_files) and any(of_secret):
+        yield "--cert_file and --webhook-secret are two sources of one certificate; give one of them"
+    elif any(of_files) and not all(of_files):
+        yield "--cert_file and --key_file go together; give both"
+    elif any(of_secret) and not all(of_secret):
+        yield (
+            "a certificate of our own needs --webhook-secret namespace/name, --webhook-configuration and "
+            "--webhook-service; give all three"
+        )
+
+
+_STANDARD_ERROR = "log lines go to standard error; redirect that"
+TABLE = Table(
+    Configuration,
+    conflicts,
+    without_effect={
+        "profiling": "Go's profiler has nothing to look at here; use py-spy, or the histograms of /metrics",
+        **dict.fromkeys(
+            ("logtostderr", "alsologtostderr", "stderrthreshold", "log_dir", "log_file", "log_file_max_size"),
+            _STANDARD_ERROR,
+        ),
+        **dict.fromkeys(("vmodule", "log_backtrace_at"), "use --log-level debug"),
+        **dict.fromkeys(("add_dir_header", "skip_headers", "skip_log_headers", "one_output"), "use --log-format"),
+    },
+)
