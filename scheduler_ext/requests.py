@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from proto.annotations import keys
 from proto.devices import DeviceUUID
-from proto.environment import TRUE
-from proto.kubernetes.objects import Container, Pod
+from proto.environment import DISABLE_CONTROL, TRUE
+from proto.kubernetes.objects import Container, EnvVar, Pod
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -95,6 +95,8 @@ class ContainerNeed:
     """Needs that are served by the same share: the larger counts."""
     container: str = field(default="", compare=False)
     """Whose need it is."""
+    unlimited: bool = False
+    """Whether the container's environment turns off what would hold it to a part of a GPU."""
 
     @property
     def is_relative(self) -> bool:
@@ -247,7 +249,13 @@ def _need(container: Container, settings: RequestSettings) -> ContainerNeed | No
         cores=settings.default_cores if cores is None else min(cores, _INT32_MAX),
         priority=_amount(container, names.priority),
         container=container.name,
+        unlimited=any(variable.name == DISABLE_CONTROL and _turns_off(variable) for variable in container.env),
     )
+
+
+def _turns_off(variable: EnvVar) -> bool:
+    """What stands in another object is not known here."""
+    return variable.value in TRUE or variable.value_from is not None
 
 
 def _memory_mib(container: Container, key: str, factor: int) -> int:

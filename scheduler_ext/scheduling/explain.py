@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proto.annotations import keys
+from proto.environment import DISABLE_CONTROL
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
@@ -77,6 +78,8 @@ def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter
             why = f"is not in the pod's {keys.USE_GPU_UUID}"
         case Reason.MIG:
             why = f"has no free MIG instance with {_memory(need)}"
+        case Reason.LIMITS if need.unlimited:
+            why = f"is given in part only to a container that is held to it, and its {DISABLE_CONTROL} turns that off"
         case _:
             why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
     return f"{refusal.uuid} {why}"

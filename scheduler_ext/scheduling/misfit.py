@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from proto.devices import DeviceUUID
+from proto.environment import DISABLE_CONTROL
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.requests import ContainerNeed
 
@@ -49,6 +50,9 @@ class Unit(StrEnum):
 NO_LIMITS = (
     "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core there, or set "
     "unenforced_shares of its daemon to allow"
+)
+TURNED_OFF = (
+    f"{DISABLE_CONTROL} of the container turns off what holds it to a part of a GPU; remove it, or ask for whole GPUs"
 )
 
 Verdict = tuple[GpuUsage, Reason]
@@ -94,7 +98,8 @@ class Misfit:
         """`2/4 CardInsufficientMemory, …`: of the node's GPUs, how many fail for which reason."""
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
-        return _counted(tuple(reason for _, reason in self.verdicts), self.cards)
+        no_limits = TURNED_OFF if self.need.unlimited else NO_LIMITS
+        return _counted(tuple(reason for _, reason in self.verdicts), self.cards, no_limits)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -119,9 +124,9 @@ class NotOffered:
 
 
 @lru_cache(maxsize=4096)
-def _counted(reasons: tuple[Reason, ...], cards: int) -> str:
+def _counted(reasons: tuple[Reason, ...], cards: int, no_limits: str) -> str:
     counted = sorted(f"{count}/{cards} {reason}" for reason, count in Counter(reasons).items())
-    return ", ".join(counted) + (f" ({NO_LIMITS})" if Reason.LIMITS in reasons else "")
+    return ", ".join(counted) + (f" ({no_limits})" if Reason.LIMITS in reasons else "")
 
 
 def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | None) -> Amounts | None:

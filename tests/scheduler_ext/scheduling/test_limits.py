@@ -7,7 +7,8 @@ import pytest
 
 from proto.annotations.node_limits import Limits
 from proto.devices import DeviceUUID
-from proto.kubernetes.objects import Container, Pod
+from proto.environment import DISABLE_CONTROL
+from proto.kubernetes.objects import Container, EnvVar, Pod
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.scheduling.decide import Decision, decide
@@ -57,6 +58,28 @@ def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None
     )
     (line,) = explain(request(pod(container(gpu=1, gpumem=1000))), decision)
     assert line.gpus[0].sentence == "G1 is on a node where nothing holds a container to a part of it"
+
+
+@pytest.mark.parametrize(
+    ("switch", "turns_off"),
+    [
+        (EnvVar(name=DISABLE_CONTROL, value="true"), True),
+        (EnvVar(name=DISABLE_CONTROL, value_from={"configMapKeyRef": {"name": "settings", "key": "control"}}), True),
+        (EnvVar(name=DISABLE_CONTROL, value="false"), False),
+        (EnvVar(name="OTHER", value="true"), False),
+    ],
+)
+def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvVar, turns_off: bool) -> None:
+    part, whole = container(gpu=1, gpumem=1000), container(gpu=1)
+    part.env = whole.env = [switch]
+    decision = decided(pod(part), Limits.HAMI_CORE)
+    assert (decision.node is None) == turns_off
+    assert decided(pod(whole), Limits.HAMI_CORE).node == "n"
+    assert decided(pod(part), Limits.UNENFORCED).node == "n"
+    if turns_off:
+        assert told_apart(decision.misfits)[1]["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
+        (line,) = explain(request(pod(part)), decision)
+        assert line.gpus[0].sentence.endswith("held to it, and its CUDA_DISABLE_CONTROL turns that off")
 
 
 def test_what_is_a_part_of_a_large_gpu_may_be_all_of_a_small_one() -> None:
