@@ -52,6 +52,7 @@ from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
 from tests.scheduler_ext.gpus import node as node_of
 from tests.scheduler_ext.mig_gpus import mig_device
+from tests.scheduler_ext.reached import sizes
 
 T = TypeVar("T")
 
@@ -452,3 +453,37 @@ def test_room_that_was_found_for_a_pod_is_taken_though_other_costly_pods_had_wha
     while room.look(candidates.shape(wanted), 200) is None:
         pass
     assert answer() == names[-1]
+
+
+def test_pods_of_many_shapes_that_wait_take_memory_for_a_few_searches_and_each_search_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has a place for every node while it is under way."""
+    few, effort = 2, 10 * EFFORT
+    monkeypatch.setattr("scheduler_ext.scheduling.room.MOST_UNDER_WAY", few)
+    ledger, names = nearly_full()
+    candidates = Candidates(ledger, least_most_effort=0)
+    left, room, rounds = [candidates.shape(costly(49_000 + number)) for number in range(2 * few)], Room(candidates), 0
+    alone, looks = Room(candidates), 1
+    while alone.look(left[0], effort) is None:
+        looks += 1
+    assert looks > 1
+    while left:
+        left = [shape for shape in left if room.look(shape, effort) is None]
+        assert sizes([("room", room)], ["scheduler_ext"])["_Search.left"] <= (few + 1) * (len(names) + 1)
+        rounds += 1
+        assert rounds <= 3 * looks, "as if there were no place for some"
+
+
+def test_searches_for_pods_that_are_gone_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_ext.scheduling.room.MOST_UNDER_WAY", 2)
+    monkeypatch.setattr("scheduler_ext.scheduling.room.MOST_SHAPES", 6)
+    ledger, _ = nearly_full()
+    candidates = Candidates(ledger, least_most_effort=0)
+    room, wanted = Room(candidates), candidates.shape(costly(49_000))
+    for number in range(2):
+        assert room.look(candidates.shape(costly(48_000 + number)), 1) is None
+    for _ in range(200):
+        if room.look(wanted, 10 * EFFORT) is not None:
+            return
+    pytest.fail("there was never a place for it")
