@@ -43,12 +43,14 @@ from deviceplugin.notices import notices, unlimited, untotalled
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.remediation.remedy import Remediation
+from deviceplugin.replicas import split_replica
 from deviceplugin.report import Report, report
 from deviceplugin.reporter import Reporter
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
+from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
@@ -131,6 +133,7 @@ class Agent:
             settings=settings.remediation,
             resource=kubelet.resource_name,
             now=now,
+            booked=self._booked,
             count=metrics.eviction,
         )
         self._labels = NodeLabels(self._own, gpus, news, self._events, enabled=settings.feature_labels, now=now)
@@ -231,6 +234,11 @@ class Agent:
             limits=self._hook.limits,
             waiting=len(self._feedback.waiting),
         )
+
+    def _booked(self) -> frozenset[DeviceUUID]:
+        """The GPUs whose ids kubelet has given out."""
+        holdings = self._read_checkpoint() or ()
+        return frozenset(split_replica(identifier)[0] for each in holdings for identifier in each.ids)
 
     def _report_due(self, now: datetime, last: datetime | None) -> Report:
         """None before there is something to say: a node, its GPUs, and how it allocates and limits."""

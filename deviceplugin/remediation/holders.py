@@ -39,12 +39,26 @@ class Inventory(Protocol):
     def missing(self) -> tuple[MissingGpu, ...]: ...
 
 
-def seen(inventory: Inventory, holders: Sequence[Holder], *, is_blind: bool = False) -> Seen:
-    """Of the whole node. A GPU that a pod has and that the driver does not show is ill.
+def unshown(inventory: Inventory, holders: Sequence[Holder]) -> frozenset[DeviceUUID]:
+    """GPUs that pods have, as their annotations say, and that the driver does not show."""
+    shown = {device.uuid for device in _devices(inventory)}
+    held = {gpu for holder in holders for gpu in holder.gpus}
+    return frozenset(held - shown - inventory.physical - inventory.parents.keys() - set(inventory.parents.values()))
+
+
+def seen(
+    inventory: Inventory,
+    holders: Sequence[Holder],
+    lost: Collection[DeviceUUID] = (),
+    *,
+    is_blind: bool = False,
+) -> Seen:
+    """Of the whole node. `lost`: those of the `unshown` that the node has had. They are ill; the others are only what
+    somebody wrote on a pod.
 
     A MIG instance may go while its GPU is well: then it is ill for those that have it.
     """
-    devices = (*inventory.devices, *(device for found in inventory.instances.values() for device in found))
+    devices = _devices(inventory)
     names = {device.uuid: f"GPU {device.index} ({device.uuid})" for device in devices}
     parts = {uuid: inventory.parents.get(uuid, uuid) for uuid in names}
     partly_well = {gpu for uuid, gpu in parts.items() if uuid not in inventory.problems}
@@ -57,8 +71,13 @@ def seen(inventory: Inventory, holders: Sequence[Holder], *, is_blind: bool = Fa
         elif uuid in held:
             ill[uuid] = Sign(name=names[uuid], problem=problem)
     gpus = set(parts.values()) | inventory.physical
-    lost = _missing(inventory, held - gpus - parts.keys() - inventory.parents.keys())
-    return Seen(ill=ill | lost, well=len(gpus - ill.keys()), holders=tuple(holders), is_blind=is_blind)
+    return Seen(
+        ill=ill | _missing(inventory, lost), well=len(gpus - ill.keys()), holders=tuple(holders), is_blind=is_blind
+    )
+
+
+def _devices(inventory: Inventory) -> tuple[Device, ...]:
+    return (*inventory.devices, *(device for found in inventory.instances.values() for device in found))
 
 
 def _missing(inventory: Inventory, lost: Collection[str]) -> dict[str, Sign]:

@@ -4,15 +4,17 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 
+from deviceplugin.allocation.decided import enumerated
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.gpus import Gpus
 from deviceplugin.news import News
 from deviceplugin.remediation.budget import Spent, reserve
-from deviceplugin.remediation.holders import holder_of, seen, why_spared
+from deviceplugin.remediation.holders import holder_of, seen, unshown, why_spared
 from deviceplugin.remediation.step import (
     Event,
     Evict,
@@ -30,6 +32,7 @@ from deviceplugin.remediation.step import (
     next_look,
     step,
     stranded,
+    told_by,
 )
 from deviceplugin.remediation.words import condition_report, marks_report
 from deviceplugin.report import Report
@@ -37,7 +40,8 @@ from deviceplugin.reporter import Reporter
 from deviceplugin.settings import RemediationSettings
 from program.tasks import Tasks
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import NODE_UNHEALTHY
+from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY
+from proto.annotations.node_register import decode_register
 from proto.annotations.unhealthy_since import decode_unhealthy
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
@@ -48,6 +52,8 @@ from proto.kubernetes.objects import LEASES, OWNED_PODS, Node, ObjectReference
 log = logging.getLogger(__name__)
 
 _RESERVE_ATTEMPTS = 6
+_SET = timedelta(seconds=30)
+"""A clock that moves by more was set; by less it may drift."""
 _UNCOUNTED = timedelta(minutes=10)
 """Between two looks for a Lease on which evictions cannot be counted."""
 
@@ -70,8 +76,10 @@ class Remediation:
         settings: RemediationSettings,
         resource: str,
         now: Callable[[], datetime],
+        booked: Callable[[], Collection[DeviceUUID]],
         count: Callable[[str], object],
         monotonic: Callable[[], float] = time.monotonic,
+        uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._api = api
@@ -84,12 +92,19 @@ class Remediation:
         self._count = count
         self._jitter = jitter
         self._clock = now
+        self._uptime = uptime
+        self._set_by = timedelta()
+        """By how much the node's clock has been set since this process began."""
         began, at = now(), monotonic()
         self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=monotonic() - at)
         self._state = State()
         self._holders: ByPod[Mapping[DeviceUUID, DeviceUUID], Holder | None] = ByPod(
             lambda pod, parents: holder_of(pod, parents, resource)
         )
+        self._booked = booked
+        self._had: Collection[str] | None = None
+        """GPUs that the Node named when this process began; None before that."""
+        self._told_of_strangers = False
         self._remembers = settings.remedy.reports
         self._evictions = Tasks()
         self._marks = Reporter(
@@ -138,19 +153,33 @@ class Remediation:
     def _look(self) -> None:
         """Nothing is concluded before node, pods and GPUs are known."""
         node, inventory = self._own.node, self._gpus.inventory
+        if node is not None and self._had is None:
+            self._had = _named(node)
         if node is None or not self._own.pods_known or not self._gpus.known:
             return
         if self._remembers:
             self._remembers = False
             self._remember(node.metadata.annotations.get(NODE_UNHEALTHY, ""))
-        holders = self._holders.of(self._own.pods, inventory.parents)
-        found = seen(inventory, [each for each in holders if each is not None], is_blind=self._gpus.is_blind)
+        holders = [each for each in self._holders.of(self._own.pods, inventory.parents) if each is not None]
+        found = seen(inventory, holders, self._lost(unshown(inventory, holders)), is_blind=self._gpus.is_blind)
         if found.ill or found.well:
             self._take(found)
 
+    def _lost(self, unshown: frozenset[DeviceUUID]) -> frozenset[DeviceUUID]:
+        """Those that the Node has named or kubelet has given out. The others nobody has: pods were changed."""
+        lost = unshown and unshown & {*(self._had or ()), *self._state.ill, *self._booked()}
+        strange = unshown - lost
+        if strange and not self._told_of_strangers:
+            self._told_of_strangers = True
+            log.warning("pods name GPUs that this node never had, which is ignored: %s", enumerated(sorted(strange)))
+        return lost
+
     def _remember(self, value: str) -> None:
+        # What is said to be older than the boot may have been written by a clock that was wrong until it was set.
+        booted_at = self._now() - timedelta(seconds=self._uptime())
         try:
-            self._take(Remembered(decode_unhealthy(value) if value else {}))
+            since = decode_unhealthy(value) if value else {}
+            self._take(Remembered({key: max(at, booted_at) for key, at in since.items()}))
         except AnnotationError as error:
             log.warning("since when GPUs are unhealthy begins again now: node %s: %s", self._own.name, error)
 
@@ -175,7 +204,10 @@ class Remediation:
         if node is None or (self._settings.remedy.reports and self._state.began_at is None):
             return Report()
         now = self._now()
-        due = report(node, self._state, now, self._settings)
+        off = self._clock() - now
+        if abs(off - self._set_by) > _SET:
+            self._set_by = off
+        due = report(node, told_by(self._state, self._set_by), now + self._set_by, self._settings)
         look = next_look(self._state, now, self._settings)
         return due if due.body is not None or look is None else Report(look_again=look)
 
@@ -235,6 +267,16 @@ class Remediation:
                 pass
             await asyncio.sleep(self._jitter() * 0.1 * 2**attempt)
         return self._now() + timedelta(seconds=10)
+
+
+def _named(node: Node) -> frozenset[str]:
+    """The GPUs that an earlier life of the daemon registered, or told of as unhealthy; those that can be read."""
+    named: set[str] = set()
+    with suppress(AnnotationError):
+        named |= {device.uuid for device in decode_register(node.metadata.annotations.get(NODE_REGISTER, ""))}
+    with suppress(AnnotationError):
+        named |= decode_unhealthy(node.metadata.annotations.get(NODE_UNHEALTHY, "{}")).keys()
+    return frozenset(named)
 
 
 def _reference(holder: Holder) -> ObjectReference:

@@ -219,6 +219,13 @@ def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSet
     return any(at is not None and now >= at for at in times)
 
 
+def told_by(state: State, off: timedelta) -> State:
+    """As a clock tells it that is off by so much, for those who read the Node."""
+    if not off:
+        return state
+    return replace(state, ill={key: replace(each, since=each.since + off) for key, each in state.ill.items()})
+
+
 def stranded(state: State, now: datetime, settings: RemediationSettings) -> tuple[Holder, ...]:
     """The pods on lasting GPUs."""
     gpus = frozenset(lasting(state, now, settings))

@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.gpus import Inventory
 from deviceplugin.machine.readings import MissingGpu
-from deviceplugin.remediation.holders import MIRROR, holder_of, seen, why_spared
+from deviceplugin.remediation.holders import MIRROR, holder_of, seen, unshown, why_spared
 from deviceplugin.remediation.step import Holder, Seen, Sign
 from proto.annotations.keys import RESOURCE_COUNT
 from proto.devices import DeviceUUID
@@ -44,8 +44,14 @@ def waits(found: Pod) -> bool:
 
 
 def shown(inventory: Inventory, *pods: Pod) -> Seen:
-    holders = (holder_of(each, inventory.parents, RESOURCE_COUNT) for each in pods)
-    return seen(inventory, [each for each in holders if each is not None])
+    """On a node that has had all GPUs that its pods name."""
+    found = holders(inventory, *pods)
+    return seen(inventory, found, unshown(inventory, found))
+
+
+def holders(inventory: Inventory, *pods: Pod) -> list[Holder]:
+    found = (holder_of(each, inventory.parents, RESOURCE_COUNT) for each in pods)
+    return [each for each in found if each is not None]
 
 
 def test_a_pod_has_the_gpus_of_its_containers() -> None:
@@ -110,16 +116,23 @@ def test_every_gpu_that_should_be_here_counts() -> None:
     lost = DeviceUUID("GPU-cccccccc-0000-0000-0000-000000000000")
     on_lost = pod(RUNNING, gpus=(lost,))
     of_b: dict[str, Sign] = {B: Sign(name=f"GPU 1 ({B})", problem="GPU is lost")}
-    holders = (Holder(uid="uid-p", namespace="default", pod="p", gpus=frozenset({lost})),)
+    one = (Holder(uid="uid-p", namespace="default", pod="p", gpus=frozenset({lost})),)
     both: dict[str, Sign] = {lost: Sign(name=f"{MISSING.name} ({lost})", problem="GPU is lost", missing=True)}
-    assert shown(inventory, on_lost) == Seen(ill=of_b | both, well=1, holders=holders)
+    assert shown(inventory, on_lost) == Seen(ill=of_b | both, well=1, holders=one)
     by_place = {MISSING.name: Sign(name=MISSING.name, problem="GPU is lost", missing=True)}
     assert shown(inventory) == Seen(ill=of_b | by_place, well=1)
     by_uuid: dict[str, Sign] = {lost: Sign(name=f"GPU {lost}", problem="the driver does not show it")}
     found = shown(replace(inventory, missing=()), on_lost)
-    assert found == Seen(ill=of_b | by_uuid, well=1, holders=holders)
+    assert found == Seen(ill=of_b | by_uuid, well=1, holders=one)
     found = shown(replace(inventory, missing=(MISSING, replace(MISSING, name="GPU 3"))), on_lost)
     assert found.ill.keys() == {B, lost, MISSING.name, "GPU 3"}
+
+
+def test_a_gpu_that_the_node_never_had_is_not_ill_whatever_a_pod_says() -> None:
+    inventory = Inventory(devices=PAIR, physical=frozenset({A, B}))
+    found = holders(inventory, pod(RUNNING, gpus=(A, DeviceUUID("GPU-forged"))))
+    assert unshown(inventory, found) == {"GPU-forged"}
+    assert seen(inventory, found) == Seen(ill={}, well=2, holders=tuple(found))
 
 
 def test_without_a_driver_all_gpus_that_pods_have_are_ill() -> None:

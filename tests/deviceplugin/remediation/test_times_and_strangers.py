@@ -1,0 +1,123 @@
+"""What the Node says of ill GPUs after its clock was set, and of GPUs that it never had."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.news import News
+from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.remediation.remedy import Remediation
+from deviceplugin.settings import AgentSettings, RemediationSettings, Remedy
+from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY, RESOURCE_COUNT
+from proto.annotations.node_register import encode_register
+from proto.devices import DeviceUUID
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.events import EventRecorder
+from simulation.apiserver import EmbeddedApiServer
+from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod, share
+from tests.deviceplugin.registration import until
+
+WRONG = datetime(1970, 1, 2, tzinfo=UTC)
+RIGHT = datetime(2030, 1, 1, tzinfo=UTC)
+LOST = DeviceUUID("GPU-cccccccc-0000-0000-0000-000000000000")
+WELL = Inventory(devices=PAIR, physical=frozenset({A, B}))
+ILL = replace(WELL, devices=(PAIR[0], replace(PAIR[1], healthy=False)), problems={B: "GPU is lost"})
+
+
+@dataclass
+class Clocks:
+    wall: datetime
+    monotonic: float = 0.0
+    uptime: float = 3600.0
+    booked: set[DeviceUUID] = field(default_factory=set)
+
+    def passes(self, seconds: float) -> None:
+        self.wall += timedelta(seconds=seconds)
+        self.monotonic += seconds
+        self.uptime += seconds
+
+
+@asynccontextmanager
+async def node(tmp_path: Path, **annotations: str) -> AsyncIterator[tuple[EmbeddedApiServer, ApiServer]]:
+    async with EmbeddedApiServer() as server:
+        server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "annotations": annotations}})
+        (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+        api = await ApiServer.connect(str(tmp_path / "kubeconfig"))
+        yield server, api
+        await api.close()
+
+
+@asynccontextmanager
+async def remediation(api: ApiServer, clocks: Clocks, inventory: Inventory) -> AsyncIterator[tuple[Remediation, News]]:
+    news = News()
+    own = OwnNode(api, NODE, news)
+    gpus = Gpus(lambda: inventory, NvmlThread(), news, AgentSettings(node_name=NODE))
+    events = EventRecorder(api=api, component="test", now=lambda: clocks.wall, monotonic=lambda: clocks.monotonic)
+    remedy = Remediation(
+        *(api, own, gpus, news, events),
+        settings=RemediationSettings(remedy=Remedy.REPORT, after=timedelta(hours=2)),
+        resource=RESOURCE_COUNT,
+        now=lambda: clocks.wall,
+        booked=lambda: clocks.booked,
+        count=lambda _: None,
+        monotonic=lambda: clocks.monotonic,
+        uptime=lambda: clocks.uptime,
+    )
+    loops = (own.follow_node(), own.follow_pods(), gpus.run(), remedy.run())
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(loop) for loop in loops]
+        yield remedy, news
+        for task in tasks:
+            task.cancel()
+
+
+def since(server: EmbeddedApiServer) -> dict[str, str]:
+    found: Any = server.store.get("nodes", "", NODE)
+    times: dict[str, str] = json.loads(found["metadata"].get("annotations", {}).get(NODE_UNHEALTHY, "{}"))
+    return times
+
+
+async def test_a_clock_that_is_set_changes_what_the_node_says_and_not_how_long_it_has_been(tmp_path: Path) -> None:
+    clocks = Clocks(WRONG)
+    async with node(tmp_path) as (server, api), remediation(api, clocks, ILL) as (remedy, news):
+        await until(lambda: since(server) == {B: "1970-01-02T00:00:00Z"})
+        clocks.passes(60)
+        clocks.wall = RIGHT
+        news.tell()
+        await until(lambda: since(server) == {B: "2029-12-31T23:59:00Z"})
+        assert remedy.lasting() == 0
+
+
+async def test_a_time_before_the_boot_counts_from_the_boot(tmp_path: Path) -> None:
+    clocks, written = Clocks(RIGHT), {NODE_UNHEALTHY: json.dumps({B: "1970-01-02T00:00:00Z"})}
+    async with node(tmp_path, **written) as (server, api), remediation(api, clocks, ILL) as (remedy, _):
+        await until(lambda: since(server) == {B: "2029-12-31T23:00:00Z"})
+        assert remedy.lasting() == 0
+        clocks.passes(3600)
+        assert remedy.lasting() == 1
+
+
+async def test_only_gpus_that_the_node_has_had_are_ill_because_a_pod_names_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged, given = DeviceUUID("GPU-forged"), DeviceUUID("GPU-given")
+    registered = {NODE_REGISTER: encode_register([*PAIR, replace(PAIR[0], uuid=LOST)])}
+    async with node(tmp_path, **registered) as (server, api):
+        for name, gpu in (("p", LOST), ("q", forged), ("r", given)):
+            pod = msgspec.to_builtins(bound_pod(name, ((share(gpu),),)))
+            server.create({"apiVersion": "v1", "kind": "Pod", **pod})
+        async with remediation(api, Clocks(RIGHT, booked={given}), WELL):
+            await until(lambda: since(server).keys() == {LOST, given})
+    assert [each.getMessage() for each in caplog.records if "never had" in each.getMessage()] == [
+        "pods name GPUs that this node never had, which is ignored: GPU-forged"
+    ]
