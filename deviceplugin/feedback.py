@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
 """HAMi's. HAMi-core counts on it: what it writes at a launch lasts for two rounds."""
 
+_END_SECONDS = 3.0
+"""For the last words to all tasks. A disk may hang, and kubelet kills a pod that has not ended in its grace period."""
+
 
 class FeedbackLoop:
     """`now` is Unix time in seconds. `announce` is for the events of pods."""
@@ -37,12 +40,14 @@ class FeedbackLoop:
         *,
         now: Callable[[], float],
         announce: Callable[[ObjectReference, Notice], None],
+        end_seconds: float = _END_SECONDS,
     ) -> None:
         self._own = own
         self._containers = f"{hook_path}/vgpu/{CONTAINERS}"
         self._feedback = feedback
         self._resource = priority_resource
         self._now = now
+        self._end_seconds = end_seconds
         self._announce = announce
         self._by_pod = ByPod(tasks_of)
         self._warned: frozenset[str] = frozenset()
@@ -68,7 +73,18 @@ class FeedbackLoop:
                         self._tell_of_priorities(tasks)
                 await asyncio.sleep(ROUND_SECONDS)
         finally:
-            self.end(self._tasks())
+            await self._end_in_time()
+
+    async def _end_in_time(self) -> None:
+        try:
+            # Not on the thread of the rounds: one of them may hang there.
+            async with asyncio.timeout(self._end_seconds):
+                await OwnThreads("feedback's end").call(partial(self.end, self._tasks()))
+        except TimeoutError:
+            log.warning(
+                "%s does not answer, so GPU tasks may go on waiting for others until this daemon runs again",
+                self._containers,
+            )
 
     def go(self, tasks: Mapping[Who, Tasks]) -> None:
         """One round. Blocks. The first looks at all regions, for an earlier life of this process, or HAMi's monitor,

@@ -1,12 +1,13 @@
 """Follows the Node's label that names a configuration: another is checked, then the daemon ends to begin with it."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.news import News
+from deviceplugin.own_threads import OwnThreads
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.notices import Notice
 
@@ -27,10 +28,11 @@ class Choice:
 
 async def follow(own: OwnNode, news: News, events: EventRecorder, choice: Choice) -> None:
     """Until cancelled, which a restart brings about. What cannot be used leaves the old one in use."""
+    thread = OwnThreads("configuration")
     async for name in news.changes(lambda: None if own.node is None else choice.wanted(own.node.metadata.labels)):
         if name is None or name == choice.name:
             continue
-        problem = await asyncio.to_thread(choice.check, name)
+        problem = await thread.call(partial(choice.check, name))
         if problem:
             log.error("%s remains in use: %s", _called(choice.name), problem)
             message = f"{_called(choice.name)} remains in use: {problem}"

@@ -1,12 +1,13 @@
 """What containers will need of the node is made, or missed aloud, before the first of them asks."""
 
-import asyncio
 import logging
+from functools import partial
 
 from deviceplugin.container.cdi_files import SpecGenerator, ensure_defined
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, cdi_names
 from deviceplugin.gpus import Gpus
 from deviceplugin.news import News
+from deviceplugin.own_threads import OwnThreads
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +22,9 @@ async def set_up_node(gpus: Gpus, news: News, allocation: AllocationSettings, ge
         await news.next().wait()
     uuids = [device.uuid for device in gpus.inventory.devices]
     names = cdi_names(uuids, allocation)
-    problem = await asyncio.to_thread(
-        ensure_defined, names, allocation.cdi_kind, generator, hardware=gpus.inventory.hardware
+    hardware = gpus.inventory.hardware
+    problem = await OwnThreads("cdi specs").call(
+        partial(ensure_defined, names, allocation.cdi_kind, generator, hardware=hardware)
     )
     if problem:
         log.error("%s", problem)

@@ -4,9 +4,11 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -24,12 +26,16 @@ class OwnThreads:
 
     async def call(self, function: Callable[[], T]) -> T:
         """What the function returns or raises. Cancelling the wait drops a call that has not begun."""
+        return await asyncio.wrap_future(self.submit(function))
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """To be run once its turn comes."""
+        future: Future[T] = Future()
+        self._work.put((function, future))
         if self._begun < self._most:
             self._begun += 1
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        future: Future[T] = Future()
-        self._work.put((function, future))
-        return await asyncio.wrap_future(future)
+        return future
 
     def _run(self) -> None:
         while True:
@@ -40,3 +46,14 @@ class OwnThreads:
                 future.set_result(function())
             except BaseException as error:
                 future.set_exception(error)
+
+
+class UnjoinedExecutor(ThreadPoolExecutor):
+    """For an event loop, whose own pool waits at its end for every call that has begun."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(max_workers=most)
+        self._threads_of_it = OwnThreads("pool", most)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self._threads_of_it.submit(partial(fn, *args, **kwargs))

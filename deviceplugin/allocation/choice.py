@@ -11,6 +11,7 @@ from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.news import News
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode, decode_mode
@@ -51,7 +52,7 @@ async def choose_allocation(
         return Chosen(mode, sentence, memory)
     tried = replace(
         abilities,
-        cdi_problem=await asyncio.to_thread(files.problem),
+        cdi_problem=await OwnThreads("cdi folder").call(files.problem),
         pod_resources_problem=await _pod_resources_problem(pod_resources, pause_seconds),
     )
     return Chosen(*choose(settings.allocation, tried, settings.hami_scheduler), memory)

@@ -15,6 +15,7 @@ from deviceplugin.configuration import TABLE
 from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
+from deviceplugin.own_threads import UnjoinedExecutor
 from program.logs import set_up_logging
 from program.settings.options import GroupedCommand, print_configuration, print_option
 from program.tasks import until_first
@@ -22,6 +23,9 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
 
 log = logging.getLogger(__name__)
+
+_POOL_THREADS = 8
+"""For what is not given threads of its own: files of slots, names of hosts."""
 
 
 @click.command("run", cls=GroupedCommand)
@@ -80,6 +84,7 @@ async def _run_until_signalled(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(UnjoinedExecutor(_POOL_THREADS))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if may_restart() else None)

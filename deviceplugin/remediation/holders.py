@@ -42,8 +42,9 @@ class Inventory(Protocol):
 def unshown(inventory: Inventory, holders: Sequence[Holder]) -> frozenset[DeviceUUID]:
     """GPUs that pods have, as their annotations say, and that the driver does not show."""
     shown = {device.uuid for device in _devices(inventory)}
-    held = {gpu for holder in holders for gpu in holder.gpus}
-    return frozenset(held - shown - inventory.physical - inventory.parents.keys() - set(inventory.parents.values()))
+    shown |= {*inventory.physical, *inventory.parents, *inventory.parents.values()}
+    held = {DeviceUUID(gpu) for holder in holders for gpu in holder.gpus}
+    return frozenset(held - shown)
 
 
 def seen(

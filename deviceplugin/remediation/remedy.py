@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from deviceplugin.allocation.decided import enumerated
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.gpus import Gpus
@@ -37,6 +36,7 @@ from deviceplugin.remediation.step import (
 from deviceplugin.remediation.words import condition_report, marks_report
 from deviceplugin.report import Report
 from deviceplugin.reporter import Reporter
+from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings
 from program.tasks import Tasks
 from proto.annotations.errors import AnnotationError

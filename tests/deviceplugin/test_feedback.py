@@ -1,11 +1,14 @@
 """The loop over regions that real processes have mapped, and that tenants attack."""
 
+import asyncio
 import os
 import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -125,6 +128,26 @@ def test_a_process_waits_while_another_computes_and_goes_on_after_it(
     going.go(tasks)
     going.go(tasks)
     assert (high.sees(), low.sees(), going.waiting) == ((1, 0), (1, 0), frozenset())
+
+
+async def test_a_disk_that_hangs_keeps_no_daemon_from_ending(tmp_path: Path) -> None:
+    gate = Event()
+
+    class Hangs(FeedbackLoop):
+        def end(self, tasks: Mapping[Who, Tasks]) -> None:
+            gate.wait()
+
+    own = OwnNode(NoApiServer(), NODE, News(), heard=lambda _: None)
+    going = Hangs(
+        *(own, str(tmp_path), Feedback.PRIORITY, PRIORITY), now=lambda: NOW, announce=lambda *_: None, end_seconds=0.01
+    )
+    running = asyncio.create_task(going.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait_for(running, 30)
+    assert not gate.is_set()
+    gate.set()
 
 
 def test_no_process_waits_for_a_daemon_that_ends(tmp_path: Path, tenants: dict[str, Tenant]) -> None:

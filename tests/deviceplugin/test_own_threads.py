@@ -1,4 +1,6 @@
 import asyncio
+import subprocess
+import sys
 import threading
 
 from deviceplugin.own_threads import OwnThreads
@@ -27,3 +29,17 @@ async def test_what_hangs_for_one_owner_holds_up_no_other() -> None:
     assert await asyncio.to_thread(lambda: "done") == "done"
     gate.set()
     await asyncio.gather(*hanging)
+
+
+def test_a_process_whose_pool_hangs_ends_all_the_same() -> None:
+    program = """
+import asyncio, threading
+from deviceplugin.own_threads import UnjoinedExecutor
+async def main():
+    asyncio.get_running_loop().set_default_executor(UnjoinedExecutor(2))
+    assert await asyncio.to_thread(int, "7") == 7
+    hanging = asyncio.create_task(asyncio.to_thread(threading.Event().wait))
+    await asyncio.sleep(0.1)
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
