@@ -49,7 +49,7 @@ class Debugging:
         except NotFound as error:
             raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
         request, unreadable = self._request(pod)
-        snapshot = self._cluster.ledger.snapshot(pod_key(pod))
+        snapshot = self._cluster.ledger.snapshot_for(pod)
         return await asyncio.to_thread(
             account,
             pod,

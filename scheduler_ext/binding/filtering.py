@@ -10,6 +10,7 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import Asked, Decided, Refused
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
 from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice, choice_of
@@ -17,8 +18,6 @@ from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.hopeless import told_apart
 from scheduler_ext.scheduling.kept_rooms import in_its_own, in_that_of_others
 
-TOTAL_EXCEEDED = "NodeTotalExceeded"
-"""Said of a node whose kubelet would refuse the pod, with the resource of which its pods would ask for too much."""
 GROUP_MEMBER_LOST = "GroupMemberLost"
 """Said of every node, with the member of the pod's group whose GPUs others have got while it waited for this pod."""
 MOST_LAPSED = 64

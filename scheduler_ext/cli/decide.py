@@ -18,7 +18,7 @@ from scheduler_ext.cli.state import StateError, read_pod, read_snapshot, read_st
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.configuration import REQUESTS, TABLE
-from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.requests import RequestError, RequestSettings, read_request
 from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.decide import decide as decide_pod
 from scheduler_ext.scheduling.explain import explain as explain_decision
@@ -80,7 +80,7 @@ def decide(
         else:
             pod, ledger, names = _read_files(state_file, pod_file, requests)
             _warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items())
-            snapshot = ledger.snapshot(excluding_uid=pod_key(pod))
+            snapshot = ledger.snapshot_for(pod)
     except StateError as error:
         raise click.ClickException(str(error)) from error
     names = [name.strip() for name in node_names.split(",") if name.strip()] or names

@@ -15,7 +15,7 @@ from scheduler_ext.cluster.orphans import Orphans
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of, waits_of
-from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot, quota_for
+from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.cluster.usage import usage_of
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
@@ -287,6 +287,17 @@ class Ledger:
             if (alone := self.alone(node)) is not None:
                 nodes[node] = alone.usage({excluding_uid})
         return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=self._quotas.every(own))
+
+    def snapshot_for(self, pod: Pod) -> Snapshot:
+        """As a decision about this pod finds it: nodes whose kubelets would refuse it offer nothing."""
+        snapshot = self.snapshot(pod_key(pod))
+        crowded = self.refused_by_kubelet(pod, list(snapshot.nodes))
+        nodes = {name: usage for name, usage in snapshot.nodes.items() if name not in crowded}
+        reasons = {
+            name: f"{TOTAL_EXCEEDED}({resource}): the node's pods would ask for more than its total"
+            for name, resource in crowded.items()
+        }
+        return replace(snapshot, nodes=nodes, unregistered={**snapshot.unregistered, **reasons})
 
     def without(self, node: str, uids: Collection[str], namespace: str, *, priority: int) -> Snapshot:
         """This one node, and this namespace's quotas, as they would be for a pod of this priority if these pods of the

@@ -8,6 +8,9 @@ from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.quota_class import QuotaClass, Scope, are_in
 
+TOTAL_EXCEEDED = "NodeTotalExceeded"
+"""Said of a node whose kubelet would refuse the pod, with the resource of which its pods would ask for too much."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuUsage:

@@ -13,7 +13,10 @@ from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import requested
 from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.cluster.stories import Story
+from scheduler_ext.scheduling.account import account
 from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.scheduling.decide import decide
 from tests.scheduler_ext.gpus import container, device, node, pod, request
 
 TOTALS = {"nvidia.com/gpumem": 2 * 1000, "nvidia.com/gpumem-percentage": 200, "nvidia.com/gpucores": 200}
@@ -150,3 +153,11 @@ def test_nothing_stays_of_what_is_gone(gone: str) -> None:
     if gone == "node":
         made.ledger.remove_node("n")
     assert not made.ledger._booked._by_node
+
+
+def test_who_asks_why_the_pod_waits_is_told_so_too() -> None:
+    made, wanted = ledger_with(small("wide", gpumem=100, gpucores=150)), small("a", gpumem=100, gpucores=60)
+    [line] = account(wanted, request(wanted), "", made.ledger.snapshot_for(wanted), Story(), now=0.0).nodes
+    assert line.reason == ("NodeTotalExceeded(nvidia.com/gpucores): the node's pods would ask for more than its total")
+    fits = small("b", gpumem=100, gpucores=50)
+    assert decide(request(fits), made.ledger.snapshot_for(fits), ["n"]).node == "n"
