@@ -439,7 +439,11 @@ async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_starte
         await entered.wait()
         late.cancel()
         next_start = asyncio.create_task(rig.allocator.pre_start([X]))
-        await asyncio.sleep(0.02)
+        # For as long as a whole start takes where nothing hangs.
+        async with slots() as other:
+            other.bring(pod)
+            other.kubelet.hold(pod, "c0", X)
+            await other.allocator.pre_start([X])
         assert not next_start.done()
         hanging.set()
         await next_start
