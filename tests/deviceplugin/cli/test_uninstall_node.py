@@ -28,6 +28,7 @@ LIBRARY = Path(importlib.import_module("msgspec._core").__file__ or "")
 OTHERS = {DEVICE_CORDON: "GPU-x", "example.com/rack": "7"}
 _KUBELETS = ("kubelet", "machine", "sys", "pod-resources")
 LOCK = "2030-01-01T00:00:00Z,ml,train"
+SLOT_SPEC = "topogpu.io-slot.json"
 
 
 @dataclass
@@ -58,9 +59,9 @@ def state(server: EmbeddedApiServer, root: Path) -> dict[str, str]:
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
         if not any(part.startswith(_KUBELETS) for part in path.relative_to(root).parts):
-            # What a running daemon remembers of its pods changes with them.
-            is_memory = path.parent.name == MEMORY_FOLDER
-            found[name] = os.readlink(path) if path.is_symlink() else "memory" if is_memory else digest(path)
+            # A running daemon writes these again when its pods change.
+            changes = path.parent.name == MEMORY_FOLDER or path.name == SLOT_SPEC
+            found[name] = os.readlink(path) if path.is_symlink() else "of the pods" if changes else digest(path)
     node: Any = server.store.get("nodes", "", NODE)
     kept = {key: node["metadata"].get(key, {}) for key in ("annotations", "labels")}
     return {**found, "the Node": json.dumps(kept, sort_keys=True)}
@@ -110,7 +111,7 @@ async def used(life: Life) -> None:
     await until(lambda: "nvidia.com/gpu.product" in life.now()["the Node"])
     written = life.now()
     assert {"containers", "ld.so.preload", "libvgpu.so"} <= {name.split("/")[-1] for name in written}
-    assert "cdi/topogpu.io-slot.json" in written
+    assert f"cdi/{SLOT_SPEC}" in written
 
 
 async def test_after_a_full_life_the_node_is_as_it_was_before(life: Life) -> None:
