@@ -90,6 +90,9 @@ docs-settings: $(DEVELOPMENT) ## regenerate the tables of settings and the schem
 docs-metrics: $(DEVELOPMENT) ## regenerate the list of metrics
 	@mkdir -p build && $(BIN)/python -m tests.metrics_reference > build/metrics-reference.md && mv build/metrics-reference.md docs/
 
+docs-binding: $(DEVELOPMENT) ## redraw how a pod is bound
+	@mkdir -p build && $(BIN)/python -m tests.binding_document > build/binding.md && mv build/binding.md docs/
+
 PROMTOOL := $(HOME)/.cache/topogpu/promtool
 promtool: ## Prometheus' tool, which tests the alert rules, from Debian's or Ubuntu's package
 	@rm -rf build/prometheus && mkdir -p build/prometheus $(PROMTOOL)

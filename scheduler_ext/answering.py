@@ -153,7 +153,8 @@ class Answering:
             return Filtered(result=FilterResult(error=problem))
         if self._binder.is_binding(pod_name(pod)):
             return refused("the pod is being bound at this moment")
-        sent_to = self._binder.sent_to(wanted.uid)
+        self._cluster.apply(TimePassed())
+        sent_to = self._state.ledger.sent_to(wanted.uid)
         if sent_to:
             return kept(sent_to, node_names)
         answer = self._decided(pod, wanted, node_names)

@@ -24,6 +24,7 @@ from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.preempting import Preempting
+from scheduler_ext.binding.questions import Questions
 from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.state import Cluster
@@ -125,15 +126,11 @@ async def running_extender(
     watch = ClusterWatch(
         api=api, cluster=cluster, known=candidates.look_ahead, node_label_selector=settings.node_label_selector
     )
+    questions = Questions(
+        api=api, cluster=cluster, settings=settings, sending=sending, now=now, forbidden=leadership.forbidden
+    )
     binder = Binder(
-        api=api,
-        cluster=cluster,
-        settings=settings,
-        sending=sending,
-        now=now,
-        forbidden=leadership.forbidden,
-        lock_waited=metrics.lock_waited,
-        files=files,
+        cluster=cluster, questions=questions, settings=settings, lock_waited=metrics.lock_waited, files=files
     )
     answering = Answering(
         cluster=cluster,

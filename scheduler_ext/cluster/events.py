@@ -106,7 +106,14 @@ class Dropped(Event, frozen=True):
     uid: str
 
 
-class BindEnded(Event, frozen=True):
+class BindingSent(Event, frozen=True):
+    """From now on a Binding of this bind, by its number, may be carried out: the pod is tied to its node."""
+
+    uid: str
+    attempt: int
+
+
+class BindStep(Event, frozen=True):
     """For the story alone."""
 
     uid: str
@@ -165,12 +172,16 @@ class NominationEnded(Event, frozen=True):
     uid: str
 
 
+class LeadershipGained(Event, frozen=True):
+    """Others may have bound pods meanwhile: only what may have been sent from here stays reserved."""
+
+
 class LeadershipLost(Event, frozen=True):
     """Another replica decides now, and knows nothing of whom we have evicted for."""
 
 
 class TimePassed(Event, frozen=True):
-    """And nothing else happened."""
+    """Nothing else happened."""
 
 
 class Effect(Struct, frozen=True):

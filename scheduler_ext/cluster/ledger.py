@@ -234,6 +234,20 @@ class Ledger:
         """Holds the pod's reservation until then instead, for the bind that has begun; nothing if it has none."""
         self._reservations.bind_begins(uid, until)
 
+    def send(self, uid: str, attempt: int) -> None:
+        """From now on a Binding of this bind may be carried out; nothing if the pod has no reservation."""
+        self._reservations.change(uid, sent_by=attempt)
+
+    def sent_to(self, uid: str) -> str:
+        """The node to which the pod may be bound by now though the watch has not shown it; empty for any other pod."""
+        reservation = self._reservations.get(uid)
+        return reservation.node if reservation is not None and reservation.sent_by else ""
+
+    def drop_unsent(self) -> None:
+        """Drops every reservation of which no Binding was sent."""
+        for uid in self._reservations.unsent():
+            self.forget(uid)
+
     def forget(self, uid: str) -> None:
         """Drops the pod's reservation, if it has one."""
         self._reservations.pop(uid)

@@ -65,6 +65,8 @@ class Reservation:
     """Of the pod as kube-scheduler asked about it, or later."""
     binding: bool = False
     """Whether a bind has begun: from then on only the bind gives it back."""
+    sent_by: int = 0
+    """The bind whose Binding may be carried out though the watch has not shown it; 0 without one."""
 
     def on(self, node: str) -> PodShares | None:
         return self.shares if node == self.node else self.others.get(node)
@@ -216,6 +218,10 @@ class Reservations:
             if reservation.group in self._rounds:
                 self._rounds[reservation.group].refused = self._rounds[reservation.group].again = False
             self.change(uid, until=until, binding=True)
+
+    def unsent(self) -> list[str]:
+        """Those of which no Binding was sent."""
+        return [uid for uid, reservation in self._promised.items() if not reservation.sent_by]
 
     def told(self, uid: str, pod: Pod) -> set[str]:
         """Whose promises are void because of what the status of this unbound pod says."""

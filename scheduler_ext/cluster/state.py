@@ -55,6 +55,7 @@ class Cluster:
         if now != self._now:
             self._now = now
             self.ledger.expire(now)
+            self.waiting.drop_forgotten(now)
         return self._handlers[type(event)](event, now) or _NOTHING
 
     def _watched(self) -> dict[type[Event], Handler]:
@@ -134,7 +135,7 @@ class Cluster:
             events.NodeChosen: node_chosen,
             events.BindBegan: bind_began,
             events.Dropped: dropped,
-            events.BindEnded: lambda event, now: tell(event.uid, now, event.words),
+            events.BindStep: lambda event, now: tell(event.uid, now, event.words),
             events.Nudged: nudged,
             events.WaitEnded: lambda event, _: waiting.settled(event.uid),
             events.RoomWanted: room_wanted,
@@ -142,8 +143,10 @@ class Cluster:
             events.RoomShortened: lambda event, _: ledger.kept().shorten(event.uid, event.until),
             events.RoomsGivenUp: lambda event, _: self._give_up(event.uids),
             events.NominationEnded: lambda event, _: self._end_nominations([event.uid]),
+            events.BindingSent: lambda event, _: ledger.send(event.uid, event.attempt),
+            events.LeadershipGained: lambda *_: ledger.drop_unsent(),
             events.LeadershipLost: lambda *_: self._end_nominations(self.nominations.ours()),
-            events.TimePassed: lambda _, now: waiting.drop_forgotten(now),
+            events.TimePassed: lambda *_: None,
         }
 
     # Nodes

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduler_ext.requests import GpuRequest
 
@@ -33,6 +34,8 @@ class WaitingPods:
 
     def __init__(self) -> None:
         self._pods: dict[str, WaitingPod] = {}
+        self._first_forgotten = inf
+        """No pod is forgotten before."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -47,6 +50,7 @@ class WaitingPods:
             self._pods[request.uid] = replace(known, request=request, priority=priority, asked=now)
         elif len(self._pods) < MOST_REMEMBERED:
             self._pods[request.uid] = WaitingPod(request=request, priority=priority, since=now, asked=now)
+            self._first_forgotten = min(self._first_forgotten, now + FORGOTTEN_SECONDS)
 
     def settled(self, uid: str) -> None:
         """The pod got its GPUs, or is gone."""
@@ -54,7 +58,9 @@ class WaitingPods:
 
     def drop_forgotten(self, now: float) -> None:
         """Those that were not refused for long."""
-        self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
+        if now >= self._first_forgotten:
+            self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
+            self._first_forgotten = min((pod.asked for pod in self._pods.values()), default=inf) + FORGOTTEN_SECONDS
 
     def due(self, now: float) -> Sequence[WaitingPod]:
         """Whom to try: higher priority first, as kube-scheduler does, then who was nudged in vain least, then who waits

@@ -191,7 +191,7 @@ async def test_what_a_pod_that_was_created_anew_was_promised_is_free_at_once() -
         hide_pods(rig)
         rig.server.delete("pods", "p", namespace="default")
         rig.add_pod("p")
-        assert "the pod was created anew" in await rig.bind(pod, "a")
+        assert "the pod was created again" in await rig.bind(pod, "a")
         assert (await rig.filter(rig.add_pod("next"), "a"))["NodeNames"] == ["a"]
 
 

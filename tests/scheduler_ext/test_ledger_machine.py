@@ -24,6 +24,7 @@ from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, Resou
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import kept, reserve
 from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.binding.questions import Questions
 from scheduler_ext.binding.sending import Sending
 from scheduler_ext.cluster.events import Applied, Listed, Removed
 from scheduler_ext.cluster.holdings import outlives
@@ -115,15 +116,15 @@ class Machine(RuleBasedStateMachine):
         self.known = LiveCluster(Cluster(requests), lambda: self.now, lambda *_: None)
         self.ledger = self.known.state.ledger
         self.candidates, self.requests = Candidates(self.ledger), requests
-        self.binder = Binder(
+        questions = Questions(
             api=self.cluster,  # type: ignore[arg-type]
             cluster=self.known,
             settings=SETTINGS,
             sending=Sending(self.cluster, SETTINGS.binding_seconds, lambda: self.now),  # type: ignore[arg-type]
             now=lambda: datetime.fromtimestamp(self.now, UTC),
             forbidden=self.forbidden,
-            lock_waited=lambda _: None,
         )
+        self.binder = Binder(cluster=self.known, questions=questions, settings=SETTINGS, lock_waited=lambda _: None)
         quota = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 10**9})
         self.known.apply(Applied(ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=quota)))
         self.relist()
@@ -248,12 +249,16 @@ class Machine(RuleBasedStateMachine):
         pod, _ = self.promised[which % len(self.promised)]
         self.filter(pod, nodes[:most])
 
+    def sent_to(self, uid: str) -> str:
+        self.ledger.expire(self.now)
+        return self.ledger.sent_to(uid)
+
     def filter(self, pod: Json, names: list[str]) -> str:
         """As the extender answers: the node, empty without one."""
         asked = msgspec.convert(pod, Pod)
         request = read_request(asked, self.requests)
         assert request is not None
-        sent_to = self.binder.sent_to(request.uid)
+        sent_to = self.sent_to(request.uid)
         lease_seconds = SETTINGS.reservation_lease_seconds
         answer = (
             kept(sent_to, names)
@@ -500,7 +505,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def only_a_binding_that_may_be_carried_out_ties_a_pod_to_its_node(self) -> None:
-        tied = {uid for uid, _, _ in self.promises() if self.binder.sent_to(uid)}
+        tied = {uid for uid, _, _ in self.promises() if self.sent_to(uid)}
         assert tied <= self.cluster.sent
 
     @invariant()

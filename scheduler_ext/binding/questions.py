@@ -1,0 +1,265 @@
+"""What a bind finds out or has done elsewhere: one question for each event that the machine of `step` waits for."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from weakref import WeakValueDictionary
+
+from proto.annotations.bind_phase import BindPhase
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
+from proto.kubernetes.objects import NODES, PODS, Pod
+from scheduler_ext.binding.deciding import BindRefused, decide_again, reserved
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
+from scheduler_ext.binding.sending import Sending
+from scheduler_ext.binding.step import Attempt, Effect, Event
+from scheduler_ext.binding.write import binding_of
+from scheduler_ext.cluster.events import TimePassed
+from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts
+from scheduler_ext.requests import pod_key
+from scheduler_ext.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+_REFUSALS: Mapping[type[Exception], Event] = {Conflict: Event.CONFLICT, TooManyRequests: Event.TURNED_AWAY}
+
+
+class Void(BindRefused):
+    """Whatever was sent for the pod, nothing comes of it."""
+
+
+@dataclass(slots=True)
+class Run:
+    """`doing` is what a missed deadline is blamed on, `problem` why the last event happened."""
+
+    attempt: Attempt
+    answer: "asyncio.Future[str]"
+    deadline: float
+    """By the clock of the event loop."""
+    give_up_at: datetime
+    """For the node's lock."""
+    waits_since: float = 0.0
+    """For the node's lock, in monotonic seconds."""
+    turn: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """Of the node's pods."""
+    doing: str = "reading the pod"
+    problem: str = ""
+    pause_seconds: float = 0.0
+
+
+class Questions:
+    def __init__(
+        self,
+        *,
+        api: ApiServer,
+        cluster: LiveCluster,
+        settings: ServeSettings,
+        sending: Sending,
+        now: Callable[[], datetime],
+        forbidden: Callable[[], Awaitable[str]],
+    ) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._ledger = cluster.state.ledger
+        self._settings = settings
+        self._sending = sending
+        self._now = now
+        self._monotonic = cluster.monotonic
+        self._forbidden = forbidden
+        ttl = timedelta(seconds=settings.node_lock_ttl_seconds)
+        self._locks = NodeLocks(api=api, cluster=cluster, now=now, ttl=ttl)
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+        self._performers = {
+            Effect.DECIDE: self._decide,
+            Effect.TAKE_TURN: self._take_turn,
+            Effect.TAKE_LOCK: self._take_lock,
+            Effect.ASK: self._ask,
+            Effect.ASK_LATER: self._ask_later,
+            Effect.SEND: self._send,
+            Effect.READ: self._read,
+        }
+
+    def begin(self, attempt: Attempt) -> Run:
+        loop = asyncio.get_running_loop()
+        return Run(attempt, loop.create_future(), loop.time() + self._settings.bind_deadline_seconds, self._now())
+
+    async def answered(self, run: Run, question: Effect) -> Event:
+        try:
+            async with asyncio.timeout_at(run.deadline):
+                return await self._performers[question](run)
+        except TimeoutError:
+            run.problem = f"not done within {self._settings.bind_deadline_seconds:g} s: {run.doing}"
+            return Event.CUT_OFF
+        except NodeUnknown:
+            run.problem = "there is no such node"
+            return Event.STOPPED
+        except (BindRefused, ApiError, ApiUnreachable) as error:
+            run.problem = str(error)
+            return Event.VOID if isinstance(error, Void) else Event.STOPPED
+        except Exception as error:
+            log.exception("pod %s: its bind failed; what led there: %s", run.attempt.pod, self.story(run.attempt))
+            run.problem = f"internal error, see the log: {error!r}"
+            return Event.CUT_OFF
+
+    def story(self, attempt: Attempt) -> str:
+        return self._cluster.state.stories.line(attempt.uid, self._monotonic())
+
+    def until(self, lease_seconds: float) -> float:
+        """For as long as a bind can take, and the lease beyond."""
+        return self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
+
+    async def _decide(self, run: Run) -> Event:
+        attempt, state = run.attempt, self._cluster.state
+        known = state.facts.pod(attempt.pod)
+        if known is not None and known.node and known.uid == attempt.uid:
+            return _has_node(attempt, known.node)
+        node = await self._node(attempt.node)
+        shares = reserved(state, attempt.uid, attempt.node, self._monotonic())
+        if shares is None:
+            pod = await self.pod(run)
+            if pod.spec.node_name:
+                return _has_node(attempt, pod.spec.node_name)
+            uid, now = run.attempt.uid, self._monotonic()
+            until = self.until(self._settings.reservation_lease_seconds)
+            shares = reserved(state, uid, attempt.node, now)
+            shares = shares or decide_again(state, pod, uid, attempt.node, now=now, until=until)
+        run.attempt = replace(run.attempt, shares=shares)
+        return Event.DECIDED if shares is None or node.slots else Event.LOCK_NEEDED
+
+    async def _node(self, name: str) -> NodeFacts:
+        """The watch may not have shown a young node yet."""
+        facts = self._cluster.state.facts.node(name)
+        if facts is not None:
+            return facts
+        try:
+            return node_facts(await self._api.get(NODES, name))
+        except NotFound as error:
+            raise NodeUnknown(name) from error
+
+    async def pod(self, run: Run) -> Pod:
+        """The live pod. Fills in its uid when the caller gave none. Raises BindRefused if it is not the one meant."""
+        attempt = run.attempt
+        try:
+            pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+        except NotFound as error:
+            raise Void("the pod is gone") from error
+        if attempt.uid and pod.metadata.uid != attempt.uid:
+            raise Void(f"the pod was created again, uid {attempt.uid} is gone")
+        if pod.metadata.deletion_timestamp:
+            raise (BindRefused if pod.spec.node_name else Void)("the pod is being deleted")
+        run.attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
+        return pod
+
+    async def _take_turn(self, run: Run) -> Event:
+        """One pod of the node at a time: each waits until the one before has its devices."""
+        queue = self._queues.setdefault(run.attempt.node, asyncio.Lock())
+        seconds = self._settings.lock_wait_seconds
+        run.waits_since, run.give_up_at = self._monotonic(), self._now() + timedelta(seconds=seconds)
+        run.doing = "other pods are being bound to it one after the other"
+        try:
+            async with asyncio.timeout(seconds):
+                await queue.acquire()
+        except TimeoutError as error:
+            raise BindRefused(f"{run.doing}; waited {seconds:g} s") from error
+        run.turn.callback(queue.release)
+        return Event.TURN
+
+    async def _take_lock(self, run: Run) -> Event:
+        def waiting(why: str) -> None:
+            run.doing = why
+
+        attempt = run.attempt
+        try:
+            await self._locks.take(attempt.node, attempt.pod, attempt.uid, waiting, give_up_at=run.give_up_at)
+        except LockBusy as error:
+            raise BindRefused(f"{error}; waited {self._settings.lock_wait_seconds:g} s") from error
+        return Event.LOCKED
+
+    async def _ask(self, _: Run) -> Event:
+        problem = await self._forbidden()
+        if problem:
+            raise BindRefused(problem)
+        return Event.PERMITTED
+
+    async def _ask_later(self, run: Run) -> Event:
+        await asyncio.sleep(run.pause_seconds)
+        return await self._ask(run)
+
+    async def _send(self, run: Run) -> Event:
+        """Sent again until the API server answers. Twice does no harm: the second conflicts with the first."""
+        attempt = run.attempt
+        # With slots the devices are the pod's as soon as it is bound; a daemon without them says when they are.
+        phase = BindPhase.ALLOCATING if attempt.locked else BindPhase.SUCCESS
+        run.pause_seconds = RETRY_SECONDS
+        try:
+            await self._sending.send(
+                binding_of(attempt.pod, attempt.uid, attempt.node, attempt.shares, self._now(), phase=phase)
+            )
+        except NotFound as error:
+            raise Void("the pod is gone") from error
+        except (ApiUnreachable, Conflict, ServerError, TooManyRequests) as error:
+            run.doing = str(error)
+            if isinstance(error, ApiError):
+                run.pause_seconds = max(RETRY_SECONDS, error.retry_after_seconds or 0)
+            return _REFUSALS.get(type(error), Event.LOST)
+        return Event.TAKEN
+
+    async def _read(self, run: Run) -> Event:
+        node = (await self.pod(run)).spec.node_name
+        if node:
+            return _has_node(run.attempt, node)
+        run.problem = "the API server refused the Binding"
+        return Event.NOT_BOUND
+
+    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> Event:
+        """What became of a Binding whose answer was lost."""
+        if not self._is_open(attempt):
+            return Event.OVERTAKEN
+        await asyncio.sleep(self._settings.settle_seconds)
+        try:
+            pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+        except NotFound:
+            pass
+        except (ApiError, ApiUnreachable):
+            return Event.UNKNOWN
+        else:
+            if pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
+                # The watch shows it, and until then it is held from memory.
+                return Event.HAS_NODE
+        if not self._is_open(attempt):
+            return Event.OVERTAKEN
+        # A bind that has begun meanwhile knows better.
+        if is_binding(attempt.pod):
+            return Event.UNKNOWN
+        log.info("pod %s was not bound to node %s after all", attempt.pod, attempt.node)
+        return Event.NOT_BOUND
+
+    def _is_open(self, attempt: Attempt) -> bool:
+        """Whether the reservation is still held for what this attempt sent, and for nothing later."""
+        self._cluster.apply(TimePassed())
+        reservation = self._ledger.reservation(attempt.uid)
+        return reservation is not None and reservation.sent_by == attempt.number
+
+    async def unlock(self, attempt: Attempt) -> None:
+        try:
+            pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+        except NotFound:
+            bound = False
+        except (ApiError, ApiUnreachable):
+            bound = True
+        else:
+            bound = pod.spec.node_name == attempt.node
+        if not bound:
+            await self._locks.release(attempt.node, attempt.pod, attempt.uid)
+
+
+def _has_node(attempt: Attempt, node: str) -> Event:
+    if node != attempt.node:
+        raise Void(f"it is already bound to node {node}")
+    return Event.HAS_NODE

@@ -1,0 +1,170 @@
+"""One bind as a machine: in each state each thing that happens has one row in `TABLE`, and nothing else can happen.
+
+The law behind it: the GPUs of a Binding that may still be carried out are reserved. An attempt is `unanswered` while
+that is so; it then ends in no other way than by looking what became of the Binding.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from proto.devices import PodShares
+from scheduler_ext.cluster.facts import PodName
+
+
+class State(StrEnum):
+    RECOVERING = "Recovering"
+    """A process before this one sent a Binding."""
+    DECIDING = "Deciding"
+    """Which GPUs the pod gets on the node is looked up, or decided again."""
+    QUEUED = "Queued"
+    """Other pods are bound to the node first, as it needs a lock."""
+    LOCKING = "Locking"
+    WRITING = "Writing"
+    """A Binding is to be sent as soon as it is permitted."""
+    SENDING = "Sending"
+    """A Binding is on its way."""
+    CHECKING = "Checking"
+    """The API server says that the pod has a node: it is read which."""
+    SETTLING = "Settling"
+    """kube-scheduler was told that it failed; a Binding may be carried out yet."""
+    BOUND = "Bound"
+    REFUSED = "Refused"
+    """No Binding was carried out, and none will be."""
+    OVERTAKEN = "Overtaken"
+    """A later attempt, or the watch, has taken over."""
+
+
+OVER = frozenset({State.BOUND, State.REFUSED, State.OVERTAKEN})
+
+
+class Event(StrEnum):
+    DECIDED = "decided"
+    LOCK_NEEDED = "decided, lock needed"
+    TURN = "turn came"
+    LOCKED = "lock taken"
+    PERMITTED = "permitted"
+    TAKEN = "accepted"
+    LOST = "no answer, or 5xx"
+    TURNED_AWAY = "429"
+    CONFLICT = "409"
+    HAS_NODE = "pod has the node"
+    NOT_BOUND = "pod has no node"
+    VOID = "no Binding possible"
+    """The pod is gone or has another node: whatever was sent, nothing comes of it."""
+    STOPPED = "cannot go on"
+    CUT_OFF = "time is up"
+    UNKNOWN = "not known yet"
+    OVERTAKEN = "overtaken"
+
+
+class Effect(StrEnum):
+    HOLD = "hold the GPUs for the bind"
+    HOLD_LONG = "hold the GPUs until the watch shows the pod"
+    DROP = "free the GPUs"
+    MARK = "tie the pod to the node"
+    WRITE_DOWN = "write the Binding down"
+    CROSS_OUT = "cross the Binding out"
+    ANSWER = "answer kube-scheduler"
+    DECIDE = "look up or decide the GPUs"
+    TAKE_TURN = "wait for the turn"
+    TAKE_LOCK = "take the lock"
+    ASK = "ask for permission"
+    ASK_LATER = "ask for permission after a pause"
+    SEND = "send the Binding"
+    READ = "read the pod"
+    LOOK = "look for the pod later"
+    UNLOCK = "release the lock"
+
+
+QUESTIONS = frozenset(
+    {Effect.DECIDE, Effect.TAKE_TURN, Effect.TAKE_LOCK, Effect.ASK, Effect.ASK_LATER, Effect.SEND, Effect.READ}
+)
+"""What kube-scheduler waits for: each ends in the next event."""
+
+
+class Row(NamedTuple):
+    """To which state, and what is done. `unanswered`: what is known from now on; None leaves it."""
+
+    to: State | None
+    """None where the attempt gives up: to SETTLING if it is unanswered, else to REFUSED."""
+    effects: tuple[Effect, ...] = ()
+    unanswered: bool | None = None
+
+
+S, E, D = State, Event, Effect
+
+_BEGIN_WRITING = (D.HOLD, D.MARK, D.WRITE_DOWN, D.ASK)
+_DONE = Row(S.BOUND, (D.HOLD_LONG, D.CROSS_OUT, D.ANSWER), unanswered=False)
+_GIVEN_UP = Row(None)
+_GIVEN_UP_FOR_GOOD = Row(None, unanswered=False)
+_GIVEN_UP_UNANSWERED = Row(None, unanswered=True)
+GIVING_UP = {
+    False: (S.REFUSED, (D.DROP, D.CROSS_OUT, D.ANSWER, D.UNLOCK)),
+    True: (S.SETTLING, (D.HOLD_LONG, D.ANSWER, D.UNLOCK, D.LOOK)),
+}
+"""What giving up means for an attempt that is not, or is, unanswered."""
+
+TABLE: dict[tuple[State, Event], Row] = {
+    (S.RECOVERING, E.NOT_BOUND): Row(S.SETTLING, (D.MARK, D.HOLD_LONG, D.LOOK), unanswered=True),
+    (S.RECOVERING, E.HAS_NODE): Row(S.BOUND, (D.CROSS_OUT,), unanswered=False),
+    (S.RECOVERING, E.VOID): Row(S.REFUSED, (D.CROSS_OUT,), unanswered=False),
+    (S.DECIDING, E.DECIDED): Row(S.WRITING, _BEGIN_WRITING),
+    (S.DECIDING, E.LOCK_NEEDED): Row(S.QUEUED, (D.HOLD, D.TAKE_TURN)),
+    (S.DECIDING, E.HAS_NODE): _DONE,
+    (S.DECIDING, E.VOID): _GIVEN_UP_FOR_GOOD,
+    (S.DECIDING, E.STOPPED): _GIVEN_UP,
+    (S.DECIDING, E.CUT_OFF): _GIVEN_UP,
+    (S.QUEUED, E.TURN): Row(S.LOCKING, (D.TAKE_LOCK,)),
+    (S.QUEUED, E.STOPPED): _GIVEN_UP,
+    (S.QUEUED, E.CUT_OFF): _GIVEN_UP,
+    (S.LOCKING, E.LOCKED): Row(S.WRITING, _BEGIN_WRITING),
+    (S.LOCKING, E.STOPPED): _GIVEN_UP,
+    (S.LOCKING, E.CUT_OFF): _GIVEN_UP,
+    (S.WRITING, E.PERMITTED): Row(S.SENDING, (D.SEND,)),
+    (S.WRITING, E.STOPPED): _GIVEN_UP,
+    (S.WRITING, E.CUT_OFF): _GIVEN_UP,
+    (S.SENDING, E.TAKEN): _DONE,
+    (S.SENDING, E.LOST): Row(S.WRITING, (D.ASK_LATER,), unanswered=True),
+    (S.SENDING, E.TURNED_AWAY): Row(S.WRITING, (D.ASK_LATER,)),
+    (S.SENDING, E.CONFLICT): Row(S.CHECKING, (D.READ,), unanswered=True),
+    (S.SENDING, E.VOID): _GIVEN_UP_FOR_GOOD,
+    (S.SENDING, E.STOPPED): _GIVEN_UP,
+    (S.SENDING, E.CUT_OFF): _GIVEN_UP_UNANSWERED,
+    (S.CHECKING, E.HAS_NODE): _DONE,
+    (S.CHECKING, E.NOT_BOUND): _GIVEN_UP_UNANSWERED,
+    (S.CHECKING, E.VOID): _GIVEN_UP_FOR_GOOD,
+    (S.CHECKING, E.STOPPED): _GIVEN_UP_UNANSWERED,
+    (S.CHECKING, E.CUT_OFF): _GIVEN_UP_UNANSWERED,
+    (S.SETTLING, E.HAS_NODE): Row(S.BOUND, (D.CROSS_OUT,), unanswered=False),
+    (S.SETTLING, E.NOT_BOUND): Row(S.REFUSED, (D.DROP, D.CROSS_OUT), unanswered=False),
+    (S.SETTLING, E.UNKNOWN): Row(S.SETTLING, (D.LOOK,)),
+    (S.SETTLING, E.OVERTAKEN): Row(S.OVERTAKEN, unanswered=False),
+    (S.SETTLING, E.CUT_OFF): Row(S.OVERTAKEN),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """`number` tells it from other attempts at the same pod; `shares` is None until decided, and without GPUs."""
+
+    number: int
+    pod: PodName
+    uid: str
+    node: str
+    state: State = State.DECIDING
+    unanswered: bool = False
+    """Whether a Binding was sent, here or by an attempt before, that may still be carried out."""
+    locked: bool = False
+    """Whether it may hold the node's lock."""
+    shares: PodShares | None = None
+
+
+def step(attempt: Attempt, event: Event) -> tuple[Attempt, tuple[Effect, ...]]:
+    """Raises KeyError for what cannot happen in this state."""
+    row = TABLE[attempt.state, event]
+    unanswered = attempt.unanswered if row.unanswered is None else row.unanswered
+    state, effects = GIVING_UP[unanswered] if row.to is None else (row.to, row.effects)
+    locked = attempt.locked or state is State.LOCKING
+    effects = tuple(effect for effect in effects if effect is not Effect.UNLOCK or locked)
+    return replace(attempt, state=state, unanswered=unanswered, locked=locked), effects

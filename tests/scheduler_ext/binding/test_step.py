@@ -1,0 +1,345 @@
+"""Whatever is lost, late or restarted, the GPUs of a Binding that may still be carried out are never free.
+
+The binder is the extender's own; what it asks is answered here, in any order, by an API server that may carry a Binding
+out after its answer was lost. Each node has one GPU of one slot.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from proto.extender import BindingArgs
+from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.deciding import BindRefused, decide_again, reserved
+from scheduler_ext.binding.filtering import reserve
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.binding.questions import Run, Void
+from scheduler_ext.binding.sent_files import Sent
+from scheduler_ext.binding.step import GIVING_UP, OVER, TABLE, Attempt, Effect, Event, State
+from scheduler_ext.cluster.events import Applied, Listed
+from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.settings import ServeSettings
+from tests.binding_document import document
+from tests.scheduler_ext.gpus import container, device, node, pod, request
+
+NODES = ("a", "b")
+PODS = ("p", "q", "r")
+UNTIL = 1e9
+DOCUMENT = Path(__file__).parents[3] / "docs/binding.md"
+
+
+def test_the_document_shows_the_table() -> None:
+    assert DOCUMENT.read_text() == document(), "run make docs-binding"
+
+
+def test_every_state_is_reached_and_left_and_every_attempt_can_end() -> None:
+    arrows = {(state, to) for (state, _), row in TABLE.items() for to in _targets(row.to)}
+    assert {to for _, to in arrows} == {*State} - {State.DECIDING, State.RECOVERING}
+    assert {state for state, _ in arrows} == {*State} - OVER
+    ends = set(OVER)
+    while more := {state for state, to in arrows if to in ends} - ends:
+        ends |= more
+    assert ends == {*State}
+
+
+def _targets(to: State | None) -> tuple[State, ...]:
+    return (to,) if to is not None else tuple(state for state, _ in GIVING_UP.values())
+
+
+@dataclass
+class Question:
+    run: Run | None
+    attempt: Attempt
+    effect: Effect
+    answer: "asyncio.Future[Event]"
+
+
+class Played:
+    """In place of `Questions`: what is asked waits here until a rule answers it."""
+
+    def __init__(self, at_api: Callable[[str], str | None]) -> None:
+        self._at_api = at_api
+        self.asked: list[Question] = []
+        self.unlocked: set[int] = set()
+
+    def begin(self, attempt: Attempt) -> Run:
+        loop = asyncio.get_running_loop()
+        return Run(attempt, loop.create_future(), UNTIL, None)  # type: ignore[arg-type]
+
+    async def answered(self, run: Run, question: Effect) -> Event:
+        return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
+
+    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> Event:
+        return await self._ask(Question(None, attempt, Effect.LOOK, asyncio.get_running_loop().create_future()))
+
+    async def _ask(self, question: Question) -> Event:
+        self.asked.append(question)
+        return await question.answer
+
+    async def unlock(self, attempt: Attempt) -> None:
+        self.unlocked.add(attempt.number)
+
+    async def pod(self, run: Run) -> Pod:
+        bound = self._at_api(run.attempt.pod.name)
+        if bound is None:
+            raise Void("the pod is gone")
+        return asking(run.attempt.pod.name, bound)
+
+    def until(self, lease_seconds: float) -> float:
+        return UNTIL
+
+    def story(self, attempt: Attempt) -> str:
+        return ""
+
+
+def asking(name: str, bound: str = "") -> Pod:
+    return pod(container(gpu=1), name=name, node_name=bound)
+
+
+class Binds(RuleBasedStateMachine):
+    """`bound` is where the API server has each pod; `in_flight` are Bindings that it may carry out yet."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.bound = dict.fromkeys(PODS, "")
+        self.annotated: dict[str, Pod] = {}
+        self.in_flight: list[tuple[str, str]] = []
+        self.files: dict[str, Sent] = {}
+        self.other_leads = False
+        self.ended: dict[int, Attempt] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.live = LiveCluster(Cluster(), lambda: 0.0, lambda *_: None)
+        self.state = self.live.state
+        self.candidates = Candidates(self.state.ledger)
+        self.live.apply(Listed(Node, [node(name, [device(0, slots=1)]) for name in NODES]))
+        self.list_pods()
+        self.questions = Played(self.bound.get)
+        files: Any = SimpleNamespace(
+            left=tuple(self.files.values()),
+            add=lambda sent: self.files.update({sent.uid: sent}),
+            remove=lambda uid: self.files.pop(uid, None),
+        )
+        questions: Any = self.questions
+        self.binder = Binder(
+            cluster=self.live, questions=questions, settings=ServeSettings(), lock_waited=lambda _: None, files=files
+        )
+        self.answers: dict[str, asyncio.Task[str]] = {}
+        self.loop.run_until_complete(self.binder.recover())
+        self.turn()
+
+    def list_pods(self) -> None:
+        self.live.apply(Listed(Pod, [self.at_api(name) for name, bound in self.bound.items() if bound is not None]))
+
+    def at_api(self, name: str) -> Pod:
+        return self.annotated.get(name) or asking(name)
+
+    def turn(self) -> None:
+        for _ in range(5):
+            self.loop.run_until_complete(asyncio.sleep(0))
+        self.answers = {name: task for name, task in self.answers.items() if not task.done()}
+
+    def carry_out(self, name: str, to: str) -> None:
+        """A Binding carries the decision, and finds the pod unbound or fails."""
+        if self.bound.get(name) == "":
+            self.bound[name] = to
+            self.annotated[name] = pod(
+                container(gpu=1),
+                name=name,
+                node_name=to,
+                annotations={"hami.io/vgpu-devices-allocated": "G0,NVIDIA,1000,0:;"},
+            )
+
+    # kube-scheduler
+
+    @precondition(lambda self: not self.other_leads and len(self.answers) < len(PODS))
+    @rule(name=st.sampled_from(PODS), direct=st.sampled_from([None, None, *NODES]))
+    def bind(self, name: str, direct: str | None) -> None:
+        """To the node that `/filter` offers, or to one that it did not."""
+        if name in self.answers or self.bound.get(name) is None:
+            return
+        chosen, asked = direct, asking(name)
+        if chosen is None and not (chosen := self.state.ledger.sent_to(f"uid-{name}")):
+            answer = reserve(
+                *(self.candidates, self.state, asked, request(asked), list(NODES)), now=0.0, lease_seconds=UNTIL
+            )
+            chosen = (answer.result.node_names or [""])[0]
+        if chosen:
+            args = BindingArgs(pod_name=name, pod_namespace="default", pod_uid=f"uid-{name}", node=chosen)
+            self.answers[name] = self.loop.create_task(self.binder.bind(args))
+            self.turn()
+
+    # What is asked is answered
+
+    @precondition(lambda self: self.questions.asked)
+    @rule(which=st.integers(0, 9), mood=st.sampled_from(["well", "lost", "late", "429", "no", "cut"]))
+    def answer(self, which: int, mood: str) -> None:
+        question = self.questions.asked.pop(which % len(self.questions.asked))
+        name, to = question.attempt.pod.name, question.attempt.node
+        question.answer.set_result(self.event(question, name, to, mood))
+        self.turn()
+
+    @precondition(lambda self: self.questions.asked)
+    @rule(mood=st.sampled_from(["well", "lost", "late", "late", "429", "no", "cut"]))
+    def go_on(self, mood: str) -> None:
+        """With the last attempt, without trouble until it sends, and once more."""
+        while self.questions.asked and self.questions.asked[-1].effect not in {Effect.SEND, Effect.LOOK}:
+            self.answer(len(self.questions.asked) - 1, "well")
+        if self.questions.asked and self.questions.asked[-1].effect is Effect.SEND:
+            self.answer(len(self.questions.asked) - 1, mood)
+
+    def event(self, question: Question, name: str, to: str, mood: str) -> Event:
+        effect, run = question.effect, question.run
+        if run is None:
+            return self.looked(question.attempt, name, to, mood)
+        run.problem = mood
+        if effect is Effect.SEND:
+            return self.sent(name, to, mood)
+        if mood != "well":
+            return Event.CUT_OFF if mood == "cut" else Event.STOPPED
+        return self.well(effect, run, name, to)
+
+    def well(self, effect: Effect, run: Run, name: str, to: str) -> Event:
+        if effect in {Effect.ASK, Effect.ASK_LATER} and self.other_leads:
+            return Event.STOPPED
+        match effect:
+            case Effect.DECIDE:
+                return self.decided(run, name, to)
+            case Effect.READ:
+                return self.read(name, to)
+        return {Effect.TAKE_TURN: Event.TURN, Effect.TAKE_LOCK: Event.LOCKED}.get(effect, Event.PERMITTED)
+
+    def decided(self, run: Run, name: str, to: str) -> Event:
+        uid = run.attempt.uid
+        shares = reserved(self.state, uid, to, 0.0)
+        if shares is None:
+            if self.bound.get(name) != "":
+                return self.read(name, to)
+            try:
+                shares = decide_again(self.state, asking(name), uid, to, now=0.0, until=UNTIL)
+            except BindRefused:
+                return Event.STOPPED
+        run.attempt = Attempt(**{**_fields(run.attempt), "shares": shares})
+        return Event.DECIDED if to == "a" else Event.LOCK_NEEDED
+
+    def read(self, name: str, to: str) -> Event:
+        bound = self.bound.get(name)
+        if bound == "":
+            return Event.NOT_BOUND
+        return Event.HAS_NODE if bound == to else Event.VOID
+
+    def sent(self, name: str, to: str, mood: str) -> Event:
+        bound = self.bound.get(name)
+        if mood in {"late", "cut"} and bound is not None:
+            self.in_flight.append((name, to))
+            return Event.LOST if mood == "late" else Event.CUT_OFF
+        if mood in {"429", "no"}:
+            return Event.TURNED_AWAY if mood == "429" else Event.STOPPED
+        if bound is None:
+            return Event.VOID
+        if bound and mood == "well":
+            return Event.CONFLICT
+        self.carry_out(name, to)
+        return Event.LOST if mood == "lost" else Event.TAKEN
+
+    def looked(self, attempt: Attempt, name: str, to: str, mood: str) -> Event:
+        """So late that the API server has dropped what this attempt sent."""
+        open_for = self.state.ledger.reservation(attempt.uid)
+        is_open = open_for is not None and open_for.sent_by == attempt.number
+        if mood != "well":
+            return Event.UNKNOWN if is_open else Event.OVERTAKEN
+        if self.bound.get(name) == to:
+            return Event.HAS_NODE
+        if not is_open:
+            return Event.OVERTAKEN
+        if self.binder.is_binding(attempt.pod):
+            return Event.UNKNOWN
+        self.in_flight = [each for each in self.in_flight if each[0] != name]
+        return Event.NOT_BOUND
+
+    # The API server, the watch, other processes
+
+    @precondition(lambda self: self.in_flight)
+    @rule(which=st.integers(0, 9))
+    def answer_comes_late(self, which: int) -> None:
+        self.carry_out(*self.in_flight.pop(which % len(self.in_flight)))
+
+    @rule(name=st.sampled_from(PODS))
+    def watch_shows(self, name: str) -> None:
+        if self.bound.get(name) is not None:
+            self.live.apply(Applied(self.at_api(name)))
+
+    @precondition(lambda self: not self.other_leads)
+    @rule()
+    def restart(self) -> None:
+        """The process is killed, and the next one finds its files."""
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.turn()
+        self.start()
+
+    @precondition(lambda self: not self.answers and (self.other_leads or not self.in_flight))
+    @rule(name=st.sampled_from(PODS), to=st.sampled_from(NODES))
+    def change_the_leader(self, name: str, to: str) -> None:
+        """The next one begins when nothing of this one is on its way, and binds by what the API server has."""
+        if self.other_leads:
+            self.loop.run_until_complete(self.binder.drop_reservations())
+            self.list_pods()
+        elif to not in self.bound.values():
+            self.carry_out(name, to)
+        self.other_leads = not self.other_leads
+
+    def teardown(self) -> None:
+        """Every attempt ends, and whoever gave up holds no lock."""
+        if not hasattr(self, "loop"):
+            return
+        for _ in range(100):
+            if not self.questions.asked:
+                break
+            self.answer(0, "cut" if self.questions.asked[0].run is not None else "well")
+        assert not self.questions.asked
+        assert not self.answers
+        self.loop.run_until_complete(self.binder.finish())
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.turn()
+        self.loop.close()
+
+    @invariant()
+    def no_gpu_is_promised_twice(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        for name in NODES:
+            there = {each for each, bound in self.bound.items() if bound == name}
+            there |= {each for each, to in self.in_flight if to == name and self.bound.get(each) == ""}
+            assert len(there) <= 1, (name, there)
+
+    @invariant()
+    def what_may_be_carried_out_is_reserved(self) -> None:
+        if not hasattr(self, "loop") or self.other_leads:
+            return
+        for name, to in self.in_flight:
+            if self.bound.get(name) == "":
+                assert self.state.ledger.sent_to(f"uid-{name}") == to
+
+
+def _fields(attempt: Attempt) -> dict[str, Any]:
+    return {name: getattr(attempt, name) for name in Attempt.__slots__}
+
+
+TestBinds = Binds.TestCase
+TestBinds.settings = settings(
+    max_examples=200, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
