@@ -27,6 +27,7 @@ from rich.table import Table
 
 from benchmarks.full_node import CONTAINER, RESOURCE, Kubelet
 from benchmarks.scrapes import scrapes
+from deviceplugin.plugin_sockets import plugin_socket
 from proto.annotations.keys import (
     BIND_PHASE,
     DEVICES_ALLOCATED,
@@ -80,7 +81,9 @@ class Measured:
 
 @asynccontextmanager
 async def plugin(root: Path) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
-    async with grpc.aio.insecure_channel(f"unix:{root}/device-plugins/nvidia-gpu.sock") as channel:
+    async with grpc.aio.insecure_channel(
+        f"unix:{plugin_socket(f'{root}/device-plugins', 'nvidia.com/gpu')}"
+    ) as channel:
         yield rpc.DevicePluginStub(channel)
 
 

@@ -1,42 +1,51 @@
-"""Edge to kubelet: the device-plugin gRPC server, registration, and the sockets both live on.
+"""Edge to kubelet: our device plugin's registration, through restarts of kubelet and of the daemon.
 
 Kubelet empties its plugin folder when it starts and forgets every plugin. So both sockets are watched: a new
-kubelet socket asks for a registration, a vanished plugin socket for a new server. Kubelet also gives up for good
-a plugin whose ListAndWatch broke off, and asks for it no more: so it is registered with again.
-Source: pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go of Kubernetes.
+kubelet socket asks for a registration, and so does a vanished plugin socket. Kubelet also gives up for good a plugin
+whose ListAndWatch broke off, and asks for it no more: so it is registered with again.
+
+While a daemon is replaced, two are registered, and kubelet calls the one that came last. From 1.37 on it knows its
+connections by their sockets, and the end of the first leaves the second alone. Before 1.37 it knows one connection for
+each resource: when the first ends, it closes the one it knows, which is the second's, and counts no GPU until that
+registers again. So the second, once it is registered, has kubelet forget that connection by a registration that it
+refuses itself (the devices stay), and registers again when the first has ended.
+Source: client.go and handler.go in pkg/kubelet/cm/devicemanager/plugin/v1beta1 of Kubernetes 1.29 to 1.37.
 """
 
 import asyncio
 import logging
+import math
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+import secrets
+from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 
 import grpc
 
-from deviceplugin.allocator import Allocator, CannotAllocate
-from deviceplugin.container.edits import ContainerEdits
+from deviceplugin.allocator import Allocator
 from deviceplugin.folder_watch import FolderWatch
-from deviceplugin.replicas import replica_ids
+from deviceplugin.plugin_calls import DevicePlugin, options
+from deviceplugin.plugin_sockets import CannotServe, OtherSockets, ServedSocket, SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
-from proto.devices import UNKNOWN_NUMA, Device
+from deviceplugin.socket_names import TOKEN_BYTES, refusing_name, socket_name
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
 API_VERSION = "v1beta1"
-SocketIdentity = tuple[int, int, int]
-_STOP_SECONDS = 0.2
-_UNWATCHED_SECONDS = 0.2
-"""Between two looks where the kernel does not tell of changes."""
+_LOOK_SECONDS = 0.2
+"""Between two looks while daemons come and go, and where the kernel does not tell of changes."""
 _FIRST_RETRY_SECONDS = 0.1
 _SLOWEST_RETRY_SECONDS = 5.0
 _MOST_LOSSES = 3
-"""Of the plugin's socket within `_LOSS_SECONDS`; more are another process that serves the same."""
+"""Of the registration within `_LOSS_SECONDS`; more are another process that serves the same."""
 _LOSS_SECONDS = 60.0
 _TRUCE_SECONDS = 30.0
-"""Two daemons that take the socket from each other at once would have kubelet refuse pods without end."""
+"""Two plugins that take the resource from each other at once would have kubelet refuse pods without end."""
+_MOST_SOCKETS = 8
+"""Served at a time. Earlier ones stay while kubelet listens: before 1.37, the end of one is that of the last."""
 
 
 class KubeletUnusable(Exception):
@@ -50,108 +59,14 @@ class KubeletUnusable(Exception):
         self.wait_seconds = wait_seconds
 
 
-class DevicePlugin(rpc.DevicePluginServicer):
-    """Kubelet's calls, translated."""
+class _Due(Enum):
+    """Why to register."""
 
-    def __init__(self, allocator: Allocator, *, numa_hints: bool = False) -> None:
-        self._allocator = allocator
-        self._numa_hints = numa_hints
-        self._listeners = 0
-        self.left_at: float | None = None
-        """Since when no ListAndWatch is open, by the loop's clock; None while one is, and before the first."""
-
-    async def GetDevicePluginOptions(self, request: pb.Empty, context: object) -> pb.DevicePluginOptions:  # noqa: ARG002, N802
-        return options(self._allocator)
-
-    async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
-        self._listeners, self.left_at = self._listeners + 1, None
-        try:
-            async for devices in self._allocator.devices():
-                yield list_response(devices, numa_hints=self._numa_hints)
-        finally:
-            self._listeners -= 1
-            if not self._listeners:
-                self.left_at = asyncio.get_running_loop().time()
-
-    async def GetPreferredAllocation(  # noqa: N802
-        self,
-        request: pb.PreferredAllocationRequest,
-        context: object,  # noqa: ARG002
-    ) -> pb.PreferredAllocationResponse:
-        answers = [
-            pb.ContainerPreferredAllocationResponse(
-                deviceIDs=await self._allocator.prefer(
-                    container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
-                )
-            )
-            for container in request.container_requests
-        ]
-        return pb.PreferredAllocationResponse(container_responses=answers)
-
-    async def Allocate(  # noqa: N802
-        self, request: pb.AllocateRequest, context: grpc.aio.ServicerContext[pb.AllocateRequest, pb.AllocateResponse]
-    ) -> pb.AllocateResponse:
-        try:
-            answers = [
-                allocate_response(await self._allocator.allocate(container.devices_ids))
-                for container in request.container_requests
-            ]
-        except CannotAllocate as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return pb.AllocateResponse(container_responses=answers)
-
-    async def PreStartContainer(  # noqa: N802
-        self,
-        request: pb.PreStartContainerRequest,
-        context: grpc.aio.ServicerContext[pb.PreStartContainerRequest, pb.PreStartContainerResponse],
-    ) -> pb.PreStartContainerResponse:
-        try:
-            await self._allocator.pre_start(request.devices_ids)
-        except CannotAllocate as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return pb.PreStartContainerResponse()
-
-
-def list_response(devices: Sequence[Device], *, numa_hints: bool) -> pb.ListAndWatchResponse:
-    """Every replica of every GPU.
-
-    With hints, kubelet's topology manager may refuse a pod whose GPUs the extender has already chosen, or choose
-    others, so they are for nodes whose CPU and memory managers must know them. An unknown NUMA node is no hint.
-    """
-    return pb.ListAndWatchResponse(
-        devices=[
-            pb.Device(
-                ID=replica,
-                health="Healthy" if device.healthy else "Unhealthy",
-                topology=_hint(device) if numa_hints else None,
-            )
-            for device in devices
-            for replica in replica_ids(device)
-        ]
-    )
-
-
-def _hint(device: Device) -> pb.TopologyInfo | None:
-    if device.numa == UNKNOWN_NUMA:
-        return None
-    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
-
-
-def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
-    """The edits in kubelet's words."""
-    return pb.ContainerAllocateResponse(
-        envs=edits.env,
-        mounts=[
-            pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
-            for mount in (*edits.mounts, *edits.driver_mounts)
-        ],
-        devices=[
-            pb.DeviceSpec(container_path=node.path, host_path=node.host_path or node.path, permissions="rw")
-            for node in edits.devices
-        ],
-        annotations=edits.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
-    )
+    NOTHING = ""
+    NEW = "kubelet is new"
+    LOST = "another plugin took {}, or its socket was removed"
+    UNHEARD = "kubelet listens no more to {}"
+    LEFT = "another daemon that served {} has ended"
 
 
 class PluginServer:
@@ -164,18 +79,23 @@ class PluginServer:
         *,
         restarted: Callable[[], None] = lambda: None,
         told: Callable[[bool], None] = lambda _: None,
+        draw: Callable[[], str] = lambda: secrets.token_hex(TOKEN_BYTES),
     ) -> None:
-        """`restarted` is called before a kubelet not met before is registered with, `told` after each try."""
+        """`restarted` is called before a kubelet not met before is registered with, `told` after each try; `draw` makes
+        the sockets' names.
+        """
         self._settings = settings
         self._allocator = allocator
         self._restarted = restarted
         self._told = told
         self._watch = FolderWatch(*os.path.split(settings.kubelet_socket))
+        self._draw = draw
         self._met: SocketIdentity | None = None
-        self._plugin = DevicePlugin(allocator, numa_hints=settings.numa_hints)
-        self._server: grpc.aio.Server | None = None
-        self._own: SocketIdentity | None = None
+        self._served: list[tuple[ServedSocket, DevicePlugin]] = []
+        """The last is the one that was registered last."""
+        self._others = OtherSockets(settings.plugins, settings.resource_name)
         self._answered: SocketIdentity | None = None
+        self._is_forgotten = False
         self._losses: list[float] = []
 
     @property
@@ -184,7 +104,7 @@ class PluginServer:
         return self._answered is not None and self._answered == identity(self._settings.kubelet_socket)
 
     async def run(self) -> None:
-        """Until cancelled; then the plugin's socket is gone."""
+        """Until cancelled; then the plugin's sockets are gone."""
         delay, problem, last = _FIRST_RETRY_SECONDS, "", None
         try:
             while True:
@@ -196,7 +116,7 @@ class PluginServer:
                 try:
                     await self._follow(kubelet)
                     delay, problem = _FIRST_RETRY_SECONDS, ""
-                    pause = self._settings.poll_seconds
+                    pause = min(self._settings.poll_seconds, _LOOK_SECONDS if self._is_handover() else math.inf)
                 except KubeletUnusable as error:
                     if str(error) != problem:
                         problem = str(error)
@@ -205,85 +125,151 @@ class PluginServer:
                 await self._pause(kubelet, pause)
         finally:
             self._watch.close()
-            await self._stop()
+            await self._end()
 
     async def _follow(self, kubelet: SocketIdentity | None) -> None:
-        """Serve where the plugin's socket is missing, register where kubelet's is new. Raises KubeletUnusable."""
+        """Register where kubelet is new or has lost us. Raises KubeletUnusable."""
         if kubelet is None:
             return
-        if self._own is None or identity(self._settings.plugin_socket) != self._own:
-            was_taken = self._own is not None and kubelet == self._answered
-            await self._stop()
-            if was_taken:
-                self._note_loss()
-            await self._start()
-        if kubelet == self._answered and self._is_given_up():
-            log.warning("kubelet listens no more to %s; registering again", self._settings.resource_name)
-            self._answered = None
+        if self._due(kubelet) is _Due.NOTHING:
+            return
+        try:
+            with self._others.alone():
+                due = self._due(kubelet)
+                if due in (_Due.LOST, _Due.UNHEARD):
+                    self._note_loss()
+                if due is not _Due.NOTHING:
+                    if due is not _Due.NEW:
+                        log.info("%s; registering again", due.value.format(self._settings.resource_name))
+                    await self._register(kubelet)
+        except CannotServe as error:
+            raise KubeletUnusable(str(error), _LOOK_SECONDS) from error
+
+    def _due(self, kubelet: SocketIdentity) -> "_Due":
+        now = asyncio.get_running_loop().time()
+        self._others.look(self._own_names(), now)
         if kubelet != self._answered:
-            if kubelet != self._met:
-                self._met = kubelet
-                self._restarted()
-            self._plugin.left_at = None
-            try:
-                await register(self._settings, options(self._allocator))
-            except KubeletUnusable:
-                self._told(False)
-                raise
-            self._answered = kubelet
-            log.info("registered %s with kubelet", self._settings.resource_name)
-            self._told(True)
+            return _Due.NEW
+        if self._others.is_taken or not self._served[-1][0].is_there:
+            return _Due.LOST
+        if self._is_given_up(now):
+            return _Due.UNHEARD
+        return _Due.LEFT if not self._others.has_later and self._is_left(now) else _Due.NOTHING
+
+    async def _register(self, kubelet: SocketIdentity) -> None:
+        """Raises KubeletUnusable and CannotServe."""
+        if kubelet != self._met:
+            self._met = kubelet
+            await self._stop(self._served)
+            self._served = []
+            self._restarted()
+        self._answered = None
+        plugin = DevicePlugin(self._allocator, numa_hints=self._settings.numa_hints)
+        served = await ServedSocket.start(self._path(socket_name(self._settings.resource_name, self._draw())), plugin)
+        self._served.append((served, plugin))
+        try:
+            await register(self._settings, served.name, options(self._allocator))
+        except KubeletUnusable:
+            await self._stop([self._served.pop()])
+            self._told(False)
+            raise
+        self._is_forgotten = bool(self._others.served)
+        if self._is_forgotten:
+            await self._be_forgotten()
+        self._others.registered(asyncio.get_running_loop().time())
+        self._answered = kubelet
+        log.info("registered %s with kubelet", self._settings.resource_name)
+        self._told(True)
+        await self._stop_unheard()
+
+    async def _end(self) -> None:
+        """Kubelet before 1.37 would count on the GPUs of a plugin that it has forgotten; so the last is known to it."""
+        self._others.look(self._own_names(), asyncio.get_running_loop().time())
+        if self._is_forgotten and self._answered is not None and not self._others.served:
+            with suppress(KubeletUnusable, CannotServe), self._others.alone():
+                await self._register(self._answered)
+        await self._stop(self._served)
+
+    async def _be_forgotten(self) -> None:
+        """Kubelet before 1.37 no longer knows whose connection to close when another plugin's ends."""
+        name = refusing_name(self._settings.resource_name, self._draw())
+        refusing = await ServedSocket.start(self._path(name), _Refusing(self._allocator))
+        try:
+            with suppress(KubeletUnusable):
+                await register(self._settings, refusing.name, options(self._allocator))
+        finally:
+            await refusing.stop()
+
+    def _path(self, name: str) -> str:
+        return f"{self._settings.plugins}/{name}"
+
+    def _own_names(self) -> set[str]:
+        return {each.name for each, _ in self._served}
 
     def _note_loss(self) -> None:
         """Raises KubeletUnusable where it happens again and again."""
         now = asyncio.get_running_loop().time()
         self._losses = [*(at for at in self._losses if now - at < _LOSS_SECONDS), now]
         if len(self._losses) > _MOST_LOSSES:
-            path, resource = self._settings.plugin_socket, self._settings.resource_name
-            problem = f"{path} is replaced again and again: another process serves {resource}; remove it from this node"
-            raise KubeletUnusable(problem, _TRUCE_SECONDS)
+            folder, resource = self._settings.plugins, self._settings.resource_name
+            problem = f"kubelet is taken from us in {folder} again and again: another process serves {resource}"
+            raise KubeletUnusable(f"{problem}; remove it from this node", _TRUCE_SECONDS)
 
-    def _is_given_up(self) -> bool:
-        left_at = self._plugin.left_at
-        return left_at is not None and asyncio.get_running_loop().time() - left_at >= self._settings.unheard_seconds
+    def _is_given_up(self, now: float) -> bool:
+        """At once while daemons come and go, else after the time that a kubelet may need to restart."""
+        left_at = self._served[-1][1].left_at
+        return left_at is not None and now - left_at >= (0 if self._is_handover() else self._settings.unheard_seconds)
 
-    async def _start(self) -> None:
-        path = self._settings.plugin_socket
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        rpc.add_DevicePluginServicer_to_server(self._plugin, server)
-        try:
-            _remove(path)
-            server.add_insecure_port(f"unix:{path}")
-            await server.start()
-        except (RuntimeError, OSError) as error:
-            raise KubeletUnusable(f"cannot serve on {path}: {error}") from error
-        self._server, self._own, self._answered = server, identity(path), None
+    def _is_handover(self) -> bool:
+        """Daemons come and go, or did a moment ago; or we came ourselves."""
+        return asyncio.get_running_loop().time() - self._others.changed_at < self._settings.unheard_seconds
 
-    async def _stop(self) -> None:
-        server, self._server, self._own, self._answered = self._server, None, None, None
-        if server is not None:
-            await server.stop(_STOP_SECONDS)
-            with suppress(OSError):  # the folder may be read-only or gone; kubelet empties it at its next start
-                _remove(self._settings.plugin_socket)
+    def _is_left(self, now: float) -> bool:
+        """By a daemon that came later, which kubelet may still call; or by one that came earlier, a while ago, because
+        kubelet hears of its end a moment later than its socket tells.
+        """
+        is_over = now - self._others.changed_at >= self._settings.settled_seconds
+        return self._others.later_ended or (self._others.earlier_ended and is_over)
+
+    async def _stop_unheard(self) -> None:
+        *earlier, last = self._served
+        kept = [each for each in earlier if each[1].left_at is None][-_MOST_SOCKETS + 1 :]
+        self._served = [*kept, last]
+        await self._stop([each for each in earlier if each not in kept])
+
+    async def _stop(self, served: list[tuple[ServedSocket, DevicePlugin]]) -> None:
+        await asyncio.gather(*(each.stop() for each, _ in served))
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
         """Up to `seconds`, less when kubelet's socket changes meanwhile."""
         clock, poll = asyncio.get_running_loop().time, self._settings.poll_seconds
         ends_at = clock() + seconds
         while (left := ends_at - clock()) > 0:
-            look = poll if self._watch.begin() else min(poll, _UNWATCHED_SECONDS)
+            look = poll if self._watch.begin() else min(poll, _LOOK_SECONDS)
             # It may have come before the watch began.
             if identity(self._settings.kubelet_socket) != kubelet:
                 return
             await self._watch.wait(min(left, look))
 
 
-async def register(settings: KubeletSettings, plugin: pb.DevicePluginOptions) -> None:
+class _Refusing(DevicePlugin):
+    """Kubelet's first call to a plugin that registers fails."""
+
+    async def GetDevicePluginOptions(  # noqa: N802
+        self,
+        request: pb.Empty,  # noqa: ARG002
+        context: grpc.aio.ServicerContext[pb.Empty, pb.DevicePluginOptions],
+    ) -> pb.DevicePluginOptions:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "registered to be refused: see the daemon's documents")
+        raise AssertionError
+
+
+async def register(settings: KubeletSettings, endpoint: str, plugin: pb.DevicePluginOptions) -> None:
     """One Register call. Raises KubeletUnusable."""
     # A channel of its own: a shared one would sit out gRPC's back-off after kubelet's restart.
     own_pool = [("grpc.use_local_subchannel_pool", 1)]
     request = pb.RegisterRequest(
-        version=API_VERSION, endpoint=settings.endpoint, resource_name=settings.resource_name, options=plugin
+        version=API_VERSION, endpoint=endpoint, resource_name=settings.resource_name, options=plugin
     )
     async with grpc.aio.insecure_channel(f"unix:{settings.kubelet_socket}", options=own_pool) as channel:
         try:
@@ -292,24 +278,3 @@ async def register(settings: KubeletSettings, plugin: pb.DevicePluginOptions) ->
             raise KubeletUnusable(
                 f"kubelet did not take the registration on {settings.kubelet_socket}: {error.details()}"
             ) from error
-
-
-def identity(path: str) -> SocketIdentity | None:
-    """Device, inode and time of creation, because inodes are used again at once; None when there is no file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def options(allocator: Allocator) -> pb.DevicePluginOptions:
-    """What kubelet is told to call."""
-    return pb.DevicePluginOptions(
-        get_preferred_allocation_available=True, pre_start_required=allocator.pre_start_required
-    )
-
-
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)

@@ -63,25 +63,23 @@ class KubeletSettings:
     """Deadline of one Register call."""
     unheard_seconds: float = 5.0
     """How long a kubelet that does not listen any more may be busy restarting, before it is registered with again."""
+    settled_seconds: float = 2.0
+    """After the end of a daemon that served the same, before the one that took over registers once more."""
     numa_hints: bool = False
     """Tell kubelet each GPU's NUMA node."""
 
     @property
     def kubelet_socket(self) -> str:
-        return f"{self.root}/device-plugins/kubelet.sock"
+        return f"{self.plugins}/kubelet.sock"
 
     @property
     def pod_resources_socket(self) -> str:
         return f"{self.root}/pod-resources/kubelet.sock"
 
     @property
-    def endpoint(self) -> str:
-        """The plugin's socket, beside kubelet's."""
-        return f"nvidia-{self.resource_name.rpartition('/')[2]}.sock"
-
-    @property
-    def plugin_socket(self) -> str:
-        return f"{self.root}/device-plugins/{self.endpoint}"
+    def plugins(self) -> str:
+        """The folder of all plugins' sockets."""
+        return f"{self.root}/device-plugins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

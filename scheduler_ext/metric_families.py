@@ -4,14 +4,12 @@ Names, labels and the constant label `zone` of the `hami_` families are those of
 (cmd/scheduler/metrics.go of Project-HAMi/HAMi). Ours begin with `topogpu_`.
 """
 
-import platform
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from proto import __version__
 from proto.annotations.mig_allocations import MigAllocation
+from proto.build import BUILD_LABELS, build_labels
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot, least_left
@@ -30,7 +28,6 @@ _MIG = (
     *("gpu_instance_id", "compute_instance_id", "placement_start", "placement_size"),
 )
 _VGPU = ("namespace", "node", "pod", "container_index", "device_uuid")
-_BUILD = ("version", "revision", "build_date", "go_version", "compiler", "platform")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +63,7 @@ def families(seen: Seen) -> Iterator[Gauges]:
 
 
 def _build() -> Gauges:
-    """There is no Go and no build here: its labels are empty, and the interpreter stands for the compiler."""
-    compiler = f"{platform.python_implementation()} {platform.python_version()}"
-    labels = (__version__, "", "", "", compiler, f"{sys.platform}/{platform.machine()}")
-    return Gauges("hami_build_info", "Version of the extender.", _BUILD, lambda: [(labels, 1)])
+    return Gauges("hami_build_info", "Version of the extender.", BUILD_LABELS, lambda: [(build_labels(), 1)])
 
 
 def _nodes(seen: Seen) -> Iterator[Gauges]:

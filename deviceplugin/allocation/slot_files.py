@@ -1,8 +1,9 @@
 """Edge to the folder where runtimes find the spec of the slots."""
 
+import fcntl
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,31 @@ class SlotFiles:
     def spec(self, slot: str, edits: ContainerEdits) -> Spec:
         """A spec of this slot alone, which makes exactly these edits. Raises CannotWriteSpec."""
         return with_devices(cdi_spec(SLOT_KIND, slot, edits), self._defined(edits))
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """No other process of ours reads or writes the file meanwhile: two serve a node while one replaces the other.
+
+        Raises CannotWriteSpec.
+        """
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise CannotWriteSpec(f"{self._directory / SPEC_FILE} cannot be written: {error.strerror}.") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> Mapping[str, Spec]:
+        """What the file defines, by slot; nothing where it cannot be read."""
+        try:
+            spec = msgspec.json.decode((self._directory / SPEC_FILE).read_bytes(), type=dict[str, Any])
+            return {str(device["name"]): {**spec, "devices": [device]} for device in spec["devices"]}
+        except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+            return {}
 
     def write(self, specs: Sequence[Spec]) -> None:
         """One file for all these slots, or none; it is there whole. Raises CannotWriteSpec."""

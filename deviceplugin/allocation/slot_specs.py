@@ -1,11 +1,15 @@
-"""The spec of the slots, kept as small as it can be: a container runtime reads all of it again after every change."""
+"""The spec of the slots, kept as small as it can be: a container runtime reads all of it again after every change.
+
+While one daemon replaces another both write it, so what another process wrote stays for as long as a container that is
+about to be created may need it.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from deviceplugin.allocation.slot_files import SlotFiles, Spec
-from deviceplugin.allocation.slots import Start, over
+from deviceplugin.allocation.slots import KEPT_SECONDS, Start, over
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from program.tasks import Shared
 from proto.kubernetes.objects import Pod
@@ -31,6 +35,10 @@ class SlotSpecs:
         self._monotonic = monotonic
         self._specs: dict[str, Spec] = {}
         self._starts: dict[str, Start] = {}
+        self._own: frozenset[str] = frozenset()
+        """Slots of the last write."""
+        self._foreign: dict[str, float] = {}
+        """When slots that another process wrote were seen first."""
         self._written_at = -pause_seconds
         self._written = Shared(self._rewrite, lambda: self._written_at + pause_seconds - monotonic())
 
@@ -47,7 +55,7 @@ class SlotSpecs:
             raise
 
     async def run(self) -> None:
-        """Until cancelled: what an earlier life left goes at once, what is over later."""
+        """Until cancelled: what is over goes."""
         with suppress(CannotWriteSpec):
             await self._written.result()
         while True:
@@ -56,7 +64,9 @@ class SlotSpecs:
 
     async def collect(self) -> None:
         """Once; a folder that cannot be written is tried again at the next write."""
-        if over(self._starts, self._pods(), self._monotonic()):
+        now = self._monotonic()
+        is_old = any(now - since >= KEPT_SECONDS for since in self._foreign.values())
+        if is_old or over(self._starts, self._pods(), now):
             with suppress(CannotWriteSpec):
                 await self._written.result()
 
@@ -65,12 +75,18 @@ class SlotSpecs:
 
     async def _rewrite(self) -> None:
         self._drop(over(self._starts, self._pods(), self._monotonic()))
-        await asyncio.to_thread(self._write, tuple(self._specs.values()))
+        await asyncio.to_thread(self._write, dict(self._specs), self._monotonic())
         self._written_at = self._monotonic()
 
-    def _write(self, specs: tuple[Spec, ...]) -> None:
-        self._files.clear()
-        self._files.write(specs)
+    def _write(self, specs: Mapping[str, Spec], now: float) -> None:
+        with self._files.exclusive():
+            self._files.clear()
+            found = {slot: spec for slot, spec in self._files.read().items() if slot not in self._own | specs.keys()}
+            self._foreign = {slot: self._foreign.get(slot, now) for slot in found}
+            others = [spec for slot, spec in found.items() if now - self._foreign[slot] < KEPT_SECONDS]
+            # Ours last, for what all slots have in common is taken from the last.
+            self._files.write([*others, *specs.values()])
+            self._own = frozenset(specs)
 
     def _drop(self, slots: frozenset[str]) -> None:
         for slot in slots:

@@ -25,7 +25,7 @@ the container, in its legacy mode as in its CDI mode; other runtimes show no GPU
 _PREFIX = f"{SLOT_KIND}="
 _HASH_LENGTH = 32
 _BEFORE, _AFTER = spec_file_name(SLOT_KIND, "/").split("/")
-_KEPT_SECONDS = 150.0
+KEPT_SECONDS = 150.0
 """Kubelet gives the container runtime two minutes to create a container; then it asks again."""
 
 _SETTLED_SECONDS = 2.0
@@ -74,7 +74,7 @@ def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> fr
     return frozenset(
         slot
         for slot, start in starts.items()
-        if now - start.since >= _KEPT_SECONDS
+        if now - start.since >= KEPT_SECONDS
         or (
             now - start.since >= _SETTLED_SECONDS
             and start.pod_uid in pods

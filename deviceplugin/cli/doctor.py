@@ -45,6 +45,7 @@ from deviceplugin.facts.node import (
 )
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading
+from deviceplugin.plugin_sockets import plugin_socket
 from program.settings.effective import Effective
 from program.settings.options import GroupedCommand
 
@@ -137,14 +138,15 @@ def _look_around(
     settings = kubelet_settings(configuration)
     folder = configuration.cdi_directory
     root = driver_root(configuration)
+    plugin = plugin_socket(settings.plugins, settings.resource_name)
     return NodeFacts(
         driver=driver,
         driver_files=driver_files_facts(root) if root is not None else None,
         machine=machine,
         kubelet=socket_facts(settings.kubelet_socket),
         pod_resources=socket_facts(settings.pod_resources_socket),
-        plugin=socket_facts(settings.plugin_socket),
-        other_sockets=other_sockets(f"{settings.root}/device-plugins"),
+        plugin=socket_facts(plugin),
+        other_sockets=other_sockets(settings.plugins, settings.resource_name, plugin),
         hook=find_hook(configuration.hook_path),
         enable_cdi=None,
         cdi=cdi_facts(_cdi_names(configuration, machine)),

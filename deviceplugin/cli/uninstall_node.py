@@ -181,4 +181,4 @@ def _folders(configuration: Configuration, host_root: str) -> Folders:
 
 def _ours(configuration: Configuration) -> Ours:
     generates = not CDI_STRATEGIES.isdisjoint(configuration.device_list_strategy)
-    return Ours(endpoint=kubelet_settings(configuration).endpoint, cdi_kind=configuration.cdi_kind if generates else "")
+    return Ours(resource=configuration.resource_name, cdi_kind=configuration.cdi_kind if generates else "")

@@ -49,6 +49,8 @@ def install_hook(source: Path, root: Path, *, machine: str, keep: int = KEPT_LIB
     try:
         (folder / CONTAINERS).mkdir(parents=True, exist_ok=True)
         with _locked(folder):
+            for each in (LIBRARY, PRELOAD, *OPTIONAL):
+                _make_way(folder / each)
             name = library_name(hashlib.sha256(content).hexdigest())
             changed = [name] if _put(folder / name, content, 0o644) else []
             changed += [name for name, mode in OPTIONAL.items() if _copy(library.parent / name, folder / name, mode)]
@@ -114,6 +116,19 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _make_way(path: Path) -> None:
+    """A container that was to mount the file before it was there has a runtime make a folder of its name. Raises
+    CannotInstall where there is something in it.
+    """
+    if path.is_symlink() or not path.is_dir():
+        return
+    try:
+        path.rmdir()
+    except OSError as error:
+        problem = f"{path} is a folder and cannot be removed: {error.strerror}"
+        raise CannotInstall(f"{problem}. Move it away and run this again; a file belongs there.") from error
 
 
 def _put(path: Path, content: bytes, mode: int) -> bool:

@@ -20,6 +20,7 @@ from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.calls import CallFailed
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.socket_names import shared_name
 from program.address import ListenAddress
 
 _CONNECT_SECONDS = 2.0
@@ -27,7 +28,7 @@ _SCRAPE_SECONDS = 5.0
 """The daemon answers a scrape within three."""
 _OUR_METRICS = b"topogpu_"
 _OTHER_SOCKETS = ("nvidia.sock", "nvidiaGPU*.sock")
-"""Of NVIDIA's plugin before 0.14 and of GKE's; newer ones use the very name of ours."""
+"""Of NVIDIA's plugin before 0.14 and of GKE's; newer ones use the name that our earlier releases used."""
 
 
 async def driver_facts(
@@ -73,10 +74,11 @@ def socket_facts(path: str) -> SocketFacts:
         return SocketFacts(path=path, state=SocketState.CONNECTS, listener=_listener(peer))
 
 
-def other_sockets(folder: str) -> tuple[str, ...]:
-    """Those of other device plugins that somebody listens on."""
-    found = sorted(str(path) for pattern in _OTHER_SOCKETS for path in Path(folder).glob(pattern))
-    return tuple(path for path in found if socket_facts(path).state is SocketState.CONNECTS)
+def other_sockets(folder: str, resource: str, ours: str) -> tuple[str, ...]:
+    """Those of other device plugins that somebody listens on. `ours`: where our daemon is taken to listen."""
+    patterns = (*_OTHER_SOCKETS, shared_name(resource))
+    found = {str(path) for pattern in patterns for path in Path(folder).glob(pattern)} - {ours}
+    return tuple(path for path in sorted(found) if socket_facts(path).state is SocketState.CONNECTS)
 
 
 def cdi_facts(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORIES) -> CdiFolderFacts:

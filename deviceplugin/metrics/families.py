@@ -4,16 +4,14 @@ Names, labels and the constant label `zone` of the `hami_` families are those of
 (cmd/vGPUmonitor/metrics.go of Project-HAMi/HAMi), whose ratios run from 0 to 100. Ours begin with `topogpu_`.
 """
 
-import platform
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.usage.used import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
-from proto import __version__
 from proto.annotations.node_limits import Limits
+from proto.build import BUILD_LABELS, build_labels
 
 MOST_VGPUS = 512
 """Rows per family; a node has room for a few hundred, and what is beyond is counted."""
@@ -23,16 +21,12 @@ _NODE_GPU = ("node", *_GPU)
 _OUR_GPU = ("device_index", "device_uuid")
 _VGPU = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
 _MIG = (*_VGPU, "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id")
-_BUILD = ("version", "revision", "build_date", "go_version", "compiler", "platform")
 
 _Rows = Iterable[tuple[Sequence[str], float | None]]
 
 
 def build_family() -> Metric:
-    """There is no Go and no build here: its labels are empty, and the interpreter stands for the compiler."""
-    compiler = f"{platform.python_implementation()} {platform.python_version()}"
-    labels = (__version__, "", "", "", compiler, f"{sys.platform}/{platform.machine()}")
-    return _family("hami_build_info", "Version of the node daemon.", _BUILD, [(labels, 1)])
+    return _family("hami_build_info", "Version of the node daemon.", BUILD_LABELS, [(build_labels(), 1)])
 
 
 def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:

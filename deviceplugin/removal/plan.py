@@ -11,6 +11,7 @@ from deviceplugin.container.hook_names import CONTAINERS, LOCKS, installed_names
 from deviceplugin.machine.discovery import MIG_RESOURCE_PREFIX
 from deviceplugin.remediation.words import is_ours
 from deviceplugin.settings import TotalNames
+from deviceplugin.socket_names import is_socket_name
 from deviceplugin.totals import present_totals
 from proto.annotations.keys import (
     NODE_ALLOCATION,
@@ -63,8 +64,8 @@ class Found:
 class Ours:
     """Which names the daemon's settings make it use; no `cdi_kind` where it generates no spec of the GPUs."""
 
-    endpoint: str
-    """The plugin's socket."""
+    resource: str
+    """Whose plugin's sockets."""
     cdi_kind: str = ""
 
 
@@ -158,7 +159,7 @@ def _asks(container: Container, resource: str) -> bool:
 
 
 def is_plugin_socket(name: str, ours: Ours) -> bool:
-    return name == ours.endpoint or (name.startswith(_MIG_SOCKETS) and name.endswith(".sock"))
+    return is_socket_name(name, ours.resource) or (name.startswith(_MIG_SOCKETS) and name.endswith(".sock"))
 
 
 def _is_slot_file(name: str) -> bool:

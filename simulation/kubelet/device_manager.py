@@ -58,13 +58,16 @@ class Held:
     response: wire.ContainerAllocateResponse
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Plugin:
+    """A connection to one."""
+
+    resource: str
     endpoint: str
-    options: wire.DevicePluginOptions
     channel: aio.Channel
-    devices: dict[str, AdvertisedDevice] = field(default_factory=dict)
+    options: wire.DevicePluginOptions = field(default_factory=wire.DevicePluginOptions)
     follower: asyncio.Task[None] | None = None
+    is_stopped: bool = False
 
     @property
     def stub(self) -> "DevicePluginAsyncStub":
@@ -72,14 +75,27 @@ class _Plugin:
 
 
 class DeviceManager(RegistrationServicer):
-    """Serves Registration on `<directory>/kubelet.sock`; `changed` is set whenever capacity may have changed."""
+    """Serves Registration on `<directory>/kubelet.sock`; `changed` is set whenever capacity may have changed.
 
-    def __init__(self, directory: Path) -> None:
+    A plugin that registers takes the calls over from the one before, whose connection stays open. `by_path`, as from
+    1.37 on: connections are known by their sockets. Before, one is known for each resource, the last: whichever ends,
+    that one is closed. Source: pkg/kubelet/cm/devicemanager of Kubernetes 1.29 and 1.37.
+    """
+
+    def __init__(self, directory: Path, *, by_path: bool = True) -> None:
         self.directory = directory
         self.changed = asyncio.Event()
         self.calls: list[str] = []
         """Every call made to a plugin, in order: what kubelet did."""
-        self._plugins: dict[str, _Plugin] = {}
+        self._by_path = by_path
+        self._clients: list[_Plugin] = []
+        """Whose end is noticed."""
+        self._connected: dict[tuple[str, str], _Plugin] = {}
+        """By resource and socket."""
+        self._called: dict[str, _Plugin] = {}
+        """By resource: who is asked."""
+        self._devices: dict[str, dict[str, AdvertisedDevice]] = {}
+        """By resource, as any of its plugins told last."""
         self._held: list[Held] = []
         self._known: set[str] = set()
         """Resources that were ever registered here, also before a restart."""
@@ -107,8 +123,9 @@ class DeviceManager(RegistrationServicer):
             await self._server.stop(_STOP_GRACE_SECONDS)
             self._server = None
         (self.directory / "kubelet.sock").unlink(missing_ok=True)
-        for resource in tuple(self._plugins):
-            await self._disconnect(resource)
+        for plugin in {*self._clients, *self._connected.values()}:
+            await _close(plugin)
+        self._clients, self._connected, self._called, self._devices = [], {}, {}, {}
         self.changed.set()
 
     async def Register(  # noqa: N802 - gRPC's name
@@ -123,25 +140,34 @@ class DeviceManager(RegistrationServicer):
         if "/" not in request.resource_name:
             await context.abort(grpc.StatusCode.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
         self.calls.append(f"Register {request.resource_name}")
-        await self._disconnect(request.resource_name)
         channel = aio.insecure_channel(f"unix:{self.directory / request.endpoint}", options=_CHANNEL_OPTIONS)
+        plugin = _Plugin(resource=request.resource_name, endpoint=request.endpoint, channel=channel)
+        if not self._by_path:
+            self._forget(plugin)
+        self._clients.append(plugin)
         try:
             # The options in the request are not looked at.
-            options = await DevicePluginStub(channel).GetDevicePluginOptions(wire.Empty(), timeout=_CONNECT_SECONDS)
+            plugin.options = await plugin.stub.GetDevicePluginOptions(wire.Empty(), timeout=_CONNECT_SECONDS)
         except aio.AioRpcError as error:
+            problem = f"failed to get device plugin options: {_rpc_text(error)}"
+        else:
+            is_known = self._by_path and (plugin.resource, plugin.endpoint) in self._connected
+            problem = f"device plugin already connected: {self.directory / plugin.endpoint}" if is_known else ""
+        if problem:
+            self._forget(plugin)
             await channel.close(None)
-            await context.abort(grpc.StatusCode.UNKNOWN, f"failed to get device plugin options: {_rpc_text(error)}")
-        plugin = _Plugin(endpoint=request.endpoint, options=options, channel=channel)
-        self._plugins[request.resource_name] = plugin
-        self._known.add(request.resource_name)
+            await context.abort(grpc.StatusCode.UNKNOWN, problem)
+        self._called[plugin.resource] = self._connected[plugin.resource, plugin.endpoint] = plugin
+        self._known.add(plugin.resource)
+        self._devices.setdefault(plugin.resource, {})
         plugin.follower = asyncio.create_task(self._follow(plugin))
         return wire.Empty()
 
     def capacity(self) -> Mapping[str, tuple[int, int]]:
         """By resource: how many ids there are, and how many of them are healthy; none until the plugin is back."""
         return dict.fromkeys(self._known, (0, 0)) | {
-            resource: (len(plugin.devices), sum(device.healthy for device in plugin.devices.values()))
-            for resource, plugin in self._plugins.items()
+            resource: (len(devices), sum(device.healthy for device in devices.values()))
+            for resource, devices in self._devices.items()
         }
 
     def held(self, pod_uid: str = "") -> tuple[Held, ...]:
@@ -150,12 +176,11 @@ class DeviceManager(RegistrationServicer):
 
     def devices(self, resource: str) -> Mapping[str, AdvertisedDevice]:
         """By id; none while no plugin is registered."""
-        plugin = self._plugins.get(resource)
-        return plugin.devices if plugin else {}
+        return self._devices.get(resource, {})
 
     def resources(self) -> tuple[str, ...]:
         """Of the plugins that are registered."""
-        return tuple(self._plugins)
+        return tuple(self._called)
 
     def ids_by_numa(self, held: Held) -> dict[int, tuple[str, ...]]:
         """The ids of one container grouped as kubelet groups them in its checkpoint."""
@@ -182,7 +207,7 @@ class DeviceManager(RegistrationServicer):
     async def pre_start(self, pod_uid: str, container: str) -> None:
         """Tells the plugins that want to know that the container is about to be created. Raises PreStartRefused."""
         for held in self.held(pod_uid):
-            plugin = self._plugins.get(held.resource)
+            plugin = self._called.get(held.resource)
             if held.container != container:
                 continue
             if plugin is None:
@@ -205,15 +230,19 @@ class DeviceManager(RegistrationServicer):
     async def _allocate(
         self, pod_uid: str, container: Container, resource: str, wanted: int, pool: set[str]
     ) -> set[str]:
-        plugin = self._plugins.get(resource)
+        plugin = self._called.get(resource)
         if plugin is None:
             raise AdmissionRefused(
                 "Allocate failed due to no healthy devices present; "
                 f"cannot allocate unhealthy devices {resource}, which is unexpected"
             )
         in_use = {name for held in self._held if held.resource == resource for name in held.ids}
-        choice = choices(resource, plugin.devices, in_use, pool, wanted)
+        choice = choices(resource, self.devices(resource), in_use, pool, wanted)
         preferred: tuple[str, ...] = ()
+        if plugin.is_stopped:
+            raise AdmissionRefused(
+                f"Allocate failed due to endpoint {plugin.endpoint} has been stopped, which is unexpected"
+            )
         with _refusal():
             if not choice.complete and plugin.options.get_preferred_allocation_available:
                 self.calls.append(f"GetPreferredAllocation {container.name}")
@@ -237,29 +266,41 @@ class DeviceManager(RegistrationServicer):
         return set(ids)
 
     async def _follow(self, plugin: _Plugin) -> None:
-        """Until the plugin ends the stream; from then on its devices are unhealthy."""
+        """Until the plugin ends the stream."""
         self.calls.append("ListAndWatch")
         try:
             async for update in plugin.stub.ListAndWatch(wire.Empty(), wait_for_ready=True):
-                plugin.devices = {device.ID: _advertised(device) for device in update.devices}
+                self._devices[plugin.resource] = {device.ID: _advertised(device) for device in update.devices}
                 self._write_checkpoint()
                 self.changed.set()
         except aio.AioRpcError:
             pass
-        plugin.devices = {
-            name: AdvertisedDevice(healthy=False, numa=device.numa) for name, device in plugin.devices.items()
+        closed = next((one for one in self._clients if self._is_same(one, plugin)), None)
+        if closed is not None:
+            self._forget(closed)
+            self._disconnected(closed)
+            await _close(closed)
+
+    def _is_same(self, one: _Plugin, plugin: _Plugin) -> bool:
+        """As far as kubelet can tell."""
+        return one.resource == plugin.resource and (not self._by_path or one.endpoint == plugin.endpoint)
+
+    def _forget(self, plugin: _Plugin) -> None:
+        self._clients = [one for one in self._clients if not self._is_same(one, plugin)]
+
+    def _disconnected(self, plugin: _Plugin) -> None:
+        """Its devices are unhealthy, unless kubelet knows of another plugin that has them."""
+        self._connected.pop((plugin.resource, plugin.endpoint), None)
+        remaining = [one for one in self._connected.values() if one.resource == plugin.resource]
+        if self._by_path and remaining:
+            self._called[plugin.resource] = remaining[-1]
+            return
+        self._called[plugin.resource].is_stopped = True
+        self._devices[plugin.resource] = {
+            name: AdvertisedDevice(healthy=False, numa=device.numa)
+            for name, device in self._devices[plugin.resource].items()
         }
         self.changed.set()
-
-    async def _disconnect(self, resource: str) -> None:
-        plugin = self._plugins.pop(resource, None)
-        if plugin is None:
-            return
-        if plugin.follower is not None:
-            plugin.follower.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await plugin.follower
-        await plugin.channel.close(None)
 
     def _read_checkpoint(self) -> None:
         """What containers held when it was written; NUMA nodes are told anew by the plugins."""
@@ -290,11 +331,19 @@ class DeviceManager(RegistrationServicer):
             )
             for held in self._held
         ]
-        devices = dict.fromkeys(self._known, ()) | {name: tuple(one.devices) for name, one in self._plugins.items()}
+        devices = dict.fromkeys(self._known, ()) | {name: tuple(told) for name, told in self._devices.items()}
         text = encode_checkpoint(entries, devices)
         temporary = self.directory / f".{CHECKPOINT_NAME}"
         temporary.write_text(text)
         temporary.replace(self.directory / CHECKPOINT_NAME)
+
+
+async def _close(plugin: _Plugin) -> None:
+    if plugin.follower is not None and plugin.follower is not asyncio.current_task():
+        plugin.follower.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await plugin.follower
+    await plugin.channel.close(None)
 
 
 async def _preferred(
@@ -320,6 +369,8 @@ def _closing() -> Iterator[None]:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
+        raise _ConnectionClosing from error
+    except aio.UsageError as error:
         raise _ConnectionClosing from error
 
 

@@ -49,14 +49,15 @@ class KubeletStandIn:
         cdi_order: CdiOrder = CdiOrder.LAST,
         cdi_lags: bool = False,
         image_env: Mapping[str, str] | None = None,
+        plugins_by_path: bool = True,
     ) -> None:
         """`cdi_lags`: the runtime's cache of CDI specs is told of a change too late for the container that it is for,
         as containerd's and CRI-O's may be; each sees the folder as the one before could have. `image_env` is that of
-        every image.
+        every image. `plugins_by_path`: see DeviceManager.
         """
         self.node_name = node_name
         self.root = root
-        self.devices = DeviceManager(root / "device-plugins")
+        self.devices = DeviceManager(root / "device-plugins", by_path=plugins_by_path)
         self.created: dict[str, list[CreatedContainer]] = {}
         self._pods: dict[str, Pod] = {}
         self._pod_resources = PodResources(root / "pod-resources", self.devices, lambda: tuple(self._pods.values()))

@@ -257,3 +257,31 @@ def test_named_configurations_are_mounted_and_read(tmp_path: Path) -> None:
 def test_a_named_configuration_has_no_settings_that_volumes_and_rights_hang_on(given: str) -> None:
     with pytest.raises(render.CannotRender, match="specifications of the schema"):
         render.render("", "--set", f"devicePlugin.{given}")
+
+
+@pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize(
+    "given",
+    [
+        "rollingUpdate.maxUnavailable=1",
+        "rollingUpdate.maxSurge=0",
+        "rollingUpdate.maxSurge=0%",
+        "type=Recreate",
+        "rollingUpdate.maxSurge=lots",
+        "rollingUpdate.minReady=1",
+    ],
+)
+def test_a_way_to_replace_daemons_that_kubernetes_refuses_is_refused_by_the_chart(given: str) -> None:
+    with pytest.raises(render.CannotRender, match="specifications of the schema"):
+        render.render("", "--set", f"devicePlugin.updateStrategy.{given}")
+
+
+@pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize(
+    "given", [("maxSurge=0", "maxUnavailable=10%"), ("maxSurge=0", "maxUnavailable=1"), ("maxSurge=100%",)]
+)
+def test_other_ways_to_replace_daemons_can_be_chosen(given: tuple[str, ...]) -> None:
+    path = "devicePlugin.updateStrategy.rollingUpdate"
+    changed = render.render("", "--set", ",".join(f"{path}.{each}" for each in given))
+    daemon = one(changed, "DaemonSet", "topogpu-device-plugin")
+    assert {f"{key}={value}" for key, value in daemon["spec"]["updateStrategy"]["rollingUpdate"].items()} >= set(given)

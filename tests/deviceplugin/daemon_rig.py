@@ -15,6 +15,7 @@ import aiohttp
 import grpc
 
 from deviceplugin.machine.description import MachineDescription, gpu_uuid
+from deviceplugin.plugin_sockets import plugin_socket
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_lock import NodeLock, encode_lock
@@ -187,7 +188,7 @@ class DaemonRig:
 
     @asynccontextmanager
     async def plugin(self) -> AsyncIterator["rpc.DevicePluginAsyncStub"]:
-        target = f"unix:{self.kubelet.root}/device-plugins/nvidia-gpu.sock"
+        target = f"unix:{plugin_socket(f'{self.kubelet.root}/device-plugins', 'nvidia.com/gpu')}"
         async with grpc.aio.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             yield rpc.DevicePluginStub(channel)
 

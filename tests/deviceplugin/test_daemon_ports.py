@@ -7,6 +7,7 @@ import aiohttp
 import grpc
 import pytest
 
+from deviceplugin.plugin_sockets import plugin_socket
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from tests.deviceplugin.daemon_rig import daemon
 from tests.program.hostile_clients import GARBAGE, MALFORMED, MIB, SLOW, hold
@@ -34,7 +35,7 @@ async def test_the_daemons_port_for_metrics_outlasts_the_same() -> None:
 async def test_the_device_plugins_socket_refuses_what_kubelet_would_not_say() -> None:
     """Only root reaches it; it is as strict with kubelet's mistakes."""
     async with daemon() as node:
-        socket = f"{node.kubelet.root}/device-plugins/nvidia-gpu.sock"
+        socket = plugin_socket(f"{node.kubelet.root}/device-plugins", "nvidia.com/gpu")
         _, writer = await asyncio.open_unix_connection(socket)
         writer.write(b"\x00" * 4096 + b"GET / HTTP/1.1\r\n\r\n")
         idle = [await asyncio.open_unix_connection(socket) for _ in range(10)]

@@ -1,8 +1,9 @@
 import asyncio
+import itertools
 import os
 import shutil
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
-from deviceplugin.kubelet import PluginServer, SocketIdentity, allocate_response, identity, list_response
+from deviceplugin.kubelet import PluginServer
+from deviceplugin.plugin_calls import allocate_response, list_response
+from deviceplugin.plugin_sockets import SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
@@ -66,8 +69,13 @@ async def follow(plugin: P) -> AsyncIterator[P]:
 @asynccontextmanager
 async def serving(root: str) -> AsyncIterator[TwoGpus]:
     gpus = TwoGpus()
-    async with follow(PluginServer(KubeletSettings(root=root, poll_seconds=0.01), gpus)):
+    async with follow(PluginServer(KubeletSettings(root=root, poll_seconds=0.01), gpus, draw=names())):
         yield gpus
+
+
+def names() -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"{next(numbers):08x}"
 
 
 def listed(message: object) -> pb.ListAndWatchResponse:
@@ -84,7 +92,7 @@ async def test_kubelet_is_told_version_socket_resource_and_options() -> None:
         assert kubelet.registrations == [
             pb.RegisterRequest(
                 version="v1beta1",
-                endpoint="nvidia-gpu.sock",
+                endpoint="nvidia-gpu.00000001.sock",
                 resource_name="nvidia.com/gpu",
                 options=OPTIONS,
             )
@@ -191,29 +199,87 @@ async def test_a_plugin_socket_that_was_removed_comes_back() -> None:
         kubelet = TinyKubelet(root)
         await kubelet.start()
         await kubelet.registered(1)
-        own = f"{root}/device-plugins/nvidia-gpu.sock"
-        os.unlink(own)
+        os.unlink(f"{root}/device-plugins/nvidia-gpu.00000001.sock")
         await kubelet.registered(2)
-        await until(lambda: os.path.exists(own))
+        assert kubelet.registrations[-1].endpoint == "nvidia-gpu.00000002.sock"
+        await until(lambda: os.path.exists(f"{root}/device-plugins/nvidia-gpu.00000002.sock"))
         await kubelet.stop()
 
 
-async def test_a_socket_that_another_process_takes_again_and_again_is_left_to_it_for_a_while(
+async def test_a_plugin_that_serves_the_shared_name_again_and_again_is_left_in_peace_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with kubelet_root() as root:
         kubelet = TinyKubelet(root)
         await kubelet.start()
-        own = KubeletSettings(root=root).plugin_socket
         async with serving(root):
-            for taken in range(1, 5):
-                await kubelet.registered(taken)
-                with socket.socket(socket.AF_UNIX) as other:
-                    other.bind(f"{own}.other")
-                    os.replace(f"{own}.other", own)
-            await until(lambda: "another process serves nvidia.com/gpu; remove it from this node" in caplog.text)
-        assert len(kubelet.registrations) == 4
+            await kubelet.registered(1)
+            told = "another process serves nvidia.com/gpu; remove it from this node"
+            while told not in caplog.text:
+                with listening(f"{root}/device-plugins/nvidia-gpu.sock"):
+                    await answered_or(lambda: told in caplog.text, kubelet)
         await kubelet.stop()
+
+
+async def answered_or(fact: Callable[[], bool], kubelet: TinyKubelet) -> None:
+    known = len(kubelet.registrations)
+    await until(lambda: fact() or len(kubelet.registrations) > known)
+
+
+@contextmanager
+def listening(path: str) -> Iterator[None]:
+    """As another plugin would, which removes the socket first that lies there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+        made.listen()
+        yield
+
+
+async def test_sockets_that_dead_daemons_left_behind_are_removed_and_others_stay() -> None:
+    async with kubelet_root() as root:
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        folder = f"{root}/device-plugins"
+        left = ("nvidia-gpu.0a1b2c3d.sock", "nvidia-gpu.4e5f6071.sock")
+        for name in (
+            *left,
+            "nvidia-gpu.sock",
+            "nvidia-mig-1g.10gb.0a1b2c3d.sock",
+            "nvidia-gpu.other.sock",
+            "rdma.sock",
+        ):
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(f"{folder}/{name}")
+        async with serving(root):
+            await kubelet.registered(1)
+            await until(lambda: not any(os.path.exists(f"{folder}/{name}") for name in left))
+            assert sorted(os.listdir(folder)) == [
+                "kubelet.sock",
+                "nvidia-gpu.00000001.sock",
+                "nvidia-gpu.other.sock",
+                "nvidia-gpu.sock",
+                "nvidia-mig-1g.10gb.0a1b2c3d.sock",
+                "rdma.sock",
+            ]
+        await kubelet.stop()
+
+
+async def test_a_socket_that_became_another_processs_is_left_to_it() -> None:
+    async with kubelet_root() as root:
+        kubelet = TinyKubelet(root)
+        await kubelet.start()
+        path = f"{root}/device-plugins/nvidia-gpu.00000001.sock"
+        settings = KubeletSettings(root=root, poll_seconds=0.01)
+        async with follow(PluginServer(settings, TwoGpus(), draw=names())):
+            await kubelet.registered(1)
+            # Away for the moment, so that it does not serve another.
+            await kubelet.stop()
+            with socket.socket(socket.AF_UNIX) as other:
+                other.bind(f"{path}.other")
+                os.replace(f"{path}.other", path)
+        assert os.path.exists(path)
 
 
 async def test_a_kubelet_that_listens_no_more_is_registered_with_again() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from deviceplugin.kubelet import identity
 from deviceplugin.machine.description import MachineDescription, gpu_uuid
+from deviceplugin.plugin_sockets import identity
 from proto.devices import DeviceUUID
 from simulation import machines
 from simulation.hook import install_placeholder
@@ -42,6 +42,7 @@ class RealNode:
         self._folder = self.machine.folder
         self._runtime = runtime_for(self.machine, binaries, archive)
         self._port = free_port()
+        self._report_seconds = 1
         self._write_credentials(plane)
         self._runtime.configure()
         (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
@@ -120,6 +121,11 @@ class RealNode:
         self.kubelet = self.machine.start("kubelet", command)
         self.kubelet.wait_for(lambda: identity(socket) not in (None, left))
 
+    def report_every(self, seconds: int) -> None:
+        """From its next start on kubelet writes the Node's status so often, where it sees no need to do so earlier."""
+        self._report_seconds = seconds
+        (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
+
     def stop_kubelet(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self.kubelet is not None:
             self.kubelet.stop(how)
@@ -132,6 +138,16 @@ class RealNode:
             log.rename(log.with_name(f"daemon-until-{log.stat().st_mtime_ns}.log"))
         command = self._daemon_command("run", "--metrics-bind-address", "", *flags)
         self.daemon = self.machine.start("daemon", command, self._daemon_environment())
+
+    def replace_daemon(self, *flags: str) -> None:
+        """As a DaemonSet with `maxSurge` does: the next one is ready when the one before is asked to end."""
+        going = self.daemon
+        self.start_daemon(*flags)
+        daemon = self.daemon
+        assert daemon is not None
+        daemon.wait_for(lambda: "registered nvidia.com/gpu with kubelet" in daemon.text())
+        if going is not None:
+            going.stop()
 
     def ask_daemon(self, verb: str, *flags: str) -> str:
         """What another of its commands prints, run where it runs. Raises MachineFailed."""
@@ -185,7 +201,7 @@ class RealNode:
             "makeIPTablesUtilChains": False,
             "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "0%"},
             "imageGCHighThresholdPercent": 100,
-            "nodeStatusUpdateFrequency": "1s",
+            "nodeStatusUpdateFrequency": f"{self._report_seconds}s",
             "registryPullQPS": 0,
             "maxPods": 110,
         }

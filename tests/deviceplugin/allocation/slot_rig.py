@@ -18,9 +18,9 @@ from deviceplugin.allocation.slots import SPEC_FILE, named, qualified, slot_in
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.edits import AllocationSettings, Hardware
 from deviceplugin.gpus import Gpus, Inventory
-from deviceplugin.kubelet import allocate_response
 from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.settings import AgentSettings
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Pod

@@ -18,7 +18,7 @@ from deviceplugin.allocation.slots import SPEC_FILE, Start, named, slot_in
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
-from deviceplugin.kubelet import allocate_response
+from deviceplugin.plugin_calls import allocate_response
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hook import install_placeholder
 from tests.deviceplugin.agent_rig import write

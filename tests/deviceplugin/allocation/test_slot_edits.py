@@ -19,7 +19,7 @@ from deviceplugin.container.edits import (
     container_edits,
     container_facts,
 )
-from deviceplugin.kubelet import allocate_response
+from deviceplugin.plugin_calls import allocate_response
 from proto.kubernetes.objects import Container, EnvVar
 from simulation.kubelet.container import create_container, decode_cdi_spec
 from tests.deviceplugin.agent_rig import write

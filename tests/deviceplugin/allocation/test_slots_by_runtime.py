@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from deviceplugin.allocation.slots import NOT_APPLIED, SLOT_KIND, applied, named
 from deviceplugin.container.cdi import cdi_spec
 from deviceplugin.container.edits import AllocationSettings, ContainerFacts, DeviceListStrategy, container_edits
-from deviceplugin.kubelet import allocate_response
+from deviceplugin.plugin_calls import allocate_response
 from proto.kubernetes.objects import Container
 from simulation.kubelet.container import CdiOrder, CdiSpec, create_container
 from tests.deviceplugin.daemon_rig import daemon

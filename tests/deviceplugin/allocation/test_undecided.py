@@ -10,7 +10,7 @@ import pytest
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_report
 from deviceplugin.container.edits import ContainerEdits
-from deviceplugin.kubelet import allocate_response
+from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_LOCK, NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, decode_undecided

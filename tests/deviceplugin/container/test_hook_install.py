@@ -185,6 +185,27 @@ def test_a_bad_source_leaves_the_installation_as_it_is(source: Path, root: Path)
     assert inodes(root / "vgpu") == before
 
 
+def test_empty_folders_in_the_place_of_files_make_way(source: Path, root: Path) -> None:
+    """A container that was started too early made them."""
+    for name in ("libvgpu.so", "ld.so.preload", "license"):
+        (root / "vgpu" / name).mkdir(parents=True)
+    (source / "license").write_text("ours")
+    installation = install_hook(source, root, machine=MACHINE)
+    assert (root / "vgpu/libvgpu.so").readlink() == Path(installation.library.name)
+    assert (root / "vgpu/ld.so.preload").read_text() == f"{root}/vgpu/libvgpu.so\n"
+    assert (root / "vgpu/license").read_text() == "ours"
+
+
+def test_a_folder_with_something_in_it_in_the_place_of_a_file_is_named(source: Path, root: Path) -> None:
+    (root / "vgpu/ld.so.preload/kept").mkdir(parents=True)
+    with pytest.raises(CannotInstall) as refusal:
+        install_hook(source, root, machine=MACHINE)
+    assert str(refusal.value) == (
+        f"{root}/vgpu/ld.so.preload is a folder and cannot be removed: Directory not empty. "
+        "Move it away and run this again; a file belongs there."
+    )
+
+
 def test_a_target_that_cannot_be_written_is_named(source: Path, root: Path) -> None:
     root.mkdir()
     (root / "vgpu").write_text("a file")

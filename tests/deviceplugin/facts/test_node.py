@@ -17,6 +17,7 @@ from deviceplugin.facts.node import (
 )
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.reader import Nvml
+from deviceplugin.plugin_sockets import plugin_socket
 from program.address import ListenAddress
 from tests.deviceplugin.registration import kubelet_root
 
@@ -39,13 +40,38 @@ async def test_a_socket_is_missing_or_no_socket_or_left_behind_or_answers_with_i
 
 async def test_only_sockets_of_others_with_somebody_behind_them_count() -> None:
     async with kubelet_root() as root:
-        with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as ours:
+        with (
+            socket.socket(socket.AF_UNIX) as server,
+            socket.socket(socket.AF_UNIX) as ours,
+            socket.socket(socket.AF_UNIX) as newer,
+        ):
             server.bind(f"{root}/nvidiaGPU-17.sock")
             server.listen()
-            ours.bind(f"{root}/nvidia-gpu.sock")
+            ours.bind(f"{root}/nvidia-gpu.0a1b2c3d.sock")
             ours.listen()
             Path(root, "nvidia.sock").write_text("")
-            assert other_sockets(root) == (f"{root}/nvidiaGPU-17.sock",)
+            known = plugin_socket(root, "nvidia.com/gpu")
+            assert known == f"{root}/nvidia-gpu.0a1b2c3d.sock"
+            assert other_sockets(root, "nvidia.com/gpu", known) == (f"{root}/nvidiaGPU-17.sock",)
+            newer.bind(f"{root}/nvidia-gpu.sock")
+            newer.listen()
+            assert other_sockets(root, "nvidia.com/gpu", known) == (
+                f"{root}/nvidia-gpu.sock",
+                f"{root}/nvidiaGPU-17.sock",
+            )
+
+
+async def test_our_sockets_are_found_by_the_last_that_answers() -> None:
+    async with kubelet_root() as root:
+        assert plugin_socket(root, "nvidia.com/gpu") == f"{root}/nvidia-gpu.*.sock"
+        Path(root, "nvidia-gpu.sock").touch()
+        assert plugin_socket(root, "nvidia.com/gpu") == f"{root}/nvidia-gpu.sock"
+        with socket.socket(socket.AF_UNIX) as alive, socket.socket(socket.AF_UNIX) as dead:
+            alive.bind(f"{root}/nvidia-gpu.00000001.sock")
+            alive.listen()
+            dead.bind(f"{root}/nvidia-gpu.00000002.sock")
+            assert plugin_socket(root, "nvidia.com/gpu") == f"{root}/nvidia-gpu.00000001.sock"
+        assert plugin_socket(root, "nvidia.com/gpu") == f"{root}/nvidia-gpu.00000002.sock"
 
 
 def test_cdi_folders_are_read_and_need_not_be_there(tmp_path: Path) -> None:

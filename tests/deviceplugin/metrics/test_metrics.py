@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.metrics.families import MOST_VGPUS
 from deviceplugin.metrics.metrics import Metrics
+from proto.build import BUILD_LABELS, build_labels
 from tests.deviceplugin.metrics_view import MIB, NOW, busy_metrics, page, pod, sample, view
 
 VGPU = {
@@ -113,6 +114,16 @@ def test_build_info_has_hamis_labels() -> None:
         ["build_date", "compiler", "go_version", "platform", "revision", "version"],
         1,
     )
+
+
+def test_the_image_says_what_it_was_built_of() -> None:
+    told = build_labels({"TOPOGPU_REVISION": "0a1b2c", "TOPOGPU_BUILD_DATE": "2030-01-02T03:04:05Z"})
+    outside = dict(zip(BUILD_LABELS, build_labels({}), strict=True))
+    assert dict(zip(BUILD_LABELS, told, strict=True)) == outside | {
+        "revision": "0a1b2c",
+        "build_date": "2030-01-02T03:04:05Z",
+    }
+    assert (outside["revision"], outside["build_date"]) == ("", "")
 
 
 def test_the_daemons_own_state_is_told() -> None:

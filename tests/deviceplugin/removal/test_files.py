@@ -4,7 +4,7 @@ from pathlib import Path
 from deviceplugin.removal.files import find, remove
 from deviceplugin.removal.plan import Folders, Ours
 
-OURS = Ours(endpoint="nvidia-gpu.sock")
+OURS = Ours(resource="nvidia.com/gpu")
 
 
 def folders(root: Path) -> Folders:

@@ -10,7 +10,7 @@ from proto.annotations.node_lock import encode_lock_uid
 from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 
 FOLDERS = Folders(slots="/cdi", specs="/cdi", hook="/h/vgpu", locks="/tmp/vgpulock", plugins="/k/device-plugins")
-OURS = Ours(endpoint="nvidia-gpu.sock")
+OURS = Ours(resource="nvidia.com/gpu")
 SLOT = "topogpu.io-slot-53477618ea1b4293beaf2cb79c3ded3b.json"
 """An earlier release's."""
 LIBRARY = "libvgpu.so.0123456789abcdef"
@@ -40,16 +40,18 @@ def test_of_the_cdi_folder_only_slots_and_what_a_crash_left_of_them_go() -> None
 
 def test_the_spec_of_the_gpus_goes_where_the_daemon_generates_it() -> None:
     names = {"/cdi": ("k8s.device-plugin.nvidia.com-gpu.json", "nvidia.yaml")}
-    generating = Ours(endpoint="nvidia-gpu.sock", cdi_kind="k8s.device-plugin.nvidia.com/gpu")
+    generating = Ours(resource="nvidia.com/gpu", cdi_kind="k8s.device-plugin.nvidia.com/gpu")
     assert paths(names) == ()
     assert paths(names, generating) == ("/cdi/k8s.device-plugin.nvidia.com-gpu.json",)
 
 
 def test_sockets_go_once_nobody_serves_them_and_those_of_others_never() -> None:
-    names = {FOLDERS.plugins: ("kubelet.sock", "nvidia-gpu.sock", "nvidia-mig-1g.10gb.sock", "rdma.sock")}
-    both = ("/k/device-plugins/nvidia-gpu.sock", "/k/device-plugins/nvidia-mig-1g.10gb.sock")
-    assert paths(names) == both
-    assert paths(names, served=both[:1]) == both[1:]
+    mig = ("nvidia-mig-1g.10gb.0a1b2c3d.sock", "nvidia-mig-1g.10gb.sock")
+    ours = ("nvidia-gpu.0a1b2c3d.sock", "nvidia-gpu.sock", *mig)
+    names = {FOLDERS.plugins: ("kubelet.sock", *ours, "nvidia-gpu.other.sock", "nvidia.sock", "rdma.sock")}
+    left = tuple(f"/k/device-plugins/{name}" for name in ours)
+    assert paths(names) == left
+    assert paths(names, served=left[:1]) == left[1:]
 
 
 def test_a_hook_of_ours_goes_whole() -> None:

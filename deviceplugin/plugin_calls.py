@@ -1,0 +1,128 @@
+"""Edge to kubelet: its calls to a device plugin, translated."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+
+from deviceplugin.allocator import Allocator, CannotAllocate
+from deviceplugin.container.edits import ContainerEdits
+from deviceplugin.replicas import replica_ids
+from proto.devices import UNKNOWN_NUMA, Device
+from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
+from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
+
+
+class DevicePlugin(rpc.DevicePluginServicer):
+    """Kubelet's calls, translated."""
+
+    def __init__(self, allocator: Allocator, *, numa_hints: bool = False) -> None:
+        self._allocator = allocator
+        self._numa_hints = numa_hints
+        self._listeners = 0
+        self.left_at: float | None = None
+        """Since when no ListAndWatch is open, by the loop's clock; None while one is, and before the first."""
+
+    async def GetDevicePluginOptions(  # noqa: N802
+        self,
+        request: pb.Empty,  # noqa: ARG002
+        context: grpc.aio.ServicerContext[pb.Empty, pb.DevicePluginOptions],  # noqa: ARG002
+    ) -> pb.DevicePluginOptions:
+        return options(self._allocator)
+
+    async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
+        self._listeners, self.left_at = self._listeners + 1, None
+        try:
+            async for devices in self._allocator.devices():
+                yield list_response(devices, numa_hints=self._numa_hints)
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self.left_at = asyncio.get_running_loop().time()
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self,
+        request: pb.PreferredAllocationRequest,
+        context: object,  # noqa: ARG002
+    ) -> pb.PreferredAllocationResponse:
+        answers = [
+            pb.ContainerPreferredAllocationResponse(
+                deviceIDs=await self._allocator.prefer(
+                    container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
+                )
+            )
+            for container in request.container_requests
+        ]
+        return pb.PreferredAllocationResponse(container_responses=answers)
+
+    async def Allocate(  # noqa: N802
+        self, request: pb.AllocateRequest, context: grpc.aio.ServicerContext[pb.AllocateRequest, pb.AllocateResponse]
+    ) -> pb.AllocateResponse:
+        try:
+            answers = [
+                allocate_response(await self._allocator.allocate(container.devices_ids))
+                for container in request.container_requests
+            ]
+        except CannotAllocate as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return pb.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(  # noqa: N802
+        self,
+        request: pb.PreStartContainerRequest,
+        context: grpc.aio.ServicerContext[pb.PreStartContainerRequest, pb.PreStartContainerResponse],
+    ) -> pb.PreStartContainerResponse:
+        try:
+            await self._allocator.pre_start(request.devices_ids)
+        except CannotAllocate as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return pb.PreStartContainerResponse()
+
+
+def list_response(devices: Sequence[Device], *, numa_hints: bool) -> pb.ListAndWatchResponse:
+    """Every replica of every GPU.
+
+    With hints, kubelet's topology manager may refuse a pod whose GPUs the extender has already chosen, or choose
+    others, so they are for nodes whose CPU and memory managers must know them. An unknown NUMA node is no hint.
+    """
+    return pb.ListAndWatchResponse(
+        devices=[
+            pb.Device(
+                ID=replica,
+                health="Healthy" if device.healthy else "Unhealthy",
+                topology=_hint(device) if numa_hints else None,
+            )
+            for device in devices
+            for replica in replica_ids(device)
+        ]
+    )
+
+
+def _hint(device: Device) -> pb.TopologyInfo | None:
+    if device.numa == UNKNOWN_NUMA:
+        return None
+    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
+
+
+def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
+    """The edits in kubelet's words."""
+    return pb.ContainerAllocateResponse(
+        envs=edits.env,
+        mounts=[
+            pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in (*edits.mounts, *edits.driver_mounts)
+        ],
+        devices=[
+            pb.DeviceSpec(container_path=node.path, host_path=node.host_path or node.path, permissions="rw")
+            for node in edits.devices
+        ],
+        annotations=edits.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
+    )
+
+
+def options(allocator: Allocator) -> pb.DevicePluginOptions:
+    """What kubelet is told to call."""
+    return pb.DevicePluginOptions(
+        get_preferred_allocation_available=True, pre_start_required=allocator.pre_start_required
+    )

@@ -1,0 +1,183 @@
+"""Edge to the folder of the plugins' sockets: one that we serve, and those that others serve for the same resource."""
+
+import fcntl
+import math
+import os
+import socket
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import grpc
+
+from deviceplugin.socket_names import is_own_name, is_socket_name, shared_name, socket_name
+from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
+
+SocketIdentity = tuple[int, int, int]
+_Served = tuple[str, SocketIdentity]
+_STOP_SECONDS = 0.2
+
+
+class CannotServe(Exception):
+    """No server can listen there; one sentence."""
+
+
+class ServedSocket:
+    """A socket on which a plugin is called."""
+
+    def __init__(self, path: str, server: grpc.aio.Server) -> None:
+        self.path = path
+        self._server = server
+        self._identity = identity(path)
+
+    @classmethod
+    async def start(cls, path: str, plugin: rpc.DevicePluginServicer) -> Self:
+        """Raises CannotServe."""
+        folder, name = os.path.split(path)
+        # gRPC removes what lies under the name that it bound, whoever made it; and a name that is there answers.
+        bound = f"{folder}/.{name}"
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        rpc.add_DevicePluginServicer_to_server(plugin, server)
+        try:
+            server.add_insecure_port(f"unix:{bound}")
+            await server.start()
+            os.rename(bound, path)
+        except (RuntimeError, OSError) as error:
+            await server.stop(None)
+            raise CannotServe(f"cannot serve on {path}: {error}") from error
+        return cls(path, server)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def is_there(self) -> bool:
+        """The file is still the one that was made."""
+        return self._identity is not None and identity(self.path) == self._identity
+
+    async def stop(self) -> None:
+        """The file goes too, unless it is another's by now."""
+        is_own = self.is_there
+        await self._server.stop(_STOP_SECONDS)
+        if is_own:
+            with suppress(OSError):  # the folder may be read-only or gone; kubelet empties it at its next start
+                os.unlink(self.path)
+
+
+class OtherSockets:
+    """Those of the resource that other processes serve: which were there when we registered, came since, or ended."""
+
+    def __init__(self, folder: str, resource: str) -> None:
+        self._folder = folder
+        self._resource = resource
+        self._known: frozenset[_Served] = frozenset()
+        self.served: frozenset[_Served] = frozenset()
+        """At the last look."""
+        self._ended: set[_Served] = set()
+        self.changed_at = -math.inf
+        """When one came or ended last, or we registered, by the clock of `look`."""
+
+    def look(self, own: Collection[str], now: float) -> None:
+        """Blocks for no longer than the file system. What dead daemons of ours left behind is removed."""
+        served = set[_Served]()
+        for name in self._names():
+            path = f"{self._folder}/{name}"
+            known = identity(path)
+            if name in own or known is None:
+                continue
+            if answers(path):
+                served.add((name, known))
+            elif is_own_name(name, self._resource):
+                with suppress(OSError):
+                    os.unlink(path)
+        if served != self.served:
+            self._ended |= self.served - served
+            self.served, self.changed_at = frozenset(served), now
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other daemon registers meanwhile, so that of two each knows who came later. Raises CannotServe."""
+        try:
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise CannotServe(f"cannot open {self._folder}: {error.strerror}") from error
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise CannotServe(f"another daemon registers {self._resource} just now") from error
+        finally:
+            os.close(folder)
+
+    def registered(self, now: float) -> None:
+        """Just now: who was there at the last look came before us."""
+        self._known, self._ended, self.changed_at = self.served, set(), now
+
+    @property
+    def is_taken(self) -> bool:
+        """A plugin that is not of this release came since, and does not leave the resource to its successor."""
+        return any(name == shared_name(self._resource) for name, _ in self.served - self._known)
+
+    @property
+    def has_later(self) -> bool:
+        """One came since: kubelet calls that one."""
+        return bool(self.served - self._known)
+
+    @property
+    def later_ended(self) -> bool:
+        return bool(self._ended - self._known)
+
+    @property
+    def earlier_ended(self) -> bool:
+        return bool(self._ended & self._known)
+
+    def _names(self) -> list[str]:
+        try:
+            return [name for name in os.listdir(self._folder) if is_socket_name(name, self._resource)]
+        except OSError:
+            return []
+
+
+def plugin_socket(folder: str, resource: str) -> str:
+    """Of the daemon that came last, first of those that answer; else the name that others may serve the resource under,
+    where it is there; else the pattern of what would be.
+    """
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        names = []
+    own = [f"{folder}/{name}" for name in names if is_own_name(name, resource)]
+    shared = shared_name(resource)
+    left = shared if shared in names else socket_name(resource, "*")
+    return max(own, key=lambda path: (answers(path), _made_at(path)), default=f"{folder}/{left}")
+
+
+def _made_at(path: str) -> int:
+    known = identity(path)
+    return known[-1] if known is not None else 0
+
+
+def identity(path: str) -> SocketIdentity | None:
+    """Device, inode and time of creation, because inodes are used again at once; None when there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def answers(path: str) -> bool:
+    """Whether a process listens on it."""
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.setblocking(False)
+        try:
+            peer.connect(path)
+        except BlockingIOError:
+            return True  # its queue is full
+        except OSError:
+            return False
+    return True

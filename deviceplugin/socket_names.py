@@ -1,0 +1,42 @@
+"""What the sockets of our plugins are called: `nvidia-gpu.0a1b2c3d.sock`.
+
+Each registration has a socket of its own. Kubelet knows a plugin by its socket's path, and from 1.37 on it takes no
+second registration of a path that it knows; with paths of their own, the daemon that comes and the one that goes can
+both be registered while one replaces the other.
+"""
+
+import re
+
+TOKEN_BYTES = 4
+_TOKEN = re.compile(r"[0-9a-f]{8}")
+
+
+def socket_name(resource: str, token: str) -> str:
+    """Of one registration. `token`: eight hexadecimal digits."""
+    return f"{_stem(resource)}.{token}.sock"
+
+
+def shared_name(resource: str) -> str:
+    """The one that earlier releases served on, as NVIDIA's and HAMi's plugins do."""
+    return f"{_stem(resource)}.sock"
+
+
+def refusing_name(resource: str, token: str) -> str:
+    """Of a registration that is to be refused; nobody takes it for a plugin's socket."""
+    return f".{socket_name(resource, token)}"
+
+
+def is_socket_name(name: str, resource: str) -> bool:
+    """Whether a daemon of ours, of this release or an earlier one, may have made it for the resource."""
+    return name == shared_name(resource) or is_own_name(name, resource)
+
+
+def is_own_name(name: str, resource: str) -> bool:
+    """Whether only a daemon of ours makes it for the resource."""
+    before, after = f"{_stem(resource)}.", ".sock"
+    middle = name.removeprefix(before).removesuffix(after)
+    return name == f"{before}{middle}{after}" and _TOKEN.fullmatch(middle) is not None
+
+
+def _stem(resource: str) -> str:
+    return f"nvidia-{resource.rpartition('/')[2]}"
