@@ -48,6 +48,7 @@ coverage: $(DEVELOPMENT) ## the test suite, and how much of the product it reach
 test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go builds once
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m tests.cluster.coscheduling '$(KUBERNETES_RELEASE)' > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.cluster.refusing $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m cluster -rs $(ARGS)
 
 test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as root; Go builds them once
