@@ -61,8 +61,9 @@ class ServeSettings:
     bound_lease_seconds: float = 600.0
     """How long a written Binding counts from memory if the watch does not show it."""
     settle_seconds: float = 65.0
-    """Until a Binding whose answer was lost is looked for. kube-apiserver drops what it has not carried out after
-    --request-timeout, 60 s by default; given back any sooner, the GPUs could go to two pods.
+    """Until a Binding whose answer was lost is looked for. The API server gives it up with us, but a proxy between may
+    hold what was sent for as long as its own time-out, 60 s in most. Given back any sooner, the GPUs could go to two
+    pods; only this one pod's wait for it.
     """
     metrics_detail: MetricsDetail = MetricsDetail.PODS
     legacy_metrics: bool = False
