@@ -116,10 +116,10 @@ class Configuration:
     allocation: RequestedAllocation = _request(
         RequestedAllocation.AUTO,
         words_of(RequestedAllocation),
-        "How Allocate learns its pod. slots: proven by kubelet when a container starts, without a node lock; needs "
-        "kubelet 1.29, and containerd 2.3 (or 1.7 with enable_cdi) or CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34. "
-        "immediate: the pod of the node lock, or the only one waiting. auto: slots where the node is known to support "
-        "them.",
+        "How the plugin determines which pod an Allocate call belongs to. slots: kubelet proves it when a container "
+        "starts, without a node lock. This needs kubelet 1.29, and containerd 2.3 (or 1.7 with enable_cdi) or CRI-O "
+        "1.31.11, 1.32.7, 1.33.3 or 1.34. immediate: the pod of the node lock, or the only one that waits. auto: slots "
+        "where the node is known to support them.",
     )
     priority_resource: str = _request(
         keys.RESOURCE_PRIORITY,
@@ -235,9 +235,9 @@ class Configuration:
     feedback: Feedback = _share(
         Feedback.OFF,
         words_of(Feedback),
-        "What GPU tasks are told through HAMi-core, every 5 s. off: nothing; the resource for priority has no effect. "
-        "priority: to wait while a container of higher priority (0 before 1) computes on their GPU. contention: also, "
-        "as HAMi's monitor does, to hold themselves to their cores only while others compute there.",
+        "What the daemon makes GPU tasks do through HAMi-core, every 5 s. off: nothing; the resource for priority has "
+        "no effect. priority: they wait while a container of higher priority (0 before 1) computes on their GPU. "
+        "contention: also, as with HAMi's monitor, their limits of cores hold only while others compute there.",
     )
     disable_core_limit: bool = _share(
         False,

@@ -130,10 +130,12 @@ class Configuration:
         chart="scheduler.settings.{flag}",
     )
     node_scheduler_policy: NodePolicy = _request(
-        NodePolicy.BINPACK, words_of(NodePolicy), "Which of the nodes that fit goes first."
+        NodePolicy.BINPACK, words_of(NodePolicy), "Which of the nodes that fit goes first: the fullest or the emptiest."
     )
     gpu_scheduler_policy: GpuPolicy = _request(
-        parse_gpu_policy("spread"), _GPU_POLICY, "Which of the GPUs that fit go first."
+        parse_gpu_policy("spread"),
+        _GPU_POLICY,
+        f"Which of the GPUs that fit go first: {', '.join(GPU_WORDS)}, or a comma list of them.",
     )
     node_topology: str = _request(
         "on",

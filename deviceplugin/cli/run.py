@@ -1,31 +1,15 @@
 """`topogpu-device-plugin run`: the daemon of one node."""
 
-import asyncio
 import logging
-import signal
-from collections.abc import Callable, Coroutine
 
 import click
 
-from deviceplugin.allocation.mode import SlotsUnsupported
-from deviceplugin.cli.build import build_daemon, build_nvml
-from deviceplugin.cli.named import Chosen, checked, choose
 from deviceplugin.cli.options import configuration_options
 from deviceplugin.configuration import TABLE
-from deviceplugin.following import Choice
-from deviceplugin.gpus import GpusUnavailable
-from deviceplugin.metrics.server import MetricsAddressUnusable
-from deviceplugin.own_threads import UnjoinedExecutor
 from program.logs import set_up_logging
 from program.settings.options import GroupedCommand, print_configuration, print_option
-from program.tasks import until_first
-from proto.kubernetes.client import ApiServer
-from proto.kubernetes.errors import ApiServerUnconfigured
 
 log = logging.getLogger(__name__)
-
-_POOL_THREADS = 8
-"""For what is not given threads of its own: files of slots, names of hosts."""
 
 
 @click.command("run", cls=GroupedCommand)
@@ -43,6 +27,9 @@ def run(*, print_config: bool, **given: str | None) -> None:
     A flag wins over the environment, that over HAMi's config.json, that over HAMi's device-config.yaml, that over the
     configuration that the Node's label names, that over --config. Another label is followed by a restart.
     """
+    # `--help` needs none of the daemon's parts.
+    from deviceplugin.cli.named import checked, choose  # noqa: PLC0415
+
     chosen = choose(given, wait=not print_config)
     effective = chosen.effective
     if print_config:
@@ -51,45 +38,6 @@ def run(*, print_config: bool, **given: str | None) -> None:
     set_up_logging("deviceplugin", effective.configuration.log_format, effective.configuration.log_level)
     for warning in effective.warnings:
         log.warning("%s", warning)
-    _serve(chosen, checked(given))
+    from deviceplugin.cli.daemon import serve_until_stopped  # noqa: PLC0415
 
-
-def _serve(chosen: Chosen, check: Callable[[str], str]) -> None:
-    configuration = chosen.effective.configuration
-
-    def build(api: ApiServer, restart: Callable[[], None]) -> Coroutine[None, None, None]:
-        choice = Choice(name=chosen.name, wanted=chosen.wanted, check=check, restart=restart) if chosen.label else None
-        return build_daemon(configuration, api, nvml, choice)
-
-    def may_restart() -> bool:
-        problem = check(chosen.name)
-        if problem:
-            log.error("SIGHUP: going on as before, because a restart would fail: %s", problem)
-        return not problem
-
-    nvml = build_nvml(configuration)
-    problem = ""
-    try:
-        asyncio.run(_run_until_signalled(configuration.kubeconfig or None, build, may_restart))
-    except* (ApiServerUnconfigured, GpusUnavailable, MetricsAddressUnusable, SlotsUnsupported) as errors:
-        problem = "; ".join(map(str, errors.exceptions))
-    if problem:
-        raise click.ClickException(problem)
-
-
-async def _run_until_signalled(
-    kubeconfig: str | None,
-    build: Callable[[ApiServer, Callable[[], None]], Coroutine[None, None, None]],
-    may_restart: Callable[[], bool],
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(UnjoinedExecutor(_POOL_THREADS))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if may_restart() else None)
-    api = await ApiServer.connect(kubeconfig, user_agent="topogpu-device-plugin")
-    try:
-        await until_first(build(api, stop.set), stop.wait())
-    finally:
-        await api.close()
+    serve_until_stopped(chosen, checked(given))

@@ -21,7 +21,7 @@ class Written:
     key: str
     value: object
     origin: str
-    """Where, as people are told it."""
+    """Where, in the words of messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,11 @@ _COMMANDS = {
 }
 
 
-@click.group(cls=LazyCommands, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyCommands,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="topogpu-scheduler")
 def main() -> None:
     """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.

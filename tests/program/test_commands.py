@@ -1,0 +1,19 @@
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("aiohttp", "grpc", "kubernetes", "pynvml", "prometheus_client", "cryptography", "rich")
+
+
+@pytest.mark.parametrize("words", ["scheduler_ext --help", "scheduler_ext serve --help", "deviceplugin run --help"])
+def test_help_loads_no_server_no_driver_and_no_client(words: str) -> None:
+    program, *arguments = words.split()
+    script = (
+        f"import atexit, sys; from {program}.cli import main;"
+        f"atexit.register(lambda: print('LOADED', *sorted(sys.modules.keys() & {set(HEAVY)!r})));"
+        f"main({arguments!r}, prog_name='p')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.startswith("Usage: p")
+    assert done.stdout.splitlines()[-1] == "LOADED"
