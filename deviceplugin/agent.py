@@ -26,6 +26,7 @@ from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_
 from deviceplugin.allocator import Allocator
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.by_pod import ByPod
+from deviceplugin.changes import Changes
 from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
@@ -38,7 +39,6 @@ from deviceplugin.kubelet import PluginServer
 from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.news import News
 from deviceplugin.notices import notices, unlimited, untotalled
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
@@ -75,7 +75,7 @@ class Agent:
         self,
         api: ApiServer,
         gpus: Gpus,
-        news: News,
+        changes: Changes,
         metrics: Metrics,
         settings: AgentSettings,
         *,
@@ -87,17 +87,17 @@ class Agent:
         self._settings = settings
         self._driver_root = driver_root
         self._gpus = gpus
-        self._news = news
+        self._changes = changes
         self._metrics = metrics
         self._kubelet = kubelet
         self._allocation = allocation
         self._api = api
-        self._own = OwnNode(api, settings.node_name, news, heard=metrics.heard)
+        self._own = OwnNode(api, settings.node_name, changes, heard=metrics.heard)
         self._served_pods = ServedPods(self._own, kubelet.resource_name)
         self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
         self._reporter = Reporter(
             lambda: f"{len(gpus.inventory.devices)} GPUs on node {self._own.name}",
-            news,
+            changes,
             due=self._report_due,
             write=self._own.patch_node,
             now=now,
@@ -105,21 +105,21 @@ class Agent:
         )
         self._totals = Reporter(
             lambda: f"the totals of node {self._own.name}",
-            news,
+            changes,
             due=self._totals_due,
             write=self._own.patch_status,
             now=now,
         )
         self._undecided = Reporter(
             lambda: f"the pods without a decision on node {self._own.name}",
-            news,
+            changes,
             due=self._undecided_due,
             write=self._own.patch_node,
             now=now,
         )
         self._outliving = Reporter(
             lambda: f"the pods of node {self._own.name} that run on without their objects",
-            news,
+            changes,
             due=OutlivingPods(self._own, gpus, PodCgroups(Path(settings.cgroup_root)), kubelet.resource_name).due,
             write=self._own.patch_node,
             now=now,
@@ -128,7 +128,7 @@ class Agent:
             api,
             self._own,
             gpus,
-            news,
+            changes,
             self._events,
             settings=settings.remediation,
             resource=kubelet.resource_name,
@@ -136,7 +136,7 @@ class Agent:
             booked=self._booked,
             count=metrics.eviction,
         )
-        self._labels = NodeLabels(self._own, gpus, news, self._events, enabled=settings.feature_labels, now=now)
+        self._labels = NodeLabels(self._own, gpus, changes, self._events, enabled=settings.feature_labels, now=now)
         self._asked = ByPod(asked_totals)
         self._without_decision = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
         self._mode: AllocationMode | None = None
@@ -149,7 +149,7 @@ class Agent:
         self._slots = SlotAllocator(
             self._own,
             gpus,
-            news,
+            changes,
             self._slot_files,
             self._pod_resources,
             settings=settings,
@@ -161,13 +161,13 @@ class Agent:
             self._own,
             gpus,
             self._served_pods,
-            news,
+            changes,
             settings=settings,
             allocation=allocation,
             resource=kubelet.resource_name,
             read_checkpoint=read_checkpoint,
         )
-        self._hook = HookWatch(settings.hook_path, settings.unenforced_shares, news)
+        self._hook = HookWatch(settings.hook_path, settings.unenforced_shares, changes)
         self._feedback = FeedbackLoop(
             self._own,
             settings.hook_path,
@@ -215,7 +215,7 @@ class Agent:
 
     async def follow(self, choice: Choice) -> None:
         """The label of the Node that names a configuration, until another one begins."""
-        await follow(self._own, self._news, self._events, choice)
+        await follow(self._own, self._changes, self._events, choice)
 
     def view(self) -> DaemonView:
         """For metrics and probes."""
@@ -297,7 +297,7 @@ class Agent:
     async def _serve(self) -> None:
         """Kubelet hears of a resource once there is a GPU of it."""
         async with asyncio.TaskGroup() as group:
-            async for found in self._news.changes(self._resources):
+            async for found in self._changes.of(self._resources):
                 for resource in sorted(found - self._plugins.keys()):
                     self._plugins[resource] = self._plugin(resource)
                     group.create_task(self._plugins[resource].run())
@@ -324,7 +324,7 @@ class Agent:
 
     def _allocator(self, resource: str) -> tuple[Allocator, str]:
         if resource != self._kubelet.resource_name:
-            return InstanceAllocator(self._gpus, self._news, resource, self._allocation), "instance"
+            return InstanceAllocator(self._gpus, self._changes, resource, self._allocation), "instance"
         if self._mode is AllocationMode.SLOTS:
             return self._slots, AllocationMode.SLOTS
         return self._immediate, AllocationMode.IMMEDIATE
@@ -335,7 +335,7 @@ class Agent:
         boot = await self._memory_thread.call(self._memory_file.boot)
         chosen = await choose_allocation(
             self._own,
-            self._news,
+            self._changes,
             self._settings,
             self._slot_files,
             self._pod_resources,
@@ -347,11 +347,11 @@ class Agent:
             known = f"{len(chosen.memory.pods)} pods are remembered, others are refused"
             log.warning("the API server is away: what this node's last daemon knew stands until it is back; %s", known)
             self._own.recall(chosen.memory.pods)
-        self._news.tell()
+        self._changes.announce()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._slots.run() if self._mode is AllocationMode.SLOTS else self._catch_up())
             if chosen.memory is not None:
-                group.create_task(confirm(self._own, self._news, self._settings, chosen, chosen.memory))
+                group.create_task(confirm(self._own, self._changes, self._settings, chosen, chosen.memory))
 
     def _recalled(self, memory: Memory | None, boot: str) -> Memory | None:
         """None before the GPUs are known, and where it is of another node or time."""
@@ -370,7 +370,7 @@ class Agent:
         written: Memory | None = None
         reduced = ByPod[None, Pod | None](lambda pod, _: memorable(pod))
         while True:
-            news = self._news.next()
+            change = self._changes.next()
             gpus = self._gpus.inventory.physical
             if self._own.node is not None and self._mode is not None and self._own.pods_known and gpus:
                 memory = memory_of(self._own.node, boot, self._mode, gpus, reduced.of(self._own.pods, None))
@@ -378,13 +378,13 @@ class Agent:
                     is_written = await self._memory_thread.call(partial(self._memory_file.write, memory))
                     written = memory if is_written else None
                     await asyncio.sleep(_MEMORY_SECONDS)
-            await news.wait()
+            await change.wait()
 
     async def _catch_up(self) -> None:
         while True:
-            news = self._news.next()
+            change = self._changes.next()
             self._served_pods.catch_up()
-            await news.wait()
+            await change.wait()
 
     async def _sweep(self) -> None:
         """Folders that containers left behind would pile up; those of running containers have a quota."""
@@ -397,14 +397,14 @@ class Agent:
 
     async def _announce(self) -> None:
         told = Inventory()
-        async for inventory in self._news.changes(lambda: self._gpus.inventory):
+        async for inventory in self._changes.of(lambda: self._gpus.inventory):
             for notice in notices(told, inventory):
                 self._events.record(self._own.reference(), notice)
             told = inventory
 
     async def _announce_limits(self) -> None:
         told: Limits | None = None
-        async for limits in self._news.changes(lambda: self._hook.limits):
+        async for limits in self._changes.of(lambda: self._hook.limits):
             notice = unlimited(told, limits)
             if notice is not None:
                 self._events.record(self._own.reference(), notice)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid
@@ -33,11 +33,13 @@ _RELEASE_ATTEMPTS = 5
 class OwnNode:
     """The last state known; it stands while the API server is away."""
 
-    def __init__(self, api: ApiServer, name: str, news: News, *, heard: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, api: ApiServer, name: str, changes: Changes, *, heard: Callable[[str], None] = lambda _: None
+    ) -> None:
         """`heard` is called with the resource whenever the API server says something of it."""
         self._api = api
         self._heard = heard
-        self._news = news
+        self._changes = changes
         self.name = name
         self.node: Node | None = None
         self.pods: Mapping[str, Pod] = {}
@@ -90,7 +92,7 @@ class OwnNode:
                     self._answered(NODES)
                 case Interrupted(problem):
                     self._interrupted(NODES, problem)
-            self._news.tell()
+            self._changes.announce()
 
     async def follow_pods(self) -> None:
         """Until cancelled."""
@@ -112,13 +114,13 @@ class OwnNode:
                     self._answered(PODS)
                 case Interrupted(problem):
                     self._interrupted(PODS, problem)
-            self._news.tell()
+            self._changes.announce()
 
     def recall(self, pods: Iterable[Pod]) -> None:
         """What was known in an earlier life: it stands until the API server answers, and `pods_known` stays False."""
         if not self.pods_known:
             self.pods = {pod.metadata.uid: pod for pod in pods}
-            self._news.tell()
+            self._changes.announce()
 
     async def read_pod(self, namespace: str, name: str) -> Pod:
         """As it is now, wherever it is bound. Raises ApiError or ApiUnreachable."""
@@ -127,17 +129,17 @@ class OwnNode:
     async def patch_node(self, body: Mapping[str, object]) -> None:
         """Raises ApiError or ApiUnreachable."""
         self._take_node(await self._api.patch(NODES, self.name, body))
-        self._news.tell()
+        self._changes.announce()
 
     async def patch_status(self, body: Mapping[str, object]) -> None:
         """Of the Node. Raises ApiError or ApiUnreachable."""
         self._take_node(await self._api.patch(NODES, self.name, body, subresource="status"))
-        self._news.tell()
+        self._changes.announce()
 
     async def patch_conditions(self, body: Mapping[str, object]) -> None:
         """Of the Node, those that `body` names alone. Raises ApiError or ApiUnreachable."""
         self._take_node(await self._api.patch(NODES, self.name, body, subresource="status", strategic=True))
-        self._news.tell()
+        self._changes.announce()
 
     async def settle(self, pod: Pod, body: Mapping[str, object], *, release: bool) -> None:
         """Patch the pod; then, if asked to or if it is gone, release its lock. Raises ApiError or ApiUnreachable.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from deviceplugin.own_threads import OwnThreads
 from proto.kubernetes.events import EventRecorder
 from proto.kubernetes.notices import Notice
@@ -26,10 +26,10 @@ class Choice:
     restart: Callable[[], None]
 
 
-async def follow(own: OwnNode, news: News, events: EventRecorder, choice: Choice) -> None:
+async def follow(own: OwnNode, changes: Changes, events: EventRecorder, choice: Choice) -> None:
     """Until cancelled, which a restart brings about. What cannot be used leaves the old one in use."""
     thread = OwnThreads("configuration")
-    async for name in news.changes(lambda: None if own.node is None else choice.wanted(own.node.metadata.labels)):
+    async for name in changes.of(lambda: None if own.node is None else choice.wanted(own.node.metadata.labels)):
         if name is None or name == choice.name:
             continue
         problem = await thread.call(partial(choice.check, name))

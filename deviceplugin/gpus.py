@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import Hardware
 from deviceplugin.machine.readings import MissingGpu
-from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.report import with_missing
 from deviceplugin.settings import AgentSettings
@@ -69,7 +69,7 @@ class Gpus:
         self,
         read: Callable[[], Inventory],
         thread: NvmlThread,
-        news: News,
+        changes: Changes,
         settings: AgentSettings,
         *,
         found: Callable[[Inventory], None] = lambda _: None,
@@ -85,7 +85,7 @@ class Gpus:
         self._tell_found = found
         self._tell_took = took
         self._thread = thread
-        self._news = news
+        self._changes = changes
         self._settings = settings
         self._found = Inventory()
         self._noted: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class Gpus:
         if inventory.devices != self.inventory.devices:
             log.info("%d GPUs, %d of them healthy", len(devices), sum(device.healthy for device in devices))
         self.inventory = inventory
-        self._news.tell()
+        self._changes.announce()
 
     def _judged(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         return tuple(

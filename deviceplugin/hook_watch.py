@@ -3,9 +3,9 @@
 import asyncio
 import logging
 
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.container.hook import find_hook
-from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.report import limits_of
 from deviceplugin.settings import UnenforcedShares
@@ -20,10 +20,10 @@ LOOK_SECONDS = 5.0
 class HookWatch:
     """`limits` is None before the first look."""
 
-    def __init__(self, root: str, unenforced: UnenforcedShares, news: News) -> None:
+    def __init__(self, root: str, unenforced: UnenforcedShares, changes: Changes) -> None:
         self._root = root
         self._unenforced = unenforced
-        self._news = news
+        self._changes = changes
         self._thread = OwnThreads("hook")
         self._found: Hook | NoHook | None = None
 
@@ -38,7 +38,7 @@ class HookWatch:
             if found != self._found:
                 self._found = found
                 _tell(found, self._unenforced)
-                self._news.tell()
+                self._changes.announce()
             await asyncio.sleep(LOOK_SECONDS)
 
 

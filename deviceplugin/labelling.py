@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus
 from deviceplugin.labels import LabelReport, label_report, left_to_others
-from deviceplugin.news import News
 from deviceplugin.report import Report
 from deviceplugin.reporter import Reporter
 from proto.kubernetes.events import EventRecorder
@@ -20,7 +20,7 @@ class NodeLabels:
         self,
         own: OwnNode,
         gpus: Gpus,
-        news: News,
+        changes: Changes,
         events: EventRecorder,
         *,
         enabled: bool,
@@ -28,12 +28,12 @@ class NodeLabels:
     ) -> None:
         self._own = own
         self._gpus = gpus
-        self._news = news
+        self._changes = changes
         self._events = events
         self._enabled = enabled
         self._reporter = Reporter(
             lambda: f"the feature labels of node {own.name}",
-            news,
+            changes,
             due=lambda _now, _last: Report(body=self._look().body),
             write=own.patch_node,
             now=now,
@@ -46,7 +46,7 @@ class NodeLabels:
             group.create_task(self._tell())
 
     async def _tell(self) -> None:
-        async for others in self._news.changes(lambda: self._look().others):
+        async for others in self._changes.of(lambda: self._look().others):
             if others:
                 self._events.record(self._own.reference(), left_to_others(others))
 

@@ -3,10 +3,10 @@
 import logging
 from functools import partial
 
+from deviceplugin.changes import Changes
 from deviceplugin.container.cdi_files import SpecGenerator, ensure_defined
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, cdi_names
 from deviceplugin.gpus import Gpus
-from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
 
 log = logging.getLogger(__name__)
@@ -14,12 +14,12 @@ log = logging.getLogger(__name__)
 _CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
-async def set_up_node(gpus: Gpus, news: News, allocation: AllocationSettings, generator: SpecGenerator) -> None:
+async def set_up_node(gpus: Gpus, changes: Changes, allocation: AllocationSettings, generator: SpecGenerator) -> None:
     """NVIDIA's CDI specs once the GPUs are known."""
     if not _CDI_STRATEGIES.intersection(allocation.strategies):
         return
     while not gpus.inventory.devices:
-        await news.next().wait()
+        await changes.next().wait()
     uuids = [device.uuid for device in gpus.inventory.devices]
     names = cdi_names(uuids, allocation)
     hardware = gpus.inventory.hardware

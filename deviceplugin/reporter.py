@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from deviceplugin.report import Report
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict
 
@@ -21,7 +21,7 @@ _SLOWEST_PAUSE_SECONDS = 8.0
 
 
 class Reporter:
-    """`due` is asked after all news, with the time now and that of the last report; `write` brings it to the Node.
+    """`due` is asked after all changes, with the time now and that of the last report; `write` brings it to the Node.
 
     `reported` is called after each patch, with whether the API server took it. `what` is said in the logs.
     """
@@ -29,7 +29,7 @@ class Reporter:
     def __init__(
         self,
         what: Callable[[], str],
-        news: News,
+        changes: Changes,
         *,
         due: Callable[[datetime, datetime | None], Report],
         write: Callable[[Mapping[str, object]], Awaitable[None]],
@@ -38,7 +38,7 @@ class Reporter:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._what = what
-        self._news = news
+        self._changes = changes
         self._due = due
         self._write = write
         self._now = now
@@ -51,11 +51,11 @@ class Reporter:
         last: datetime | None = None
         written: Mapping[str, object] | None = None
         while True:
-            news = self._news.next()
+            change = self._changes.next()
             now = self._now()
             due = self._due(now, last)
             if due.body is None:
-                await self._wait(news, due.look_again)
+                await self._wait(change, due.look_again)
                 continue
             try:
                 await self._write(due.body)
@@ -76,9 +76,9 @@ class Reporter:
             delay = _FIRST_RETRY_SECONDS
             await self._sleep(pause)
 
-    async def _wait(self, news: asyncio.Event, until: datetime | None) -> None:
+    async def _wait(self, change: asyncio.Event, until: datetime | None) -> None:
         try:
             async with asyncio.timeout(None if until is None else (until - self._now()).total_seconds()):
-                await news.wait()
+                await change.wait()
         except TimeoutError:
             return

@@ -9,8 +9,8 @@ from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
 from deviceplugin.cri import ask_enable_cdi
-from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_ALLOCATION
@@ -36,7 +36,7 @@ class Chosen:
 
 async def choose_allocation(
     own: OwnNode,
-    news: News,
+    changes: Changes,
     settings: AgentSettings,
     files: SlotFiles,
     pod_resources: PodResources,
@@ -45,7 +45,7 @@ async def choose_allocation(
     pause_seconds: float = _PAUSE_SECONDS,
 ) -> Chosen:
     """Once the Node is known; while the API server is away, once `recall` has an answer. Raises SlotsUnsupported."""
-    told, memory = await _told(own, news, recall)
+    told, memory = await _told(own, changes, recall)
     abilities = replace(told, enable_cdi=await ask_enable_cdi(settings.cri_socket))
     mode, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
     if mode is AllocationMode.IMMEDIATE:
@@ -58,9 +58,9 @@ async def choose_allocation(
     return Chosen(*choose(settings.allocation, tried, settings.hami_scheduler), memory)
 
 
-async def confirm(own: OwnNode, news: News, settings: AgentSettings, chosen: Chosen, memory: Memory) -> None:
+async def confirm(own: OwnNode, changes: Changes, settings: AgentSettings, chosen: Chosen, memory: Memory) -> None:
     """Returns once the Node tells nothing else than was remembered. Raises ModeOutdated, and SlotsUnsupported."""
-    told, _ = await _told(own, news, lambda: None)
+    told, _ = await _told(own, changes, lambda: None)
     if (told.kubelet_version, told.runtime_version) == (memory.kubelet, memory.runtime):
         return
     by_slots = chosen.mode is AllocationMode.SLOTS
@@ -70,8 +70,10 @@ async def confirm(own: OwnNode, news: News, settings: AgentSettings, chosen: Cho
         raise ModeOutdated(f"The Node tells of other versions than were remembered. {sentence} A restart applies it.")
 
 
-async def _told(own: OwnNode, news: News, recall: Callable[[], Memory | None]) -> tuple[NodeAbilities, Memory | None]:
-    following = news.next()
+async def _told(
+    own: OwnNode, changes: Changes, recall: Callable[[], Memory | None]
+) -> tuple[NodeAbilities, Memory | None]:
+    following = changes.next()
     while own.node is None:
         # A Node that the API server says is not there was not remembered wrongly: it is gone.
         memory = recall() if own.problem else None
@@ -81,7 +83,7 @@ async def _told(own: OwnNode, news: News, recall: Callable[[], Memory | None]) -
                 kubelet_version=memory.kubelet, runtime_version=memory.runtime, by_slots=by_slots
             ), memory
         await following.wait()
-        following = news.next()
+        following = changes.next()
     told = own.node.status.node_info
     return NodeAbilities(
         kubelet_version=told.kubelet_version,

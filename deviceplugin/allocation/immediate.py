@@ -49,7 +49,7 @@ class Refused:
 
     sentence: str
     may_change: bool
-    """News from the API server may still prove a pod."""
+    """Changes from the API server may still prove a pod."""
     pod: Pod | None = None
     """The pod that was proven but must not be served."""
 

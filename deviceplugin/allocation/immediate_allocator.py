@@ -14,6 +14,7 @@ from deviceplugin.allocation.served_pods import ServedPods
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import (
     AllocationSettings,
     ContainerEdits,
@@ -22,7 +23,6 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hook import HookUnusable, hook_for
 from deviceplugin.gpus import Gpus
-from deviceplugin.news import News
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import AgentSettings
@@ -45,7 +45,7 @@ class ImmediateAllocator:
         own: OwnNode,
         gpus: Gpus,
         served_pods: ServedPods,
-        news: News,
+        changes: Changes,
         *,
         settings: AgentSettings,
         allocation: AllocationSettings,
@@ -55,7 +55,7 @@ class ImmediateAllocator:
         self._own = own
         self._gpus = gpus
         self._served_pods = served_pods
-        self._news = news
+        self._changes = changes
         self._settings = settings
         self._allocation = allocation
         self._resource = resource
@@ -68,7 +68,7 @@ class ImmediateAllocator:
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
         """The GPUs now and after every change."""
-        return self._news.changes(lambda: self._gpus.inventory.devices)
+        return self._changes.of(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Ids on the GPUs decided for whoever asks; empty when nobody can be proven in time."""
@@ -108,13 +108,13 @@ class ImmediateAllocator:
     async def _find(self, ids: int, deadline: float) -> Proven | Refused:
         """Whoever asks; until the deadline the watch may bring the pod. No waiting after the last look."""
         while True:
-            news = self._news.next()
+            change = self._changes.next()
             answer = self._prove(ids)
             if isinstance(answer, Proven) or not answer.may_change:
                 return answer
             try:
                 async with asyncio.timeout_at(deadline):
-                    await news.wait()
+                    await change.wait()
             except TimeoutError:
                 return answer
 

@@ -3,9 +3,9 @@
 from collections.abc import AsyncGenerator, Sequence
 
 from deviceplugin.allocator import CannotAllocate
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, container_edits
 from deviceplugin.gpus import Gpus
-from deviceplugin.news import News
 from proto.devices import Device, DeviceShare, DeviceUUID
 
 
@@ -14,15 +14,15 @@ class InstanceAllocator:
 
     pre_start_required = False
 
-    def __init__(self, gpus: Gpus, news: News, resource: str, allocation: AllocationSettings) -> None:
+    def __init__(self, gpus: Gpus, changes: Changes, resource: str, allocation: AllocationSettings) -> None:
         self._gpus = gpus
-        self._news = news
+        self._changes = changes
         self._resource = resource
         self._allocation = allocation
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
         """The instances now and after every change."""
-        return self._news.changes(lambda: self._gpus.inventory.instances.get(self._resource, ()))
+        return self._changes.of(lambda: self._gpus.inventory.instances.get(self._resource, ()))
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:  # noqa: ARG002
         """One instance of a profile is as good as another."""

@@ -26,6 +26,7 @@ from deviceplugin.allocation.turn import shares_in_turn
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
+from deviceplugin.changes import Changes
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
     AllocationSettings,
@@ -36,7 +37,6 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hook import HookUnusable, hook_for
 from deviceplugin.gpus import Gpus
-from deviceplugin.news import News
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings
 from program.tasks import Tasks
@@ -64,7 +64,7 @@ class SlotAllocator:
         self,
         own: OwnNode,
         gpus: Gpus,
-        news: News,
+        changes: Changes,
         files: SlotFiles,
         pod_resources: PodResources,
         *,
@@ -78,7 +78,7 @@ class SlotAllocator:
     ) -> None:
         self._own = own
         self._gpus = gpus
-        self._news = news
+        self._changes = changes
         self._files = files
         self._pod_resources = pod_resources
         self._settings = settings
@@ -104,7 +104,7 @@ class SlotAllocator:
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
         """The GPUs now and after every change."""
-        return self._news.changes(lambda: self._gpus.inventory.devices)
+        return self._changes.of(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Ids on the GPUs decided for the container whose turn it is; empty when there is none in time.
@@ -113,7 +113,7 @@ class SlotAllocator:
         """
         deadline = asyncio.get_running_loop().time() + self._settings.prefer_seconds
         while True:
-            news = self._news.next()
+            change = self._changes.next()
             pods = tuple(self._own.pods.values())
             shares = shares_in_turn(pods, self._witness() or {}, size, self._resource)
             if shares is not None:
@@ -121,7 +121,7 @@ class SlotAllocator:
             try:
                 # Kubelet may have heard of the pod first.
                 async with asyncio.timeout_at(deadline):
-                    await news.wait()
+                    await change.wait()
             except TimeoutError:
                 return ()
 
@@ -179,7 +179,7 @@ class SlotAllocator:
         """Whoever holds the ids; until the deadline kubelet and the API server may still say so."""
         pause, read, direct = _FIRST_LOOK_SECONDS, False, None
         while True:
-            news = self._news.next()
+            change = self._changes.next()
             answer = await self._prove(ids, direct)
             if isinstance(answer, Proven) or not answer.may_change:
                 return answer
@@ -191,7 +191,7 @@ class SlotAllocator:
                 return answer
             try:
                 async with asyncio.timeout_at(min(deadline, now + pause)):
-                    await news.wait()
+                    await change.wait()
             except TimeoutError:
                 pause = min(2 * pause, _SLOWEST_LOOK_SECONDS)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deviceplugin.agent import Agent
+from deviceplugin.changes import Changes
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.cdi_files import SpecGenerator
 from deviceplugin.container.device_nodes import UNIFIED_MEMORY, DeviceFiles, read_hardware
@@ -25,7 +26,6 @@ from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.news import News
 from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
@@ -57,11 +57,11 @@ def build_daemon(
     With `choice` it follows the label that names its configuration.
     """
     settings, allocation = agent_settings(configuration), allocation_settings(configuration)
-    thread, news, metrics = NvmlThread(), News(), Metrics(now=time.time)
+    thread, changes, metrics = NvmlThread(), Changes(), Metrics(now=time.time)
     gpus = Gpus(
         gpu_reader(nvml, configuration),
         thread,
-        news,
+        changes,
         settings,
         found=lambda inventory: health.watch(inventory.physical),
         took=lambda seconds: metrics.nvml_read("machine", seconds),
@@ -77,7 +77,7 @@ def build_daemon(
     agent = Agent(
         api,
         gpus,
-        news,
+        changes,
         metrics,
         settings,
         now=_now,
@@ -90,7 +90,7 @@ def build_daemon(
     return agent.run(
         *([agent.follow(choice)] if choice is not None else []),
         health.run(),
-        set_up_node(gpus, news, allocation, generator),
+        set_up_node(gpus, changes, allocation, generator),
         *([server.run()] if server is not None else []),
     )
 

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
+from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus
-from deviceplugin.news import News
 from deviceplugin.remediation.budget import Spent, reserve
 from deviceplugin.remediation.holders import holder_of, seen, unshown, why_spared
 from deviceplugin.remediation.step import (
@@ -70,7 +70,7 @@ class Remediation:
         api: ApiServer,
         own: OwnNode,
         gpus: Gpus,
-        news: News,
+        changes: Changes,
         events: EventRecorder,
         *,
         settings: RemediationSettings,
@@ -85,7 +85,7 @@ class Remediation:
         self._api = api
         self._own = own
         self._gpus = gpus
-        self._news = news
+        self._changes = changes
         self._events = events
         self._settings = settings
         self._resource = resource
@@ -109,14 +109,14 @@ class Remediation:
         self._evictions = Tasks()
         self._marks = Reporter(
             lambda: f"how long GPUs of node {own.name} have been unhealthy",
-            news,
+            changes,
             due=lambda _now, _last: self._due(marks_report),
             write=own.patch_node,
             now=self._now,
         )
         self._condition = Reporter(
             lambda: f"the condition of node {own.name}",
-            news,
+            changes,
             due=lambda _now, _last: self._due(condition_report),
             write=own.patch_conditions,
             now=self._now,
@@ -141,12 +141,12 @@ class Remediation:
 
     async def _watch(self) -> None:
         while True:
-            news = self._news.next()
+            change = self._changes.next()
             self._look()
             look = next_look(self._state, self._now(), self._settings)
             try:
                 async with asyncio.timeout(None if look is None else (look - self._now()).total_seconds()):
-                    await news.wait()
+                    await change.wait()
             except TimeoutError:
                 continue
 
@@ -197,7 +197,7 @@ class Remediation:
                     log.warning("pod %s: %s", holder.name, notice.message)
                     self._events.record(_reference(holder), notice)
         if self._state != before:
-            self._news.tell()
+            self._changes.announce()
 
     def _due(self, report: Callable[[Node, State, datetime, RemediationSettings], Report]) -> Report:
         node = self._own.node

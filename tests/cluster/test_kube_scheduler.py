@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.pod_devices import encode_pod_devices
@@ -175,7 +175,7 @@ async def test_on_an_immediate_node_pods_are_bound_one_after_the_other_under_the
             pod = await daemon.get(PODS, bound[0], cluster.namespace)
             assert pod.metadata.annotations[keys.BIND_PHASE] == "allocating"
             body = settlement(pod, frozenset({0}), BindPhase.SUCCESS, keys.RESOURCE_COUNT)
-            await OwnNode(daemon, "a", News()).settle(pod, body, release=True)
+            await OwnNode(daemon, "a", Changes()).settle(pod, body, release=True)
             names -= set(bound)
         await daemon.close()
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from deviceplugin.report import report
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
@@ -47,7 +47,7 @@ async def lock(api: ApiServer, node: str, namespace: str, uid: str) -> None:
 async def test_what_is_reported_is_written_once_and_then_nothing_is_due(
     peer: Peer, api: ApiServer, namespace: str
 ) -> None:
-    own = OwnNode(api, await a_node(peer, f"n-{namespace}"), News())
+    own = OwnNode(api, await a_node(peer, f"n-{namespace}"), Changes())
     following = asyncio.create_task(own.follow_node())
     async with asyncio.timeout(30):
         while own.node is None:  # noqa: ASYNC110 - polls, with a deadline
@@ -68,7 +68,7 @@ async def test_a_served_pod_is_told_and_its_lock_released(peer: Peer, api: ApiSe
     pod = await api.get(PODS, "train", namespace)
     await lock(api, node, namespace, pod.metadata.uid)
     body = settlement(pod, frozenset({0}), BindPhase.SUCCESS, keys.RESOURCE_COUNT)
-    await OwnNode(api, node, News()).settle(pod, body, release=True)
+    await OwnNode(api, node, Changes()).settle(pod, body, release=True)
     assert (await api.get(PODS, "train", namespace)).metadata.annotations[keys.BIND_PHASE] == "success"
     assert (await api.get(NODES, node)).metadata.annotations == {}
 
@@ -83,6 +83,6 @@ async def test_a_pod_whose_name_another_took_gives_back_its_lock_and_the_other_i
     await peer.send("DELETE", f"/api/v1/namespaces/{namespace}/pods/train?gracePeriodSeconds=0")
     await a_bound_pod(peer, namespace, node)
     body = settlement(gone, frozenset({0}), BindPhase.SUCCESS, keys.RESOURCE_COUNT)
-    await OwnNode(api, node, News()).settle(gone, body, release=True)
+    await OwnNode(api, node, Changes()).settle(gone, body, release=True)
     assert keys.BIND_PHASE not in (await api.get(PODS, "train", namespace)).metadata.annotations
     assert (await api.get(NODES, node)).metadata.annotations == {}

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from deviceplugin.agent import Agent
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.metrics.metrics import Metrics
-from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, UnenforcedShares
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID, NODE_REGISTER
@@ -117,7 +117,7 @@ async def running(
     patience_seconds: float = 30.0,
 ) -> AsyncIterator[Rig]:
     """Without a `hook_path` HAMi-core seems to be installed. `patience_seconds` is how long a call of kubelet waits for
-    news of its pod.
+    changes of its pod.
     """
     async with kubelet_root() as root, EmbeddedApiServer() as server:
         server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
@@ -137,11 +137,11 @@ async def running(
             allocate_seconds=patience_seconds,
             hami_scheduler=scheduler,
         )
-        news = News()
+        changes = Changes()
         agent = Agent(
             api,
-            Gpus(rig.read, NvmlThread(), news, settings),
-            news,
+            Gpus(rig.read, NvmlThread(), changes, settings),
+            changes,
             Metrics(now=lambda: 0.0),
             settings,
             now=now,

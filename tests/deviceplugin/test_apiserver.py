@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, NODE_LOCK
 from proto.kubernetes.errors import ApiError
@@ -30,7 +30,7 @@ async def test_the_lock_of_a_pod_whose_name_another_took_is_released_if_it_is_su
         rig.lock("train", gone.metadata.uid if uid_known else "")
         rig.server.delete("pods", "train", namespace="default")
         rig.bind("train", (ONE,))
-        own = OwnNode(rig.api, NODE, News())
+        own = OwnNode(rig.api, NODE, Changes())
         body = settlement(gone, frozenset({0}), BindPhase.SUCCESS, "nvidia.com/gpu")
         await own.settle(gone, body, release=True)
         assert (NODE_LOCK not in rig.annotations("nodes", NODE)) == released
@@ -52,7 +52,7 @@ async def test_pods_that_cannot_be_watched_may_be_old_although_the_node_can_be()
     """Else the folders of containers that were started since would be swept away under them."""
     async with running() as rig:
         rig.server.inject(Fault(verbs=frozenset({"list", "watch"}), resources=frozenset({"pods"}), status=403))
-        own = OwnNode(rig.api, NODE, News())
+        own = OwnNode(rig.api, NODE, Changes())
         async with asyncio.TaskGroup() as group:
             following = [group.create_task(own.follow_pods())]
             await until(lambda: own.problem != "")
@@ -94,13 +94,15 @@ async def test_the_lock_stays_while_containers_of_a_pod_that_cannot_be_written_a
         pod = await rig.api.get(PODS, "train", "default")
         rig.server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"pods"}), status=422))
         with pytest.raises(ApiError):
-            await OwnNode(rig.api, NODE, News()).settle(pod, settlement(pod, frozenset({0}), None, "r"), release=False)
+            await OwnNode(rig.api, NODE, Changes()).settle(
+                pod, settlement(pod, frozenset({0}), None, "r"), release=False
+            )
         assert NODE_LOCK in rig.annotations("nodes", NODE)
 
 
 async def test_pods_of_other_nodes_are_not_asked_for() -> None:
     async with running() as rig:
-        own = OwnNode(rig.api, NODE, News())
+        own = OwnNode(rig.api, NODE, Changes())
         following = asyncio.create_task(own.follow_pods())
         container = {"name": "c0", "image": "i"}
         for name, node in (("theirs", "node-2"), ("ours", NODE)):

@@ -13,9 +13,9 @@ from threading import Event
 import pytest
 
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
 from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.feedback import tasks_of as tasks_of_pod
-from deviceplugin.news import News
 from deviceplugin.settings import Feedback
 from deviceplugin.usage.feedback import Tasks, Who
 from proto.kubernetes.client import ApiServer
@@ -100,7 +100,7 @@ class NoApiServer(ApiServer):
 
 
 def loop(root: Path, feedback: Feedback) -> FeedbackLoop:
-    own = OwnNode(NoApiServer(), NODE, News(), heard=lambda _: None)
+    own = OwnNode(NoApiServer(), NODE, Changes(), heard=lambda _: None)
     return FeedbackLoop(own, str(root), feedback, PRIORITY, now=lambda: NOW, announce=lambda *_: None)
 
 
@@ -137,7 +137,7 @@ async def test_a_disk_that_hangs_keeps_no_daemon_from_ending(tmp_path: Path) -> 
         def end(self, tasks: Mapping[Who, Tasks]) -> None:
             gate.wait()
 
-    own = OwnNode(NoApiServer(), NODE, News(), heard=lambda _: None)
+    own = OwnNode(NoApiServer(), NODE, Changes(), heard=lambda _: None)
     going = Hangs(
         *(own, str(tmp_path), Feedback.PRIORITY, PRIORITY), now=lambda: NOW, announce=lambda *_: None, end_seconds=0.01
     )

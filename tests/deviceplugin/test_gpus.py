@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
-from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
 from tests.deviceplugin.gpus import PAIR, A, a100
@@ -19,7 +19,7 @@ SLICE = replace(a100(A, 0), uuid="MIG-1", slots=1)  # type: ignore[arg-type]
 
 async def seen(read: Callable[[], Inventory], act: Callable[[Gpus], None], fact: Callable[[Gpus], bool]) -> Gpus:
     settings = AgentSettings(node_name="n", read_seconds=3600, retry_seconds=0.01)
-    gpus = Gpus(read, NvmlThread(), News(), settings)
+    gpus = Gpus(read, NvmlThread(), Changes(), settings)
     task = asyncio.create_task(gpus.run())
     try:
         await until(lambda: bool(gpus.inventory.devices) or bool(gpus.problem))
@@ -111,7 +111,7 @@ async def test_what_only_a_new_process_can_heal_ends_this_one() -> None:
     def read() -> Inventory:
         raise GpusUnavailable("Driver upgraded.", needs_restart=True)
 
-    gpus = Gpus(read, NvmlThread(), News(), AgentSettings(node_name="n"))
+    gpus = Gpus(read, NvmlThread(), Changes(), AgentSettings(node_name="n"))
     with pytest.raises(GpusUnavailable, match="upgraded"):
         await gpus.run()
 
@@ -123,7 +123,7 @@ async def test_a_driver_that_hangs_is_told_of_and_no_node_without_gpus(caplog: p
         answer.wait()
         return FOUND
 
-    gpus = Gpus(read, NvmlThread(), News(), AgentSettings(node_name="n"), silent_seconds=0.01)
+    gpus = Gpus(read, NvmlThread(), Changes(), AgentSettings(node_name="n"), silent_seconds=0.01)
     task = asyncio.create_task(gpus.run())
     await until(lambda: "the NVIDIA driver has not answered for 0.01 s, nothing is served" in caplog.text)
     assert not gpus.known

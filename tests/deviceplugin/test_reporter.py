@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from deviceplugin.report import Report
 from deviceplugin.reporter import Reporter
 
@@ -20,7 +20,7 @@ async def pauses(*said: str, seconds_apart: float = 0.0) -> list[float]:
     def due(_now: datetime, _last: datetime | None) -> Report:
         return Report(body={"says": waiting.pop(0)}) if waiting else Report()
 
-    reporter = Reporter(lambda: "it", News(), due=due, write=write, now=lambda: now[0], sleep=sleep)
+    reporter = Reporter(lambda: "it", Changes(), due=due, write=write, now=lambda: now[0], sleep=sleep)
     running = asyncio.create_task(reporter.run())
     while len(slept) < len(said):  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)

@@ -9,9 +9,9 @@ from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnav
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, Inventory
-from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
 from proto.devices import DeviceUUID
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 class Watch(OwnNode):
     """The daemon's view of the API server, which lags as far as it likes."""
 
-    def __init__(self, node: "NodeAtRandom", news: News) -> None:
-        super().__init__(ApiServer.__new__(ApiServer), NODE, news)
+    def __init__(self, node: "NodeAtRandom", changes: Changes) -> None:
+        super().__init__(ApiServer.__new__(ApiServer), NODE, changes)
         self._node = node
-        self._told = news
+        self._told = changes
 
     async def follow_pods(self) -> None:
         await self._node.api_answers()
         api, position = self._node.api, len(self._node.api.log)
         self.pods, self.pods_known = {uid: bound.pod for uid, bound in api.pods.items()}, True
-        self._told.tell()
+        self._told.announce()
         while True:
-            following = api.news.next()
+            following = api.changes.next()
             if position == len(api.log):
                 await following.wait()
                 continue
@@ -49,7 +49,7 @@ class Watch(OwnNode):
             position += 1
             others = {known: each for known, each in self.pods.items() if known != uid}
             self.pods = others if pod is None else {**others, uid: pod}
-            self._told.tell()
+            self._told.announce()
 
     async def read_pod(self, namespace: str, name: str) -> Pod:
         await self._node.loop.turn()
@@ -82,14 +82,14 @@ class Daemon:
 
     def __init__(self, node: "NodeAtRandom") -> None:
         self.process = Process()
-        self._news = News()
+        self._changes = Changes()
         settings = AgentSettings(node_name=NODE, hook_path=str(node.cdi.parent / "hook"))
-        own = Watch(node, self._news)
-        self._gpus = Gpus(Inventory, NvmlThread(), self._news, settings)
+        own = Watch(node, self._changes)
+        self._gpus = Gpus(Inventory, NvmlThread(), self._changes, settings)
         self.allocator = SlotAllocator(
             own,
             self._gpus,
-            self._news,
+            self._changes,
             SlotFiles(str(node.cdi), others=()),
             Socket(node),
             settings=settings,
@@ -107,4 +107,4 @@ class Daemon:
     def set_ill(self, ill: Collection[DeviceUUID]) -> None:
         devices = tuple(replace(device, healthy=device.uuid not in ill) for device in DEVICES)
         self._gpus.inventory = Inventory(devices=devices)
-        self._news.tell()
+        self._changes.announce()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocator import CannotAllocate
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from proto.kubernetes.objects import Container
 from simulation.kubelet.device_ids import choices, containers_in_order, settle
 from tests.deviceplugin.allocation.one_thread import Process
@@ -37,7 +37,7 @@ class Kubelet:
         self.allocations = 0
         self._over: set[str] = set()
         """Pods whose ids may be given back."""
-        self._workers: dict[str, News] = {}
+        self._workers: dict[str, Changes] = {}
         self._answers: deque[tuple[Listed, ...]] = deque([()], maxlen=6)
 
     def start(self) -> None:
@@ -76,7 +76,7 @@ class Kubelet:
     def tell(self, uid: str) -> None:
         """Something of this pod is to be done."""
         if uid in self._workers:
-            self._workers[uid].tell()
+            self._workers[uid].announce()
 
     def _listed(self) -> tuple[Listed, ...]:
         found = []
@@ -99,7 +99,7 @@ class Kubelet:
     async def _admissions(self) -> None:
         """Whichever comes next; their workers go on beside."""
         while True:
-            following = self._node.api.news.next()
+            following = self._node.api.changes.next()
             waiting = sorted(self._node.api.pods.keys() - self._workers.keys())
             if not waiting:
                 await following.wait()
@@ -109,7 +109,7 @@ class Kubelet:
             bound = self._node.api.pods.get(uid)
             if bound is None:
                 continue
-            self._workers[uid] = News()
+            self._workers[uid] = Changes()
             if bound.pod.metadata.deletion_timestamp is None and not bound.ended and not await self._admit(bound):
                 self._over.add(uid)
                 self._node.api.change(uid, phase="Failed")

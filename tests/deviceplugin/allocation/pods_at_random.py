@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from deviceplugin.news import News
+from deviceplugin.changes import Changes
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 from simulation.kubelet.device_ids import AdvertisedDevice
@@ -46,7 +46,7 @@ class Api:
 
     pods: dict[str, Bound] = field(default_factory=dict)
     log: list[tuple[str, Pod | None]] = field(default_factory=list)
-    news: News = field(default_factory=News)
+    changes: Changes = field(default_factory=Changes)
 
     def put(self, uid: str, bound: Bound | None) -> None:
         if bound is None:
@@ -54,7 +54,7 @@ class Api:
         else:
             self.pods[uid] = bound
         self.log.append((uid, None if bound is None else bound.pod))
-        self.news.tell()
+        self.changes.announce()
 
     def change(self, uid: str, *, phase: str = "", deleted: bool = False) -> None:
         bound = self.pods[uid]

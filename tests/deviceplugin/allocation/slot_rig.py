@@ -16,9 +16,9 @@ from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.allocation.slots import SPEC_FILE, named, qualified, slot_in
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import AllocationSettings, Hardware
 from deviceplugin.gpus import Gpus, Inventory
-from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.settings import AgentSettings
@@ -81,7 +81,7 @@ class Kubelet(PodResources):
 class SlotRig:
     server: EmbeddedApiServer
     own: OwnNode
-    news: News
+    changes: Changes
     directory: Path
     allocator: SlotAllocator
     kubelet: Kubelet
@@ -91,7 +91,7 @@ class SlotRig:
     def bring(self, *pods: Pod) -> None:
         """By the watch."""
         self.own.pods, self.own.pods_known = {**self.own.pods, **{pod.metadata.uid: pod for pod in pods}}, True
-        self.news.tell()
+        self.changes.announce()
 
     def store(self, pod: Pod) -> str:
         """In the API server only; its UID."""
@@ -142,15 +142,15 @@ async def slots(
             install_placeholder(Path(root, "hook"))
             hook_path = f"{root}/hook"
         settings = AgentSettings(node_name=NODE, hook_path=hook_path, pre_start_seconds=pre_start_seconds)
-        news, kubelet, directory, clock = News(), Kubelet(), Path(root, "cdi"), [1000.0]
-        own = OwnNode(api, NODE, news, heard=lambda _: None)
-        gpus = Gpus(Inventory, NvmlThread(), news, settings)
+        changes, kubelet, directory, clock = Changes(), Kubelet(), Path(root, "cdi"), [1000.0]
+        own = OwnNode(api, NODE, changes, heard=lambda _: None)
+        gpus = Gpus(Inventory, NvmlThread(), changes, settings)
         gpus.inventory = Inventory(devices=PAIR, hardware=hardware or Hardware())
         files = SlotFiles(str(directory))
         allocator = SlotAllocator(
             own,
             gpus,
-            news,
+            changes,
             files,
             kubelet,
             settings=settings,
@@ -161,6 +161,6 @@ async def slots(
             pause_seconds=0,
         )
         try:
-            yield SlotRig(server, own, news, directory, allocator, kubelet, files, clock)
+            yield SlotRig(server, own, changes, directory, allocator, kubelet, files, clock)
         finally:
             await api.close()

@@ -31,7 +31,7 @@ def node(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
 async def choosing() -> AsyncIterator[tuple[SlotRig, "asyncio.Task[Chosen]"]]:
     async with slots() as rig:
         files = SlotFiles(str(rig.directory))
-        chosen = choose_allocation(rig.own, rig.news, SETTINGS, files, rig.kubelet, pause_seconds=0.01)
+        chosen = choose_allocation(rig.own, rig.changes, SETTINGS, files, rig.kubelet, pause_seconds=0.01)
         task = asyncio.create_task(chosen)
         yield rig, task
         task.cancel()
@@ -39,14 +39,14 @@ async def choosing() -> AsyncIterator[tuple[SlotRig, "asyncio.Task[Chosen]"]]:
 
 def show(rig: SlotRig, shown: Node) -> None:
     rig.own.node = shown
-    rig.news.tell()
+    rig.changes.announce()
 
 
 async def nothing_new(rig: SlotRig) -> None:
-    """Whoever waits for news has looked twice, and waits again."""
+    """Whoever waits for changes has looked twice, and waits again."""
     for _ in range(2):
         await asyncio.sleep(0)
-        rig.news.tell()
+        rig.changes.announce()
     await asyncio.sleep(0)
 
 
@@ -98,7 +98,7 @@ async def test_what_was_remembered_counts_only_while_the_api_server_does_not_ans
     async with slots() as rig:
         choosing = asyncio.create_task(
             choose_allocation(
-                rig.own, rig.news, SETTINGS, SlotFiles(str(rig.directory)), rig.kubelet, recall=lambda: REMEMBERED
+                rig.own, rig.changes, SETTINGS, SlotFiles(str(rig.directory)), rig.kubelet, recall=lambda: REMEMBERED
             )
         )
         await nothing_new(rig)
@@ -111,7 +111,7 @@ async def test_a_node_that_tells_of_another_runtime_after_an_outage_is_served_by
     async with slots() as rig:
         chosen = Chosen(AllocationMode.SLOTS, "", REMEMBERED)
         rig.own.node = node()
-        await confirm(rig.own, rig.news, SETTINGS, chosen, REMEMBERED)
+        await confirm(rig.own, rig.changes, SETTINGS, chosen, REMEMBERED)
         rig.own.node = node(kubelet="v1.27.0")
         with pytest.raises(ModeOutdated, match=r"other versions than were remembered\. Allocation is immediate: "):
-            await confirm(rig.own, rig.news, SETTINGS, chosen, REMEMBERED)
+            await confirm(rig.own, rig.changes, SETTINGS, chosen, REMEMBERED)

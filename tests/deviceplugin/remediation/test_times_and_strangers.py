@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, Inventory
-from deviceplugin.news import News
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.settings import AgentSettings, RemediationSettings, Remedy
@@ -58,13 +58,15 @@ async def node(tmp_path: Path, **annotations: str) -> AsyncIterator[tuple[Embedd
 
 
 @asynccontextmanager
-async def remediation(api: ApiServer, clocks: Clocks, inventory: Inventory) -> AsyncIterator[tuple[Remediation, News]]:
-    news = News()
-    own = OwnNode(api, NODE, news)
-    gpus = Gpus(lambda: inventory, NvmlThread(), news, AgentSettings(node_name=NODE))
+async def remediation(
+    api: ApiServer, clocks: Clocks, inventory: Inventory
+) -> AsyncIterator[tuple[Remediation, Changes]]:
+    changes = Changes()
+    own = OwnNode(api, NODE, changes)
+    gpus = Gpus(lambda: inventory, NvmlThread(), changes, AgentSettings(node_name=NODE))
     events = EventRecorder(api=api, component="test", now=lambda: clocks.wall, monotonic=lambda: clocks.monotonic)
     remedy = Remediation(
-        *(api, own, gpus, news, events),
+        *(api, own, gpus, changes, events),
         settings=RemediationSettings(remedy=Remedy.REPORT, after=timedelta(hours=2)),
         resource=RESOURCE_COUNT,
         now=lambda: clocks.wall,
@@ -76,7 +78,7 @@ async def remediation(api: ApiServer, clocks: Clocks, inventory: Inventory) -> A
     loops = (own.follow_node(), own.follow_pods(), gpus.run(), remedy.run())
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(loop) for loop in loops]
-        yield remedy, news
+        yield remedy, changes
         for task in tasks:
             task.cancel()
 
@@ -89,11 +91,11 @@ def since(server: EmbeddedApiServer) -> dict[str, str]:
 
 async def test_a_clock_that_is_set_changes_what_the_node_says_and_not_how_long_it_has_been(tmp_path: Path) -> None:
     clocks = Clocks(WRONG)
-    async with node(tmp_path) as (server, api), remediation(api, clocks, ILL) as (remedy, news):
+    async with node(tmp_path) as (server, api), remediation(api, clocks, ILL) as (remedy, changes):
         await until(lambda: since(server) == {B: "1970-01-02T00:00:00Z"})
         clocks.passes(60)
         clocks.wall = RIGHT
-        news.tell()
+        changes.announce()
         await until(lambda: since(server) == {B: "2029-12-31T23:59:00Z"})
         assert remedy.lasting() == 0
 

@@ -1,4 +1,4 @@
-"""Wakes everybody who waits for something to change."""
+"""Wakes all that wait for something to change."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -7,28 +7,28 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class News:
-    """One for all changes of a daemon: whoever is woken looks for what concerns him."""
+class Changes:
+    """One for all changes of a daemon: each that is woken looks whether anything changed for it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def tell(self) -> None:
-        told, self._event = self._event, asyncio.Event()
-        told.set()
+    def announce(self) -> None:
+        changed, self._event = self._event, asyncio.Event()
+        changed.set()
 
     def next(self) -> asyncio.Event:
         """Set by the next change. Take it before looking, so that no change is missed."""
         return self._event
 
-    async def changes(self, look: Callable[[], T]) -> AsyncGenerator[T, None]:
+    async def of(self, look: Callable[[], T]) -> AsyncGenerator[T, None]:
         """What `look` sees now, and again whenever that is something else."""
-        told: T | None = None
+        last: T | None = None
         while True:
             following = self.next()
             seen = look()
-            if seen != told:
-                told = seen
+            if seen != last:
+                last = seen
                 yield seen
             else:
                 await following.wait()
