@@ -62,10 +62,7 @@ class Configuration:
         by_node=False,
     )
     kubelet_root: str = _node(
-        "/var/lib/kubelet",
-        path(),
-        "Kubelet's folder; the sockets lie in its device-plugins.",
-        chart="",
+        "/var/lib/kubelet", path(), "Kubelet's folder; the sockets lie in its device-plugins.", chart=""
     )
     nvml_library: str = _node("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.")
     sysfs_root: str = _node("/sys", path(), "Where NUMA nodes and PCI devices are read.")
@@ -107,11 +104,7 @@ class Configuration:
         chart="",
     )
     resource_name: str = _request(
-        keys.RESOURCE_COUNT,
-        RESOURCE,
-        "The resource pods ask for.",
-        device_config="nvidia.resourceCountName",
-        chart="",
+        keys.RESOURCE_COUNT, RESOURCE, "The resource pods ask for.", device_config="nvidia.resourceCountName", chart=""
     )
     allocation: RequestedAllocation = _request(
         RequestedAllocation.AUTO,
@@ -323,10 +316,7 @@ class Configuration:
         environment=("DP_ENABLE_HEALTHCHECKS",),
     )
     health_recovery_seconds: float = _health(
-        60.0,
-        Number(maximum=_MANY),
-        "How long a GPU must have been free of faults to count as healthy again.",
-        unit="s",
+        60.0, Number(maximum=_MANY), "How long a GPU must have been free of faults to count as healthy again.", unit="s"
     )
     remediation: Remedy = _health(
         Remedy.OFF,

@@ -124,10 +124,7 @@ class Configuration:
         chart="scheduler.settings.{flag}",
     )
     kube_burst: int = _connection(
-        10,
-        Whole(minimum=1),
-        "Writes at once after a pause, with --kube-qps.",
-        chart="scheduler.settings.{flag}",
+        10, Whole(minimum=1), "Writes at once after a pause, with --kube-qps.", chart="scheduler.settings.{flag}"
     )
     node_scheduler_policy: NodePolicy = _request(
         NodePolicy.BINPACK, words_of(NodePolicy), "Which of the nodes that fit goes first: the fullest or the emptiest."
@@ -168,9 +165,7 @@ class Configuration:
         "Containers of one pod that may ask for GPUs, init containers included; a pod with more is refused.",
     )
     max_gpus_per_container: int = _request(
-        MOST_GPUS,
-        Whole(minimum=1),
-        "GPUs that one container may ask for; a pod that asks for more is refused.",
+        MOST_GPUS, Whole(minimum=1), "GPUs that one container may ask for; a pod that asks for more is refused."
     )
     resource_name: str = _resource(
         keys.RESOURCE_COUNT,
@@ -222,10 +217,7 @@ class Configuration:
         chart="scheduler.gpuPreemption",
     )
     node_label_selector: str = _placement(
-        "",
-        _LABELS,
-        "Give out GPUs of nodes with these labels only.",
-        chart="scheduler.settings.{flag}",
+        "", _LABELS, "Give out GPUs of nodes with these labels only.", chart="scheduler.settings.{flag}"
     )
     node_lock_timeout: float = _placement(
         300.0,
