@@ -5,7 +5,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -82,46 +82,20 @@ async def running_extender(
     """The extender at work; on the way out binds under way are finished. `certified` is asked for `/readyz`, `files` is
     where Bindings are written down before they are sent.
     """
+    lease, clock = lease or LeaseSettings(), time.monotonic
     state, metrics = Cluster(requests), Metrics()
-    ledger, candidates = state.ledger, Candidates(state.ledger)
-    events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=time.monotonic)
-
-    cluster = LiveCluster(state, time.monotonic, events.record)
-
-    async def catch_up() -> None:
-        """Others may have bound pods since anything was promised here."""
-        await binder.recover()
-        if lease is None or not lease.name:
-            return  # nobody else decides, and all is listed after the start
-        await binder.drop_reservations()
-        await watch.list_pods_again()
-
-    sending = Sending(api, settings.binding_seconds, time.monotonic)
+    candidates = Candidates(state.ledger)
+    events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=clock)
+    cluster = LiveCluster(state, clock, events.record)
+    sending = Sending(api, settings.binding_seconds, clock)
     leadership = Leadership(
         api=api,
-        settings=lease or LeaseSettings(),
-        catch_up=catch_up,
+        settings=lease,
+        catch_up=lambda: _catch_up(binder, watch, is_elected=bool(lease.name)),
         written=sending.written,
         write_seconds=sending.seconds,
         now=now,
-        monotonic=time.monotonic,
-    )
-    nudger = Nudger(
-        api=api,
-        cluster=cluster,
-        candidates=candidates,
-        leads=leadership.leads,
-        nudged=metrics.nudged,
-        now=now,
-    )
-    preempting = Preempting(
-        api=api,
-        cluster=state,
-        candidates=candidates,
-        forbidden=leadership.problem,
-        tell=events.record,
-        serving=settings.gpu_preemption,
-        monotonic=time.monotonic,
+        monotonic=clock,
     )
     watch = ClusterWatch(
         api=api, cluster=cluster, known=candidates.look_ahead, node_label_selector=settings.node_label_selector
@@ -132,6 +106,11 @@ async def running_extender(
     binder = Binder(
         cluster=cluster, questions=questions, settings=settings, lock_waited=metrics.lock_waited, files=files
     )
+    nudger = Nudger(
+        api=api, cluster=cluster, candidates=candidates, leads=leadership.leads, nudged=metrics.nudged, now=now
+    )
+    evicts, forbidden = settings.gpu_preemption, leadership.problem
+    preempting = Preempting(api=api, cluster=cluster, candidates=candidates, forbidden=forbidden, serving=evicts)
     answering = Answering(
         cluster=cluster,
         candidates=candidates,
@@ -141,7 +120,7 @@ async def running_extender(
         binder=binder,
         settings=settings,
     )
-    debugging = Debugging(api=api, cluster=state, problem=answering.problem, monotonic=time.monotonic)
+    debugging = Debugging(api=api, cluster=state, problem=answering.problem, monotonic=clock)
     kube_scheduler = KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None
     extender = Extender(
         answering=answering,
@@ -152,58 +131,68 @@ async def running_extender(
         events=events,
         metrics=metrics,
         settings=settings,
-        monotonic=time.monotonic,
+        monotonic=clock,
         certified=certified,
         kube_scheduler=kube_scheduler,
     )
-
-    def look() -> Seen:
-        of_pods = settings.metrics_detail is MetricsDetail.PODS
-        return Seen(
-            snapshot=ledger.snapshot(),
-            holdings=ledger.holdings() if of_pods else {},
-            names=state.facts.names() if of_pods else {},
-            resources=requests.names,
-            reservations=ledger.reservations(),
-            kept=len(ledger.kept()),
-            waiting=len(state.waiting),
-            leads=leadership.leads(),
-            synced=not watch.missing(),
-            problems=len(ledger.problems()),
-            detail=settings.metrics_detail,
-            legacy_names=settings.legacy_metrics,
-        )
-
-    def webhook(admission: AdmissionSettings) -> web.Application:
-        answers = Webhook(settings=admission, quota_of=ledger.quota, metrics=metrics, monotonic=time.monotonic)
-        return answers.application()
-
-    failed = asyncio.Event()
-
-    def report_failure(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a part of the extender has failed", exc_info=task.exception())
-            failed.set()
-
-    parts = (watch.run(), events.run(), leadership.run(), nudger.run(), preempting.run())
-    tasks = Tasks()
-    for work in parts:
-        tasks.begin(work).add_done_callback(report_failure)
+    probes = web_routes(extender.probes())
+    parts, failed = Tasks(), asyncio.Event()
+    for work in (watch.run(), events.run(), leadership.run(), nudger.run(), preempting.run()):
+        parts.begin(_reported(work, failed))
     try:
         yield Applications(
             verbs=extender.verbs(),
-            metrics=MetricsServer(metrics, look, web_routes(extender.probes()), time.monotonic).application(),
-            webhook=webhook,
+            metrics=MetricsServer(
+                metrics, lambda: _seen(state, settings, leadership, watch), probes, clock
+            ).application(),
+            webhook=lambda admission: Webhook(
+                settings=admission, quota_of=state.ledger.quota, metrics=metrics, monotonic=clock
+            ).application(),
             failed=failed,
         )
     finally:
         await binder.finish()
         await leadership.leave()
-        await tasks.end()
+        await parts.end()
         await answering.end()
         if kube_scheduler is not None:
             await kube_scheduler.end()
         await events.flush(FLUSH_SECONDS)
+
+
+async def _catch_up(binder: Binder, watch: ClusterWatch, *, is_elected: bool) -> None:
+    """Others may have bound pods since anything was reserved here."""
+    await binder.recover()
+    # Without an election only this replica decides, and all is listed after the start.
+    if is_elected:
+        await binder.drop_reservations()
+        await watch.list_pods_again()
+
+
+async def _reported(work: Coroutine[None, None, None], failed: asyncio.Event) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("a part of the extender has failed")
+        failed.set()
+
+
+def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch: ClusterWatch) -> Seen:
+    ledger, of_pods = state.ledger, settings.metrics_detail is MetricsDetail.PODS
+    return Seen(
+        snapshot=ledger.snapshot(),
+        holdings=ledger.holdings() if of_pods else {},
+        names=state.facts.names() if of_pods else {},
+        resources=state.requests.names,
+        reservations=ledger.reservations(),
+        kept=len(ledger.kept()),
+        waiting=len(state.waiting),
+        leads=leadership.leads(),
+        synced=not watch.missing(),
+        problems=len(ledger.problems()),
+        detail=settings.metrics_detail,
+        legacy_names=settings.legacy_metrics,
+    )
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ class LiveCluster:
         self.monotonic = monotonic
         self.freed: Callable[[], None] = lambda: None
         """Called when there may be room for more pods."""
-        self._tell = tell
+        self.tell = tell
         self._waiting: dict[str | PodName, WeakSet[asyncio.Event]] = {}
         """Those that wait for a change, by the node's or pod's name."""
 
@@ -48,6 +48,6 @@ class LiveCluster:
             case Freed():
                 self.freed()
             case Tell(subject, notice):
-                self._tell(subject, notice)
+                self.tell(subject, notice)
             case Nominated(pod, node):
                 keep_room_for(self.state, pod, node, now)

@@ -15,12 +15,12 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.binding.advising import holders
+from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.nominations import keep_room, shorten_taken_rooms
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.reservations import group_of
-from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.effort import Effort
@@ -77,21 +77,19 @@ class Preempting:
         self,
         *,
         api: ApiServer,
-        cluster: Cluster,
+        cluster: LiveCluster,
         candidates: Candidates,
         forbidden: Callable[[], str],
-        tell: Callable[[ObjectReference, Notice], None],
         serving: bool,
-        monotonic: Callable[[], float],
     ) -> None:
-        """`forbidden` says why nothing may be decided here, if so; `tell` takes the notices for pods."""
+        """`forbidden` says why nothing may be decided here, if so."""
         self._api = api
-        self._cluster = cluster
+        self._live = cluster
+        self._cluster = cluster.state
         self._candidates = candidates
         self._forbidden = forbidden
-        self._tell = tell
         self._serving = serving
-        self._monotonic = monotonic
+        self._monotonic = cluster.monotonic
         self._pods: dict[str, Refused] = {}
         self._spared: dict[str, float] = {}
         """Until when, by UID."""
@@ -121,7 +119,7 @@ class Preempting:
             self._looked_at = shorten_taken_rooms(self._cluster, self._looked_at, self._monotonic())
             if self._forbidden():
                 self._pods.clear()
-                self._cluster.apply(LeadershipLost(), self._monotonic())
+                self._live.apply(LeadershipLost())
             elif self._cluster.budgets.known:
                 await self._turn()
 
@@ -212,20 +210,20 @@ class Preempting:
         uid, node = pod.request.uid, chosen.node
         nomination = Nomination(request=pod.request, priority=pod.priority, node=node, ours=True)
         if not keep_room(self._cluster, nomination, [victim.uid for victim in chosen.victims], self._monotonic()):
-            self._cluster.apply(NominationEnded(uid), self._monotonic())
+            self._live.apply(NominationEnded(uid))
             return
         self._wait(pod, AFTER_EVICTING_SECONDS)
         problem = await self._evict(pod, chosen)
         if problem:
-            self._cluster.apply(NominationEnded(uid), self._monotonic())
+            self._live.apply(NominationEnded(uid))
             self._wait(pod, FIRST_PAUSE_SECONDS)
             log.info("no room is made for pod %s on node %s: %s", pod.name, node, problem)
-            self._tell(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
+            self._live.tell(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
             return
         gone = ", ".join(f"{victim.namespace}/{victim.name}" for victim in chosen.victims) or "pods that end anyway"
         message = f"room is made on node {node}, and kept for this pod: evicted for it: {gone}"
         log.info("pod %s: %s", pod.name, message)
-        self._tell(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
+        self._live.tell(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
 
     async def _evict(self, pod: Refused, chosen: Plan) -> str:
         """Why not all of them go; empty when they do. All are asked for first, so that none goes in vain."""
@@ -237,7 +235,7 @@ class Preempting:
                 if not dry_run:
                     message = f"evicted from node {chosen.node} for pod {pod.name} of higher priority {pod.priority}"
                     subject = _reference(PodName(namespace=victim.namespace, name=victim.name), victim.uid)
-                    self._tell(subject, Notice(reason="Preempted", message=message))
+                    self._live.tell(subject, Notice(reason="Preempted", message=message))
         return ""
 
     def _needless(self, pod: Refused) -> str:
