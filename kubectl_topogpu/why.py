@@ -133,7 +133,7 @@ def _placed(cluster: Cluster, pod: Pod, request: GpuRequest, decision: Decision,
     name, node = pod_name(pod), pod.spec.node_name
     held = gpus_of(cluster, name)
     what = described(held, name) if held else "GPUs that no annotation names"
-    ranked = rank_nodes(request.policies.node, decision.fits, decision.connections)
+    ranked = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
     hints = []
     if request.policies.gpu.topology_aware and len(held) > 1:
         hints.append(f"Its GPUs are connected with a sum of pair scores of {_connection(held)}.")
@@ -178,7 +178,7 @@ def _waiting(cluster: Cluster, pod: Pod, request: GpuRequest, decision: Decision
     refusal = pod.status.unscheduled
     told = (f"kube-scheduler says: {refusal.message}",) if refusal is not None and refusal.message else ()
     if decision.node is not None:
-        ranked = rank_nodes(request.policies.node, decision.fits, decision.connections)
+        ranked = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
         scheduler = pod.spec.scheduler_name or "none"
         hint = (
             f"GPUs are not what it waits for. It is placed by scheduler {scheduler}, which also looks at CPUs, memory, "

@@ -71,5 +71,12 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Node by node: while the library encodes, no other thread gets on."""
     encode = msgspec.json.Encoder().encode
     nodes = b",".join(encode(name) + b":" + encode(usage) for name, usage in snapshot.nodes.items())
-    rest = encode({"unregistered": snapshot.unregistered, "quotas": snapshot.quotas})
+    rest = encode(
+        {
+            "unregistered": snapshot.unregistered,
+            "quotas": snapshot.quotas,
+            "hosts": snapshot.hosts,
+            "workload": snapshot.workload,
+        }
+    )
     return b'{"nodes":{' + nodes + b"}," + rest.removeprefix(b"{")

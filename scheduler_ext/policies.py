@@ -22,6 +22,8 @@ class NodePolicy(StrEnum):
     """Fullest node first."""
     SPREAD = "spread"
     """Emptiest node first."""
+    FGD = "fgd"
+    """The node first on which the pod strands least of what popular pods could use, of equal ones the fullest."""
 
 
 class SortKey(StrEnum):
@@ -43,6 +45,8 @@ class GpuPolicy:
     keys: tuple[SortKey, ...]
     bound_keys: tuple[SortKey, ...]
     topology_aware: bool = False
+    packs: bool = False
+    """`fgd`: a container of several GPUs gets the best-connected ones, but no node goes first for its links."""
     idle_only: bool = False
     """`mutex`: only GPUs that nobody uses."""
 
@@ -72,10 +76,11 @@ _SINGLE_KEYS: dict[str, tuple[tuple[SortKey, ...], tuple[SortKey, ...]]] = {
     "spread": (_SPREAD_KEYS, (SortKey.NUMA, SortKey.SCORE_DESCENDING)),
     "mutex": ((SortKey.USED_DESCENDING, SortKey.NUMA), (SortKey.USED_DESCENDING, SortKey.NUMA)),
 }
+_SINGLE_KEYS["fgd"] = _SINGLE_KEYS["binpack"]
 _SINGLE_KEYS["topology-aware"] = _SINGLE_KEYS["spread"]
-_CHAIN_KEYS = {"binpack": SortKey.SCORE, "spread": SortKey.SCORE_DESCENDING, "numa": SortKey.NUMA}
+_CHAIN_KEYS = {"binpack": SortKey.SCORE, "fgd": SortKey.SCORE, "spread": SortKey.SCORE_DESCENDING, "numa": SortKey.NUMA}
 _ALIASES = {"topology": "topology-aware"}
-GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa")
+GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa", "fgd")
 
 
 def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePolicy:
@@ -83,7 +88,7 @@ def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePo
     try:
         return NodePolicy(text)
     except ValueError:
-        raise PolicyError(key, f"unknown node policy {text!r}; write {' or '.join(NodePolicy)}") from None
+        raise PolicyError(key, f"unknown node policy {text!r}; write {', '.join(NodePolicy)}") from None
 
 
 def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolicy:
@@ -149,6 +154,7 @@ def _gpu_policy(text: str) -> GpuPolicy:
         keys=keys,
         bound_keys=bound_keys,
         topology_aware="topology-aware" in tokens,
+        packs="fgd" in tokens,
         idle_only="mutex" in tokens,
     )
 

@@ -8,6 +8,7 @@ from proto.annotations import keys
 from proto.devices import DeviceUUID
 from proto.environment import DISABLE_CONTROL, TRUE
 from proto.kubernetes.objects import Container, EnvVar, Pod
+from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -157,6 +158,8 @@ class GpuRequest:
     filter: DeviceFilter = field(default_factory=DeviceFilter)
     numa_bound: bool = False
     node_topology: bool = True
+    host: HostAmount = NO_HOST
+    """What it asks of its node's CPU and memory, where the node policy looks at that."""
 
 
 def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
@@ -184,6 +187,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         filter=_device_filter(annotations),
         numa_bound=annotations.get(keys.NUMA_BIND, "") in TRUE,
         node_topology=settings.node_topology,
+        host=host_requested(pod) if policies.node is NodePolicy.FGD else NO_HOST,
     )
 
 

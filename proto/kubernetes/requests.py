@@ -3,8 +3,13 @@
 Source: k8s.io/component-helpers/resource, PodRequests.
 """
 
-from proto.kubernetes.objects import Container, Pod
-from proto.quantity import QuantityError, integer_quantity
+from collections.abc import Mapping
+from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
+
+from proto.kubernetes.objects import Container, Pod, Resources
+from proto.quantity import QuantityError, integer_quantity, parse_quantity
 
 
 def requested(pod: Pod, resource: str) -> int:
@@ -39,5 +44,70 @@ def _amount(container: Container, resource: str) -> int:
     asked, limits = container.resources.requests, container.resources.limits
     try:
         return integer_quantity(asked.get(resource, limits.get(resource, 0)))
+    except QuantityError:
+        return 0
+
+
+class HostAmount(NamedTuple):
+    """CPU in milli-cores and memory in MiB of a node, or of what pods ask of it."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+    def plus(self, other: "HostAmount") -> "HostAmount":
+        return HostAmount(self.cpu_milli + other.cpu_milli, self.memory_mib + other.memory_mib)
+
+    def minus(self, other: "HostAmount") -> "HostAmount":
+        return HostAmount(self.cpu_milli - other.cpu_milli, self.memory_mib - other.memory_mib)
+
+    def most(self, other: "HostAmount") -> "HostAmount":
+        """The larger of each."""
+        return HostAmount(max(self.cpu_milli, other.cpu_milli), max(self.memory_mib, other.memory_mib))
+
+
+NO_HOST = HostAmount()
+
+
+def host_requested(pod: Pod) -> HostAmount:
+    """CPU and memory that it asks for at one time, as `requested` counts; nothing once the pod ended.
+
+    What is asked for the pod as a whole counts in place of its containers' sum. A pod's overhead is not counted.
+    """
+    if pod.has_ended:
+        return NO_HOST
+    running = most = NO_HOST
+    for container in pod.spec.init_containers:
+        amount = _host_amount(container.resources)
+        if container.is_sidecar:
+            running = running.plus(amount)
+            amount = NO_HOST
+        most = most.most(running.plus(amount))
+    for container in pod.spec.containers:
+        running = running.plus(_host_amount(container.resources))
+    most = most.most(running)
+    whole = pod.spec.resources
+    if whole is None:
+        return most
+    asked = _host_amount(whole)
+    return HostAmount(asked.cpu_milli or most.cpu_milli, asked.memory_mib or most.memory_mib)
+
+
+def host_amount(amounts: Mapping[str, str | int | float]) -> HostAmount:
+    """Of quantities by resource, as a Node's `allocatable` lists them; 0 of one that is missing or unreadable."""
+    return HostAmount(_scaled(amounts.get("cpu", 0), 1000, 1), _scaled(amounts.get("memory", 0), 1, 1 << 20))
+
+
+def _host_amount(resources: Resources) -> HostAmount:
+    asked, limits = resources.requests, resources.limits
+    cpu, memory = asked.get("cpu", limits.get("cpu", 0)), asked.get("memory", limits.get("memory", 0))
+    return HostAmount(_scaled(cpu, 1000, 1), _scaled(memory, 1, 1 << 20))
+
+
+# Pods are made from few templates: nearly all of these texts have been read before.
+@lru_cache(maxsize=4096)
+def _scaled(text: str | int | float, times: int, over: int) -> int:
+    """Rounded up."""
+    try:
+        return ceil(parse_quantity(text) * times / over)
     except QuantityError:
         return 0

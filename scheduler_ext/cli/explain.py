@@ -70,3 +70,7 @@ def _show(account: Account) -> None:
     console.print(explanation_table(account.nodes))
     if account.more_nodes:
         click.echo(f"and {account.more_nodes} more nodes")
+    if account.popular:
+        click.echo("fgd leaves room for the pods that came most often:")
+    for line in account.popular:
+        click.echo(f"  {line}")

@@ -6,10 +6,12 @@ from math import inf
 
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
+from proto.kubernetes.requests import HostAmount, host_requested
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.booked import Bookings
 from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
+from scheduler_ext.cluster.hosts import Hosts
 from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
 from scheduler_ext.cluster.orphans import Orphans
 from scheduler_ext.cluster.quotas import Quotas
@@ -17,8 +19,9 @@ from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unreg
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of, waits_of
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.cluster.usage import usage_of
+from scheduler_ext.cluster.workload import Classes, Workload
 from scheduler_ext.quota_class import QuotaClass
-from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
+from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 
 
 class Ledger:
@@ -38,6 +41,8 @@ class Ledger:
         """What reservations hold, on the chosen node first."""
         self._reservations = Reservations()
         self._booked = Bookings(self._settings.names)
+        self._hosts = Hosts()
+        self._classes = Classes()
         self._orphans = Orphans()
         """Deleted pods that still count."""
         self._kept = KeptRooms()
@@ -65,6 +70,7 @@ class Ledger:
         self._orphans.heard(node)
         self._settle(name)
         self._booked.forget(name)
+        self._hosts.tell(node)
         try:
             registered = read_node(node, self._settings.names.count)
         except Unregistered as refusal:
@@ -84,6 +90,7 @@ class Ledger:
         """Its pods keep what they hold, for the node may come back; those that are gone themselves do not."""
         for uid in self._orphans.forget(name):
             self.remove_pod(uid)
+        self._hosts.forget(name)
         self._unregister(name)
 
     def _unregister(self, name: str) -> None:
@@ -100,6 +107,8 @@ class Ledger:
         for uid in self._bound.keys() - current.keys() - self._orphans.uids():
             self._unbind(uid)
         self._booked.keep_only(current.keys())
+        self._hosts.keep_only(current.keys())
+        self._classes.keep_only(current.keys())
         self._reservations.keep_only(current.keys())
         for pod in current.values():
             self.apply_pod(pod)
@@ -114,6 +123,8 @@ class Ledger:
         uid = pod_key(pod)
         self._orphans.drop(uid)
         self._booked.bind(uid, pod)
+        self._hosts.bind(uid, pod)
+        self._learn(uid, pod)
         holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)
@@ -137,6 +148,8 @@ class Ledger:
         deleted up to that resourceVersion has ended, or until then if the daemon says nothing.
         """
         self._booked.unbind(uid)
+        self._hosts.unbind(uid)
+        self._classes.forget(uid)
         if until is not None and uid in self._bound:
             self._orphans.add(uid, self._bound[uid].node, deleted_at, until)
             self._settle(self._bound[uid].node)
@@ -209,6 +222,7 @@ class Ledger:
         )
         self._reservations.put(uid, reservation)
         self._booked.reserve(uid, pod, [node, *others])
+        self._hosts.reserve(uid, pod, [node, *others])
         beside = (replace(reserved_holding(pod, name, held), namespace="") for name, held in others.items())
         self._reserved[uid] = (reserved_holding(pod, node, shares), *beside)
         for holding in self._reserved[uid]:
@@ -228,6 +242,7 @@ class Ledger:
             self._add(uid, chosen)
             self._reservations.change(uid, node=node, shares=shares, others=NO_OTHERS)
             self._booked.choose(uid, node)
+            self._hosts.choose(uid, node)
         return shares
 
     def extend(self, uid: str, until: float) -> None:
@@ -252,6 +267,7 @@ class Ledger:
         """Drops the pod's reservation, if it has one."""
         self._reservations.pop(uid)
         self._booked.unreserve(uid)
+        self._hosts.unreserve(uid)
         for holding in self._reserved.pop(uid, ()):
             self._subtract(uid, holding)
 
@@ -300,7 +316,13 @@ class Ledger:
         for node in affected:
             if (alone := self.alone(node)) is not None:
                 nodes[node] = alone.usage({excluding_uid})
-        return Snapshot(nodes=nodes, unregistered=dict(self._unregistered), quotas=self._quotas.every(own))
+        return Snapshot(
+            nodes=nodes,
+            unregistered=dict(self._unregistered),
+            quotas=self._quotas.every(own),
+            hosts={name: room for name in nodes if (room := self._hosts.left(name, excluding_uid)) is not None},
+            workload=self.workload(),
+        )
 
     def snapshot_for(self, pod: Pod) -> Snapshot:
         """As a decision about this pod finds it: nodes whose kubelets would refuse it offer nothing."""
@@ -349,6 +371,28 @@ class Ledger:
         self._rebuild()
         changed, self._changed = self._changed, set()
         return changed
+
+    def host_left(self, node: str) -> HostAmount | None:
+        """CPU and memory as in a snapshot; None where the node does not say what it has."""
+        return self._hosts.left(node)
+
+    def take_changed_hosts(self) -> set[str]:
+        """Nodes of whose CPU or memory more or less is left than at the last call."""
+        return self._hosts.take_changed()
+
+    def workload(self) -> Workload:
+        """The same object until enough pods have come to look again."""
+        return self._classes.workload(self._registered.values())
+
+    def _learn(self, uid: str, pod: Pod) -> None:
+        if self._classes.has_seen(uid) or pod.has_ended:
+            return
+        try:
+            request = read_request(pod, self._settings)
+        except RequestError:
+            return
+        if request is not None:
+            self._classes.see(uid, replace(request, host=host_requested(pod)))
 
     def usage(self, node: str) -> NodeUsage | None:
         """As in a snapshot; None for a node that is not registered."""

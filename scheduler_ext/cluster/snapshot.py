@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement
+from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.workload import NO_WORKLOAD, Workload
 from scheduler_ext.quota_class import QuotaClass, Scope, are_in
 
 TOTAL_EXCEEDED = "NodeTotalExceeded"
@@ -104,3 +106,6 @@ class Snapshot:
     unregistered: Mapping[str, str] = field(default_factory=dict)
     quotas: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
     """By namespace; a namespace without one is not limited."""
+    hosts: Mapping[str, HostAmount] = field(default_factory=dict)
+    """By node, what is left of its CPU and memory; nothing is known of a node that is not named."""
+    workload: Workload = NO_WORKLOAD

@@ -7,9 +7,10 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.stories import Story
+from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.explain import NodeLine, explain
+from scheduler_ext.scheduling.explain import NodeLine, explain, popular_sentence
 
 MOST_LINES = 50
 
@@ -29,6 +30,8 @@ class Account:
     nodes: tuple[NodeLine, ...] = ()
     more_nodes: int = 0
     """Not listed in `nodes`."""
+    popular: tuple[str, ...] = ()
+    """With node policy `fgd`, the pods for which it leaves room."""
 
 
 def account(
@@ -65,7 +68,14 @@ def account(
         story=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in told.steps),
         nodes=lines[:MOST_LINES],
         more_nodes=max(len(lines) - MOST_LINES, 0),
+        popular=_popular(request, snapshot),
     )
+
+
+def _popular(request: GpuRequest | None, snapshot: Snapshot) -> tuple[str, ...]:
+    if request is None or request.policies.node is not NodePolicy.FGD:
+        return ()
+    return tuple(map(popular_sentence, snapshot.workload.classes))
 
 
 def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[NodeLine, ...]:

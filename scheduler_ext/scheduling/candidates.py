@@ -7,14 +7,17 @@ from itertools import chain, takewhile
 from proto.devices import PodShares
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.workload import NO_WORKLOAD
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.decide import NO_NODE_OFFERED, Decision, decide
+from scheduler_ext.scheduling.fragmentation import HIGHEST_LEVEL, Fragmentation
 from scheduler_ext.scheduling.hopeless import told_apart
 from scheduler_ext.scheduling.judging import Judge
 from scheduler_ext.scheduling.misfit import Reason
 from scheduler_ext.scheduling.nodes import Preference, preference
 from scheduler_ext.scheduling.order import Order
+from scheduler_ext.scheduling.packing import Packing
 from scheduler_ext.scheduling.priorities import preferences
 from scheduler_ext.scheduling.ranking import Ranking, Shape, Sought
 from scheduler_ext.scheduling.states import Kind, Standing, Standings
@@ -93,6 +96,7 @@ class Candidates:
         """By node the number of its last change, in this order."""
         self._rankings: dict[Shape, Ranking] = {}
         """The one used last comes last. (An `OrderedDict` compares shapes three times where this does once.)"""
+        self._fragmentation = Fragmentation(NO_WORKLOAD)
         self._prepared: tuple[Ranking, Sequence[str], Sought] | None = None
         """What was found for the next answer, until a node changes."""
         self._rooms: dict[Shape, str] = {}
@@ -249,7 +253,10 @@ class Candidates:
         ranking = self._rankings.pop(shape, None)
         if ranking is None:
             unjudged = self._orders[shape.request.policies.node]
-            ranking = Ranking(shape, self._standings, unjudged, self._most.gpu_mib)
+            packing = None
+            if _packs(shape):
+                packing = Packing(shape.request, shape.quota, self._fragmentation, self._ledger.host_left)
+            ranking = Ranking(shape, self._standings, unjudged, self._most.gpu_mib, packing)
         ranking.update()
         self._rankings[shape] = ranking
         if len(self._rankings) > MOST_SHAPES:
@@ -258,6 +265,7 @@ class Candidates:
 
     def _catch_up(self) -> None:
         changed = self._ledger.take_changed()
+        self._catch_up_with_hosts()
         if not changed:
             return
         self._prepared = None
@@ -274,6 +282,19 @@ class Candidates:
         for ranking in self._rankings.values():
             ranking.outdate(changed)
 
+    def _catch_up_with_hosts(self) -> None:
+        """Only `fgd` looks at CPU, memory and the pods that usually come."""
+        changed, workload = self._ledger.take_changed_hosts(), self._ledger.workload()
+        if workload is not self._fragmentation.workload:
+            self._fragmentation = Fragmentation(workload)
+            self._rankings = {shape: each for shape, each in self._rankings.items() if not _packs(shape)}
+            self._prepared = None
+        if changed and any(map(_packs, self._rankings)):
+            self._prepared = None
+            for shape, ranking in self._rankings.items():
+                if _packs(shape):
+                    ranking.outdate(changed)
+
     def _refresh(self, name: str) -> None:
         usage = self._ledger.usage(name)
         self._changes.pop(name, None)
@@ -286,7 +307,8 @@ class Candidates:
 
     def _unjudged(self, name: str, policy: NodePolicy) -> Preference | None:
         standing = self._standings.get(name)
-        return None if standing is None else preference(policy, name, standing.total, 0)
+        level = HIGHEST_LEVEL if policy is NodePolicy.FGD else 0
+        return None if standing is None else preference(policy, name, standing.total, 0, level)
 
     def _kind(self, name: str, node: RegisteredNode) -> Kind:
         known, kind = self._kind_of.get(name, (None, None))
@@ -295,6 +317,10 @@ class Candidates:
             self._kind_of[name] = node, kind
             self._most.see(node)
         return kind
+
+
+def _packs(shape: Shape) -> bool:
+    return shape.request.policies.node is NodePolicy.FGD
 
 
 class _Most:

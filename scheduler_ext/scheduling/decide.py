@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, quota_for
-from scheduler_ext.policies import SortKey
+from scheduler_ext.policies import NodePolicy, SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.fit import Rules, fit
+from scheduler_ext.scheduling.fragmentation import Fragmentation
 from scheduler_ext.scheduling.misfit import Misfit, NotOffered
 from scheduler_ext.scheduling.nodes import choose_node, compared_connections
 from scheduler_ext.scheduling.score import NodeScore, device_score, node_score
@@ -28,6 +29,8 @@ class Decision:
     misfits: Mapping[str, Misfit | NotOffered] = field(default_factory=dict)
     connections: Mapping[str, int] = field(default_factory=dict)
     """Of nodes that fit, where links decide: the pair scores between the GPUs it would get, added up."""
+    levels: Mapping[str, int] = field(default_factory=dict)
+    """Of nodes that fit, with node policy `fgd`: how good it is to place the pod there, from 0 to 100."""
     error: str = ""
     """A sentence for an empty list of nodes; otherwise the nodes' own reasons speak."""
 
@@ -62,8 +65,20 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
         error = "" if node_names else NO_NODE_OFFERED
         return Decision(node=None, misfits=misfits, error=error)
     connections = compared_connections(request, snapshot, placed)
-    node = choose_node(request.policies.node, fits, connections)
-    return Decision(node=node, shares=placed[node], fits=fits, misfits=misfits, connections=connections)
+    levels = _levels(request, snapshot, placed)
+    node = choose_node(request.policies.node, fits, connections, levels)
+    return Decision(node=node, shares=placed[node], fits=fits, misfits=misfits, connections=connections, levels=levels)
+
+
+def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
+    """Empty where the node policy does not ask."""
+    if request.policies.node is not NodePolicy.FGD:
+        return {}
+    stranding = Fragmentation(snapshot.workload)
+    return {
+        name: stranding.level(request, snapshot.nodes[name], shares, snapshot.hosts.get(name))
+        for name, shares in placed.items()
+    }
 
 
 def place(

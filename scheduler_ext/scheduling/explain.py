@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from proto.annotations import keys
 from proto.environment import DISABLE_CONTROL
+from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 from scheduler_ext.scheduling.decide import Decision
+from scheduler_ext.scheduling.fragmentation import HIGHEST_LEVEL
 from scheduler_ext.scheduling.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
 from scheduler_ext.scheduling.nodes import rank_nodes
 from scheduler_ext.scheduling.score import NodeScore
@@ -45,7 +47,7 @@ class NodeLine:
 
 def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
     """Every node: the chosen one, then the others that fit, best first, then those that do not, by name."""
-    ranked = rank_nodes(request.policies.node, decision.fits, decision.connections)
+    ranked = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
     return (
         *(_fitting_line(name, decision) for name in ranked),
         *(_misfit_line(name, misfit, request.filter) for name, misfit in sorted(decision.misfits.items())),
@@ -63,6 +65,16 @@ def need_sentence(need: ContainerNeed) -> str:
     cores = f" and {need.cores} % of cores" if need.cores else ""
     whose = f"container {need.container} asks" if need.container else "a container asks"
     return f"{whose} for {gpus} with {_memory(need)}{cores}" + (" each" if need.count > 1 else "")
+
+
+def popular_sentence(popular: Popular) -> str:
+    """`43.1 % of pods ask for 1 GPU with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
+    pods, need = popular.pods, popular.pods.need
+    gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
+    cores = f" and {need.cores} % of cores" if need.cores else ""
+    types = f" of type {' or '.join(pods.types)}" if pods.types else ""
+    host = f"{pods.host.cpu_milli / 1000:g} CPUs and {_number(pods.host.memory_mib)} MiB"
+    return f"{100 * popular.share:.1f} % of pods ask for {gpus}{types} with {_memory(need)}{cores}, beside {host}"
 
 
 def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
@@ -88,13 +100,15 @@ def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter
 def _fitting_line(name: str, decision: Decision) -> NodeLine:
     score, connection = decision.fits[name], decision.connections.get(name)
     links = "" if connection is None else f"; links {_number(connection)}, compared first"
+    level = decision.levels.get(name)
+    left = "" if level is None else f"; fgd {level} of {HIGHEST_LEVEL}, compared before the score"
     return NodeLine(
         node=name,
         chosen=name == decision.node,
         score=score,
         connection=connection,
         reason="",
-        sentence=f"{score_sentence(score)}{links}",
+        sentence=f"{score_sentence(score)}{links}{left}",
     )
 
 

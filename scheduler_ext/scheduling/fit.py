@@ -37,14 +37,15 @@ def fit(
 
     `visited` are the node's GPUs, most preferred first; `quota` counts the pod's other running containers as used. Each
     GPU is taken at most once, one in MIG mode as often as it has room for an instance. With a topology-aware policy all
-    GPUs that fit are candidates and the best-connected ones are taken, otherwise the first ones that fit. Of equally
-    well connected ones the `last` container of a pod leaves the best remainder; before it the pod itself comes again.
+    GPUs that fit are candidates and the best-connected ones are taken, and with `fgd` where there are several;
+    otherwise the first ones that fit. Of equally well connected ones the `last` container of a pod leaves the best
+    remainder; before it the pod itself comes again.
     """
     rules.effort.made += 2 + len(visited) * (1 + len(rules.policy.keys)) // 4
     cards = [gpu for gpu in visited if VENDOR in gpu.device.type or VENDOR.lower() in gpu.device.type.lower()]
     if need.count > len(cards) and not _may_use_mig(cards, rules.filter):
         return Misfit(need=need, cards=len(cards))
-    if rules.policy.topology_aware:
+    if rules.policy.topology_aware or (rules.policy.packs and need.count > 1):
         return _fit_connected(need, cards, rules, quota, last=last)
     return _fit_first(need, cards, rules, quota)
 

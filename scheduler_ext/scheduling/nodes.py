@@ -13,22 +13,40 @@ Preference = tuple[int, float, str]
 """Of two nodes that fit, the one with the smaller preference is taken; the last part is the node's name."""
 
 
-def preference(policy: NodePolicy, name: str, total: float, connection: int) -> Preference:
-    """The best connected node; of equal ones the fullest or emptiest by the node policy, then the first by name.
+_OF_A_LEVEL = 100.0
+"""More than any node's score."""
+NO_LEVELS: Mapping[str, int] = {}
 
-    `total` is the node's score, `connection` 0 where links are not compared.
+
+def preference(policy: NodePolicy, name: str, total: float, connection: int, level: int = 0) -> Preference:
+    """The best connected node; of equal ones that of the highest level, then the fullest or emptiest by the node
+    policy, then the first by name.
+
+    `total` is the node's score, `connection` 0 where links are not compared, `level` that of `fgd`.
     """
-    return -connection, total if policy is NodePolicy.SPREAD else -total, name
+    return -connection, total if policy is NodePolicy.SPREAD else -total - level * _OF_A_LEVEL, name
 
 
-def choose_node(policy: NodePolicy, fits: Mapping[str, NodeScore], connections: Mapping[str, int]) -> str:
+def choose_node(
+    policy: NodePolicy,
+    fits: Mapping[str, NodeScore],
+    connections: Mapping[str, int],
+    levels: Mapping[str, int] = NO_LEVELS,
+) -> str:
     """The node to take. `fits` names at least one. A node that `connections` does not name counts as not connected."""
-    return rank_nodes(policy, fits, connections)[0]
+    return rank_nodes(policy, fits, connections, levels)[0]
 
 
-def rank_nodes(policy: NodePolicy, fits: Mapping[str, NodeScore], connections: Mapping[str, int]) -> list[str]:
+def rank_nodes(
+    policy: NodePolicy,
+    fits: Mapping[str, NodeScore],
+    connections: Mapping[str, int],
+    levels: Mapping[str, int] = NO_LEVELS,
+) -> list[str]:
     """All nodes in the order in which `choose_node` would take them."""
-    ranked = sorted(preference(policy, name, fits[name].total, connections.get(name, 0)) for name in fits)
+    ranked = sorted(
+        preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
+    )
     return [name for _, _, name in ranked]
 
 

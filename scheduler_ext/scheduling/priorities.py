@@ -12,8 +12,10 @@ HIGHEST = 10
 
 def preferences(policy: NodePolicy, decision: Decision) -> Mapping[str, Preference]:
     """Of the nodes that fit."""
-    fits, connections = decision.fits, decision.connections
-    return {name: preference(policy, name, fits[name].total, connections.get(name, 0)) for name in fits}
+    fits, connections, levels = decision.fits, decision.connections, decision.levels
+    return {
+        name: preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
+    }
 
 
 def priorities(fitting: Iterable[Preference]) -> Mapping[str, int]:

@@ -9,16 +9,18 @@ from proto.devices import PodShares
 from scheduler_ext.cluster.snapshot import NodeUsage, Quota
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import place
+from scheduler_ext.scheduling.fragmentation import HIGHEST_LEVEL
 from scheduler_ext.scheduling.hopeless import Unfit
 from scheduler_ext.scheduling.judging import Judge
 from scheduler_ext.scheduling.nodes import Preference, compares_connections, preference
 from scheduler_ext.scheduling.order import Order
+from scheduler_ext.scheduling.packing import Packing
 from scheduler_ext.scheduling.states import Standing
 
 LOOKING_AHEAD = 500
 """Effort, as `Judge` counts it, for an answer that may never be asked for."""
 
-_asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "node_topology")
+_asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "node_topology", "host")
 """Of a request: everything but whose it is."""
 
 
@@ -56,8 +58,19 @@ class Ranking:
     A node has its place by the best that may be hoped of it until it is judged, and it is judged when it comes first.
     """
 
-    def __init__(self, shape: Shape, standings: Mapping[str, Standing], unjudged: Order, largest_mib: int) -> None:
-        """`standings` are looked at whenever a node is; `unjudged` is their order by the pod's node policy alone."""
+    def __init__(
+        self,
+        shape: Shape,
+        standings: Mapping[str, Standing],
+        unjudged: Order,
+        largest_mib: int,
+        packing: Packing | None = None,
+    ) -> None:
+        """`standings` are looked at whenever a node is; `unjudged` is their order by the pod's node policy alone.
+
+        With `packing` the node policy is `fgd`.
+        """
+        self._packing = packing
         self._shape = shape
         self._standings = standings
         self._judge = Judge(shape.request, shape.quota, largest_mib, len(standings))
@@ -183,7 +196,8 @@ class Ranking:
         standing = self._standings.get(name)
         if standing is None:
             return None
-        return preference(self._shape.request.policies.node, name, standing.total, self._judge.most(standing))
+        level = 0 if self._packing is None else HIGHEST_LEVEL
+        return preference(self._shape.request.policies.node, name, standing.total, self._judge.most(standing), level)
 
     def _judged(self, name: str) -> Preference | None:
         standing = self._standings[name]
@@ -191,5 +205,6 @@ class Ranking:
         if isinstance(found, Unfit):
             (self._hopeless if found.hopeless else self._failed)[name] = found.reason
             return None
-        fits = self._fits[name] = preference(self._shape.request.policies.node, name, standing.total, found)
+        level = 0 if self._packing is None else self._packing.level(name, standing, self._judge.effort)
+        fits = self._fits[name] = preference(self._shape.request.policies.node, name, standing.total, found, level)
         return fits

@@ -26,7 +26,7 @@ def test_flags_accept_the_known_words(text: str) -> None:
 def test_flags_refuse_other_words(text: str) -> None:
     with pytest.raises(PolicyError, match="unknown GPU policy"):
         parse_gpu_policy(text)
-    with pytest.raises(PolicyError, match="write binpack or spread"):
+    with pytest.raises(PolicyError, match="write binpack, spread, fgd"):
         parse_node_policy(text)
 
 

@@ -14,7 +14,16 @@ from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import MIG_MODE, Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement, MigProfile
-from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
+from proto.kubernetes.objects import (
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    ResourceQuota,
+    ResourceQuotaSpec,
+    Resources,
+)
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, Tally, choice_of
 from scheduler_ext.scheduling.decide import decide
@@ -36,6 +45,8 @@ class Machine:
 
     cards: tuple[Device, ...]
     links: dict[tuple[int, int], int]
+    cpu: str = ""
+    """Allocatable; nothing is said of the machine if it is empty."""
 
     def node(self, name: str, *, first_cordoned: bool, allocation: str, limits: str = "hami-core") -> Node:
         uuids = [DeviceUUID(f"{name}-{number}") for number in range(len(self.cards))]
@@ -45,7 +56,8 @@ class Machine:
         annotations[keys.DEVICE_CORDON] = uuids[0] if first_cordoned else ""
         annotations[keys.NODE_ALLOCATION] = allocation
         annotations[keys.NODE_LIMITS] = limits
-        return Node(metadata=ObjectMeta(name=name, annotations=annotations))
+        status = NodeStatus(allocatable={"cpu": self.cpu, "memory": "64Gi"} if self.cpu else {})
+        return Node(metadata=ObjectMeta(name=name, annotations=annotations), status=status)
 
 
 @st.composite
@@ -53,7 +65,9 @@ def machines(draw: st.DrawFn) -> Machine:
     cards = tuple(draw(gpus(number)) for number in range(draw(st.integers(1, 4))))
     links, mutual = draw(st.lists(st.sampled_from([0, 10, 100]), min_size=16, max_size=16)), draw(st.booleans())
     pairs = {(i, j): (min(i, j), max(i, j)) if mutual else (i, j) for i in range(4) for j in range(4)}
-    return Machine(cards, {pair: links[4 * i + j] for pair, (i, j) in pairs.items()})
+    return Machine(
+        cards, {pair: links[4 * i + j] for pair, (i, j) in pairs.items()}, draw(st.sampled_from(["", "4", "8"]))
+    )
 
 
 @st.composite
@@ -73,7 +87,14 @@ def shapes(draw: st.DrawFn) -> Pod:
         made.spec.init_containers, made.spec.containers = [], [draw(asking())]
     named = draw(st.sampled_from([{}, {}, *NAMED]))
     made.metadata.annotations = {**made.metadata.annotations, **named}
+    for each in made.spec.containers:
+        each.resources.limits |= {"cpu": draw(st.sampled_from(["500m", "2"]))}
     return made
+
+
+def cpu_pod(name: str, node_name: str) -> Pod:
+    """Asks for no GPU."""
+    return pod(Container(name="c", resources=Resources(requests={"cpu": "3"})), name=name, node_name=node_name)
 
 
 def quota(limit_mib: int, cores: int) -> ResourceQuota:
@@ -104,6 +125,8 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
         lambda: ledger.apply_node(some_node(data.draw(st.sampled_from(NAMES)))),
         lambda: ledger.remove_node(data.draw(st.sampled_from(NAMES))),
         lambda: ledger.remove_pod(data.draw(st.sampled_from(PODS))),
+        lambda: ledger.apply_pod(cpu_pod("w", data.draw(st.sampled_from(NAMES)))),
+        lambda: ledger.apply_pod(some_pod()),
         lambda: ledger.apply_quota(quota(*data.draw(st.sampled_from([(9000, 10**4), (40000, 60), (10**6, 10**4)])))),
         lambda: ledger.remove_quota(quota(0, 0)),
         lambda: ledger.expire(data.draw(st.sampled_from([5.0, 20.0]))),

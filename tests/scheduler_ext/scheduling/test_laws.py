@@ -15,7 +15,17 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.scheduling.decide import Decision, decide
 from tests.scheduler_ext.gpus import container, device, node, pod, request, snapshot, usage
 
-POLICIES = ("spread", "binpack", "topology-aware", "mutex", "numa", "numa,spread", "binpack,topology-aware", "bogus")
+POLICIES = (
+    "spread",
+    "binpack",
+    "topology-aware",
+    "mutex",
+    "numa",
+    "numa,spread",
+    "binpack,topology-aware",
+    "fgd",
+    "bogus",
+)
 
 
 @st.composite
@@ -69,7 +79,7 @@ def asking(draw: st.DrawFn) -> Container:
 def annotated(draw: st.DrawFn) -> dict[str, str]:
     return {
         keys.GPU_POLICY: draw(st.sampled_from(POLICIES)),
-        keys.NODE_POLICY: draw(st.sampled_from(["binpack", "spread"])),
+        keys.NODE_POLICY: draw(st.sampled_from(["binpack", "spread", "fgd"])),
         keys.NUMA_BIND: draw(st.sampled_from(["true", "false"])),
     }
 

@@ -1,0 +1,206 @@
+"""Which kinds of pods ask for GPUs here, and how often: learned from the pods that are seen.
+
+Policy `fgd` asks of every node what it leaves for the pods that usually come.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from proto.devices import Device
+from proto.kubernetes.requests import NO_HOST, HostAmount
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.requests import ContainerNeed, GpuRequest
+
+REMEMBERED = 10_000
+"""Pods: one that came so many pods ago counts 1/e of one that comes now."""
+MOST_CLASSES = 1_000
+"""Kept apart; beyond them the rarest is forgotten."""
+MOST_COUNTED = 64
+"""Classes that a decision looks at, the most popular first."""
+COVERED = 0.95
+"""Of the pods; rarer classes are left out (as in FGD's evaluation)."""
+RENEWED = 1_000
+"""New pods after which the popularity that decisions use is taken afresh; earlier while there are few."""
+_LARGEST_WEIGHT = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodClass:
+    """What pods of one kind ask of a node. Several containers count as one that asks for all their GPUs, and of each
+    GPU for the most that one of them does.
+    """
+
+    host: HostAmount = NO_HOST
+    need: ContainerNeed
+    types: tuple[str, ...] | None = None
+    """Words of which a GPU's type must contain one; None allows every type."""
+    refused_types: tuple[str, ...] = ()
+    modes: str | None = None
+    idle_only: bool = False
+    linked: bool = False
+    """Whether its GPUs should be connected well."""
+
+    def allows(self, model: str) -> bool:
+        """A GPU of this type."""
+        lower = model.lower()
+        named = self.types is None or any(word in lower for word in self.types)
+        return named and not any(word in lower for word in self.refused_types)
+
+    def fraction(self, memory_mib: int) -> float:
+        """Of each GPU with so much memory, at most 1."""
+        memory = self.need.reserved_mib(memory_mib) / memory_mib if memory_mib else 1.0
+        return min(max(memory, self.need.reserved_cores / 100), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Popular:
+    """A class and its share of all pods that ask for GPUs."""
+
+    pods: PodClass
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The pods that usually come. Without classes nothing is known of them, and no node is better for them.
+
+    `per_gpu` is the CPU and memory that they ask for with each whole GPU, 0 where that is not to be looked at.
+    `pressure` says of a type of GPU how much is asked of it for each GPU there is, 1 being the average.
+    """
+
+    classes: tuple[Popular, ...] = ()
+    per_gpu: HostAmount = NO_HOST
+    pressure: Mapping[str, float] = field(default_factory=dict)
+
+
+NO_WORKLOAD = Workload()
+
+
+def class_of(request: GpuRequest) -> PodClass:
+    """GPUs that a pod names by UUID are not part of its class: no other pod is like it."""
+    needs = [need for need in request.needs if need is not None]
+    several = max(need.count for need in needs) > 1
+    need = needs[0] if len(needs) == 1 else _merged(needs)
+    return PodClass(
+        host=request.host,
+        need=ContainerNeed(
+            count=need.count, memory_mib=need.memory_mib, memory_percent=need.memory_percent, cores=need.cores
+        ),
+        types=request.filter.types,
+        refused_types=request.filter.refused_types,
+        modes=request.filter.modes,
+        idle_only=request.policies.gpu.idle_only,
+        linked=several and (request.policies.gpu.topology_aware or request.policies.gpu.packs),
+    )
+
+
+def _merged(needs: Sequence[ContainerNeed]) -> ContainerNeed:
+    """Where one names an amount of memory and another a percentage, the amount counts, as for one container."""
+    return ContainerNeed(
+        count=sum(need.count for need in needs),
+        memory_mib=max(need.memory_mib for need in needs),
+        memory_percent=max((need.memory_percent or 0 for need in needs), default=0) or None,
+        cores=max(need.cores for need in needs),
+    )
+
+
+class Classes:
+    """Counts each pod once, and recent ones more."""
+
+    def __init__(self, seeds: Iterable[tuple[PodClass, float]] = ()) -> None:
+        """`seeds` count as so many pods each that came before all others."""
+        self._weights: dict[PodClass, float] = dict(seeds)
+        self._next = 1.0
+        self._seen: set[str] = set()
+        self._arrived = 0
+        self._renewed_at = -1
+        self._workload = NO_WORKLOAD
+
+    def see(self, uid: str, request: GpuRequest) -> None:
+        """A pod that asks for GPUs; nothing if it has been seen."""
+        if uid in self._seen:
+            return
+        self._seen.add(uid)
+        self._arrived += 1
+        self._next *= 1 + 1 / REMEMBERED
+        pods = class_of(request)
+        self._weights[pods] = self._weights.get(pods, 0.0) + self._next
+        if len(self._weights) > MOST_CLASSES:
+            del self._weights[min(self._weights, key=self._weights.__getitem__)]
+        if self._next > _LARGEST_WEIGHT:
+            self._weights = {each: weight / self._next for each, weight in self._weights.items()}
+            self._next = 1.0
+
+    def __len__(self) -> int:
+        """How many are kept apart."""
+        return len(self._weights)
+
+    def has_seen(self, uid: str) -> bool:
+        return uid in self._seen
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone; that it came counts on."""
+        self._seen.discard(uid)
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """No other pod is there."""
+        self._seen.intersection_update(uids)
+
+    def workload(self, nodes: Iterable[RegisteredNode]) -> Workload:
+        """The same object until enough pods have come to look again; `nodes` are all there are."""
+        due = self._renewed_at + min(max(self._renewed_at, 1), RENEWED)
+        if self._renewed_at < 0 or self._arrived >= due:
+            self._renewed_at = self._arrived
+            self._workload = workload_of(self._weights, nodes)
+        return self._workload
+
+
+def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[RegisteredNode]) -> Workload:
+    """`weights` are how often pods of each class come, in any unit."""
+    popular = _popular(weights)
+    if not popular:
+        return NO_WORKLOAD
+    gpus = _gpus_by_type(nodes)
+    asked = [_asked_gpus(each.pods, gpus) for each in popular]
+    amount = sum(each.share * sum(by_type.values()) for each, by_type in zip(popular, asked, strict=True))
+    per_gpu, pressure = NO_HOST, dict.fromkeys(gpus, 0.0)
+    if amount:
+        cpu = sum(each.share * each.pods.host.cpu_milli for each in popular)
+        memory = sum(each.share * each.pods.host.memory_mib for each in popular)
+        per_gpu = HostAmount(round(cpu / amount), round(memory / amount))
+        total = sum(count for count, _ in gpus.values())
+        for each, by_type in zip(popular, asked, strict=True):
+            for model, wanted in by_type.items():
+                pressure[model] += each.share * wanted / amount * total / gpus[model][0]
+    return Workload(classes=popular, per_gpu=per_gpu, pressure=pressure)
+
+
+def _popular(weights: Mapping[PodClass, float]) -> tuple[Popular, ...]:
+    """The fewest classes that cover enough of the pods, most popular first; the shares add up to 1."""
+    ranked = sorted(weights.items(), key=lambda item: (-item[1], repr(item[0])))
+    total, covered, chosen = sum(weights.values()), 0.0, []
+    for pods, weight in ranked[:MOST_COUNTED]:
+        if covered >= COVERED * total:
+            break
+        chosen.append((pods, weight))
+        covered += weight
+    return tuple(Popular(pods=pods, share=weight / covered) for pods, weight in chosen)
+
+
+def _gpus_by_type(nodes: Iterable[RegisteredNode]) -> Mapping[str, tuple[int, int]]:
+    """How many GPUs there are of each type, and the MiB of one of them."""
+    found: dict[str, tuple[int, int]] = {}
+    devices: Iterable[Device] = (device for node in nodes for device in node.devices)
+    for device in devices:
+        found[device.type] = found.get(device.type, (0, 0))[0] + 1, device.memory_mib
+    return found
+
+
+def _asked_gpus(pods: PodClass, gpus: Mapping[str, tuple[int, int]]) -> Mapping[str, float]:
+    """How much of GPUs of each type one pod of the class asks for, if it took each GPU it may equally often."""
+    allowed = {model: each for model, each in gpus.items() if pods.allows(model)}
+    total = sum(count for count, _ in allowed.values())
+    return {
+        model: pods.need.count * pods.fraction(memory_mib) * count / total
+        for model, (count, memory_mib) in allowed.items()
+    }
