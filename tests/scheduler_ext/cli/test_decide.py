@@ -45,7 +45,7 @@ def test_policies_are_options(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--gpu-scheduler-policy=bogus"], "flag --gpu-scheduler-policy is 'bogus'; expected binpack, spread, "),
-        (["--node-scheduler-policy=bogus"], "flag --node-scheduler-policy is 'bogus'; expected binpack or spread"),
+        (["--node-scheduler-policy=bogus"], "flag --node-scheduler-policy is 'bogus'; expected binpack, spread or fgd"),
     ],
 )
 def test_an_unknown_policy_is_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:

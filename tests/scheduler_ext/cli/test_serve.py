@@ -38,7 +38,7 @@ def refusal(*args: str, status: int = 2) -> str:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("--node-scheduler-policy", "tidy"), "flag --node-scheduler-policy is 'tidy'; expected binpack or spread"),
+        (("--node-scheduler-policy", "tidy"), "flag --node-scheduler-policy is 'tidy'; expected binpack, spread or"),
         (("--gpu-scheduler-policy", "tidy"), "flag --gpu-scheduler-policy is 'tidy'; expected binpack, spread,"),
         (("--http_bind", "8080"), "flag --http_bind is '8080'; expected host:port, or :port for every interface"),
         (("--http-bind", ""), "flag --http_bind is empty; expected host:port, or :port for every interface"),
