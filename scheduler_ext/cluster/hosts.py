@@ -5,12 +5,14 @@ Pods without GPUs count too: a GPU on a node without CPU is stranded.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_amount, host_requested
 
-_Key = tuple[str, bool]
-"""A pod's UID, and whether it is bound."""
+_Asked = tuple[tuple[str, ...], HostAmount]
+"""Where a pod asks for how much."""
+_NOWHERE: _Asked = (), NO_HOST
 
 
 @dataclass(slots=True)
@@ -20,8 +22,8 @@ class Hosts:
     _totals: dict[str, HostAmount] = field(default_factory=dict)
     _booked: dict[str, HostAmount] = field(default_factory=dict)
     """By node; of a node on which nothing is asked for there is no entry."""
-    _pods: dict[_Key, tuple[tuple[str, ...], HostAmount]] = field(default_factory=dict)
-    """Where each asks for how much."""
+    _bound: dict[str, _Asked] = field(default_factory=dict)
+    _reserved: dict[str, _Asked] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
 
     def tell(self, node: Node) -> None:
@@ -39,30 +41,29 @@ class Hosts:
 
     def bind(self, uid: str, pod: Pod) -> None:
         """Nothing of a pod that is not bound."""
-        amount = host_requested(pod) if pod.spec.node_name else NO_HOST
-        self._put((uid, True), (pod.spec.node_name,), amount)
+        node = pod.spec.node_name
+        self._put(self._bound, uid, _on_one_node(node, host_requested(pod)) if node else _NOWHERE)
 
     def unbind(self, uid: str) -> None:
-        self._put((uid, True), (), NO_HOST)
+        self._put(self._bound, uid, _NOWHERE)
 
     def keep_only(self, uids: Collection[str]) -> None:
         """No other pod is bound."""
-        for uid, is_bound in [*self._pods]:
-            if is_bound and uid not in uids:
-                self.unbind(uid)
+        for uid in [uid for uid in self._bound if uid not in uids]:
+            self.unbind(uid)
 
     def reserve(self, uid: str, pod: Pod, nodes: Iterable[str]) -> None:
         """On each of the nodes, until `choose` says which one it is."""
-        self._put((uid, False), tuple(nodes), host_requested(pod))
+        self._put(self._reserved, uid, (tuple(nodes), host_requested(pod)))
 
     def unreserve(self, uid: str) -> None:
-        self._put((uid, False), (), NO_HOST)
+        self._put(self._reserved, uid, _NOWHERE)
 
     def choose(self, uid: str, node: str) -> None:
         """Of its nodes the pod keeps one."""
-        nodes, amount = self._pods.get((uid, False), ((), NO_HOST))
+        nodes, amount = self._reserved.get(uid, _NOWHERE)
         if node in nodes:
-            self._put((uid, False), (node,), amount)
+            self._put(self._reserved, uid, ((node,), amount))
 
     def left(self, node: str, without: str = "") -> HostAmount | None:
         """None of a node whose allocatable is not known; what the pod `without` asks for does not count.
@@ -73,8 +74,8 @@ class Hosts:
         if total is None:
             return None
         left = total.minus(self._booked.get(node, NO_HOST))
-        for key in ((without, True), (without, False)) if without else ():
-            nodes, amount = self._pods.get(key, ((), NO_HOST))
+        for pods in (self._bound, self._reserved):
+            nodes, amount = pods.get(without, _NOWHERE)
             left = left.plus(amount) if node in nodes else left
         return left
 
@@ -83,18 +84,17 @@ class Hosts:
         changed, self._changed = self._changed, set()
         return changed
 
-    def _put(self, key: _Key, nodes: tuple[str, ...], amount: HostAmount) -> None:
-        before = self._pods.get(key)
-        if before is not None and before == (nodes, amount):
-            return
-        if before is not None:
-            del self._pods[key]
+    def _put(self, pods: dict[str, _Asked], uid: str, asked: _Asked) -> None:
+        if asked[1] == NO_HOST:
+            asked = _NOWHERE
+        before = pods.pop(uid, _NOWHERE)
+        if asked is not _NOWHERE:
+            pods[uid] = asked
+        if asked != before:
             for node in before[0]:
                 self._add(node, NO_HOST.minus(before[1]))
-        if nodes and amount != NO_HOST:
-            self._pods[key] = nodes, amount
-            for node in nodes:
-                self._add(node, amount)
+            for node in asked[0]:
+                self._add(node, asked[1])
 
     def _add(self, node: str, amount: HostAmount) -> None:
         booked = self._booked.get(node, NO_HOST).plus(amount)
@@ -104,3 +104,9 @@ class Hosts:
             self._booked[node] = booked
         if node in self._totals:
             self._changed.add(node)
+
+
+# The same object for all pods of a node that ask for the same: there are many of them.
+@lru_cache(maxsize=65_536)
+def _on_one_node(node: str, amount: HostAmount) -> _Asked:
+    return (node,), amount
