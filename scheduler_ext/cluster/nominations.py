@@ -29,6 +29,9 @@ class Nominations:
         self._proposed: dict[str, Mapping[str, Collection[str]]] = {}
         """By pod and node, whom kube-scheduler was told to evict."""
 
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._known or uid in self._proposed
+
     def of(self, uid: str) -> Nomination | None:
         """Also when what was kept for it has gone."""
         return self._known.get(uid)

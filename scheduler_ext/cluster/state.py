@@ -224,7 +224,10 @@ class Cluster:
     def _unreadable_pod(self, pod: Pod) -> Sequence[Tell]:
         uid = pod_key(pod)
         problem = self.ledger.pod_problem(uid)
-        if problem and self.ledger.is_decided(uid):
+        if not problem:
+            self._unreadable_pods.drop(uid)
+            return ()
+        if self.ledger.is_decided(uid):
             problem = f"{problem}; until it is corrected the GPUs it may be about count as full"
         return self._unreadable_pods.update(uid, problem, lambda: pod_reference(pod))
 
@@ -251,6 +254,8 @@ class Cluster:
 
     def _nominated(self, pod: Pod) -> Sequence[Effect]:
         """A pod that has a reservation is nominated because kube-scheduler is about to bind it."""
+        if not pod.status.nominated_node_name and pod_key(pod) not in self.nominations:
+            return _NOTHING
         if self.nominations.is_over(pod):
             self._end_nominations([pod_key(pod)])
         elif self.nominations.is_new(pod) and self.ledger.reservation(pod_key(pod)) is None:
