@@ -1,1 +1,1 @@
-"""From a request and a snapshot to a node and its GPUs; pure arithmetic."""
+"""The arithmetic of the extender. A request and a snapshot enter; a node and its GPUs, or the reasons, leave. No IO."""

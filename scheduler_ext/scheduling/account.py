@@ -1,4 +1,4 @@
-"""Where a pod is and why, or what it waits for: one account for people."""
+"""Tells people where a pod is and why, or what it waits for."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,7 +17,9 @@ MOST_LINES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """`said` is what was decided last, `said_seconds_ago` when; `nodes` are as they are now, without the pod itself."""
+    """What is known of one pod. `said` is the last decision and `said_seconds_ago` its age. `nodes` are judged as they
+    are now, without the pod itself.
+    """
 
     pod: str
     node: str = ""
@@ -26,12 +28,12 @@ class Account:
     said: str = ""
     said_seconds_ago: float | None = None
     story: tuple[str, ...] = ()
-    """What happened to the pod, the oldest first."""
+    """What happened to the pod, oldest first."""
     nodes: tuple[NodeLine, ...] = ()
     more_nodes: int = 0
-    """Not listed in `nodes`."""
+    """Nodes that `nodes` does not list."""
     popular: tuple[str, ...] = ()
-    """With node policy `fgd`, the pods for which it leaves room."""
+    """With node policy `fgd`: the kinds of pods for which it leaves room."""
 
 
 def account(
@@ -43,10 +45,12 @@ def account(
     *,
     now: float,
 ) -> Account:
-    """`request` is None without GPUs, and when it cannot be read; `problem` is why nothing can be decided, if so;
-    `told` what happened to it; `now` monotonic seconds.
+    """Describe the pod.
 
-    The nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's own business.
+    `request` is None if the pod asks for no GPU or cannot be read. `problem` says why no decision is possible, or is
+    empty. `told` is the pod's history. `now` is in monotonic seconds.
+
+    Nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's business.
     """
     node, devices = pod.spec.node_name, pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     lines: tuple[NodeLine, ...] = ()
@@ -84,7 +88,7 @@ def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[Node
 
 
 def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
-    """Of the GPUs that a pod has, the end of a sentence; empty where they are well or nothing is known of them."""
+    """The end of a sentence that names the pod's unhealthy GPUs. Empty if all are healthy or nothing is known."""
     usage = snapshot.nodes.get(pod.spec.node_name)
     if usage is None or pod.has_ended:
         return ""

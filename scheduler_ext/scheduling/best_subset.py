@@ -1,11 +1,11 @@
-"""The subset of a given size with the largest value, where a value is a sum over pairs and over single members.
+"""Finds the subset of a given size with the largest value: a sum over its pairs and its single members.
 
-What is meant is `max(combinations(range(count), size), key=value)`, and the tests hold the choice equal to it. That
-looks at C(count, size) choices, each with all its pairs: 12 870 choices of 28 pairs for 8 of 16 GPUs.
+The plain version is `max(combinations(range(count), size), key=value)`; tests hold the choice equal to it. That version
+examines C(count, size) choices with all their pairs: 12 870 choices of 28 pairs for 8 of 16 GPUs.
 
-Exact by meeting in the middle. The members are cut into two halves; the values of all choices in the right half are
-tabled, and every choice in the left half is laid over that table with one addition an entry. What is done depends on
-the numbers of members alone, never on their scores, so no input is slow.
+This version is exact too, and meets in the middle. It cuts the members into two halves and tables the values of all
+choices in the right half. Each choice in the left half then costs one addition per table entry. The work depends on the
+numbers of members alone, never on their scores, so no input is slow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,16 +16,17 @@ from math import comb
 from operator import add
 
 EXACT_STEPS = 100_000
-"""Additions up to which the choice is exact: any size of up to 18 members, up to 4 of 32, 2 of 64."""
+"""Largest number of additions for an exact search. It covers any size of up to 18 members, up to 4 of 32, and 2 of 64.
+"""
 
 Rows = Sequence[Sequence[int]]
 Sums = list[list[int]]
-"""By number of members, one number for each choice; all tables of one half list the choices in the same order."""
+"""By number of members, one number for each choice. All tables of one half list the choices in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`members` in ascending order; None when the budget covers no choice. `steps` are the additions made."""
+    """`members` are in ascending order; None if the budget covers no choice. `steps` counts the additions made."""
 
     members: tuple[int, ...] | None
     steps: int
@@ -34,14 +35,14 @@ class Found:
 def best_subset(
     pairs: Rows, gains: Sequence[int], size: int, costs: Sequence[int] | None = None, budget: int = 0
 ) -> Found:
-    """The `size` members with the largest sum of `pairs` and `gains`; of equals the lexicographically first.
+    """The `size` members with the largest sum of `pairs` and `gains`. Among equals: the lexicographically first.
 
-    `pairs` is symmetric with zeros on its diagonal. With `costs` only choices that cost no more than `budget` count.
-    Where `most_steps` is beyond EXACT_STEPS the choice is a good one, not the best: grown from each member in turn, the
-    best of these improved by exchanging single members.
+    `pairs` is symmetric with zeros on its diagonal. With `costs`, only choices that cost at most `budget` count. Where
+    `most_steps` exceeds EXACT_STEPS, the choice is good but not always the best: it grows from each member in turn, and
+    exchanges of single members improve the best of these.
     """
     count = len(gains)
-    # The lowest bits of a value name its members, the first in the highest: no two choices are equal, and the
+    # The lowest bits of a value name its members, the first in the highest bit. So no two choices are equal, and the
     # lexicographically first of equals is the largest.
     named_pairs = [[pair << count for pair in row] for row in pairs]
     named_gains = [(gain << count) + (1 << count - 1 - member) for member, gain in enumerate(gains)]
@@ -53,16 +54,17 @@ def best_subset(
 
 @lru_cache(maxsize=1024)
 def is_exact(count: int, size: int) -> bool:
-    """Whether `size` of `count` members are the best there are; then also of fewer members."""
+    """Whether the search for `size` of `count` members is exact. It is then exact for fewer members too."""
     return most_steps(count, size) <= EXACT_STEPS
 
 
 def most_steps(count: int, size: int) -> int:
-    """No exact search makes more additions.
+    """The largest number of additions that an exact search makes.
 
-    With h members left and m right: one tree of choices for each number s taken from the right, whose every node costs
-    C(m, s); a tree of t-subsets has C(h + 1, t) - 1 nodes, and by Vandermonde's identity the products add up to less
-    than C(count + 1, size). Besides there are h + 3 tables, each of the choices of up to `size` of m members.
+    Let h members be on the left and m on the right. For each number s taken from the right there is one tree of
+    choices, and each of its nodes costs C(m, s). A tree of t-subsets has C(h + 1, t) - 1 nodes. By Vandermonde's
+    identity the products add up to less than C(count + 1, size). In addition there are h + 3 tables, each of the
+    choices of up to `size` of m members.
     """
     left, right = count // 2, count - count // 2
     return comb(count + 1, size) + (left + 3) * sum(comb(right, members) for members in range(min(size, right) + 1))
@@ -78,7 +80,7 @@ class _Halves:
         self._row_links: list[list[int]] = []
         self._row_costs: list[int] = []
         self._found: list[int] = []
-        """The best value of each choice on the left."""
+        """The best value for each choice on the left."""
 
     def best(self) -> tuple[int | None, int]:
         left, most = self._left, min(self._size, len(self._gains) - self._left)
@@ -97,8 +99,8 @@ class _Halves:
     def _extend(self, row: list[int], wanted: int, first: int, *, value: int, gains: Sequence[int], cost: int) -> None:
         """Take `wanted` more of the left members from `first` on.
 
-        `row` holds for each choice on the right its value and its links to the members taken on the left, which are
-        worth `value` themselves; `gains` is what each further member adds to that.
+        `row` holds, for each choice on the right, its value and its links to the members taken on the left. Those
+        members are worth `value` themselves. `gains` is what each further member adds.
         """
         for member in range(first, self._left - wanted + 1):
             self._steps += len(row)
@@ -127,7 +129,7 @@ class _Halves:
         return values
 
     def _sums(self, weights: Sequence[int], start: int, most: int) -> Sums:
-        """`start` and the weights of the members, for each choice of up to `most` of them."""
+        """`start` plus the weights of the members, for each choice of up to `most` of them."""
         sums: Sums = [[start], *([] for _ in range(most))]
         for number, weight in enumerate(weights):
             for size in range(min(most, number + 1), 0, -1):
@@ -151,7 +153,7 @@ class _Climb:
         return self._improved(max(starts, key=self._value)), self._steps
 
     def _grown(self, member: int) -> list[int]:
-        """One after the other the member that adds most."""
+        """Add the member that adds most, one after the other."""
         chosen, gains = [member], self._gains_beside([member])
         while len(chosen) < self._size:
             member = max((m for m in range(len(gains)) if m not in chosen), key=gains.__getitem__)
@@ -161,7 +163,9 @@ class _Climb:
         return chosen
 
     def _improved(self, chosen: list[int]) -> int:
-        """The value after one best exchange after the other, until none helps; at most one for each member."""
+        """The value after exchanges of one member at a time, the best first, until none helps. At most one exchange per
+        member.
+        """
         for _ in self._gains:
             gains, cost = self._gains_beside(chosen), self._cost(chosen)
             exchanges = [

@@ -1,4 +1,4 @@
-"""The decision for `/filter`: what `decide` decides, without looking at every node for every pod."""
+"""The decision for `/filter`: the same as `decide` finds, without judging every node for every pod."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,42 +23,42 @@ from scheduler_ext.scheduling.ranking import Ranking, Shape, Sought
 from scheduler_ext.scheduling.states import Kind, Standing, Standings
 
 MOST_SHAPES = 32
-"""Rankings kept; each takes about 1 MB at 5 000 nodes, up to 3 MB for pods of several containers."""
+"""Rankings kept. Each takes about 1 MB at 5 000 nodes, up to 3 MB for pods with several containers."""
 BREATH = 500
-"""Effort, as `Judge` counts it: about a millisecond."""
+"""Effort as `Judge` counts it: about one millisecond."""
 MOST_EFFORT = 10
-"""For one answer, for each node of the cluster: some 20 ms at 1 000 nodes. What is left is looked at the next time."""
+"""Effort for one answer, per node of the cluster: about 20 ms at 1 000 nodes. The next answer judges the rest."""
 LEAST_MOST_EFFORT = 10_000
-"""However small the cluster is."""
+"""Smallest limit of effort, for a small cluster."""
 TALLIED = 100
-"""Effort for the sake of counting the nodes that fit."""
+"""Effort spent on counting the nodes that fit."""
 MOST_ROOMS = 10_000
-"""Shapes of which it is remembered where somebody else found room."""
+"""Shapes for which it is remembered where a background search found room."""
 MOST_NODES_NAMED = 20
-"""A choice among more fitting nodes than these names the score of the chosen one only."""
+"""If more nodes than this fit, only the score of the chosen one is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many of the offered nodes fit, and their scores; of many nodes that of the chosen one only."""
+    """How many of the offered nodes fit, and their scores. If many fit: only the score of the chosen one."""
 
     fitting: int = 0
     unknown: int = 0
-    """So many were not looked at: the chosen one is better in any case."""
+    """Number of nodes that were not judged. The chosen node is better in any case."""
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A decision without what nobody reads of a large cluster: why nodes failed when one fits.
+    """A decision without the reasons why nodes failed when one fits: in a large cluster no reader needs them.
 
-    `tally` counts when it is called, as kube-scheduler does not wait for it: usually before the next choice.
+    `tally` counts when it is called, usually before the next choice: kube-scheduler does not wait for it.
     """
 
     node: str | None
     shares: PodShares = ()
     failed: Mapping[str, str] = field(default_factory=dict)
-    """The reason of every node, when none fits; those apart where evicting other pods would not help."""
+    """When none fits: the reasons of the nodes where evicting other pods may help. `hopeless` has the other nodes."""
     hopeless: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     tally: Callable[[], Tally] = field(default=Tally, compare=False)
@@ -75,15 +75,15 @@ def choice_of(decision: Decision) -> Choice:
 
 
 class Candidates:
-    """The nodes of a ledger, ranked for the shapes of pods that were asked about last.
+    """The nodes of a ledger, ranked for the pod shapes asked about last.
 
-    An answer costs what has changed since the last one for a pod of this shape: usually the node it went to. Which of
-    the offered nodes is best is read off the ranking. For the first pod of a shape nodes are judged from the one that
-    would be taken first to the first one that fits.
+    An answer costs only what changed since the last pod of the same shape: usually the node that pod went to. The
+    ranking gives the best of the offered nodes. For the first pod of a shape, nodes are judged in the order of
+    preference until one fits.
     """
 
     def __init__(self, ledger: Ledger, breath: int = BREATH, *, least_most_effort: int = LEAST_MOST_EFFORT) -> None:
-        """`breath` is the effort between which others get their answers."""
+        """`breath` is the effort after which other requests get their turn."""
         self._ledger = ledger
         self._least_most_effort = least_most_effort
         self._breath = breath
@@ -91,22 +91,23 @@ class Candidates:
         self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}
         self._standings: dict[str, Standing] = {}
         self._orders = {policy: Order() for policy in NodePolicy}
-        """Of all nodes, as if they all fitted."""
+        """Of all nodes, as if the pod fitted on all of them."""
         self._changes: dict[str, int] = {}
-        """By node the number of its last change, in this order."""
+        """By node the number of its last change, in ascending order."""
         self._rankings: dict[Shape, Ranking] = {}
-        """The one used last comes last. (An `OrderedDict` compares shapes three times where this does once.)"""
+        """The ranking used last comes last. An `OrderedDict` would compare shapes three times where this compares once.
+        """
         self._fragmentation = Fragmentation(NO_WORKLOAD)
         self._prepared: tuple[Ranking, Sequence[str], Sought] | None = None
-        """What was found for the next answer, until a node changes."""
+        """What was found for the next answer. Valid until a node changes."""
         self._rooms: dict[Shape, str] = {}
         self._most = _Most()
         self.last_change = 0
 
     def choose(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> Choice:
-        """As `decide` does among `node_names`. What a reservation of the pod itself holds counts as taken.
+        """Choose as `decide` does among `node_names`. GPUs that the pod's own reservation holds count as taken.
 
-        What was `prepared` takes a millisecond more at most, whatever has changed since.
+        After `prepared` this takes at most about a millisecond, whatever has changed since.
         """
         if self._ledger.is_bound(request.uid):
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
@@ -115,7 +116,7 @@ class Candidates:
         sought = self._sought(ranking, node_names) or ranking.seek(node_names, self._effort(prepared=prepared))
         if not sought.done:
             ranking.judge(filter(None, [self._rooms.pop(shape, None)]))
-        # One that fits is good enough when there is no time to look for a better one.
+        # When there is no time to search for a better node, one that fits is enough.
         node = sought.node if sought.done else ranking.best_known(node_names)
         if node is None:
             return self._nowhere(ranking, node_names)
@@ -123,9 +124,9 @@ class Candidates:
         return Choice(node=node, shares=shares, tally=lambda: self._tally(ranking, node, node_names))
 
     def preparing(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> Iterator[None]:
-        """What `choose`, or of `every` node `fitting`, would have to find out first, in steps of about a millisecond.
+        """Find out what `choose`, or with `every` what `fitting`, needs; in steps of about a millisecond.
 
-        The ledger may change between them: nodes that did are looked at again.
+        The ledger may change between steps: changed nodes are judged again.
         """
         shape = self.shape(request)
         if self._ledger.is_bound(request.uid):
@@ -140,12 +141,12 @@ class Candidates:
                 self._prepared, done = (ranking, node_names, sought), sought.done
             if done:
                 return
-            # Nearly always the first step is the only one, and needs no set.
+            # One step is enough nearly always, and needs no set.
             offered = offered if every or isinstance(offered, set) else set(offered)
             yield
 
     def _sought(self, ranking: Ranking, node_names: Sequence[str]) -> Sought | None:
-        """What was found while preparing, if that was for the same question."""
+        """What was found while preparing, if it was for the same question."""
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared[0] is not ranking or prepared[1] is not node_names or not prepared[2].done:
             return None
@@ -162,7 +163,7 @@ class Candidates:
         return Tally(fitting=fitting, unknown=unknown, scores=scores)
 
     def look_ahead(self) -> None:
-        """Does now what the next pod would have to wait for, if it is of the shape that was asked about last."""
+        """Do now what the next pod would have to wait for, if it has the shape asked about last."""
         self._catch_up()
         if self._rankings:
             next(reversed(self._rankings.values())).look_ahead()
@@ -178,7 +179,7 @@ class Candidates:
         return {name: ranking.fits[name] for name in node_names if name in ranking.fits}
 
     def others(self, request: GpuRequest, node_names: Sequence[str], best: str, most: int) -> Mapping[str, PodShares]:
-        """What the pod would get on the nodes that come next after the best one; no more than `most` of them."""
+        """What the pod would get on the next best nodes after `best`, at most `most` of them."""
         found: dict[str, PodShares] = {}
         if most < 1:
             return found
@@ -189,22 +190,24 @@ class Candidates:
         return found
 
     def shape(self, request: GpuRequest) -> Shape:
-        """What the pod asks of every node, as its quota stands now."""
+        """What the pod asks of every node, as its quota is now."""
         self._catch_up()
         quota = self._ledger.quota(request.namespace, request.quota_class)
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
         return Shape(request=request, quota=None if covered else quota)
 
     def fits_nowhere(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> bool:
-        """Whether that is known of each of these nodes: False also if what one answer may cost does not tell."""
+        """Whether the pod is known to fit on none of these nodes. False also if the effort for one answer does not show
+        it.
+        """
         if self._ledger.is_bound(request.uid):
             return False
         ranking = self._ranking(self.shape(request))
         return ranking.judge(node_names, self._effort(prepared=prepared)) and ranking.best_known(node_names) is None
 
     def has_room(self, shape: Shape, node: str) -> None:
-        """Somebody has found that out. It is looked at where an answer's effort leaves other nodes unknown, so that
-        nodes that change all the time, and many shapes in turn, hide it from no pod.
+        """Record that a background search found room on the node. `choose` judges that node when its effort leaves
+        others unknown. So frequent changes and many shapes cannot hide free room from a pod.
         """
         if len(self._rooms) >= MOST_ROOMS:
             self._rooms.clear()
@@ -214,25 +217,25 @@ class Candidates:
         return max(MOST_EFFORT * len(self._standings), self._least_most_effort)
 
     def _effort(self, *, prepared: bool) -> int:
-        """What is left for an answer."""
+        """The effort left for one answer."""
         return self._breath if prepared else self._most_effort()
 
     def judge(self, shape: Shape) -> Judge:
         return Judge(shape.request, shape.quota, self._most.gpu_mib, len(self._standings))
 
     def standing(self, name: str) -> Standing | None:
-        """None of a node that is gone."""
+        """None if the node is gone."""
         return self._standings.get(name)
 
     def changed_since(self, change: int) -> Iterator[str]:
-        """Nodes that came or changed after the change of this number; `last_change` is the number of the last."""
+        """Nodes that were added or changed after the change with this number. `last_change` is the latest number."""
         return (name for name, number in takewhile(lambda item: item[1] > change, reversed(self._changes.items())))
 
     def _nowhere(self, ranking: Ranking, node_names: Sequence[str]) -> Choice:
         if not node_names:
             return Choice(node=None, error=NO_NODE_OFFERED)
         offered, failed, hopeless = set(node_names), ranking.failed, ranking.hopeless
-        # Usually these are all nodes there are, and copies of the whole cost least.
+        # Usually these are all nodes, and copies of the whole cost least.
         if len(offered) == len(failed) + len(hopeless) and offered.issuperset(failed) and offered.issuperset(hopeless):
             return Choice(node=None, failed=dict(failed), hopeless=dict(hopeless))
         unseen = {name for name in offered & self._standings.keys() if name not in failed and name not in hopeless}
@@ -248,7 +251,7 @@ class Candidates:
         )
 
     def _ranking(self, shape: Shape) -> Ranking:
-        """Up to date."""
+        """The ranking of this shape, brought up to date."""
         self._catch_up()
         ranking = self._rankings.pop(shape, None)
         if ranking is None:
@@ -277,13 +280,13 @@ class Candidates:
         for policy, order in self._orders.items():
             order.put({name: self._unjudged(name, policy) for name in changed})
         if self._most.gpu_mib > largest_mib:
-            # What a quota leaves was reckoned with the largest GPU.
+            # The room that a quota leaves was computed with the largest GPU.
             self._rankings.clear()
         for ranking in self._rankings.values():
             ranking.outdate(changed)
 
     def _catch_up_with_hosts(self) -> None:
-        """Only `fgd` looks at CPU, memory and the pods that usually come."""
+        """Only `fgd` reads CPU, memory and the pods that usually come."""
         changed, workload = self._ledger.take_changed_hosts(), self._ledger.workload()
         if workload is not self._fragmentation.workload:
             self._fragmentation = Fragmentation(workload)
@@ -324,7 +327,7 @@ def _packs(shape: Shape) -> bool:
 
 
 class _Most:
-    """The largest GPU and the largest MIG instance ever seen: no GPU serves a container with more than that."""
+    """The largest GPU and the largest MIG instance ever seen. No GPU gives a container more than that."""
 
     def __init__(self) -> None:
         self.gpu_mib = self._instance_mib = self._instance_cores = 0
@@ -336,7 +339,9 @@ class _Most:
         self._instance_cores = max(self._instance_cores, *(profile.cores for profile in profiles), 0)
 
     def taken(self, needs: Iterable[ContainerNeed | None]) -> tuple[int, int, int]:
-        """Memory in MiB, cores and GPUs a pod takes of its quota at most: one that admits them refuses nothing."""
+        """Memory in MiB, cores and GPUs that a pod takes of its quota at most. A quota that admits them refuses
+        nothing.
+        """
         memory_mib = cores = gpus = 0
         for need in needs:
             if need is not None:

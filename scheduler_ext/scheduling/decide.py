@@ -1,4 +1,4 @@
-"""The decision: one node and the GPUs of every container, or why no node fits."""
+"""Takes a decision: one node and the GPUs of every container, or why no node fits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,18 +21,20 @@ NO_NODE_OFFERED = "no node was offered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Every node that was asked about is in `fits`, with its score before this pod, or in `misfits`, with why not."""
+    """The result for each node asked about. `fits` has its score before this pod, `misfits` why the pod does not fit
+    there.
+    """
 
     node: str | None
     shares: PodShares = ()
     fits: Mapping[str, NodeScore] = field(default_factory=dict)
     misfits: Mapping[str, Misfit | NotOffered] = field(default_factory=dict)
     connections: Mapping[str, int] = field(default_factory=dict)
-    """Of nodes that fit, where links decide: the pair scores between the GPUs it would get, added up."""
+    """For nodes that fit, where links decide: the sum of the pair scores between the GPUs that the pod would get."""
     levels: Mapping[str, int] = field(default_factory=dict)
-    """Of nodes that fit, with node policy `fgd`: how good it is to place the pod there, from 0 to 100."""
+    """For nodes that fit, with node policy `fgd`: how good the placement is, from 0 to 100."""
     error: str = ""
-    """A sentence for an empty list of nodes; otherwise the nodes' own reasons speak."""
+    """A sentence if no node was offered. Otherwise the nodes have their own reasons."""
 
     @property
     def scores(self) -> Mapping[str, float]:
@@ -40,12 +42,12 @@ class Decision:
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """The reason of each node that does not fit, in HAMi's words; made anew at every call."""
+        """The reason of each node that does not fit, in HAMi's words. Computed at each call."""
         return {name: misfit.reason for name, misfit in self.misfits.items()}
 
 
 def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -> Decision:
-    """Among `node_names` the best node that fits, as `choose_node` ranks them, and the pod's GPUs there."""
+    """Choose the best node of `node_names` that fits, as `choose_node` ranks them, and the pod's GPUs there."""
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     placed: dict[str, PodShares] = {}
     fits: dict[str, NodeScore] = {}
@@ -71,7 +73,7 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
 
 
 def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
-    """Empty where the node policy does not ask."""
+    """Levels of the nodes; empty unless the node policy is `fgd`."""
     if request.policies.node is not NodePolicy.FGD:
         return {}
     stranding = Fragmentation(snapshot.workload)
@@ -84,7 +86,7 @@ def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodSha
 def place(
     request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort | None = None
 ) -> PodShares | Misfit:
-    """The GPUs of every container of the pod on this node, or why the first container that fails does."""
+    """The GPUs of every container of the pod on this node, or why the first container that fails does not fit."""
     sharing: Sharing = {}
     if usage.node.slots and ContainerKind.INIT in request.kinds:
         request, sharing = with_shared_slots(request)
@@ -97,10 +99,10 @@ def place(
 
 
 class _Placing:
-    """One pod on one node, container by container.
+    """Places one pod on one node, container by container.
 
-    App containers and sidecars add up on one copy of the node's GPUs; an init container sees that copy as it stands
-    when it runs and leaves nothing on it.
+    App containers and sidecars add up on one copy of the node's GPUs. An init container sees that copy as it is when
+    the container runs, and leaves nothing on it.
     """
 
     def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort) -> None:
@@ -138,9 +140,9 @@ class _Placing:
         return None
 
     def gather_inits(self, sharing: Sharing) -> Misfit | None:
-        """Move init containers to the GPUs of the pod's other containers: where they must, and where they fit.
+        """Move init containers to the GPUs of the pod's other containers where they must share or where they fit.
 
-        Kubelet hands an init container's device ids on, so a pod is best served by GPUs that it has anyway.
+        Kubelet gives an init container's device ids to later containers, so GPUs that the pod has anyway are best.
         """
         lasting = {share.uuid for n, shares in enumerate(self.shares) if n not in self._inits for share in shares}
         for position, (gpus, quota) in self._inits.items():
@@ -149,7 +151,7 @@ class _Placing:
             if position in sharing and need is not None:
                 there = self.shares[sharing[position]]
                 same = [gpu for gpu in gpus if gpu.device.uuid in _uuids(there) and gpu.device.mode != MIG_MODE]
-                # A sidecar that has started since an earlier init container may have left too little for this one.
+                # A sidecar that starts after an earlier init container may have left too little for this one.
                 misfit = fit(need, same, self._rules, quota) if same and sharing[position] < position else None
                 if isinstance(misfit, Misfit):
                     return misfit
@@ -165,7 +167,7 @@ class _Placing:
 
 
 def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) -> None:
-    """In place, stable, ascending by the policy's keys: the last one is to be tried first."""
+    """Sort in place, stable, ascending by the policy's keys. The last GPU is to be tried first."""
     policy = request.policies.gpu
     weights = request.policies.weights
     for key in reversed(policy.bound_keys if request.numa_bound else policy.keys):
@@ -191,7 +193,7 @@ def _apply(gpus: list[GpuUsage], shares: ContainerShares) -> None:
 
 
 def _occupy(gpus: list[GpuUsage], shares: ContainerShares) -> None:
-    """Keep the places of an init container's MIG instances: they exist as long as its pod does."""
+    """Keep the placements of an init container's MIG instances: they exist as long as its pod does."""
     for share in shares:
         if share.instance is not None:
             position = _position(gpus, share)

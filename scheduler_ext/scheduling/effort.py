@@ -1,4 +1,4 @@
-"""What was done for a decision, counted, so that it can be limited: a busy machine changes no count."""
+"""Counts the work for a decision, so that it can be limited. Counts do not depend on how busy the machine is."""
 
 from dataclasses import dataclass
 

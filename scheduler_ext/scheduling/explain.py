@@ -1,4 +1,4 @@
-"""A decision told to people: for every node the terms of its score, or what each GPU lacked."""
+"""Explains a decision to people: for every node the terms of its score, or what each GPU lacked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,23 +30,25 @@ class GpuLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """`score` is None for a node that does not fit; its `gpus` then say what each lacked, in the order tried."""
+    """One node in an explanation. `score` is None if the pod does not fit; `gpus` then say what each GPU lacked, in the
+    order tried.
+    """
 
     node: str
     chosen: bool = False
     score: NodeScore | None = None
     connection: int | None = None
-    """The pair scores of the pod's GPUs, where these go before the score."""
+    """The sum of the pair scores of the pod's GPUs, where it is compared before the score."""
     reason: str
-    """In HAMi's words; empty when it fits."""
+    """In HAMi's words; empty if the pod fits."""
     sentence: str
     gpus: tuple[GpuLine, ...] = ()
     undecided: tuple[str, ...] = ()
-    """The pods that hold GPUs of the node without a decision."""
+    """Pods that hold GPUs of the node but have no decision."""
 
 
 def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
-    """Every node: the chosen one, then the others that fit, best first, then those that do not, by name."""
+    """All nodes: the chosen one, then the others that fit, best first, then those that do not fit, by name."""
     ranked = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
     return (
         *(_fitting_line(name, decision) for name in ranked),

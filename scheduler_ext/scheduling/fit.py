@@ -1,4 +1,4 @@
-"""Whether and where one container fits on a node's GPUs."""
+"""Decides whether and where one container fits on a node's GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from scheduler_ext.scheduling.misfit import Misfit, Reason, Verdict
 from scheduler_ext.scheduling.topology import best_connected, connection, least_connected, pair_matrix
 
 MIG_EFFORT = 20
-"""For looking at one GPU in MIG mode, of whose instances each place is tried."""
+"""Effort for judging one GPU in MIG mode: each placement of its instances is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What holds for every container of one pod on one node, and the effort made for it."""
+    """What holds for every container of one pod on one node, and the effort made so far."""
 
     node: RegisteredNode
     filter: DeviceFilter
@@ -35,11 +35,12 @@ def fit(
 ) -> ContainerShares | Misfit:
     """The GPUs of the container, or why there are too few.
 
-    `visited` are the node's GPUs, most preferred first; `quota` counts the pod's other running containers as used. Each
-    GPU is taken at most once, one in MIG mode as often as it has room for an instance. With a topology-aware policy all
-    GPUs that fit are candidates and the best-connected ones are taken, and with `fgd` where there are several;
-    otherwise the first ones that fit. Of equally well connected ones the `last` container of a pod leaves the best
-    remainder; before it the pod itself comes again.
+    `visited` are the node's GPUs, most preferred first. `quota` counts the pod's other running containers as used. Each
+    GPU is taken at most once; a GPU in MIG mode as often as it has room for an instance.
+
+    A topology-aware policy takes the best-connected of all GPUs that fit; `fgd` does so for several GPUs. Other
+    policies take the first ones that fit. Among equally well connected choices, the `last` container of a pod takes the
+    one with the best remainder. Earlier containers do not: the same pod takes more GPUs next.
     """
     rules.effort.made += 2 + len(visited) * (1 + len(rules.policy.keys)) // 4
     cards = [gpu for gpu in visited if VENDOR in gpu.device.type or VENDOR.lower() in gpu.device.type.lower()]
@@ -120,19 +121,19 @@ def _fit_connected(
 
 
 def _looks(gpu: GpuUsage, quota: Quota | None) -> int:
-    """The effort for one GPU; whether a quota covers it takes as long as all else."""
+    """The effort for one GPU. To check the quota takes as long as all the rest."""
     return MIG_EFFORT if gpu.device.mode == MIG_MODE else 1 if quota is None else 2
 
 
 def _left_over(groups: Sequence[Sequence[GpuUsage]], *, over_quota: bool) -> list[Verdict]:
-    """Verdicts on GPUs that fit by themselves: no choice of them is within the quota, or each group has too few."""
+    """Verdicts on GPUs that fit alone, but no choice of them is within the quota, or each group has too few."""
     if over_quota:
         return [(gpu, Reason.QUOTA) for group in groups for gpu in group]
     return [(gpu, Reason.TOO_FEW if group is groups[-1] else Reason.NUMA) for group in groups for gpu in group]
 
 
 def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> Footprint | None:
-    """Where shares differ in size: the least the other GPUs of a choice can count against the quota."""
+    """The least that the other GPUs of a choice count against the quota, where shares differ in size."""
     if len({gpu.device.memory_mib for gpu in cards}) <= 1 and all(gpu.device.mode != MIG_MODE for gpu in cards):
         return None
     shares = sorted((_share(gpu, need) for gpu in cards), key=lambda share: share.memory_mib)
@@ -143,14 +144,14 @@ def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> Foot
 
 
 def _counted(share: DeviceShare) -> Footprint:
-    """Against a quota."""
+    """What the share counts against a quota."""
     return Footprint(1, share.memory_mib, share.cores)
 
 
 def _connected(
     need: ContainerNeed, group: list[DeviceShare], rules: Rules, quota: Quota | None, *, last: bool
 ) -> ContainerShares | None:
-    """The best-connected shares of a group, None when the quota covers no choice."""
+    """The best-connected shares of a group. None if the quota covers no choice."""
     if need.count == 1:
         rules.effort.made += len(group) ** 2 // 12
         return (group[least_connected(rules.node.pair_scores, [share.uuid for share in group])],)
@@ -174,19 +175,19 @@ def _within_quota(shares: Sequence[DeviceShare], quota: Quota | None) -> bool:
 
 
 def _left_connected(groups: Sequence[Sequence[DeviceShare]], choice: ContainerShares, scores: PairScores) -> int:
-    """How well connected stays what a choice from one of the groups leaves of all."""
+    """How well connected the rest is after a choice from one of the groups."""
     return connection([share for group in groups for share in group if share not in choice], scores)
 
 
 def why_not(
     gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint = NOTHING
 ) -> Reason | None:
-    """Why this GPU by itself does not serve the container; `beside` counts against the quota with it."""
+    """Why this GPU alone does not serve the container, or None. `beside` counts against the quota with it."""
     return _refused_by_pod_or_node(gpu, need, rules) or _refused(gpu, need, rules, quota, beside)
 
 
 def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) -> Reason | None:
-    """The checks that come before a NUMA group is opened."""
+    """Checks that come before a NUMA group is opened."""
     device, wanted = gpu.device, rules.filter
     if not device.healthy:
         return Reason.NOT_HEALTHY
@@ -204,7 +205,7 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
 
 
 def _refused(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint) -> Reason | None:
-    """The first reason, in HAMi's order, why the container may not join this GPU; `beside` counts against the quota."""
+    """The first reason, in HAMi's order, why the container may not use this GPU. `beside` counts against the quota."""
     device, wanted = gpu.device, rules.filter
     memory_mib = need.reserved_mib(device.memory_mib)
     if (wanted.uuids is not None and device.uuid not in wanted.uuids) or device.uuid in wanted.refused_uuids:
@@ -240,12 +241,12 @@ def _refused_for_cores(gpu: GpuUsage, need: ContainerNeed) -> Reason | None:
 
 
 def _may_use_mig(cards: Sequence[GpuUsage], wanted: DeviceFilter) -> bool:
-    """One GPU in MIG mode may serve a container several times."""
+    """Whether a GPU in MIG mode is among them: it may serve a container several times."""
     return (wanted.modes is None or MIG_MODE in wanted.modes) and any(gpu.device.mode == MIG_MODE for gpu in cards)
 
 
 def _share(gpu: GpuUsage, need: ContainerNeed) -> DeviceShare:
-    """What the container takes: of a GPU in MIG mode a whole instance, as long as one is free."""
+    """What the container takes. Of a GPU in MIG mode: a whole instance, while one is free."""
     device = gpu.device
     memory_mib = need.reserved_mib(device.memory_mib)
     instance = instance_share(gpu, memory_mib) if device.mode == MIG_MODE else None

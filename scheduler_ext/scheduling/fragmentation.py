@@ -1,9 +1,16 @@
-"""What a node leaves of its GPUs for the pods that usually come, in GPUs: the less is stranded, the better.
+"""Measures, in GPUs, what a node strands for the pods that usually come. Less is better.
 
-Three parts are added up. What no popular class could use there, weighed by popularity, is fragmentation as FGD defines
-it (Weng et al., Beware of Fragmentation, USENIX ATC '23). GPUs for which the node's CPU or memory will not do, at what
-popular pods ask for beside a GPU, will be left over too. And a free GPU of a type of which more is asked than of others
-counts for more, because some pods can go nowhere else. A pod goes where the sum grows least.
+The measure is the sum of three parts:
+
+1. GPU capacity that no popular class could use, weighted by popularity. This is fragmentation as FGD defines it (Weng
+et al., Beware of Fragmentation, USENIX ATC '23).
+
+2. GPUs that will be left over because the node has too little CPU or memory for them, by what popular pods ask for
+beside a GPU.
+
+3. A higher weight for free GPUs of a type in higher demand than others: some pods can use no other type.
+
+A pod goes where the sum grows least.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +29,14 @@ from scheduler_ext.requests import DeviceFilter, GpuRequest
 from scheduler_ext.scheduling.fit import Rules, why_not
 
 HIGHEST_LEVEL = 100
-"""No node is better."""
+"""The level of the best placement."""
 MOST_REMEMBERED = 20_000
-"""Of each kind of thing."""
+"""Entries remembered in each cache."""
 
 
 class _Gpu(NamedTuple):
-    """`left` is the part of it that is free, of memory or of cores, whichever is less; `serves` has the bits of the
-    classes to whose containers it has enough; `left` weighs `worth`.
+    """One GPU. `left` is its free fraction of memory or of cores, whichever is less, and `worth` the weight of that.
+    `serves` has a bit for each class whose containers fit on it.
     """
 
     left: float
@@ -39,7 +46,7 @@ class _Gpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Several:
-    """A class of which one pod takes several GPUs."""
+    """A class whose pods take several GPUs each."""
 
     bit: int
     count: int
@@ -48,7 +55,7 @@ class _Several:
 
 
 class Fragmentation:
-    """Of one workload. What it has found out it remembers."""
+    """Measures placements for one workload, and remembers what it computed."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -60,7 +67,7 @@ class Fragmentation:
         self._singles = ~sum(each.bit for each in self._several)
         self._gpus: dict[object, _Gpu] = {}
         self._shares: dict[int, float] = {}
-        """Of the classes of these bits together."""
+        """The summed popularity of the classes with these bits."""
         self._hosts: dict[HostAmount, int] = {}
         self._islands: dict[str, tuple[PairScores, Sequence[Sequence[int]]]] = {}
 
@@ -69,10 +76,10 @@ class Fragmentation:
         return self._workload
 
     def level(self, request: GpuRequest, usage: NodeUsage, shares: PodShares, room: HostAmount | None) -> int:
-        """How good it is to place the pod so, from 0 to `HIGHEST_LEVEL`; 50 strands nothing and frees nothing.
+        """How good this placement is, from 0 to `HIGHEST_LEVEL`; 50 strands nothing and frees nothing.
 
-        `room` is what is left of the node's CPU and memory, None where that is not known. The steps are those of FGD:
-        without them a hundredth of a GPU would outweigh a fuller node.
+        `room` is what is left of the node's CPU and memory, None if unknown. The steps are those of FGD: without them a
+        hundredth of a GPU would outweigh a fuller node.
         """
         gain = self.stranded(usage, room) - self.stranded(
             _with(usage, request, shares), None if room is None else room.minus(request.host)
@@ -80,7 +87,7 @@ class Fragmentation:
         return int(100 / (1 + exp(-min(max(gain, -500.0), 500.0))))
 
     def stranded(self, usage: NodeUsage, room: HostAmount | None) -> float:
-        """In GPUs; below 0 where free GPUs are of a type that much is asked of."""
+        """Stranded GPUs. Below 0 if free GPUs are of a type in high demand."""
         node = usage.node
         gpus = [self._gpu(gpu, node) for gpu in usage.gpus]
         free = sum(gpu.left for gpu in gpus)
@@ -92,7 +99,7 @@ class Fragmentation:
         return free - useful + self._without_host(free, room) - sum(gpu.left * gpu.worth for gpu in gpus)
 
     def _useful(self, several: _Several, gpus: Sequence[_Gpu], node: RegisteredNode) -> float:
-        """What is left of the GPUs that can serve a pod of the class together."""
+        """The free parts of the GPUs that can serve a pod of the class together."""
         useful = 0.0
         for island in self._islands_for(several, node):
             left = [gpus[position].left for position in island if gpus[position].serves & several.bit]
@@ -100,7 +107,7 @@ class Fragmentation:
         return useful
 
     def _islands_for(self, several: _Several, node: RegisteredNode) -> Sequence[Sequence[int]]:
-        """Positions of GPUs; all are one island for a class that does not ask for links or fits in none of them."""
+        """Positions of GPUs. All GPUs are one island if the class does not ask for links or fits in no island."""
         everywhere = (range(len(node.devices)),)
         if not several.linked:
             return everywhere
@@ -117,7 +124,7 @@ class Fragmentation:
         return max(0.0, *(free - max(left, 0) / each for left, each in pairs if each), 0.0)
 
     def _hosted(self, room: HostAmount | None) -> int:
-        """The classes to whose pods the node has enough CPU and memory."""
+        """The classes for whose pods the node has enough CPU and memory."""
         if room is None:
             return -1
         hosted = self._hosts.get(room)
@@ -137,7 +144,7 @@ class Fragmentation:
         return share
 
     def _gpu(self, gpu: GpuUsage, node: RegisteredNode) -> _Gpu:
-        """What a GPU is worth depends on its use, its kind and on what its node says of it."""
+        """The worth of a GPU. It depends on its use, its kind and its node's settings."""
         device = gpu.device
         key = (
             *(device.type, device.memory_mib, device.cores, device.slots, device.mode, device.mig_profiles),
@@ -165,7 +172,7 @@ class Fragmentation:
 
 
 def islands(node: RegisteredNode) -> Iterator[Sequence[int]]:
-    """Positions of GPUs that are connected, directly or through others, as well as the best pair of the node is."""
+    """Positions of GPUs that are connected, directly or through others, as well as the best pair of the node."""
     uuids = [device.uuid for device in node.devices]
     best = max((score for row in node.pair_scores.values() for score in row.values()), default=0)
     left = list(range(len(uuids)))

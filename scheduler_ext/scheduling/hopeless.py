@@ -1,4 +1,4 @@
-"""Nodes on which no eviction helps: the pod would not fit there if nothing else ran."""
+"""Finds nodes on which no eviction helps: the pod would not fit there even if nothing else ran."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.U
 
 
 class Unfit(NamedTuple):
-    """A node's line in `/filter`'s answer. Where it is `hopeless`, evicting other pods does not help."""
+    """A node's line in the answer of `/filter`. If it is `hopeless`, evicting other pods does not help."""
 
     reason: str
     hopeless: bool
@@ -23,7 +23,7 @@ def unfit_of(misfit: Misfit | NotOffered) -> Unfit:
 
 
 def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
-    """By node the reason: of the nodes on which eviction may help, and of the hopeless ones."""
+    """Reasons by node: first of the nodes on which eviction may help, then of the hopeless ones."""
     unfit = {name: unfit_of(misfit) for name, misfit in misfits.items()}
     failed = {name: each.reason for name, each in unfit.items() if not each.hopeless}
     return failed, {name: each.reason for name, each in unfit.items() if each.hopeless}
@@ -40,7 +40,9 @@ def is_hopeless(misfit: Misfit | NotOffered) -> bool:
 
 
 def _is_lost(gpu: GpuUsage, reason: Reason, need: ContainerNeed) -> bool:
-    """For this reason, or because not even the whole GPU is enough: that may hide behind a reason found before it."""
+    """Whether the GPU can never serve the container: for this reason, or because even the whole GPU is too small. The
+    second may hide behind a reason that was found before it.
+    """
     device = gpu.device
     too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores
     return too_small or reason in _LASTING

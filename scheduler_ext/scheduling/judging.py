@@ -1,8 +1,8 @@
-"""Whether and how well the pods of one shape fit on a node, found out without choosing GPUs wherever that is enough.
+"""Judges whether and how well pods of one shape fit on a node, without choosing GPUs where possible.
 
-What a GPU says to each container depends on the GPU alone, unless containers before it have to do with it. Where they
-cannot change any GPU's word on a node, the words tell everything: whether the pod fits, what is said if it does not,
-and how well the best of the GPUs that serve are connected. Nodes whose GPUs say the same are judged once.
+A GPU's verdict on a container depends on that GPU alone, unless earlier containers use it too. Where those cannot
+change any verdict on a node, the verdicts tell everything: whether the pod fits, which reasons it gets, and how well
+the best GPUs are connected. Nodes whose GPUs have the same verdicts are judged once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,24 +27,27 @@ from scheduler_ext.scheduling.states import Kind, Standing
 from scheduler_ext.scheduling.topology import best_connected, pair_matrix
 
 MOST_KNOWN = 4_000
-"""Of each kind of thing that is remembered about a shape."""
+"""Entries remembered in each cache of a shape."""
 LEAST_KNOWN = 500
 KNOWN_A_NODE = 4
-"""More in a larger cluster, up to the most: 32 shapes are remembered, and nodes of a small one are soon judged."""
+"""Entries per node of the cluster, up to `MOST_KNOWN`. 32 shapes are remembered, and the nodes of a small cluster are
+judged quickly.
+"""
 EFFORT_OF_A_NODE = 8
-"""For choosing GPUs on it, beside what the containers take."""
+"""Effort for choosing GPUs on a node, in addition to what the containers take."""
 UNBOUNDED = 1 << 62
 """More than any connection."""
 
 Found = int | Unfit
-"""The connection between the pod's GPUs, 0 where links are not compared, or why it does not fit."""
+"""The connection between the pod's GPUs (0 where links are not compared), or why the pod does not fit."""
 
 
 class Word(NamedTuple):
-    """What one GPU says to one container: why it does not serve, or nothing.
+    """One GPU's verdict on one container: a reason why it does not serve, or None.
 
-    `now`: as the GPU is. `then`: with a share of each container that may have one before. None of the checks is ever
-    passed again by a GPU of which more is taken, so if both are the same, it is said whatever happens.
+    `now` is the verdict on the GPU as it is; `then` after a share for each earlier container that may use it. A GPU
+    that failed a check never passes it after more of it is taken. So if both verdicts are the same, that verdict holds
+    in every case.
     """
 
     now: Reason | None
@@ -53,11 +56,11 @@ class Word(NamedTuple):
 
 
 Words = tuple[Word, ...]
-"""Of one GPU to each container that asks for GPUs; none of a GPU that is not NVIDIA's."""
+"""One GPU's verdict on each container that asks for GPUs. Empty for a GPU that is not NVIDIA's."""
 
 
 class Judge:
-    """Of one shape. `largest_mib` is the memory of the largest GPU there is, `nodes` how many nodes there are."""
+    """Judges nodes for one shape. `largest_mib` is the memory of the largest GPU, `nodes` the number of nodes."""
 
     def __init__(self, request: GpuRequest, quota: Quota | None, largest_mib: int, nodes: int) -> None:
         self._request = request
@@ -73,7 +76,7 @@ class Judge:
         self._most: dict[int, int] = {}
 
     def most(self, standing: Standing) -> int:
-        """No choice of GPUs on a node of this layout is better connected."""
+        """An upper bound: no choice of GPUs on a node of this layout is better connected."""
         if not self._compares:
             return 0
         layout = standing.kind.layout
@@ -139,7 +142,7 @@ class Judge:
 
 
 class _View:
-    """The pod's containers as nodes see them that know slots, or as the others do, and what GPUs say to them."""
+    """The pod's containers as nodes with slots, or without, see them; and the verdicts of GPUs on them."""
 
     def __init__(
         self,
@@ -154,7 +157,7 @@ class _View:
         inherits = False
         if slots and ContainerKind.INIT in request.kinds:
             request, sharing = with_shared_slots(request)
-            # Whether such a container fits depends on which GPUs the container before it got.
+            # Whether such a container fits depends on the GPUs that the container before it got.
             inherits = any(heir < position for position, heir in sharing.items())
         self._request = request
         self._steps = tuple(_steps(request, quota, largest_mib))
@@ -167,12 +170,12 @@ class _View:
         scattered = self._numa and keys[0] not in (SortKey.NUMA, SortKey.NUMA_DESCENDING)
         moves = compares and not all(step.lasts for step in self._steps)
         self._clueless = inherits or scattered or moves
-        """Whether it always depends on which GPUs are chosen."""
+        """Whether the result always depends on which GPUs are chosen."""
         self._guesses = not (inherits or self._numa)
         self._effort = effort
         self._most_known = most_known
         self.known: dict[tuple[int, ...], Found | None] = {}
-        """By the numbers of the GPUs' words; None where these do not tell."""
+        """By the numbers of the GPUs' verdicts; None where the verdicts do not decide."""
         self._numbers: dict[int, int] = {}
         """By the GPU's number in a standing."""
         self._number_of: dict[Words, int] = {}
@@ -180,7 +183,7 @@ class _View:
         self._last = 0
 
     def numbers(self, standing: Standing) -> tuple[int, ...]:
-        """Of each GPU the number of its words."""
+        """For each GPU the number of its verdicts."""
         try:
             return tuple([self._numbers[gpu] for gpu in standing.gpus])
         except KeyError:
@@ -190,13 +193,13 @@ class _View:
         return [self._words[number] for number in numbers]
 
     def tells_all(self, kind: Kind, words: Sequence[Words]) -> bool:
-        """Whether what fits, and how well, depends on nothing but these words."""
+        """Whether the verdicts alone decide whether the pod fits, and how well."""
         if self._clueless or any(word.now is not word.then for each in words for word in each):
             return False
         return not self._counts or (kind.mutual and all(is_exact(len(words), count) for count in self._counts))
 
     def fits_surely(self, words: Sequence[Words]) -> bool:
-        """Whatever GPUs are chosen: containers before one can spoil no more GPUs than they ask for."""
+        """Whether the pod fits whichever GPUs are chosen: earlier containers use up no more GPUs than they ask for."""
         if not self._guesses:
             return False
         for position, step in enumerate(self._steps):
@@ -219,7 +222,7 @@ class _View:
         return tuple([numbers[number] for number in standing.gpus])
 
     def _numbered(self, words: Words) -> int:
-        """No number is used for other words later."""
+        """A number is never used again for other verdicts."""
         number = self._number_of.get(words)
         if number is None:
             self._last = number = self._last + 1
@@ -244,10 +247,10 @@ class _View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One container that asks for GPUs, in the order in which they are placed.
+    """One container that asks for GPUs, in the order of placement.
 
-    `lasts` unless it has ended when the next one starts. Those before it that last ask for `before` GPUs; `quota_then`
-    is what they and the container's own other shares leave of `quota` at least.
+    `lasts` is False if the container ends before the next one starts. Earlier containers that last ask for `before`
+    GPUs. `quota_then` is the least that they and the container's own other shares leave of `quota`.
     """
 
     need: ContainerNeed
@@ -257,13 +260,13 @@ class _Step:
     quota_then: Quota | None
 
     def share(self, device: Device) -> DeviceShare:
-        """Of a GPU that is not in MIG mode."""
+        """The share of a GPU that is not in MIG mode."""
         need = self.need
         memory_mib = need.reserved_mib(device.memory_mib)
         return DeviceShare(uuid=device.uuid, memory_mib=memory_mib, cores=need.reserved_cores)
 
     def ask(self, gpu: GpuUsage, then: GpuUsage, rules: Rules) -> Word:
-        """`then` is the GPU with a share of each of those before it that last."""
+        """`then` is the GPU with a share of each earlier container that lasts."""
         need, device = self.need, gpu.device
         first = last = why_not(gpu, need, rules, self.quota)
         if then is not gpu or self.quota_then is not self.quota:
@@ -288,5 +291,5 @@ def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterat
 
 
 def _most_of(need: ContainerNeed, count: int, largest_mib: int) -> Footprint:
-    """So many shares for the container, on the largest GPUs."""
+    """`count` shares for the container, on the largest GPUs."""
     return Footprint(count, count * need.reserved_mib(largest_mib), count * need.reserved_cores)

@@ -1,4 +1,4 @@
-"""Where room is kept that the pod may take: for itself, or for pods of lower priority."""
+"""Finds kept room that a pod may take: its own, or that of pods with lower priority."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.preempt import placed
 
 MOST_LOOKED_AT = 20
-"""Nodes with room kept for others, for one pod."""
+"""Nodes with room kept for other pods that are judged for one pod."""
 
 
 def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
-    """On the node where room is kept for it, if it fits there by now."""
+    """A decision for the node whose room is kept for the pod, if the pod fits there by now."""
     room = ledger.kept().get(request.uid)
     if room is None or room.node not in node_names:
         return None
@@ -25,9 +25,9 @@ def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: S
 def in_that_of_others(
     cluster: Cluster, request: GpuRequest, priority: int, node_names: Sequence[str], now: float
 ) -> Decision | None:
-    """On a node where room is kept for less important pods, for a pod that fits nowhere else; they go without it then.
+    """A decision for a node whose room is kept for pods of lower priority, for a pod that fits nowhere else.
 
-    What was kept there is given up.
+    The room that was kept there is given up.
     """
     rooms = cluster.ledger.kept().below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []

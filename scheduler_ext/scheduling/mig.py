@@ -1,6 +1,6 @@
-"""Which MIG instance a container gets of a GPU whose instances are made as they are asked for.
+"""Chooses the MIG instance that a container gets of a GPU whose instances are made on demand.
 
-Source of the order: HAMi v2.10, pkg/device/nvidia; NVIDIA's MIG user guide for what a placement is.
+Sources: HAMi v2.10, pkg/device/nvidia, for the order; NVIDIA's MIG user guide for placements.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,7 +13,7 @@ _FROM_THE_END = ("1g.", "3g.")
 
 
 def instance_share(gpu: GpuUsage, memory_mib: int) -> DeviceShare | None:
-    """The share of the smallest free instance with so much memory, with the instance's own memory and cores."""
+    """A share of the smallest free instance with that much memory. It has the instance's own memory and cores."""
     for profile, placement in _candidates(gpu.device.mig_profiles, memory_mib):
         if is_free(placement, gpu.placements):
             instance = MigInstance(profile=profile.name, placement=placement)

@@ -1,6 +1,6 @@
-"""Why a pod does not fit on a node: one reason for every GPU, with the numbers behind it.
+"""Says why a pod does not fit on a node: one reason for every GPU, with its figures.
 
-A decision over thousands of nodes pays only for pairs of GPU and reason; words and numbers are made when asked for.
+Text and figures are made only on request, so a decision over thousands of nodes costs one pair of GPU and reason each.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from scheduler_ext.requests import ContainerNeed
 
 
 class Reason(StrEnum):
-    """Why a GPU, or a node, does not do; the words of HAMi's failure texts."""
+    """Why a GPU or a node does not serve; the words of HAMi's failure texts."""
 
     NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
     NOT_HEALTHY = "CardNotHealth"
@@ -24,7 +24,7 @@ class Reason(StrEnum):
     TYPE = "CardTypeMismatch"
     UUID = "CardUuidMismatch"
     LIMITS = "CardLimitsNotEnforced"
-    """Its node has nothing that would hold a container to a part of it."""
+    """The GPU's node has nothing that limits a container to a part of the GPU."""
     SLOTS = "CardTimeSlicingExhausted"
     EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
     QUOTA = "ResourceQuotaNotFit"
@@ -33,11 +33,11 @@ class Reason(StrEnum):
     CORES_EXHAUSTED = "CardComputeUnitsExhausted"
     MIG = "CardMigTopologyInfeasible"
     NUMA = "NumaNotFit"
-    """It would do, but its NUMA node has too few that do."""
+    """The GPU fits, but its NUMA node has too few that fit."""
     TOO_FEW = "AllocatedCardsInsufficientRequest"
-    """It would do, but there are too few that do."""
+    """The GPU fits, but too few GPUs do."""
     NOT_LOOKED_AT = "NotLookedAtYet"
-    """Of a whole node: the answer took long enough without it, and the next one goes on there."""
+    """For a whole node: the answer's effort was used up first. The next answer continues there."""
 
 
 class Unit(StrEnum):
@@ -52,7 +52,7 @@ NO_LIMITS = (
     "unenforced_shares of its daemon to allow"
 )
 TURNED_OFF = (
-    f"{DISABLE_CONTROL} of the container turns off what holds it to a part of a GPU; remove it, or ask for whole GPUs"
+    f"{DISABLE_CONTROL} of the container turns off what limits it to a part of a GPU; remove it, or ask for whole GPUs"
 )
 
 Verdict = tuple[GpuUsage, Reason]
@@ -60,7 +60,7 @@ Verdict = tuple[GpuUsage, Reason]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What was needed, and what was left of how much: of the GPU, or of the namespace's quota."""
+    """How much was needed, free and there in total: of the GPU, or of the namespace's quota."""
 
     needed: int
     free: int
@@ -70,7 +70,7 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why one GPU does not serve a container. `amounts` are those the reason is about, if it is about any."""
+    """Why one GPU does not serve a container. `amounts` are the figures behind the reason, if it has any."""
 
     uuid: DeviceUUID
     index: int
@@ -84,8 +84,8 @@ class Refusal:
 class Misfit:
     """The first container of a pod that does not fit on a node.
 
-    `verdicts` are in the order the GPUs were tried, and empty when the node has fewer than are needed. `quota` is what
-    the container found left.
+    `verdicts` are in the order in which the GPUs were tried; empty if the node has fewer GPUs than needed. `quota` is
+    what was left for the container.
     """
 
     need: ContainerNeed
@@ -95,7 +95,7 @@ class Misfit:
 
     @property
     def reason(self) -> str:
-        """`2/4 CardInsufficientMemory, …`: of the node's GPUs, how many fail for which reason."""
+        """`2/4 CardInsufficientMemory, …`: how many of the node's GPUs fail for which reason."""
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
         no_limits = TURNED_OFF if self.need.unlimited else NO_LIMITS
@@ -118,7 +118,7 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class NotOffered:
-    """The node was not even looked at: it is unknown, or its GPUs are not registered."""
+    """The node was not judged: it is unknown, or its GPUs are not registered."""
 
     reason: str
 
@@ -149,7 +149,7 @@ def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | 
 
 
 def _quota_amounts(gpu: GpuUsage, need: ContainerNeed, quota: Quota) -> Amounts:
-    """Of all GPUs of the container together: their number when that is too little, else memory, else cores."""
+    """For all GPUs of the container together: their number if that is too small, else memory, else cores."""
     if quota.gpus is not None and quota.used.slots + need.count > quota.gpus:
         free = quota.gpus - quota.used.slots
         return Amounts(needed=need.count, free=free, total=quota.gpus, unit=Unit.GPUS)

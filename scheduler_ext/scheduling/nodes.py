@@ -1,4 +1,4 @@
-"""Which of the nodes that fit the pod gets it."""
+"""Chooses one of the nodes that fit a pod."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from scheduler_ext.scheduling.score import NodeScore
 from scheduler_ext.scheduling.topology import connection
 
 Preference = tuple[int, float, str]
-"""Of two nodes that fit, the one with the smaller preference is taken; the last part is the node's name."""
+"""The node with the smaller preference is taken. The last part is the node's name."""
 
 
 _OF_A_LEVEL = 100.0
@@ -19,10 +19,10 @@ NO_LEVELS: Mapping[str, int] = {}
 
 
 def preference(policy: NodePolicy, name: str, total: float, connection: int, level: int = 0) -> Preference:
-    """The best connected node; of equal ones that of the highest level, then the fullest or emptiest by the node
-    policy, then the first by name.
+    """Prefer the best connected node; then the highest level; then the fullest or emptiest by node policy; then the
+    first name.
 
-    `total` is the node's score, `connection` 0 where links are not compared, `level` that of `fgd`.
+    `total` is the node's score, `connection` is 0 where links are not compared, `level` is that of `fgd`.
     """
     return -connection, total if policy is NodePolicy.SPREAD else -total - level * _OF_A_LEVEL, name
 
@@ -33,7 +33,7 @@ def choose_node(
     connections: Mapping[str, int],
     levels: Mapping[str, int] = NO_LEVELS,
 ) -> str:
-    """The node to take. `fits` names at least one. A node that `connections` does not name counts as not connected."""
+    """The node to take. `fits` names at least one. A node missing in `connections` counts as not connected."""
     return rank_nodes(policy, fits, connections, levels)[0]
 
 
@@ -51,21 +51,22 @@ def rank_nodes(
 
 
 def compared_connections(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
-    """By node, how well the pod's GPUs there are connected; empty where that is not compared."""
+    """How well the pod's GPUs are connected, by node. Empty where that is not compared."""
     if not compares_connections(request):
         return {}
     return {name: connected(shares, snapshot.nodes[name].node.pair_scores) for name, shares in placed.items()}
 
 
 def compares_connections(request: GpuRequest) -> bool:
-    """For topology-aware pods with a container of several GPUs, unless the cluster keeps HAMi's order.
+    """Whether links are compared: for topology-aware pods with a container of several GPUs, unless the cluster keeps
+    HAMi's order.
 
-    A pod takes equally many pairs on every node, so the sums compare.
+    A pod takes equally many pairs on every node, so the sums are comparable.
     """
     several = any(need is not None and need.count > 1 for need in request.needs)
     return several and request.node_topology and request.policies.gpu.topology_aware
 
 
 def connected(shares: PodShares, scores: PairScores) -> int:
-    """The pair scores between the GPUs of each container added up."""
+    """The sum of the pair scores between the GPUs of each container."""
     return sum(connection(container, scores) for container in shares)

@@ -1,4 +1,4 @@
-"""Nodes in the order in which they would be taken."""
+"""Keeps nodes in the order in which they would be taken."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from scheduler_ext.scheduling.nodes import Preference
 
 FEW = 100
-"""So many nodes are put into their places one by one; more of them are sorted in at once."""
+"""Up to this many changed nodes are inserted one by one; more of them are sorted in at once."""
 
 
 class Order:
-    """Preferences, ascending, one a node."""
+    """Preferences in ascending order, one for each node."""
 
     def __init__(self, preferences: Iterable[Preference] = ()) -> None:
-        """Costs little where they are nearly in order already."""
+        """Cheap if they are nearly in order already."""
         self._sorted = sorted(preferences)
         self._of = {each[2]: each for each in self._sorted}
 
     def copy(self) -> "Order":
-        """Costs much less than putting them in order once more."""
+        """Much cheaper than sorting again."""
         made = Order()
         made._of, made._sorted = self._of.copy(), self._sorted.copy()
         return made
@@ -30,7 +30,7 @@ class Order:
         return iter(self._sorted)
 
     def put(self, changes: Mapping[str, Preference | None]) -> None:
-        """None takes a node out."""
+        """Insert or move nodes; None removes a node."""
         if len(changes) > FEW:
             self._put_many(changes)
             return
@@ -44,14 +44,14 @@ class Order:
     def _put_many(self, changes: Mapping[str, Preference | None]) -> None:
         left = [old for name in changes if (old := self._of.pop(name, None)) is not None]
         if left:
-            # Usually these come first, and what is behind them stays as it is.
+            # Usually these come first, and the order behind them stays as it is.
             end = bisect_left(self._sorted, max(left)) + 1
             self._sorted[:end] = [each for each in self._sorted[:end] if each[2] not in changes]
         come = [new for new in changes.values() if new is not None]
         if come:
             self._of |= {new[2]: new for new in come}
             self._sorted += come
-            # The first part is in order already, and often the second: sorting sees that.
+            # The first part is sorted, and often the second; `sort` makes use of that.
             self._sorted.sort()
 
     def _move(self, old: Preference | None, new: Preference | None) -> None:

@@ -1,4 +1,4 @@
-"""How good it is for the cluster to place pods of one shape on a node, remembered by what the node looks like."""
+"""Rates how good it is for the cluster to place pods of one shape on a node. Nodes in one state share the result."""
 
 from collections.abc import Callable
 from typing import cast
@@ -14,11 +14,11 @@ from scheduler_ext.scheduling.states import Standing
 
 MOST_KNOWN = 20_000
 EFFORT_OF_A_LEVEL = 20
-"""For one node that looks like no other before, beside choosing its GPUs."""
+"""Effort for one node in a new state, in addition to choosing its GPUs."""
 
 
 class Packing:
-    """Of one shape, in one workload. `room` says what is left of a node's CPU and memory."""
+    """Rates placements for one shape in one workload. `room` says what is left of a node's CPU and memory."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Packing:
         self._known: dict[tuple[int, HostAmount | None], int] = {}
 
     def level(self, name: str, standing: Standing, effort: Effort) -> int:
-        """Of a node on which the pod fits, from 0 to 100."""
+        """The level of a node on which the pod fits, from 0 to 100."""
         usage, room = standing.usage, self._room(name)
         if self._named and any(gpu.device.uuid in self._named for gpu in usage.gpus):
             return self._found(standing, room, effort)

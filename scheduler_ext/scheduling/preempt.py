@@ -1,7 +1,7 @@
-"""Whom to evict from one node so that a pod gets its GPUs: as few and as unimportant as possible.
+"""Chooses the pods to evict from one node so that a pod gets its GPUs: as few and as unimportant as possible.
 
-The way of kube-scheduler's own preemption (pkg/scheduler/framework/plugins/defaultpreemption of kubernetes/kubernetes):
-take all pods away that may go, then bring back those that fit beside it, the most important first.
+It works like kube-scheduler's preemption (pkg/scheduler/framework/plugins/defaultpreemption of kubernetes/kubernetes):
+remove all pods that may be evicted, then bring back those that fit beside the pod, the most important first.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ from scheduler_ext.scheduling.misfit import Misfit
 
 T = TypeVar("T")
 Search = Generator[None, None, T]
-"""Each step is one look at the node: less than a millisecond. Between two of them others may have their turn."""
+"""Each step is one look at the node and takes less than a millisecond. Other work may run between two steps."""
 
 EFFORT_OF_A_LOOK = 10
-"""Beside what there is to look at."""
+"""Effort of one look, in addition to what the node has."""
 MOST_VICTIMS = 64
-"""More of them are never evicted for one pod by ourselves."""
+"""We never evict more pods than this for one pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Holder:
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     leaving: bool = False
-    """It is being deleted already."""
+    """Whether it is being deleted already."""
 
     @property
     def rank(self) -> tuple[float, str, str]:
@@ -48,7 +48,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Whom to evict from a node; empty where those that are leaving anyway make room enough."""
+    """Pods to evict from a node. Empty if the pods that are leaving already make enough room."""
 
     node: str
     victims: tuple[Holder, ...]
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def merit(self) -> tuple[int, int, int, str]:
-        """The largest is carried out, as kube-scheduler compares nodes (pickOneNodeForPreemption)."""
+        """The plan with the largest merit wins, as kube-scheduler compares nodes (pickOneNodeForPreemption)."""
         if not self.victims:
             return 1, 0, 0, ""
         highest = self.victims[0].priority
@@ -76,10 +76,11 @@ def plan(
     spared: Collection[str] = (),
     effort: Effort | None = None,
 ) -> Search[Plan | None]:
-    """How the pod gets its GPUs on the node within every budget and without the pods `spared`; None if it does not.
+    """Plan how the pod gets its GPUs on the node within every budget and without evicting the pods `spared`. None if
+    impossible.
 
-    Which of a budget's pods may go is settled first, the least important before others: where that does not help, a
-    choice that would is not looked for.
+    It first settles which pods of each budget may go, the least important first. It does not search further: if this
+    choice does not help, it returns None even where another one would.
     """
     holders = sorted(holders, key=lambda holder: holder.rank)
     lower = [each for each in holders if each.priority < priority and not each.leaving and each.uid not in spared]
@@ -87,7 +88,7 @@ def plan(
     may_go = [each for each in holders if each.leaving or (each in lower and each.uid not in protected)]
     look = Look(ledger, request, priority, node, effort)
     if look.fits(frozenset(), without_quotas=True):
-        # Its namespace may not have more GPUs: other pods are not the reason.
+        # The namespace may not have more GPUs: other pods are not the reason.
         return None
     yield
     chosen = yield from victims(priority, frozenset(), may_go, look.fits)
@@ -97,25 +98,29 @@ def plan(
 
 
 def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gone: Collection[str]) -> Decision:
-    """The pod on this node, were these pods gone; room kept for it, or for pods of lower priority, is free for it."""
+    """The decision for the pod on this node if these pods were gone. Room kept for the pod, or for pods of lower
+    priority, is free for it.
+    """
     left = ledger.without(node, {request.uid, *gone}, request.namespace, priority=priority)
     return decide(request, left, [node])
 
 
 class Look:
-    """Whether a pod of this priority gets its GPUs on a node, were other pods gone: as the node is now, all along."""
+    """Judges whether a pod of this priority gets its GPUs on a node if other pods were gone. It uses the node's state
+    at construction.
+    """
 
     def __init__(
         self, ledger: Ledger, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
     ) -> None:
-        """`effort` counts what the looks take."""
+        """`effort` counts what the looks cost."""
         self._alone = ledger.alone(node, request.namespace)
         self._request = request
         self._priority = priority
         self._effort = effort or Effort()
 
     def fits(self, gone: frozenset[str], *, without_quotas: bool = False) -> bool:
-        """Room kept for the pod, or for pods of lower priority, is free for it."""
+        """Room kept for the pod, or for pods of lower priority, counts as free."""
         alone, request = self._alone, self._request
         if alone is None:
             return False
@@ -133,11 +138,11 @@ def victims(
     fits: Callable[[frozenset[str]], bool],
     violating: Callable[[Iterable[Holder]], Collection[str]] = lambda _: (),
 ) -> Search[frozenset[str] | None]:
-    """UIDs of the pods to evict for a pod of this priority; None when evicting does not help.
+    """UIDs of the pods to evict for a pod of this priority; None if evicting does not help.
 
-    `proposed` are kube-scheduler's victims: it needs them for reasons of its own, so they stay. Added to them are only
-    pods of lower priority, first those that `violating` does not name: it says for whom budgets leave nothing, were
-    the given pods evicted in their order. `fits` says whether the pod gets its GPUs without the given pods.
+    `proposed` are kube-scheduler's victims: it needs them for its own reasons, so they stay. Only pods of lower
+    priority are added. Those that `violating` does not name come first: it names pods whose budget leaves nothing if
+    the given pods were evicted in their order. `fits` says whether the pod gets its GPUs without the given pods.
     """
     holders = sorted(holders, key=lambda holder: holder.rank)
     if any(holder.uid in proposed and holder.priority >= priority for holder in holders):
@@ -155,10 +160,10 @@ def victims(
 
 
 def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[frozenset[str]]:
-    """Those of the pods that have to go, the first spared first. All of them together are enough.
+    """The pods that have to go; the first ones are spared first. All of them together are enough.
 
-    Where room never hurts, this is what bringing them back one by one would give; runs of them are brought back
-    together, so that it takes few looks where few have to go, and never more than three for each pod.
+    Where room never hurts, the result equals bringing the pods back one by one. Runs of pods are brought back together:
+    few looks where few pods have to go, never more than three for each pod.
     """
     gone, start = frozenset(uids), 0
     while start < len(uids):
@@ -174,7 +179,7 @@ def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Sear
 
 
 def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[int]:
-    """How many of the first of them need not go: one look where the very first has to."""
+    """How many of the first pods may stay. One look if the very first has to go."""
     run, step = 0, 1
     while run + step <= len(uids) and fits(gone.difference(uids[: run + step])):
         run, step = run + step, step * 2
@@ -191,7 +196,7 @@ def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[froz
 
 
 def within(search: Search[T], effort: Effort, most: int) -> Search[T | None]:
-    """None where the search takes more than about so much of the effort that it counts."""
+    """The search's result; None if it takes more than about `most` of the effort that it counts."""
     until = effort.made + most
     while effort.made < until:
         try:
@@ -203,7 +208,7 @@ def within(search: Search[T], effort: Effort, most: int) -> Search[T | None]:
 
 
 def finished(search: Search[T]) -> T:
-    """What comes of it, at once."""
+    """Run the search to its end and return the result."""
     while True:
         try:
             next(search)
@@ -212,9 +217,10 @@ def finished(search: Search[T]) -> T:
 
 
 def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[Holder]) -> tuple[str, ...]:
-    """The chosen pods, the most important first: by its first victim kube-scheduler compares a node with others.
+    """The chosen pods, the most important first: kube-scheduler compares nodes by the first victim.
 
-    `proposed` are in that order. One that holds no GPUs, whose priority is not known here, stays behind the one before.
+    `proposed` are in that order. A pod that holds no GPUs has no known priority here; it stays behind the one before
+    it.
     """
     holders = sorted(holders, key=lambda holder: holder.rank)
     added = [holder.uid for holder in holders if holder.uid in chosen and holder.uid not in proposed]

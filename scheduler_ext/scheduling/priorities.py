@@ -1,4 +1,4 @@
-"""How well each node suits a pod, as the answer of `/prioritize`: our order of nodes on kube-scheduler's scale."""
+"""Scores nodes for the answer of `/prioritize`: our order of nodes on kube-scheduler's scale."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ HIGHEST = 10
 
 
 def preferences(policy: NodePolicy, decision: Decision) -> Mapping[str, Preference]:
-    """Of the nodes that fit."""
+    """Preferences of the nodes that fit."""
     fits, connections, levels = decision.fits, decision.connections, decision.levels
     return {
         name: preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
@@ -19,7 +19,7 @@ def preferences(policy: NodePolicy, decision: Decision) -> Mapping[str, Preferen
 
 
 def priorities(fitting: Iterable[Preference]) -> Mapping[str, int]:
-    """`HIGHEST` for the nodes `decide` likes best, down to 1; nodes it likes equally get the same."""
+    """`HIGHEST` for the best nodes in the order of `decide`, down to 1. Equally good nodes get the same."""
     steps: list[tuple[int, float]] = []
     step_of: dict[str, int] = {}
     for connection, total, name in sorted(fitting):

@@ -1,4 +1,4 @@
-"""The nodes of the cluster in the order in which pods of one shape take them, kept from one pod to the next."""
+"""Keeps the cluster's nodes in the order in which pods of one shape take them, from one pod to the next."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from scheduler_ext.scheduling.packing import Packing
 from scheduler_ext.scheduling.states import Standing
 
 LOOKING_AHEAD = 500
-"""Effort, as `Judge` counts it, for an answer that may never be asked for."""
+"""Effort, as `Judge` counts it, for an answer that may never be requested."""
 
 _asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "node_topology", "host")
-"""Of a request: everything but whose it is."""
+"""All fields of a request that do not say whose it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shape:
-    """What makes two pods ask the same of every node: everything but who they are, and what their quota leaves.
+    """What two pods have in common if they ask the same of every node: their request, and what their quota leaves.
 
     `request` is that of any pod of the shape.
     """
@@ -40,13 +40,13 @@ class Shape:
         return self.quota == other.quota and _asked(self.request) == _asked(other.request)
 
     def __hash__(self) -> int:
-        """Of what nearly always differs: hashing a whole request costs more than comparing two."""
+        """Hash the fields that nearly always differ: hashing a whole request costs more than comparing two."""
         return hash(self.request.needs)
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """`node` is the best one, None if none fits; neither is known unless it is `done`."""
+    """The result of a search. `node` is the best one, None if none fits. It is not final until `done`."""
 
     node: str | None
     done: bool = True
@@ -55,7 +55,7 @@ class Sought:
 class Ranking:
     """Whether and how well pods of one shape fit on each node.
 
-    A node has its place by the best that may be hoped of it until it is judged, and it is judged when it comes first.
+    Until it is judged, a node is placed by its best possible result. It is judged when it comes first.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Ranking:
         largest_mib: int,
         packing: Packing | None = None,
     ) -> None:
-        """`standings` are looked at whenever a node is; `unjudged` is their order by the pod's node policy alone.
+        """`standings` are read whenever a node is judged. `unjudged` is their order by the pod's node policy alone.
 
         With `packing` the node policy is `fgd`.
         """
@@ -83,12 +83,12 @@ class Ranking:
 
     @property
     def fits(self) -> Mapping[str, Preference]:
-        """Nodes that were judged."""
+        """Judged nodes that fit."""
         return self._fits
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """The reasons of the other nodes that were judged; those apart where evicting pods would not help."""
+        """The reasons of judged nodes that do not fit and that eviction may help. `hopeless` has the others."""
         return self._failed
 
     @property
@@ -96,11 +96,11 @@ class Ranking:
         return self._hopeless
 
     def outdate(self, names: Iterable[str]) -> None:
-        """These nodes have changed, come or gone."""
+        """Mark nodes that changed, were added or were removed."""
         self._outdated.update(names)
 
     def update(self) -> None:
-        """Forgets what was found out about nodes that are out of date."""
+        """Forget what was found out about outdated nodes."""
         if not self._outdated:
             return
         names, self._outdated = self._outdated, set()
@@ -111,8 +111,8 @@ class Ranking:
         self._order.put({name: self._hoped(name) for name in names})
 
     def seek(self, offered: Collection[str] | None = None, effort: int | None = None) -> Sought:
-        """The node that `choose_node` would take of those offered, or of all; no more than about `effort` is done for
-        it, as `Judge` counts it.
+        """Find the node that `choose_node` would take of those offered, or of all. Spends at most about `effort`, as
+        `Judge` counts it.
         """
         known, made = self._fits, self._judge.effort
         until = None if effort is None else made.made + effort
@@ -125,7 +125,7 @@ class Ranking:
                 break
             name = entry[2]
             if is_list and not is_first:
-                # Nearly always the first is the one, and a set costs several times as much as looking for it.
+                # The first is the one nearly always, and a set costs several times as much as searching for it.
                 names, is_list = set(names), False
             is_first = False
             if name not in names:
@@ -143,13 +143,13 @@ class Ranking:
         return Sought(best[2] if best is not None and done else None, done)
 
     def best_known(self, offered: Collection[str]) -> str | None:
-        """Of those that were judged and fit."""
+        """The best of the judged nodes that fit."""
         names = set(offered)
         best = min((fits for name, fits in self._fits.items() if name in names), default=None)
         return None if best is None else best[2]
 
     def judge(self, names: Iterable[str], effort: int | None = None) -> bool:
-        """Whether all of these nodes are judged, once no more than about `effort` was done for it."""
+        """Judge these nodes with at most about `effort`. Returns whether all of them are judged."""
         if len(self._order) == len(self._fits):
             return True
         until = None if effort is None else self._judge.effort.made + effort
@@ -166,7 +166,7 @@ class Ranking:
         return done
 
     def look_ahead(self) -> None:
-        """Chooses the GPUs on the node that comes first, before anybody asks."""
+        """Choose the GPUs on the first node before a request asks."""
         self.update()
         node = self.seek(effort=LOOKING_AHEAD).node
         if node is not None:
@@ -174,7 +174,7 @@ class Ranking:
             self._ahead = usage, self.shares(usage)
 
     def shares(self, usage: NodeUsage) -> PodShares:
-        """On a node that fits."""
+        """The pod's GPUs on a node that fits."""
         if self._ahead is not None and self._ahead[0] is usage:
             return self._ahead[1]
         return cast("PodShares", place(self._shape.request, usage, self._shape.quota))
@@ -186,13 +186,13 @@ class Ranking:
         layouts = {standing.kind.layout: standing for standing in standings.values()}
         most = {layout: self._judge.most(standing) for layout, standing in layouts.items()}
         if len(set(most.values())) == 1:
-            # Nearly always; to look at each node's layout takes several times as long.
+            # This holds nearly always; reading each node's layout takes several times as long.
             (same,) = set(most.values())
             return Order([(-same, total, name) for _, total, name in unjudged])
         return Order([(-most[standings[name].kind.layout], total, name) for _, total, name in unjudged])
 
     def _hoped(self, name: str) -> Preference | None:
-        """None of a node that is gone."""
+        """None if the node is gone."""
         standing = self._standings.get(name)
         if standing is None:
             return None

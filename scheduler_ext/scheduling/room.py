@@ -1,6 +1,6 @@
-"""Whether there is room for pods that wait, found out a little at a time.
+"""Searches for room for waiting pods, a little at a time.
 
-A look goes on where the last one for the same shape ended, and where that found no room, only nodes that have changed
+A search continues where the last one for the same shape ended. After a search without success, only nodes that changed
 since are judged again.
 """
 
@@ -13,42 +13,42 @@ from scheduler_ext.scheduling.ranking import Shape
 
 MOST_SHAPES = 10_000
 MOST_UNDER_WAY = 64
-"""Searches that go on where they ended: each has a place for every node. What another one found out is forgotten."""
+"""Searches that can be continued. Each has a place for every node. Results of further ones are forgotten."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """`seen` is the number of the last change that was taken into account; `left` are nodes still to be judged."""
+    """One search. `seen` is the number of the last change taken into account; `left` are nodes still to be judged."""
 
     seen: int = 0
     left: dict[str, None] = field(default_factory=dict)
     judge: Judge | None = None
-    """While it goes on; what it remembers is not worth keeping for a few nodes."""
+    """Only while the search goes on: its memory is not worth keeping for a few nodes."""
 
 
 class Room:
-    """For the shapes of pods that wait. What `/filter` knows of shapes stays as it is."""
+    """Room for the shapes of waiting pods. It does not change what `/filter` knows of shapes."""
 
     def __init__(self, candidates: Candidates) -> None:
         self._candidates = candidates
         self._searches: dict[Shape, _Search] = {}
         self._under_way: dict[Shape, int] = {}
-        """The number of the last look at each; the one looked at last comes last."""
+        """The number of the last look at each shape, in ascending order."""
         self._looks = 0
 
     def __len__(self) -> int:
-        """How many shapes are remembered."""
+        """The number of shapes that are remembered."""
         return len(self._searches)
 
     def keep(self, shapes: set[Shape]) -> None:
-        """Forgets all others."""
+        """Forget all other shapes."""
         self._searches = {shape: search for shape, search in self._searches.items() if shape in shapes}
         self._under_way = {shape: look for shape, look in self._under_way.items() if shape in shapes}
 
     def look(self, shape: Shape, effort: int) -> bool | None:
-        """Whether such a pod fits on any node; None if no more than about `effort` does not tell.
+        """Whether such a pod fits on any node. None if the effort did not suffice to tell.
 
-        `effort` as `Judge` counts it. The pod holds nothing itself.
+        `effort` is as `Judge` counts it. The pod itself holds nothing.
         """
         if len(self._searches) >= MOST_SHAPES:
             self.keep(set())
@@ -76,7 +76,9 @@ class Room:
         return False
 
     def _goes_on(self, shape: Shape) -> bool:
-        """Whether there is a place for it. One that was not looked at since each other was is of pods that are gone."""
+        """Whether its search may be kept. A shape that was not looked at since every other one belongs to pods that are
+        gone.
+        """
         if shape not in self._under_way and len(self._under_way) >= MOST_UNDER_WAY:
             oldest = next(iter(self._under_way))
             if self._looks - self._under_way[oldest] <= MOST_SHAPES:

@@ -1,7 +1,6 @@
-"""Device and node scores, in 32-bit floats as HAMi computes them, so that ties fall the same way.
+"""Computes device and node scores in 32-bit floats as HAMi does, so that ties break the same way.
 
-The device score is a prediction: it counts the request in.
-Source of the formulas: HAMi v2.10, pkg/scheduler/policy.
+The device score is a prediction: it counts the request in. Source of the formulas: HAMi v2.10, pkg/scheduler/policy.
 """
 
 from collections.abc import Iterable
@@ -17,11 +16,13 @@ from scheduler_ext.requests import ContainerNeed
 _SINGLE = Struct("f")
 _FACTOR = 10
 MOST_SCORES = 4_096
-"""Of each kind are remembered: amounts in use are new ones all the time, and what they came to is soon of no use."""
+"""Scores remembered of each kind. Amounts in use change all the time, and old scores soon lose their use."""
 
 
 def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
-    """`10 * (slots + cores + memory)`, each the weighted fraction in use with the container; 0 if a total is 0."""
+    """`10 * (slots + cores + memory)`: each is the weighted fraction in use, this container included. 0 if a total is
+    0.
+    """
     device = gpu.device
     return _device_score(
         (gpu.slots + 1, device.slots, weights.slots),
@@ -32,7 +33,7 @@ def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeScore:
-    """`total` is `10 * (slots + cores + memory)`, each the fraction of the node in use before the pod."""
+    """`total` is `10 * (slots + cores + memory)`: each is the fraction of the node in use before the pod."""
 
     total: float
     slots: float
@@ -41,11 +42,11 @@ class NodeScore:
 
 
 UNSCORED = NodeScore(total=0.0, slots=0.0, cores=0.0, memory=0.0)
-"""A node that has none of slots, cores or memory."""
+"""The score of a node without slots, cores or memory."""
 
 
 def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
-    """What is used of all its GPUs together."""
+    """The score of all GPUs of a node together."""
     used_slots = used_cores = used_mib = slots = cores = mib = 0
     for gpu in gpus:
         device = gpu.device
@@ -62,7 +63,7 @@ def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
 
 
 def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
-    """Unlike the reservation, the score lets the percentage win over the absolute amount."""
+    """Memory for the score. Unlike in the reservation, the percentage wins over the absolute amount."""
     return need.memory_mib if need.memory_percent is None else total_mib * need.memory_percent // 100
 
 
@@ -91,7 +92,7 @@ def _fraction(used: int, total: int, weight: int = 1) -> float:
 
 
 def _single(number: float) -> float:
-    """Rounded to 32 bits; rounding a 64-bit sum, product or quotient of 32-bit numbers once more is exact."""
+    """Round to 32 bits. Rounding the 64-bit sum, product or quotient of 32-bit numbers once more is exact."""
     try:
         rounded: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
     except OverflowError:

@@ -1,10 +1,12 @@
-"""Containers of one pod that kubelet gives the same device ids.
+"""Places containers of one pod together if kubelet gives them the same device ids.
 
-Kubelet takes an ordinary init container's ids for later containers of its pod before it takes free ones
-(devicesToReuse of pkg/kubelet/cm/devicemanager). Such containers are placed together, each with the larger of what they
-ask: so kubelet's books name the GPUs that they have. Which ids kubelet combines cannot be foreseen where counts differ,
-and need not be: a daemon knows each container by a slot of its own. One of an earlier release gave containers with the
-same ids one slot, and with it the same GPUs and limits; kubelet keeps such a slot for as long as its pod lives.
+Kubelet gives an ordinary init container's ids to later containers of its pod before it takes free ones (devicesToReuse
+of pkg/kubelet/cm/devicemanager). Such containers are placed together, each with the larger of their requests, so that
+kubelet's records name the GPUs that they have.
+
+Where counts differ, the ids that kubelet combines cannot be predicted. That does no harm: the daemon knows each
+container by a slot of its own. A daemon of an earlier release gave containers with the same ids one slot, and so the
+same GPUs and limits. Kubelet keeps such a slot for as long as its pod lives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +16,12 @@ from functools import lru_cache
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 Sharing = Mapping[int, int]
-"""By position of an ordinary init container: the container whose GPUs it has, which has its own."""
+"""By position of an ordinary init container: the container whose GPUs it shares, which has its own."""
 
 
 @lru_cache(maxsize=1024)
 def with_shared_slots(request: GpuRequest) -> tuple[GpuRequest, Sharing]:
-    """The request with equal needs for what shares a slot. Looks at each container a fixed number of times."""
+    """The request with equal needs for containers that share a slot. Reads each container a fixed number of times."""
     sharing = heirs(request.needs, request.kinds)
     groups: dict[int, list[int]] = {}
     for position, heir in sharing.items():
@@ -33,8 +35,9 @@ def with_shared_slots(request: GpuRequest) -> tuple[GpuRequest, Sharing]:
 
 
 def heirs(needs: Sequence[ContainerNeed | None], kinds: Sequence[ContainerKind]) -> Sharing:
-    """The first container after it that lasts and asks for as many GPUs; without one the first init container that
-    asks for as many and has none either: a container that lasts keeps the ids that it took over.
+    """By position of an init container: the first later container that lasts and asks for as many GPUs. If there is
+    none: the first init container that asks for as many and shares with no other. A container that lasts keeps the ids
+    it took over.
     """
     found: dict[int, int] = {}
     lasting: dict[int, int] = {}
@@ -57,10 +60,10 @@ def heirs(needs: Sequence[ContainerNeed | None], kinds: Sequence[ContainerKind])
 
 
 def _largest(needs: Sequence[ContainerNeed]) -> Sequence[ContainerNeed]:
-    """Each with the most that any of them takes of a GPU; as they are when they all ask for the same."""
+    """The largest need for each amount. The needs themselves if all are the same."""
     if all(need == needs[0] for need in needs):
         return needs
-    # Of amounts the largest counts whatever the GPU's size, of percentages too: two needs stand for all.
+    # The larger amount is larger on every GPU, and so is the larger percentage: two needs are enough for all.
     amounts = max((need for need in needs if not need.is_relative), key=lambda need: need.memory_mib, default=None)
     parts = max((need for need in needs if need.is_relative), key=lambda need: need.memory_percent or 0, default=None)
     beside = tuple(need for need in (amounts, parts) if need is not None)

@@ -1,4 +1,4 @@
-"""What two nodes, or two GPUs, must have in common so that what is found out about one holds for the other."""
+"""Numbers the states of nodes and GPUs: a result for one holds for every other with the same number."""
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -12,18 +12,19 @@ from scheduler_ext.scheduling.score import node_score
 MOST_NUMBERED = 20_000
 LEAST_NUMBERED = 1_000
 NUMBERED_A_NODE = 32
-"""More in a larger cluster: what a node was before it is again, as pods come and go."""
+"""Numbers per node in a larger cluster. As pods come and go, nodes return to states they had before."""
 
 _ALONE = {"uuid", "index", "numa"}
 _by_itself = attrgetter(*(field.name for field in fields(Device) if field.name not in _ALONE))
-"""What a GPU is, wherever it is built in and whatever its name."""
+"""What a GPU is, apart from its name and its place in the machine."""
 
 
 class Kind(NamedTuple):
-    """How a node is built. Equal numbers of `layout` mean equally many GPUs, equally linked and equally laid out.
+    """How a node is built. Equal `layout` numbers mean the same number of GPUs with the same links and places.
 
-    `models`: equal numbers mean GPUs that are alike, cordoned or not, on nodes that limit containers alike. `mig`: one
-    of them is in MIG mode. `mutual`: each pair is linked as well from either side. `slots`: as of the node.
+    `models`: equal numbers mean GPUs of the same kind, cordoned or not, on nodes that limit containers alike. `mig`: at
+    least one GPU is in MIG mode. `mutual`: each pair has the same link in both directions. `slots`: the node's own
+    value.
     """
 
     layout: int
@@ -35,8 +36,8 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A node as it is now. Of `gpus` equal numbers mean GPUs that are alike and in the same use, of `state` nodes that
-    differ in nothing but their name and the UUIDs of their GPUs; `total` is the node's score.
+    """A node's state now. Equal numbers in `gpus` mean GPUs of the same kind in the same use. Equal `state` means nodes
+    that differ only in their name and the UUIDs of their GPUs. `total` is the node's score.
     """
 
     usage: NodeUsage
@@ -47,7 +48,7 @@ class Standing:
 
 
 class Numbers:
-    """Equal values have equal numbers, until all are forgotten: no number is used again, so equal ones may differ."""
+    """Gives equal values equal numbers. After it forgets, a value gets a new number: no number is used twice."""
 
     def __init__(self) -> None:
         self._known: dict[object, int] = {}
@@ -61,13 +62,13 @@ class Numbers:
         return known
 
     def forget_beyond(self, most: int) -> None:
-        """All, if there are more than so many."""
+        """Forget all numbers if there are more than `most`."""
         if len(self._known) > most:
             self._known.clear()
 
 
 class Standings:
-    """Makes them, and numbers what they have in common."""
+    """Makes standings, and numbers what they have in common."""
 
     def __init__(self) -> None:
         self._layouts = Numbers()
@@ -76,7 +77,7 @@ class Standings:
         self._states = Numbers()
 
     def forget_beyond(self, nodes: int) -> None:
-        """What is remembered of a cluster of so many nodes stays in proportion to it, however many pods come and go."""
+        """Keep the memory in proportion to the number of nodes, however many pods come and go."""
         most = min(LEAST_NUMBERED + NUMBERED_A_NODE * nodes, MOST_NUMBERED)
         for numbers in (self._layouts, self._models, self._gpus, self._states):
             numbers.forget_beyond(most)
@@ -96,7 +97,7 @@ class Standings:
         )
 
     def standing(self, usage: NodeUsage, kind: Kind) -> Standing:
-        """`kind` is the node's."""
+        """The node's standing; `kind` is the node's."""
         used = zip(kind.models, usage.gpus, strict=True)
         number = self._gpus.number
         gpus = tuple([number((model, gpu.slots, gpu.memory_mib, gpu.cores)) for model, gpu in used])

@@ -1,7 +1,7 @@
-"""Which GPUs of a node belong together: the best-connected ones, or, for a single one, the least connected.
+"""Finds which GPUs of a node belong together: the best-connected ones, or the least connected one for a single GPU.
 
-Candidates are the GPUs on which the container fits, in visit order. Links to other GPUs do not count: who is full or
-refused now is no partner for the next pod either.
+Candidates are the GPUs on which the container fits, in visit order. Links to other GPUs do not count: a GPU that is
+full or refused now does not help the next pod either.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from scheduler_ext.scheduling.best_subset import Found, best_subset
 from scheduler_ext.scheduling.effort import Effort
 
 CACHED_CHOICES = 2048
-"""Nodes of one machine type in the same state share a choice; of 16 GPUs each, all of them take about 15 MB."""
+"""Nodes of one machine type in the same state share a choice. All choices with 16 GPUs each take about 15 MB."""
 
 STEPS = 12
-"""Of a search are an effort of 1."""
+"""Steps of a search that count as an effort of 1."""
 
 Matrix = tuple[tuple[int | None, ...], ...]
 """Symmetric, zeros on the diagonal; None where the node published no score."""
 
 
 _known: dict[tuple[Matrix, int, tuple[int, ...] | None, int, bool], tuple[int, ...] | None] = {}
-"""By what was asked."""
+"""By the arguments of the question."""
 
 
 def pair_matrix(scores: PairScores, order: Sequence[DeviceUUID]) -> Matrix:
-    """Score of each pair in both cells, read from the row of the GPU that comes first in `order`, as HAMi does."""
+    """The score of each pair in both cells, read from the row of the GPU that comes first in `order`, as HAMi does."""
     matrix: list[list[int | None]] = [[0] * len(order) for _ in order]
     for i, first in enumerate(order):
         row = scores.get(first, {})
@@ -36,7 +36,7 @@ def pair_matrix(scores: PairScores, order: Sequence[DeviceUUID]) -> Matrix:
 
 
 def least_connected(scores: PairScores, order: Sequence[DeviceUUID]) -> int:
-    """Position of the GPU with the smallest sum towards the others, which leaves the most behind; the first such."""
+    """The position of the first GPU with the smallest sum of links to the others: it leaves the most behind."""
     sums = [sum(scores.get(uuid, {}).get(peer, 0) for peer in order if peer != uuid) for uuid in order]
     return sums.index(min(sums))
 
@@ -50,15 +50,20 @@ def best_connected(
     weigh_remainder: bool = True,
     effort: Effort | None = None,
 ) -> tuple[int, ...] | None:
-    """The `size` positions that are connected best, ascending.
+    """The `size` positions that are connected best, in ascending order.
 
-    In this order: the highest total of pair scores, negative ones included, a missing one counted 0 as HAMi does; the
-    fewest missing pairs, so that no unknown link wins over a known one worth as much; the highest total among the
-    candidates that remain, so that an NVLink island stays whole for the next pod; the first in visit order. Without
-    `weigh_remainder` equal totals go to the first in visit order at once, as HAMi's do.
+    Choices are compared in this order:
 
-    With a `budget` only choices whose `costs` add up to no more count; None when there is no such choice.
-    Exact for every size of up to 18 candidates; `best_subset` says what holds beyond.
+    1. The highest total of pair scores. Negative ones count, and a missing one counts 0, as in HAMi.
+
+    2. The fewest missing pairs, so that no unknown link wins over a known one of equal value.
+
+    3. The highest total among the remaining candidates, so that an NVLink island stays whole for the next pod.
+
+    4. The first in visit order. Without `weigh_remainder` this follows the total directly, as in HAMi.
+
+    With a `budget`, only choices whose `costs` add up to at most that count; None if there is no such choice. The
+    search is exact for every size of up to 18 candidates; see `best_subset` for more.
     """
     if costs is None or budget is None or sum(sorted(costs)[-size:]) <= budget:
         costs, budget = None, 0
@@ -76,7 +81,7 @@ def best_connected(
 
 
 def connection(choice: Sequence[DeviceShare], scores: PairScores) -> int:
-    """The pair scores inside a choice added up, each read as in `pair_matrix`; a missing one counts 0."""
+    """The sum of the pair scores inside a choice, read as in `pair_matrix`. A missing one counts 0."""
     return sum(
         scores.get(share.uuid, {}).get(peer.uuid, 0) for n, share in enumerate(choice) for peer in choice[n + 1 :]
     )
@@ -93,11 +98,11 @@ def _searched(matrix: Matrix, size: int, costs: tuple[int, ...] | None, budget: 
 
 
 def weigh(matrix: Matrix, size: int) -> tuple[list[list[int]], list[int]]:
-    """Pair scores, missing pairs and remainder as one sum over the pairs and members of a choice of `size`.
+    """Combine pair scores, missing pairs and remainder into one sum over the pairs and members of a choice of `size`.
 
-    Each comes in a unit larger than everything that the ones after it can add up to. What a choice takes from the
-    remainder is the sum of its members' links to all candidates less its own total, so among choices of equal total the
-    smallest such sum leaves the most.
+    Each has a unit larger than the sum of everything after it. What a choice takes from the remainder is the sum of its
+    members' links to all candidates minus its own total. So among choices of equal total, the smallest such sum leaves
+    the most.
     """
     links = [sum(score or 0 for score in row) for row in matrix]
     missing_unit = 2 * sum(map(abs, links)) + 1
