@@ -63,7 +63,7 @@ def exceeded(
             names = enumerated([f"{name} ({held})" for name, held in named])
             has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.slots} containers"
             return f"{uuid} has {has}, but {total} for {total.containers} were decided: for this pod ({own})" + (
-                f" beside {names}" if names else ""
+                f" beside {names}" if named else ""
             )
     return ""
 
