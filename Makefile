@@ -9,7 +9,7 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test coverage test-cluster test-node check prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image-check lock
+.PHONY: help demo test coverage test-cluster test-node check prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -111,6 +111,9 @@ manifests: $(DEVELOPMENT) ## render daemonset/base and what overlays add to it f
 
 check-manifests: $(DEVELOPMENT) ## base and overlays are what the chart renders; left out where neither Helm nor Go is at hand
 	@$(BIN)/python -m daemonset.render --check || test $$? -eq 3
+
+image: $(DEVELOPMENT) ## the image as an OCI archive in build/image; ARGS="--base debian" where no registry is reachable
+	@$(BIN)/python -m daemonset.image $(ARGS)
 
 image-check: $(DEVELOPMENT) ## the Dockerfile's own steps, without a container engine: wheel, locked environment, bill of materials
 	@$(BIN)/python -m daemonset.image_check

@@ -54,6 +54,9 @@ def build(image: Path) -> Mapping[str, str]:
         match step.instruction:
             case "FROM":
                 environment = dict(os.environ)
+            case "ARG" if "=" in step.arguments[0]:
+                name, _, value = step.arguments[0].partition("=")
+                environment[name] = value
             case "ENV":
                 pairs = list(zip(step.arguments[::2], step.arguments[1::2], strict=True))
                 environment |= {name: _inside(image, value) for name, value in pairs}

@@ -1,0 +1,160 @@
+"""Builds the image and packs it as an OCI archive: `python -m daemonset.image`, which `make image` calls.
+
+By buildah, podman or docker, whichever is there. From Python's official image; where no registry is reachable, from
+Debian's packages (`--base debian`), by mmdebstrap as root. The same commit and base give the same image.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from proto import __version__
+
+ROOT = Path(__file__).parents[1]
+DOCKERFILE = ROOT / "daemonset" / "Dockerfile"
+OUT = ROOT / "build" / "image"
+SUITE = "bookworm"
+"""Of the official image, too."""
+_BASES = {
+    name: ("python3", "libstdc++6", "ca-certificates", *more)
+    for name, more in (("run", ()), ("build", ("python3-venv",)))
+}
+_CERTIFICATES = "/etc/ssl/certs"
+
+
+class CannotBuild(Exception):
+    """One sentence: what is missing or failed, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Of the sources. `seconds` since 1970."""
+
+    revision: str
+    seconds: int
+
+    @property
+    def date(self) -> str:
+        return datetime.fromtimestamp(self.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    program: str
+
+    @property
+    def words(self) -> list[str]:
+        """Without privileges of a container of its own, buildah still builds: as root, with plain folders."""
+        return [self.program, "--storage-driver=vfs"] if self.program == "buildah" else [self.program]
+
+    def load(self, archive: Path, name: str) -> None:
+        """The file tree as an image. Raises CannotBuild."""
+        if self.program != "buildah":
+            run([*self.words, "import", str(archive), name])
+            return
+        container = run([*self.words, "from", "scratch"]).strip()
+        try:
+            run([*self.words, "add", container, str(archive), "/"])
+            run([*self.words, "commit", "--timestamp=0", container, name])
+        finally:
+            run([*self.words, "rm", container])
+
+    def build(self, tag: str, arguments: Mapping[str, str], commit: Commit) -> None:
+        """Raises CannotBuild."""
+        words = [*self.words, "build", f"--file={DOCKERFILE}", f"--tag={tag}"]
+        words += [f"--build-arg={name}={value}" for name, value in arguments.items()]
+        if self.program == "buildah":
+            words += ["--isolation=chroot"]
+        if self.program != "docker":
+            # Certificates of this host, for a proxy may stand before the package index.
+            words += [f"--timestamp={commit.seconds}", f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro"]
+        run([*words, str(ROOT)], shown=True)
+
+    def pack(self, tag: str, archive: Path) -> None:
+        """Raises CannotBuild."""
+        archive.unlink(missing_ok=True)
+        match self.program:
+            case "buildah":
+                run([*self.words, "push", tag, f"oci-archive:{archive}:{tag}"])
+            case "podman":
+                run([*self.words, "save", "--format=oci-archive", f"--output={archive}", tag])
+            case _:
+                run([*self.words, "save", f"--output={archive}", tag])
+
+
+def find_engine() -> Engine:
+    """The first that answers. Raises CannotBuild."""
+    for program in ("buildah", "podman", "docker"):
+        if shutil.which(program) and not subprocess.run([program, "info"], capture_output=True, check=False).returncode:
+            return Engine(program)
+    raise CannotBuild("Neither buildah nor podman nor docker works here; install one (Debian: apt install buildah).")
+
+
+def debian_base(engine: Engine, purpose: str, seconds: int) -> str:
+    """The name of an image made of Debian's packages. Raises CannotBuild."""
+    if shutil.which("mmdebstrap") is None:
+        raise CannotBuild(
+            "mmdebstrap makes the base image and is not here; install it (Debian: apt install mmdebstrap)."
+        )
+    archive = OUT / f"debian-{purpose}.tar"
+    if not archive.exists():
+        packages = f"--include={','.join(_BASES[purpose])}"
+        link = '--customize-hook=ln -s ../../bin/python3 "$1/usr/local/bin/python"'
+        words = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", packages, link, SUITE, str(archive)]
+        run(words, {"SOURCE_DATE_EPOCH": str(seconds)})
+    name = f"localhost/topogpu-base-{purpose}:{SUITE}"
+    engine.load(archive, name)
+    return name
+
+
+def commit() -> Commit:
+    """Raises CannotBuild."""
+    revision = run(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).strip()
+    return Commit(revision=revision, seconds=int(run(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"])))
+
+
+def run(words: Sequence[str], environment: Mapping[str, str] | None = None, *, shown: bool = False) -> str:
+    """What it prints, which goes to people instead where it is `shown`. Raises CannotBuild."""
+    out = sys.stderr if shown else subprocess.PIPE
+    done = subprocess.run(
+        words,
+        stdout=out,
+        stderr=sys.stderr if shown else subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    if done.returncode:
+        said = (done.stderr or "").strip()[-2000:]
+        raise CannotBuild(f"{' '.join(words[:3])} failed with status {done.returncode}. {said}")
+    return done.stdout or ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make image", description="Build the image as an OCI archive.")
+    parser.add_argument("--base", choices=["registry", "debian"], default="registry", help="What it stands on.")
+    parser.add_argument("--tag", default=f"topogpu:{__version__}", help="The image's name.")
+    given = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    engine, built = find_engine(), commit()
+    arguments = {"REVISION": built.revision, "BUILD_DATE": built.date, "SOURCE_DATE_EPOCH": str(built.seconds)}
+    if given.base == "debian":
+        arguments["PYTHON_IMAGE"] = debian_base(engine, "run", built.seconds)
+        arguments["BUILD_IMAGE"] = debian_base(engine, "build", built.seconds)
+    engine.build(given.tag, arguments, built)
+    archive = OUT / f"topogpu-{__version__}.tar"
+    engine.pack(given.tag, archive)
+    print(f"{archive.relative_to(ROOT)}: {archive.stat().st_size / 2**20:.0f} MiB, {given.tag} by {engine.program}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except CannotBuild as problem:
+        raise SystemExit(str(problem)) from None
