@@ -134,7 +134,9 @@ class PluginServer:
         if self._due(kubelet) is _Due.NOTHING:
             return
         try:
-            with self._others.alone():
+            async with self._others.alone():
+                if identity(self._settings.kubelet_socket) != kubelet:
+                    return
                 due = self._due(kubelet)
                 if due in (_Due.LOST, _Due.UNHEARD):
                     self._note_loss()
@@ -186,8 +188,9 @@ class PluginServer:
         """Kubelet before 1.37 would count on the GPUs of a plugin that it has forgotten; so the last is known to it."""
         self._others.look(self._own_names(), asyncio.get_running_loop().time())
         if self._is_forgotten and self._answered is not None and not self._others.served:
-            with suppress(KubeletUnusable, CannotServe), self._others.alone():
-                await self._register(self._answered)
+            with suppress(KubeletUnusable, CannotServe):
+                async with self._others.alone():
+                    await self._register(self._answered)
         await self._stop(self._served)
 
     async def _be_forgotten(self) -> None:

@@ -1,11 +1,12 @@
 """Edge to the folder of the plugins' sockets: one that we serve, and those that others serve for the same resource."""
 
+import asyncio
 import fcntl
 import math
 import os
 import socket
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +18,9 @@ from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 SocketIdentity = tuple[int, int, int]
 _Served = tuple[str, SocketIdentity]
 _STOP_SECONDS = 0.2
+_LOCK_SECONDS = 0.005
+"""Between two tries, because a lock that is waited for would hold up a thread."""
+_LOCK_TRIES = 200
 
 
 class CannotServe(Exception):
@@ -96,20 +100,33 @@ class OtherSockets:
             self._ended |= self.served - served
             self.served, self.changed_at = frozenset(served), now
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """No other daemon registers meanwhile, so that of two each knows who came later. Raises CannotServe."""
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """No other daemon registers meanwhile, so that of two each knows who came later; nor does this one register
+        another resource. Raises CannotServe.
+        """
         try:
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise CannotServe(f"cannot open {self._folder}: {error.strerror}") from error
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            await self._lock(folder)
             yield
-        except BlockingIOError as error:
-            raise CannotServe(f"another daemon registers {self._resource} just now") from error
         finally:
             os.close(folder)
+
+    async def _lock(self, folder: int) -> None:
+        """Soon after the one before: after a restart of kubelet all resources have a second. Raises CannotServe."""
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await asyncio.sleep(_LOCK_SECONDS)
+            except OSError as error:
+                raise CannotServe(f"cannot lock {self._folder}: {error.strerror}") from error
+            else:
+                return
+        raise CannotServe(f"another registration goes on in {self._folder}, so {self._resource} waits")
 
     def registered(self, now: float) -> None:
         """Just now: who was there at the last look came before us."""

@@ -1,7 +1,9 @@
 """One daemon takes over from another, as while a DaemonSet with `maxSurge` is rolled out: kubelet refuses no pod."""
 
 import asyncio
+import fcntl
 import itertools
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -92,9 +94,10 @@ async def streaming(kubelet: DeviceManager) -> AsyncIterator[Stream]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def daemon(kubelet: DeviceManager, gpus: Steady) -> PluginServer:
+def daemon(kubelet: DeviceManager, gpus: Steady, resource: str = GPU) -> PluginServer:
     root = str(kubelet.directory.parent)
-    return PluginServer(KubeletSettings(root=root, poll_seconds=0.01, settled_seconds=0.5), gpus)
+    settings = KubeletSettings(root=root, resource_name=resource, poll_seconds=0.01, settled_seconds=0.5)
+    return PluginServer(settings, gpus)
 
 
 async def ready(daemon: PluginServer, kubelet: DeviceManager) -> None:
@@ -144,3 +147,35 @@ async def test_kubelet_restarts_while_two_daemons_are_there(kubelet: DeviceManag
         async with streaming(kubelet) as stream:
             await stream.some_more()
         await ready(staying, kubelet)
+
+
+async def test_resources_of_one_node_keep_each_other_from_no_registration(
+    kubelet: DeviceManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kubelet refuses pods whose resource is not registered a second after its restart."""
+    names = (GPU, *(f"nvidia.com/mig-{number}g.5gb" for number in range(1, 8)))
+    async with AsyncExitStack() as stack:
+        daemons = [await stack.enter_async_context(follow(daemon(kubelet, Steady(), name))) for name in names]
+        await until(lambda: all(each.is_registered for each in daemons))
+        await kubelet.stop()
+        await kubelet.start()
+        await until(lambda: kubelet.capacity() == dict.fromkeys(names, (6, 6)))
+    assert [each.getMessage() for each in caplog.records if each.getMessage().startswith("another")] == []
+
+
+async def test_a_registration_waits_while_another_daemon_registers(
+    kubelet: DeviceManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = os.open(kubelet.directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        async with follow(daemon(kubelet, Steady())) as waiting:
+            await until(lambda: caplog.records)
+            assert not waiting.is_registered
+            fcntl.flock(folder, fcntl.LOCK_UN)
+            await ready(waiting, kubelet)
+    finally:
+        os.close(folder)
+    assert [each.getMessage() for each in caplog.records] == [
+        f"another registration goes on in {kubelet.directory}, so {GPU} waits; trying again"
+    ]
