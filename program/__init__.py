@@ -1,1 +1,1 @@
-"""What every program of ours needs to run, and what is no wire language: log lines, ports, settings."""
+"""What every program needs in order to run: log lines, listening ports, settings, tasks."""

@@ -1,4 +1,4 @@
-"""Where a port is opened: the one reader of host:port."""
+"""Reads `host:port`, the address at which a program listens."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[0-9A-Za-z._~-]+)?)\]|([0-9A-Za-
 
 
 class NoAddress(ValueError):
-    """The text is no address to listen on."""
+    """The text is not an address to listen on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class ListenAddress:
     """Port 0 lets the system choose."""
 
     host: str | None
-    """None is every address, of IPv4 and of IPv6."""
+    """None means every IPv4 and IPv6 address."""
     port: int
 
     def __str__(self) -> str:
@@ -25,7 +25,7 @@ class ListenAddress:
 
 
 def read_address(text: str) -> ListenAddress:
-    """`host:port`, `[v6]:port`, or `:port` for every interface. Raises NoAddress."""
+    """Reads `host:port`, `[v6]:port`, or `:port` for every interface. Raises NoAddress."""
     parts = _ADDRESS.fullmatch(text)
     if parts is None or int(parts[3]) > HIGHEST_PORT:
         raise NoAddress(f"{text!r} is not an address to listen on; write host:port, for example 127.0.0.1:8080")

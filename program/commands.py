@@ -1,4 +1,4 @@
-"""Commands whose modules are loaded when they are used: `--help` is quick, and a command imports its own needs only."""
+"""Commands whose modules are imported on use, so that `--help` is quick and each command imports only what it needs."""
 
 import gc
 import importlib
@@ -9,7 +9,7 @@ import click
 
 
 class LazyCommands(click.Group):
-    """`lazy` is, by name, the module that has the command and the command's summary."""
+    """A group of commands. `lazy` maps a command's name to its module and its summary."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -21,7 +21,7 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._lazy:
             return None
-        gc.disable()  # what modules are made of stays; to look through it again and again takes a tenth of the start
+        gc.disable()  # modules stay in memory; scanning them repeatedly takes a tenth of the start
         command = getattr(importlib.import_module(self._lazy[cmd_name][0]), cmd_name.replace("-", "_"))
         gc.freeze()
         gc.enable()

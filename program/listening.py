@@ -1,8 +1,8 @@
-"""HTTP towards any caller: at no port may strangers use up the connections, memory or time that others need (edge).
+"""HTTP servers for any caller: no client can use up the connections, memory or time that others need (edge).
 
-aiohttp waits for the first request of a connection, for the rest of a body and for who reads an answer as long as it
-takes, and asyncio counts no connection whose TLS handshake is not over. Here each of these ends after a while, and when
-there are too many connections, the address that has most of them loses the one that has kept us waiting longest.
+aiohttp waits without limit for a connection's first request, for the rest of a body, and for a client to read its
+answer. asyncio does not count connections whose TLS handshake is unfinished. Here each of these has a time limit. When
+there are too many connections, the address with the most of them loses the one that has been idle longest.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from program.tasks import Tasks
 
 log = logging.getLogger(__name__)
 _STRANGERS_MISTAKES = (HttpProcessingError, web.RequestPayloadError)
-# They are answered with 400: logged as well, with a traceback as aiohttp does, they would let anybody fill the log.
+# They are answered with 400. aiohttp would also log each with a traceback, and any client could fill the log.
 log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _STRANGERS_MISTAKES)))
 
 MOST_FILES = 65_536
 MOST_HEADERS = 32
 LONGEST_HEADER = 8190
-"""Bytes of the request line and of each header, a bearer token's among them."""
+"""Bytes of the request line, and of each header, such as a bearer token's."""
 BACKLOG = 128
 _SWEEP_SECONDS = 0.5
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
@@ -39,15 +39,15 @@ _AFTER_FAILED_ACCEPT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """With the connections of one port."""
+    """Counts the connections of one port."""
 
     most_connections: int = 256
     header_seconds: float = 10.0
-    """From the connection to its first request, its handshake included."""
+    """From the connection to its first request, including the handshake."""
     body_seconds: float = 30.0
     """From a request's header to the end of its body."""
     answer_seconds: float = 120.0
-    """From a request's header until its answer is read."""
+    """From a request's header until the client has read the answer."""
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ async def serving(
     shutdown_seconds: float,
     patience: Patience | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Host and port where requests are served. Raises OSError; `host` None is every address."""
+    """Serves requests and yields their host and port. `host` None means every address. Raises OSError."""
     allow_many_files()
     patience = patience or Patience()
     door = _Door(patience, tls)
@@ -84,7 +84,7 @@ async def serving(
 
 
 async def _listeners(host: str | None, port: int) -> list[socket.socket]:
-    """One for each address of the host. Raises OSError."""
+    """Opens one socket for each address of the host. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
     try:
@@ -109,15 +109,15 @@ async def _listeners(host: str | None, port: int) -> list[socket.socket]:
 
 @dataclass(slots=True, eq=False)
 class _Visitor:
-    """One connection. `since` is when it last kept us waiting: came, asked, or was answered; monotonic seconds."""
+    """One connection. `since` is when it connected, sent a request or received an answer last, in monotonic seconds."""
 
     address: str
     handler: web.RequestHandler
     since: float
     greeting: asyncio.Task[None] | None = None
-    """Its way to a transport, a handshake if there is one."""
+    """The task that makes its transport, TLS handshake included."""
     request: web.Request | None = None
-    """What it asks and is not answered yet."""
+    """Its request that is not answered yet."""
     has_asked: bool = False
 
     @property
@@ -126,7 +126,7 @@ class _Visitor:
 
     @property
     def awaits_us(self) -> bool:
-        """Whether it has asked for something, completely."""
+        """Whether a whole request has arrived."""
         return self.request is not None and self.request.content.is_eof()
 
     def overstays(self, now: float, patience: Patience) -> bool:
@@ -143,7 +143,7 @@ class _Visitor:
 
 
 class _Door:
-    """Lets connections in, and knows of each how long it has kept us waiting."""
+    """Accepts connections and records how long each has been idle."""
 
     def __init__(self, patience: Patience, tls: ssl.SSLContext | None) -> None:
         self._patience = patience
@@ -153,12 +153,12 @@ class _Door:
         self.tasks = Tasks()
 
     async def accept(self, listener: socket.socket, server: web.Server) -> None:
-        """Until cancelled. One at a time, so that others get their answers between two handshakes."""
+        """Accepts until cancelled, one connection at a time, so that others are answered between two handshakes."""
         while True:
             try:
                 connection, address = await self._loop.sock_accept(listener)
             except OSError:
-                # No file is left for it, or it is gone already.
+                # No file descriptor is left for it, or the client has closed it already.
                 await asyncio.sleep(_AFTER_FAILED_ACCEPT_SECONDS)
                 continue
             if len(self._visitors) >= self._patience.most_connections and not self._make_room():
@@ -186,7 +186,7 @@ class _Door:
                 lambda: handler, connection, ssl=self._tls, ssl_handshake_timeout=handshake
             )
         except OSError as error:
-            log.debug("a connection is not made: %s", error)
+            log.debug("cannot accept a connection: %s", error)
             connection.close()
 
     @web.middleware
@@ -216,7 +216,7 @@ class _Door:
             del self._visitors[handler]
 
     def _make_room(self) -> bool:
-        """False when each of them waits for its answer."""
+        """Returns False when each of them waits for its answer."""
         self._forget_those_gone()
         if len(self._visitors) < self._patience.most_connections:
             return True
@@ -237,7 +237,7 @@ def _close_ungreeted(connection: socket.socket, greeting: asyncio.Task[None]) ->
 
 
 def allow_many_files() -> None:
-    """As many open files as this process may have, within reason: the usual first limit is 1024."""
+    """Raises the limit of open files as far as allowed, up to a bound; the usual soft limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

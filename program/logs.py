@@ -1,4 +1,4 @@
-"""How both programs log: lines on standard error, for people or for programs, without anybody's credentials."""
+"""How both programs log: lines on standard error, as text or JSON, without credentials."""
 
 import json
 import logging
@@ -12,9 +12,9 @@ _CREDENTIALS = re.compile(r"((?:bearer|basic)\s+)[^\s\"']+|(://[^/\s:@]+:)[^/\s@
 
 
 def set_up_logging(program: str, log_format: str, log_level: str) -> None:
-    """As `text` or `json`. `log_level` is of what the package `program` and this one say.
+    """Logs as `text` or `json`. `log_level` applies to the package `program` and to this one.
 
-    Libraries log warnings and worse: their debug lines hold what the API server sent, and among that is the webhook's
+    Libraries log warnings and errors only: their debug lines hold what the API server sent, including the webhook's
     private key.
     """
     handler = logging.StreamHandler(sys.stderr)
@@ -34,7 +34,7 @@ class _TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """One line, whatever is quoted in it: a pod that is not created yet may be called anything."""
+        """Keeps the message on one line: the name of a pod that is not created yet may hold any character."""
         return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
@@ -42,7 +42,7 @@ class _TextLines(logging.Formatter):
 
 
 class _JsonLines(logging.Formatter):
-    """One object a line; what a caller passes as `extra` stands beside the message."""
+    """Writes one object a line; a caller's `extra` fields are beside the message."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"

@@ -1,4 +1,4 @@
-"""Tasks that have a parent: none outlives the object, or the call, that began it."""
+"""Tasks that have a parent: no task outlives the object, or the call, that started it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """Those of one object. What a task raises is for the caller that awaits it."""
+    """The tasks of one object. What a task raises goes to the caller that awaits it."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
@@ -20,10 +20,10 @@ class Tasks:
         return task
 
     async def end(self, grace_seconds: float = 0.0) -> None:
-        """Cancels what still runs after so long, and returns when all have ended."""
+        """Cancels the tasks that still run after this time, and returns when all have ended."""
         if self._running and grace_seconds:
             await asyncio.wait(tuple(self._running), timeout=grace_seconds)
-        # Those that are cancelled may have begun others meanwhile.
+        # Cancelled tasks may have started others meanwhile.
         while running := tuple(self._running):
             for task in running:
                 task.cancel()
@@ -31,13 +31,13 @@ class Tasks:
 
 
 class Shared(Generic[T]):
-    """One result for several callers: those that come while the work is under way share the next one, so that no result
-    is older than its question.
+    """One result for several callers. Callers that arrive while the work runs share the next result, so no result is
+    older than its question.
     """
 
     def __init__(self, work: Callable[[], Awaitable[T]], pause: Callable[[], float] = lambda: 0.0) -> None:
-        """`pause` is asked, once the work before has ended, in how many seconds to begin; who comes until then shares
-        the result too.
+        """`pause` is called when the previous work has ended and returns the seconds until the next begins. Callers
+        that arrive before then share that result.
         """
         self._work = work
         self._pause = pause
@@ -46,10 +46,12 @@ class Shared(Generic[T]):
         self._next: asyncio.Task[T] | None = None
 
     async def result(self) -> T:
-        """Raises what the work raises. A caller that gives up leaves it to the others."""
+        """Returns the result, or raises what the work raises. A caller that gives up does not cancel the work for the
+        others.
+        """
         if self._next is None:
             self._next = self._tasks.begin(self._after(self._current))
-            # Its callers may all have given up by then.
+            # All its callers may have given up by then.
             self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._next)
 
@@ -65,7 +67,7 @@ class Shared(Generic[T]):
 
 
 async def until_first(*works: Coroutine[Any, Any, object]) -> None:
-    """Until one of them ends; the others are cancelled, and have ended. Raises what that one raises."""
+    """Runs all until one ends, cancels the others and waits for them. Raises what that one raises."""
     tasks = Tasks()
     try:
         ended, _ = await asyncio.wait([tasks.begin(work) for work in works], return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Edge to text that a command is pointed at."""
+"""Reads the text file that a command names (edge)."""
 
 import click
 
@@ -6,7 +6,7 @@ _LARGEST_TEXT = 16 * 1024 * 1024
 
 
 def read_text(path: str) -> str:
-    """The file, or standard input for `-`. Raises click.ClickException for what is no text."""
+    """Reads the file, or standard input for `-`. Raises click.ClickException if it is not text."""
     name = "standard input" if path == "-" else path
     try:
         with click.open_file(path, "rb") as stream:

@@ -1,3 +1,5 @@
-"""The language both programs speak: values, annotation codecs, kubelet stubs, Kubernetes objects."""
+"""What both programs exchange: values, annotation codecs, kubelet stubs, Kubernetes objects. Text enters, typed values
+leave, and back.
+"""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""AdmissionReview: what the API server asks a webhook about a pod, and the answer.
+"""AdmissionReview: the question of the API server to a webhook about a pod, and the answer.
 
 Source: admission.k8s.io/v1 of the Kubernetes API reference; `v1beta1` has the same form.
 """
@@ -18,12 +18,12 @@ API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 KIND = "AdmissionReview"
 FORBIDDEN = 403
 MOST_CONTAINERS = 256
-"""Of a pod, init containers included, that is read at all."""
+"""Containers of a pod, init containers included; a pod with more is not read."""
 LONGEST_WITH_NULLS = 64 * 1024
-"""Bytes of a pod in which null may stand for a missing field: it is slow to read, and the API server writes none."""
+"""Bytes of a pod with nulls for missing fields. It is slow to read, and the API server writes none."""
 
 LONGEST_RESOURCES = 128 * 1024
-"""Bytes of what all containers ask for: tens of thousands of names would take a tenth of a second."""
+"""Bytes of all containers' resources: tens of thousands of names would take a tenth of a second."""
 LONGEST_METADATA = 512 * 1024
 """Bytes of a pod's annotations, and of its labels; the API server allows 256 KiB of annotations."""
 
@@ -36,7 +36,7 @@ _Rows = list[msgspec.Raw] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewIdentity:
-    """What an answer repeats of its question."""
+    """The fields that an answer repeats from its question."""
 
     uid: str = ""
     api_version: str = API_VERSIONS[0]
@@ -44,7 +44,7 @@ class ReviewIdentity:
 
 
 class AdmissionError(ValueError):
-    """A question that cannot be answered: one sentence, and the HTTP status `code` to answer in the review."""
+    """A question that cannot be answered: one sentence, and the HTTP status `code` for the review."""
 
     def __init__(self, problem: str, *, code: int = 400, identity: ReviewIdentity | None = None) -> None:
         super().__init__(problem)
@@ -56,7 +56,7 @@ class AdmissionError(ValueError):
 class PodReview:
     """A pod about to be created: as JSON, to be patched, and typed, to be read.
 
-    What no patch reaches may stand in `object` as msgspec.Raw.
+    What no patch changes may be msgspec.Raw in `object`.
     """
 
     identity: ReviewIdentity = field(default_factory=ReviewIdentity)
@@ -76,16 +76,16 @@ class Verdict:
     patch: tuple[Json, ...] = ()
     warnings: tuple[str, ...] = ()
     reason: str = field(default="", compare=False)
-    """One word for whoever counts answers; it is not sent."""
+    """One word for the metric that counts answers; it is not sent."""
 
 
 def denied(message: str, warnings: tuple[str, ...] = (), *, reason: str = "") -> Verdict:
-    """The pod may not be created; its author reads `message`."""
+    """Refuses the pod; its author reads `message`."""
     return Verdict(allowed=False, code=FORBIDDEN, message=message, warnings=warnings, reason=reason)
 
 
 def failed(message: str, code: int = 500, *, reason: str = "") -> Verdict:
-    """The pod cannot be judged, and is not created either: `failurePolicy` does not apply to an answer."""
+    """Refuses a pod that cannot be read: `failurePolicy` does not apply to an answer."""
     return Verdict(allowed=False, code=code, message=message, reason=reason)
 
 
@@ -135,13 +135,13 @@ class _Response(Object):
 
 
 def decode_review(body: bytes) -> PodReview:
-    """Raises AdmissionError, with the identity as far as it could be read."""
+    """Reads a review. Raises AdmissionError, with as much of the identity as could be read."""
     if not body.strip():
         raise AdmissionError("the request body is empty")
     try:
         review = msgspec.json.decode(body, type=_Review)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AdmissionError(f"the request body is no {KIND}: {error}") from error
+        raise AdmissionError(f"the request body is not an {KIND}: {error}") from error
     version, kind = review.api_version or API_VERSIONS[0], review.kind or KIND
     if version not in API_VERSIONS or kind != KIND:
         raise AdmissionError(f"{version} {kind} is not answered here; send {API_VERSIONS[0]} {KIND}")
@@ -173,7 +173,7 @@ def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
         pod = _NO_NULLS.decode(raw) if len(raw) > LONGEST_WITH_NULLS else decode_object(Pod, raw)
         json = _shallow(raw)
     except (UnreadableObject, NotJson, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AdmissionError(f"request.object is no pod: {error}", identity=identity) from error
+        raise AdmissionError(f"request.object is not a pod: {error}", identity=identity) from error
     if json.get("kind", "Pod") != "Pod":
         raise AdmissionError(f"request.object is a {json['kind']}; only pods are admitted here", identity=identity)
     namespace = request.namespace or pod.metadata.namespace or "default"
@@ -181,7 +181,7 @@ def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
 
 
 def _too_much(raw: msgspec.Raw) -> str:
-    """Why the pod is not read; empty when it is."""
+    """Returns why the pod is not read; empty when it is read."""
     outline = msgspec.json.decode(raw, type=_Outline)
     spec, metadata = outline.spec or _OutlineSpec(), outline.metadata or _OutlineMetadata()
     rows = [*(spec.containers or ()), *(spec.init_containers or ())]
@@ -199,7 +199,7 @@ def _too_much(raw: msgspec.Raw) -> str:
 
 
 def _shallow(raw: msgspec.Raw) -> Json:
-    """The pod as JSON, as deep as it may be patched: what lies below stays as it was written, and costs nothing."""
+    """Decodes the pod's JSON only as deep as patches reach; the rest stays as written, at no cost."""
     pod = _members(raw)
     if "kind" in pod:
         pod["kind"] = msgspec.json.decode(pod["kind"])

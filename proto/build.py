@@ -1,4 +1,4 @@
-"""What was built, as `hami_build_info` tells it. The image sets two variables: its commit, and the time of that."""
+"""Build information for `hami_build_info`. The image sets two variables: its commit, and the commit's time."""
 
 import os
 import platform
@@ -13,8 +13,8 @@ DATE_VARIABLE = "TOPOGPU_BUILD_DATE"
 
 
 def build_labels(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Values of BUILD_LABELS. There is no Go: the interpreter stands for the compiler. Outside the image, revision and
-    date are empty.
+    """Returns values for BUILD_LABELS. The Python interpreter takes the place of the Go compiler. Outside the image,
+    revision and date are empty.
     """
     compiler = f"{platform.python_implementation()} {platform.python_version()}"
     built = (environment.get(REVISION_VARIABLE, ""), environment.get(DATE_VARIABLE, ""))

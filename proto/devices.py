@@ -7,16 +7,16 @@ from typing import NewType
 DeviceUUID = NewType("DeviceUUID", str)
 
 MIG_MODE = "mig"
-"""The `mode` of a GPU whose instances are made as containers ask for them."""
+"""The `mode` of a GPU whose MIG instances are created as containers ask for them."""
 
 MIG_PREFIX = "MIG-"
-"""The UUID of a MIG instance begins so."""
+"""The prefix of a MIG instance's UUID."""
 
 VENDOR = "NVIDIA"
 """The second field of every device entry on a pod; the vendor, not the model."""
 
 UNKNOWN_NUMA = -1
-"""A GPU whose NUMA node nobody could tell. Distinct from node 0."""
+"""The NUMA node of a GPU is unknown. Distinct from node 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """The part of a GPU in MIG mode that a share is: a profile's name and where it lies."""
+    """The MIG instance of a share: its profile's name and its place on the GPU."""
 
     profile: str
     placement: MigPlacement
@@ -57,7 +57,7 @@ class Device:
     index: int
     """NVML index; orders the annotation, never identifies a GPU."""
     slots: int
-    """How many containers may share it."""
+    """The most containers that may share it."""
     memory_mib: int
     cores: int
     """Percent of one GPU: 100 unless the node scales cores."""
@@ -71,11 +71,11 @@ class Device:
 
     @property
     def is_mig(self) -> bool:
-        """Whether the hardware holds a container to its part of it."""
+        """Whether the hardware enforces a container's share."""
         return self.mode == MIG_MODE or self.uuid.startswith(MIG_PREFIX)
 
     def is_part(self, memory_mib: int, cores: int) -> bool:
-        """Whether something must hold a container to this much of it, or it would have more."""
+        """Whether the share needs enforcement: without it, a container could use more."""
         return not self.is_mig and (memory_mib < self.memory_mib or 0 < cores < 100)
 
 
@@ -88,7 +88,7 @@ class DeviceShare:
     cores: int
     """Percent of one GPU; 0 means no core limit."""
     instance: MigInstance | None = None
-    """For a GPU in MIG mode; travels in an annotation of its own."""
+    """For a GPU in MIG mode; it is written to a separate annotation."""
 
 
 ContainerShares = tuple[DeviceShare, ...]

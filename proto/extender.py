@@ -1,4 +1,5 @@
-"""JSON between kube-scheduler and an extender (extender/v1): Go's capitalised names, read in any case.
+"""Reads and writes the JSON between kube-scheduler and an extender (extender/v1): Go's capitalised names, read in any
+case.
 
 The Pod and Node objects inside keep the usual camel case.
 """
@@ -18,7 +19,7 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ExtenderError(ValueError):
-    """A request is not what kube-scheduler sends; `where` is the path of the field, `$` the whole body."""
+    """A request does not have kube-scheduler's form; `where` is the path of the field, `$` the whole body."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
@@ -28,10 +29,11 @@ class ExtenderError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterResult:
-    """`nodes` answers `nodes`, `node_names` answers `node_names`. A non-empty `error` fails the whole attempt.
+    """The answer to /filter, with `nodes` or `node_names` as in the request. A non-empty `error` fails the whole
+    attempt.
 
-    A node in `failed_nodes` may still be preempted on, one in `failed_and_unresolvable_nodes` may not.
-    `nodes` are Node objects, or their JSON with what we do not know of them.
+    Pods may be preempted on a node in `failed_nodes`, but not on one in `failed_and_unresolvable_nodes`. `nodes` are
+    Node objects, or their JSON with fields that we do not read.
     """
 
     node_names: Sequence[str] | None = None
@@ -43,7 +45,7 @@ class FilterResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderArgs:
-    """What /filter is asked. `node_names` with nodeCacheCapable, else `nodes`; the other one is None."""
+    """The request to /filter: `node_names` with nodeCacheCapable, else `nodes`; the other one is None."""
 
     pod: Pod
     nodes: list[Node] | None
@@ -52,7 +54,7 @@ class ExtenderArgs:
     """The JSON of `nodes`, by name."""
 
     def as_written(self, result: FilterResult) -> FilterResult:
-        """With the nodes of the answer as they were sent: we know but a part of each."""
+        """Writes the answer with its nodes as they were sent, because we read only some of their fields."""
         if result.nodes is None:
             return result
         names = (node.metadata.name for node in result.nodes if isinstance(node, Node))
@@ -69,7 +71,7 @@ class BindingArgs:
 
 @dataclass(frozen=True, slots=True)
 class BindingResult:
-    """An empty `error` means bound."""
+    """The answer to /bind; an empty `error` means bound."""
 
     error: str = ""
 
@@ -84,7 +86,7 @@ class HostPriority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVictims:
-    """Pods of one node, by UID, that would have to go; `pdb_violations` is kube-scheduler's own count."""
+    """Pods of one node, by UID, that would be evicted; `pdb_violations` is kube-scheduler's own count."""
 
     uids: tuple[str, ...]
     pdb_violations: int = 0
@@ -92,14 +94,14 @@ class NodeVictims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionArgs:
-    """What /preempt is asked: by node, whom kube-scheduler would evict for the pod."""
+    """The request to /preempt: by node, the pods that kube-scheduler would evict for the pod."""
 
     pod: Pod
     victims: Mapping[str, NodeVictims]
 
 
 def decode_preemption_args(body: bytes) -> PreemptionArgs:
-    """Victims as UIDs (nodeCacheCapable) or as whole pods, told apart by the field. Raises ExtenderError."""
+    """Reads victims as UIDs (nodeCacheCapable) or as whole pods, depending on the field. Raises ExtenderError."""
     fields = _fields(body)
     pod = fields.get("pod")
     if pod is None:
@@ -114,7 +116,7 @@ def decode_preemption_args(body: bytes) -> PreemptionArgs:
 
 
 def encode_preemption_result(victims: Mapping[str, NodeVictims]) -> bytes:
-    """Of the nodes on which preempting helps; always in the form with UIDs, the only one kube-scheduler reads."""
+    """Writes the nodes on which preemption helps, always with UIDs, the only form that kube-scheduler reads."""
     rows = {
         node: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.pdb_violations}
         for node, each in victims.items()
@@ -132,7 +134,7 @@ def decode_extender_args(body: bytes) -> ExtenderArgs:
 
 
 def _decode_unusual_args(body: bytes) -> ExtenderArgs:
-    """Also whole nodes, names in other cases, and nulls; the field at fault is found here."""
+    """Reads the slower forms too: whole nodes, names in other cases, and nulls. It names the field at fault."""
     fields = _fields(body)
     pod = fields.get("pod")
     if pod is None:
@@ -148,7 +150,7 @@ def _decode_unusual_args(body: bytes) -> ExtenderArgs:
 
 
 def decode_binding_args(body: bytes) -> BindingArgs:
-    """Raises ExtenderError; a pod's name, its namespace and the node must be there."""
+    """Reads a request to /bind. The pod's name, its namespace and the node must be there. Raises ExtenderError."""
     fields = _fields(body)
     return BindingArgs(
         pod_name=_text(fields, "PodName", required=True),
@@ -159,7 +161,7 @@ def decode_binding_args(body: bytes) -> BindingArgs:
 
 
 def encode_filter_result(result: FilterResult) -> bytes:
-    """All five keys, always."""
+    """Writes all five keys, always."""
     nodes = None if result.nodes is None else {"metadata": {}, "items": list(result.nodes)}
     return msgspec.json.encode(
         {
@@ -185,7 +187,9 @@ def _mapping(reasons: Mapping[str, str] | None) -> dict[str, str] | None:
 
 
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:
-    """The members of the body by lower-case name; as in Go, the last of several spellings counts, null is absence."""
+    """Returns the members of the body by lower-case name. As in Go, the last of several spellings counts and a null
+    counts as missing.
+    """
     try:
         members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
@@ -213,7 +217,7 @@ def _victims(where: str, raw: msgspec.Raw) -> NodeVictims:
 
 
 def _victim_uid(where: str, raw: msgspec.Raw) -> str:
-    """Of `{"UID": …}`, or of a whole Pod."""
+    """Reads the UID of `{"UID": …}`, or of a whole Pod."""
     members = _members(where, raw)
     if "uid" in members:
         uid: str = _value(f"{where}.UID", str, members["uid"])
@@ -225,7 +229,7 @@ def _victim_uid(where: str, raw: msgspec.Raw) -> str:
 
 
 def _members(where: str, raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """By lower-case name; null is absence."""
+    """Returns members by lower-case name; a null counts as missing."""
     members: dict[str, msgspec.Raw] = _value(where, dict[str, msgspec.Raw], raw)
     return {name.lower(): value for name, value in members.items() if bytes(value) != b"null"}
 
@@ -248,7 +252,9 @@ def _text(fields: Mapping[str, msgspec.Raw], name: str, *, required: bool = Fals
 
 
 class _PlainArgs(msgspec.Struct, forbid_unknown_fields=True):
-    """As kube-scheduler asks with nodeCacheCapable; in one go, as there are thousands of names for each pod."""
+    """The request of kube-scheduler with nodeCacheCapable. It is decoded in one pass, because each pod has thousands of
+    names.
+    """
 
     pod: Pod = msgspec.field(name="Pod")
     nodes: None = msgspec.field(name="Nodes", default=None)
@@ -270,6 +276,6 @@ def _value(where: str, kind: Any, raw: msgspec.Raw) -> Any:
 
 
 def _at(where: str, error: Exception) -> ExtenderError:
-    """msgspec names the path below its own root `$`."""
+    """Returns the field's path; msgspec's own root is `$`."""
     problem, _, path = str(error).partition(" - at `$")
     return ExtenderError(where + path.rstrip("`"), problem)

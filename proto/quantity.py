@@ -19,15 +19,15 @@ _FORM = re.compile(
 )
 
 LONGEST_TEXT = 64
-"""No quantity anybody means is longer; a million digits are an attack on the reader."""
+"""No real quantity is longer; a million digits would be an attack on the parser."""
 
 
 class QuantityError(ValueError):
-    """A text is no quantity, or not the whole number that is wanted; one sentence."""
+    """A text is not a quantity, or not a whole number where one is required; one sentence."""
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
-    """The exact value. A JSON number stands for its decimal text. Raises QuantityError."""
+    """Returns the exact value. A JSON number counts as its decimal text. Raises QuantityError."""
     shown = str(text) if not isinstance(text, bool) else ""
     match = _FORM.fullmatch(shown) if len(shown) <= LONGEST_TEXT else None
     if match is None:
@@ -38,11 +38,11 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 
 def integer_quantity(text: str | int | float) -> int:
-    """The value as a whole number: `4k` is 4000, `1Gi` 1073741824, `2000m` 2. Raises QuantityError."""
+    """Returns the value as a whole number: `4k` is 4000, `1Gi` 1073741824, `2000m` 2. Raises QuantityError."""
     if type(text) is int:
         return text
     if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= LONGEST_TEXT:
-        return int(text)  # nearly all there are: read for every container of every pod
+        return int(text)  # the usual form, read for every container of every pod
     value = parse_quantity(text)
     if value.denominator != 1:
         raise QuantityError(f"expected a whole number, found {str(text)!r}")

@@ -1,5 +1,6 @@
-"""One machine for the settings of every program.
+"""Settings of every program: from flags, environment and files to one frozen dataclass.
 
-A program declares a table: a frozen dataclass whose fields are `setting(...)`. From it come the flags, the environment
-variables, the keys of files, the values of HAMi's files, the refusals, the manual and the schema of the chart's values.
+A program declares a table: a frozen dataclass whose fields are `setting(...)`. From the table come the flags, the
+environment variables, the keys of files, the places in HAMi's files, the errors, the manual and the schema of the
+chart's values.
 """

@@ -1,4 +1,4 @@
-"""How a program declares its settings: each is a field of one frozen dataclass, with everything that is known of it."""
+"""How a program declares its settings: each is a field of one frozen dataclass, with all its properties."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -14,10 +14,12 @@ _DECLARED = "setting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is declared of one setting. `{key}`, `{flag}` and `{variable}` in a name stand for spellings of the key."""
+    """The declaration of one setting. `{key}`, `{flag}` and `{variable}` in a name are replaced by spellings of the
+    key.
+    """
 
     key: str = ""
-    """In our own file, and the name of the field."""
+    """Its name in our own file, and the name of the field."""
     kind: Kind
     default: object
     help: str
@@ -25,29 +27,29 @@ class Setting:
     """Heading under which `--help` and the manual list it."""
     unit: str = ""
     environment: tuple[str, ...] = ("{variable}",)
-    """The first that is set counts."""
+    """Environment variables; the first that is set counts."""
     flags: tuple[str, ...] = ("--{flag}",)
     device_config: str = ""
     """Place in HAMi's device-config.yaml, dotted; empty if none."""
     node_config: str = ""
     """Place in a node's entry of HAMi's config.json, dotted and in lower case; empty if none."""
     chart: str = ""
-    """Place in the chart's values, dotted, of which this setting's kind gives the schema; empty if none."""
+    """Place in the chart's values, dotted; its schema comes from this setting's kind. Empty if none."""
     repeated: bool = False
-    """Whether the flag may be given several times, each for one more of a list."""
+    """Whether the flag may be given several times, once for each item of a list."""
     by_node: bool = True
     """Whether it may differ in a configuration that a node's label names."""
     needed_as: str = ""
-    """What is missing without it; empty where it may be left out."""
+    """What an error calls this setting when it is missing; empty for an optional one."""
 
     @property
     def default_text(self) -> str:
-        """As one would type it; empty where there is none."""
+        """The default as a user would type it; empty if there is none."""
         return f"{typed(self.kind.to_file(self.default))} {self.unit}".strip()
 
 
 def typed(written: object) -> str:
-    """A value of a file as it is typed."""
+    """A value as a file spells it."""
     if isinstance(written, list):
         return ",".join(map(typed, written))
     if isinstance(written, bool):
@@ -56,7 +58,7 @@ def typed(written: object) -> str:
 
 
 def setting(default: object, kind: Kind, help: str, **declared: Any) -> Any:  # noqa: A002 - the word users know
-    """A field of a table; `declared` are attributes of Setting."""
+    """Declares a field of a table; `declared` are attributes of Setting."""
     return field(default=default, metadata={_DECLARED: Setting(kind=kind, default=default, help=help, **declared)})
 
 
@@ -66,9 +68,9 @@ class Table(Generic[C]):
 
     configuration: type[C]
     conflicts: Callable[[C], Iterable[str]]
-    """What cannot be together, one sentence each."""
+    """Returns one sentence for each contradiction between settings."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
-    """Flags of HAMi's that change nothing, without hyphens before them, and what to use instead."""
+    """HAMi's flags that have no effect here, without leading hyphens, and what to use instead."""
 
     @cached_property
     def settings(self) -> Mapping[str, Setting]:

@@ -1,4 +1,4 @@
-"""YAML and JSON text to a mapping, with line and column where it is neither."""
+"""Reads YAML and JSON text into a mapping; errors name line and column."""
 
 import json
 from collections.abc import Hashable, Mapping
@@ -12,7 +12,7 @@ class Unreadable(Exception):
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice: the second would silently win."""
+    """Refuses a key that is written twice; otherwise the second would silently win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -25,7 +25,7 @@ class _OnceLoader(yaml.SafeLoader):
 
 
 def read_yaml(text: str, file: str) -> Mapping[str, object]:
-    """An empty text is an empty mapping. Raises Unreadable."""
+    """Reads YAML; an empty text is an empty mapping. Raises Unreadable."""
     try:
         tree = yaml.load(text, _OnceLoader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -38,7 +38,7 @@ def read_yaml(text: str, file: str) -> Mapping[str, object]:
 
 
 def read_json(text: str, file: str) -> Mapping[str, object]:
-    """Keys in lower case: those who write for Go's reader use any. Raises Unreadable."""
+    """Reads JSON, with keys in lower case, because Go's reader accepts any case. Raises Unreadable."""
     try:
         tree = json.loads(text, object_pairs_hook=lambda pairs: {key.lower(): value for key, value in pairs})
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""All sources to the configuration that counts, and back to a file."""
+"""Merges all sources into the effective configuration, and writes it back as a file."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _COMMENT_COLUMN = 47
 
 
 class ConfigurationError(Exception):
-    """The program cannot run with what was written; one sentence for each problem."""
+    """The program cannot run with these settings; the error has one sentence for each problem."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         super().__init__("\n".join(problems))
@@ -29,7 +29,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """All that was written, read from where it stands."""
+    """Everything that the sources say, as read."""
 
     flags: Mapping[str, str]
     """By key of the setting."""
@@ -38,7 +38,7 @@ class Sources:
     """Flags without effect that were given."""
     own: File | None = None
     named: File | None = None
-    """The one that was chosen for this node."""
+    """The named configuration that was chosen for this node."""
     device_config: File | None = None
     """HAMi's device-config.yaml."""
     node_config: File | None = None
@@ -49,7 +49,7 @@ class Sources:
 class Effective(Generic[C]):
     configuration: C
     origins: Mapping[str, str]
-    """Of every setting by key: who has the last word on it."""
+    """The source of each setting's effective value, by key."""
     warnings: tuple[str, ...]
 
     def is_default(self, key: str) -> bool:
@@ -60,7 +60,8 @@ DEFAULT = "default"
 
 
 def resolve(table: Table[C], sources: Sources) -> Effective[C]:
-    """Flags before environment, config.json, device-config.yaml, the named file, our own and defaults.
+    """Merges the sources. In order of precedence: flags, environment, config.json, device-config.yaml, the named file,
+    our own file, defaults.
 
     A wrong value is an error even where another source overrides it. Raises ConfigurationError with all of them.
     """
@@ -81,7 +82,7 @@ def resolve(table: Table[C], sources: Sources) -> Effective[C]:
 
 
 def _merge(table: Table[C], notes: tuple[Note, ...]) -> Effective[C]:
-    """Later values win."""
+    """Merges values; later ones win."""
     values = _last(notes)
     problems = [note for note in notes if isinstance(note, Problem)]
     if missing := tuple(_missing(table, values.keys() | {problem.key for problem in problems})):
@@ -111,7 +112,7 @@ def _last(notes: Iterable[Note]) -> dict[str, Any]:
 
 
 def as_yaml(table: Table[C], effective: Effective[C]) -> str:
-    """A file that `--config` reads as the same configuration, each line with its origin."""
+    """Returns a file that `--config` reads as the same configuration, each line with its source."""
     lines = []
     for key, setting in table.settings.items():
         plain = setting.kind.to_file(getattr(effective.configuration, key))

@@ -1,4 +1,4 @@
-"""HAMi's two configuration files, read as they are, for either program.
+"""Reads HAMi's two configuration files, unchanged, for both programs.
 
 Keys and their meaning as in HAMi 2.10: `device-config.yaml` (`pkg/device`, chart template `device-configmap.yaml`; its
 `flags` are those of NVIDIA/k8s-device-plugin `api/config/v1`) and each node's entry of `config.json`.
@@ -48,13 +48,13 @@ NODE_CONFIG: Final[Mapping[str, frozenset[str]]] = {
     ),
     "filterdevices": frozenset({"uuid", "index"}),
 }
-"""Of a node's entry. Kubelet always gets the preferred GPUs, so the switch for that has no use."""
+"""Keys of a node's entry. Kubelet always gets the preferred GPUs, so HAMi's switch for that has no use."""
 
 _READ_SECTIONS = ("nvidia", "flags", "imex")
 
 
 def from_device_config(settings: Settings, text: str, file: str) -> Iterator[Note]:
-    """HAMi's `device-config.yaml`. It must have one of the sections that either program reads."""
+    """Reads HAMi's `device-config.yaml`. It must have one of the sections that either program reads."""
     try:
         tree = read_yaml(text, file)
     except Unreadable as error:
@@ -70,7 +70,7 @@ def from_device_config(settings: Settings, text: str, file: str) -> Iterator[Not
 
 
 def from_node_config(settings: Settings, text: str, file: str, node_name: str) -> Iterator[Note]:
-    """HAMi's `config.json`: every entry of this node, in order. Keys count in any case, as Go reads JSON."""
+    """Reads HAMi's `config.json`: every entry of this node, in order. Keys match in any case, as in Go."""
     try:
         tree = read_json(text, file)
     except Unreadable as error:
@@ -89,13 +89,13 @@ def from_node_config(settings: Settings, text: str, file: str, node_name: str) -
 
 
 def _from_device_config(setting: Setting, written: object, origin: str) -> Note:
-    """An empty text that no such value can be is HAMi's way of writing nothing."""
+    """HAMi writes an unset value as an empty text, where that is not a valid value."""
     note = from_file(setting, written, origin)
     return _unwritten(written, origin) if isinstance(note, Problem) and written == "" else note
 
 
 def _from_entry(setting: Setting, written: object, origin: str) -> Note:
-    """So is a zero: Go's JSON reader leaves one where nothing is written."""
+    """A zero is unset too: Go's JSON reader leaves one where nothing is written."""
     note = from_file(setting, written, origin)
     return _unwritten(written, origin) if isinstance(note, Problem) and written in (0, "") else note
 
@@ -111,7 +111,7 @@ def _walk(
     known: Mapping[str, frozenset[str]],
     read: Callable[[Setting, object, str], Note],
 ) -> Iterator[Note]:
-    """Every known section: its values and its unknown keys. No value (null) counts as not written."""
+    """Reads every known section: its values and its unknown keys. A null counts as not written."""
     for section, names in known.items():
         content = _at(tree, section)
         if content is None:
@@ -128,7 +128,7 @@ def _walk(
 
 
 def _at(tree: Mapping[str, object], section: str) -> object:
-    """What lies at the dotted place; None if nothing or no section above it."""
+    """Returns the value at the dotted place; None if it or a section above it is missing."""
     found: object = tree
     for name in section.split(".") if section else ():
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""Kinds of values. Each reads what stands in a file and what was typed as a flag or an environment variable."""
+"""Kinds of values. Each reads a value from a file, and from the text of a flag or an environment variable."""
 
 import math
 import re
@@ -14,11 +14,11 @@ Schema = Mapping[str, Any]
 
 
 class Unfit(Exception):
-    """The written value is not one of this kind. The text says why, where `expected` alone would not do."""
+    """The written value is not one of this kind. The text says why, where `expected` is not enough."""
 
 
 class Kind(Protocol):
-    """What a setting may be."""
+    """The values that a setting accepts."""
 
     @property
     def expected(self) -> str:
@@ -26,21 +26,21 @@ class Kind(Protocol):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Words that a shell may offer."""
+        """Words that shell completion offers."""
         return ()
 
     @property
     def schema(self) -> Schema:
-        """Of the value in a file. It may allow more than `from_file`."""
+        """The schema of the value in a file. It may allow more than `from_file`."""
 
     def from_file(self, written: object) -> object:
-        """The value of what YAML or JSON read. Raises Unfit."""
+        """Converts what YAML or JSON read. Raises Unfit."""
 
     def from_text(self, written: str) -> object:
-        """The value of what a flag or an environment variable holds. Raises Unfit."""
+        """Converts the text of a flag or an environment variable. Raises Unfit."""
 
     def to_file(self, value: Any) -> object:
-        """What `from_file` reads as this value."""
+        """Returns what `from_file` reads as this value."""
         return value
 
 
@@ -51,7 +51,7 @@ DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(Kind):
-    """Of printable characters. `pattern` is read by Python and, in the schema, by Go."""
+    """Text of printable characters. `pattern` is read by Python and, in the schema, by Go."""
 
     expected: str
     pattern: str = ".*"
@@ -93,7 +93,7 @@ _SWITCH_WORDS = {"true": "on", "false": "off"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words(Kind):
-    """One of a few words. YAML reads some of them (`off`, `2.9`, `1`) as something else: that is undone."""
+    """One of a few words. YAML reads some of them (`off`, `2.9`, `1`) as other types; this is undone."""
 
     words: tuple[str, ...]
     make: Callable[[str], str] = str
@@ -167,7 +167,7 @@ class Whole(Kind):
 class Number(Kind):
     maximum: float
     above: float | None = None
-    """The smallest values lie above this one; without it, zero is the smallest."""
+    """The values are above this one; without it, zero or more."""
 
     @property
     def expected(self) -> str:
@@ -199,7 +199,7 @@ class Number(Kind):
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-"""Go's strconv.ParseBool, with which HAMi reads its flags and environment."""
+"""Reads a boolean as Go's strconv.ParseBool does; HAMi reads its flags and environment with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class Several(Kind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed(Kind):
-    """Text with a reader and a writer of its own. `read` raises ValueError for what it does not understand."""
+    """Text with its own reader and writer. `read` raises ValueError for what it cannot read."""
 
     expected: str
     read: Callable[[str], object]
@@ -313,7 +313,7 @@ def read_duration(text: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """In the largest unit of which it is a whole number."""
+    """Writes a duration in the largest unit that gives a whole number."""
     unit = next((unit for unit, size in _UNIT_SECONDS.items() if seconds and seconds % size == 0), "s")
     return f"{seconds / _UNIT_SECONDS[unit]:.9g}{unit}"
 

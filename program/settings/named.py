@@ -1,4 +1,4 @@
-"""Named configurations: one file each in a folder, of which the Node's label names the one that counts."""
+"""Named configurations: one file each in a folder. A label of the Node names the one to use."""
 
 import re
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from program.settings.notes import did_you_mean
 
 ENDING = ".yaml"
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-"""What a label's value may be."""
+"""The form of a label's value."""
 
 
 def is_name(text: str) -> bool:
@@ -15,7 +15,7 @@ def is_name(text: str) -> bool:
 
 
 def missing(name: str, folder: str, known: Collection[str]) -> str:
-    """The sentence about a name that no file has."""
+    """Returns the error for a name without a file."""
     there = ", ".join(sorted(known)) or "none"
     hint = did_you_mean(name, known) or "."
     return f"there is no configuration {name!r} in {folder}{hint} There are: {there}"

@@ -1,4 +1,4 @@
-"""What a source says: values for settings, and what is wrong with the rest. Every reader yields these."""
+"""The notes that a reader of a source yields: values for settings, problems and warnings."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ Settings = Mapping[str, Setting]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Somebody wrote this value."""
+    """A value that a source sets."""
 
     key: str
     value: object
     origin: str
-    """Where, in the words of messages."""
+    """The source, as messages name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The program does not start with this."""
+    """A problem with which the program does not start."""
 
     sentence: str
     key: str = ""
-    """The setting that has it, if it is one's."""
+    """The setting that has the problem, if it concerns one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """The program starts, and says so."""
+    """A warning with which the program starts."""
 
     sentence: str
 
@@ -50,7 +50,7 @@ def from_flags(settings: Settings, given: Mapping[str, str]) -> Iterator[Note]:
 
 
 def from_environment(settings: Settings, environment: Mapping[str, str]) -> Iterator[Note]:
-    """An empty variable counts as not set, as manifests often leave them."""
+    """Reads environment variables. An empty one counts as not set, because manifests often leave them empty."""
     for setting in settings.values():
         name = next((name for name in setting.environment if environment.get(name)), None)
         if name is not None:
@@ -58,7 +58,7 @@ def from_environment(settings: Settings, environment: Mapping[str, str]) -> Iter
 
 
 def from_own_file(settings: Settings, text: str, file: str, *, by_node: bool = False) -> Iterator[Note]:
-    """Our own YAML file: a flat mapping of setting to value. `by_node`: the Node's label names it."""
+    """Reads our own YAML file: a flat mapping of setting to value. `by_node`: the Node's label chose the file."""
     try:
         tree = read_yaml(text, file)
     except Unreadable as error:
@@ -97,7 +97,7 @@ def _refusal(setting: Setting, written: object, origin: str, unfit: Unfit) -> st
 
 
 def shown(written: object) -> str:
-    """As messages quote it."""
+    """Returns the value as messages quote it."""
     if written is None or written == "":
         return "empty"
     try:
@@ -108,7 +108,7 @@ def shown(written: object) -> str:
 
 
 def did_you_mean(key: str, known: Collection[str]) -> str:
-    """`; did you mean ...?`, or nothing when no known name is near. Case and hyphens count little."""
+    """Returns `; did you mean ...?`, or nothing when no known name is close. Case and hyphens count little."""
     plain = {name.lower().replace("_", ""): name for name in known}
     near = get_close_matches(key.lower().replace("-", "").replace("_", ""), plain, n=1, cutoff=0.6)
     return f"; did you mean {plain[near[0]]}?" if near else ""

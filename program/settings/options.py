@@ -1,4 +1,4 @@
-"""A table as options of a command, and the edge to the files that options name."""
+"""Turns a table into options of a command, and reads the files that the options name (edge)."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ _FILES = "Files"
 
 
 class GroupedOption(click.Option):
-    """Listed under the heading of its group."""
+    """An option that help lists under the heading of its group."""
 
     def __init__(self, *names: Any, group: str = "", **declared: Any) -> None:
         super().__init__(*names, **declared)
@@ -30,7 +30,7 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """Lists its options under the headings of their groups, those without one last."""
+    """A command that lists its options under the headings of their groups, those without a group last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -58,7 +58,7 @@ OWN_FILES = (
         help="HAMi's device-config.yaml.",
     ),
 )
-"""What every program reads."""
+"""The files that every program reads."""
 NODE_FILES = (
     _file_option(
         "--configs",
@@ -93,15 +93,15 @@ NODE_FILES = (
         help="HAMi's config.json, with an entry for each node.",
     ),
 )
-"""What a program of one node reads as well."""
+"""The files that a program of one node reads too."""
 
 
 def setting_options(
     table: Table[C], *, files: Iterable[Callable[[Any], Any]] = OWN_FILES, groups: Iterable[str] = ()
 ) -> Callable[[Command], Command]:
-    """Adds the files and a flag for every setting, or for those of `groups` alone.
+    """Adds the options for files, and a flag for every setting or only for those of `groups`.
 
-    Values arrive as typed; `read_configuration` understands them.
+    Values arrive as typed; `read_configuration` converts them.
     """
     wanted = tuple(groups)
     settings = [setting for setting in table.settings.values() if not wanted or setting.group in wanted]
@@ -157,7 +157,9 @@ def _help(setting: Setting) -> str:
 
 
 def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C]:
-    """`given` is what click parsed of `setting_options`. Raises click.UsageError with all that is wrong."""
+    """Reads the configuration. `given` is what click parsed from `setting_options`. Raises click.UsageError with all
+    problems.
+    """
     try:
         return resolve(
             table,
@@ -188,7 +190,7 @@ print_option = click.option(
 
 
 def print_configuration(table: Table[C], effective: Effective[C]) -> None:
-    """Every setting as YAML for `--config`, each with its origin; warnings go to standard error."""
+    """Prints every setting as YAML for `--config`, each with its source; warnings go to standard error."""
     for warning in effective.warnings:
         click.echo(f"Warning: {warning}", err=True)
     click.echo(as_yaml(table, effective), nl=False)

@@ -1,4 +1,4 @@
-"""A table as the manual and the schema of the chart's values show it."""
+"""Writes a table as the manual and as the schema of the chart's values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ _HAMI_HEAD = ("key", "`device-config.yaml`", "entry in `config.json`")
 
 
 def manual(table: Table[C]) -> str:
-    """Markdown: for each group of settings a heading and a table."""
+    """Returns Markdown: for each group of settings a heading and a table."""
     groups: dict[str, list[Setting]] = {}
     for setting in table.settings.values():
         groups.setdefault(setting.group, []).append(setting)
@@ -25,7 +25,7 @@ def _row(setting: Setting) -> tuple[str, ...]:
 
 
 def hami_manual(table: Table[C]) -> str:
-    """Markdown: which setting has which place in HAMi's files."""
+    """Returns Markdown: the place of each setting in HAMi's files."""
     return _table(
         _HAMI_HEAD,
         (
@@ -45,7 +45,7 @@ def _code(words: tuple[str, ...]) -> str:
 
 
 def put_into_schema(schema: Any, table: Table[C]) -> None:
-    """Every setting that a value of the chart stands for, at the value's place in `schema`, which is changed."""
+    """Writes the schema of each setting that has a chart value into `schema`, at the value's place."""
     for setting in table.settings.values():
         if setting.chart:
             *parents, name = setting.chart.split(".")

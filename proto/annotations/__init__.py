@@ -1,1 +1,1 @@
-"""Annotation keys and codecs: one module a format, one error for all of them."""
+"""Annotation keys and codecs: one module for each format, one error for all of them."""

@@ -15,7 +15,7 @@ class BindPhase(StrEnum):
 
 
 def decode_phase(value: str) -> BindPhase:
-    """Raises AnnotationError for any other word."""
+    """Reads a bind phase. Raises AnnotationError for any other word."""
     try:
         return BindPhase(value)
     except ValueError:
@@ -23,12 +23,12 @@ def decode_phase(value: str) -> BindPhase:
 
 
 def encode_time(at: datetime) -> str:
-    """Whole Unix seconds in decimal."""
+    """Writes whole Unix seconds in decimal."""
     return str(int(at.timestamp()))
 
 
 def decode_time(key: str, value: str) -> datetime:
-    """Raises AnnotationError unless the value is whole Unix seconds."""
+    """Reads whole Unix seconds. Raises AnnotationError for anything else."""
     try:
         return datetime.fromtimestamp(decode_integer(key, "", value), UTC)
     except (ValueError, OverflowError, OSError):

@@ -10,5 +10,5 @@ def encode_cordon(uuids: Iterable[DeviceUUID]) -> str:
 
 
 def decode_cordon(value: str) -> frozenset[DeviceUUID]:
-    """Blanks around entries and empty entries are tolerated."""
+    """Reads the UUIDs; blanks around entries and empty entries are allowed."""
     return frozenset(DeviceUUID(entry.strip()) for entry in value.split(",") if entry.strip())

@@ -1,11 +1,11 @@
 """The one error of every annotation decoder."""
 
 _LONGEST_WORDS = 200
-"""An annotation may have 256 KiB, and who wrote it may be a stranger: it must not fill logs, events and answers."""
+"""An annotation may have 256 KiB, and its author is not trusted: it must not fill logs, events and answers."""
 
 
 class AnnotationError(ValueError):
-    """An annotation is in no form this version understands.
+    """An annotation has no form that this version reads.
 
     `key` is the annotation, `where` the position inside its value, `problem` the reason.
     """

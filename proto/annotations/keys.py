@@ -20,7 +20,7 @@ NODE_CONDITION = "TopoGPUHealthy"
 NODE_TAINT = "topogpu.io/gpu-unhealthy"
 """The key of a taint."""
 LEASE_EVICTIONS = "topogpu.io/evictions"
-"""On the Lease of the cluster's evictions: when which node's daemon evicted a pod."""
+"""On the Lease of the cluster's evictions: which node's daemon evicted a pod, and when."""
 NODE_LABELS = "topogpu.io/feature-labels"
 """The labels that the node daemon wrote on its Node, with their values, as JSON."""
 
@@ -44,11 +44,11 @@ POD_WRITTEN_KEYS = (
     BIND_TIME,
     NUDGE,
 )
-"""What scheduler and daemon write on pods, and nobody else may."""
+"""Annotations of pods that only the scheduler and the daemon may write."""
 POD_WRITTEN_PREFIX = "hami.io/vgpu-devices-"
-"""The device annotations of every vendor begin so."""
+"""The prefix of every vendor's device annotations."""
 WEBHOOK = "hami.io/webhook"
-"""A label: `ignore` on a pod or a namespace asks the admission webhook to leave pods alone."""
+"""A label: `ignore` on a pod or a namespace makes the admission webhook skip its pods."""
 WEBHOOK_IGNORE = "ignore"
 
 NODE_POLICY = "hami.io/node-scheduler-policy"

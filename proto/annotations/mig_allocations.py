@@ -1,7 +1,7 @@
 """`hami.io/vgpu-mig-allocations`: which MIG instance each share of a pod is.
 
 `[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-a","profile":"2g.10gb","placement":{"start":2,"size":2}}]`, one
-object a share; the node daemon adds `migUUID`, `gpuInstanceID` and `computeInstanceID` once the instance exists.
+object for each share. The node daemon adds `migUUID`, `gpuInstanceID` and `computeInstanceID` once the instance exists.
 Source: HAMi 2.10, pkg/device/nvidia of Project-HAMi/HAMi.
 """
 
@@ -17,7 +17,7 @@ from proto.devices import DeviceUUID, MigInstance, MigPlacement, PodShares
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealMigInstance:
-    """What the driver calls an instance that exists."""
+    """The driver's ids of an instance that exists."""
 
     uuid: DeviceUUID
     gpu_instance: int
@@ -54,7 +54,7 @@ class _Row(msgspec.Struct, omit_defaults=True):
 
 
 def mig_allocations(pod: PodShares) -> tuple[MigAllocation, ...]:
-    """Of the shares that are MIG instances, in order."""
+    """Writes the shares that are MIG instances, in order."""
     return tuple(
         MigAllocation(container=position, device=number, gpu=share.uuid, instance=share.instance)
         for position, container in enumerate(pod)
@@ -68,7 +68,9 @@ def encode_mig_allocations(allocations: tuple[MigAllocation, ...]) -> str:
 
 
 def decode_mig_allocations(value: str) -> tuple[MigAllocation, ...]:
-    """In the order written. Raises AnnotationError naming the row and field; one bad row spoils the list."""
+    """Reads the rows in the order written. Raises AnnotationError naming the row and field; one bad row makes the list
+    unreadable.
+    """
     rows = decode_json(MIG_ALLOCATIONS, value, list[_Row])
     seen: set[tuple[int, int]] = set()
     for position, row in enumerate(rows):

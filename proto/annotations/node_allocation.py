@@ -5,11 +5,13 @@ from enum import StrEnum
 
 class AllocationMode(StrEnum):
     SLOTS = "slots"
-    """By device ids of which each container has its own."""
+    """By device ids: each container has its own."""
     IMMEDIATE = "immediate"
     """By the node lock."""
 
 
 def decode_mode(value: str | None) -> AllocationMode:
-    """Nodes of HAMi's plugin say nothing. Every word but `slots` means that the node needs the lock."""
+    """Reads the mode. Nodes of HAMi's plugin have no such annotation; every word but `slots` means that the node needs
+    the lock.
+    """
     return AllocationMode.SLOTS if value == AllocationMode.SLOTS else AllocationMode.IMMEDIATE

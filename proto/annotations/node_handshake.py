@@ -8,7 +8,7 @@ _REQUEST_LAYOUTS = ("%Y-%m-%d %H:%M:%S", "%Y.%m.%d %H:%M:%S")
 
 
 class HandshakeState(StrEnum):
-    """Told apart by a word anywhere in the value, as HAMi does; anything else is a report."""
+    """The kinds of handshake. As in HAMi, a word anywhere in the value decides; anything else is a report."""
 
     REQUESTING = "Requesting"
     DELETED = "Deleted"
@@ -17,14 +17,16 @@ class HandshakeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """`stamped_at` has no zone: schedulers write their local time without one. None when unreadable."""
+    """A handshake. `stamped_at` has no zone, because schedulers write their local time without one; None when
+    unreadable.
+    """
 
     state: HandshakeState
     stamped_at: datetime | None
 
 
 def decode_handshake(value: str) -> Handshake:
-    """Never fails: HAMi takes whatever it does not know for a report."""
+    """Reads a handshake. It never fails: like HAMi, it takes any unknown value for a report."""
     for state in (HandshakeState.REQUESTING, HandshakeState.DELETED):
         if state in value:
             return Handshake(state, _stamp(value.partition("_")[2]))
@@ -32,7 +34,7 @@ def decode_handshake(value: str) -> Handshake:
 
 
 def encode_reported(now: datetime) -> str:
-    """The answer schedulers up to 2.7 wait for; they compare the word, never the time."""
+    """Returns the answer that schedulers up to 2.7 wait for; they compare the word, never the time."""
     return f"{HandshakeState.REPORTED} {now:%Y-%m-%d %H:%M:%S.%f %z}"
 
 

@@ -1,6 +1,6 @@
 """`hami.io/mutex.lock`: which pod a HAMi-style node is being allocated for.
 
-`<RFC 3339>,<namespace>,<pod>`, or a bare time stamp from very old schedulers. Beside it our schedulers write
+`<RFC 3339>,<namespace>,<pod>`, or a bare time stamp from very old schedulers. Our extender also writes
 `topogpu.io/lock-uid`, the lock's value and its pod's UID, so that a later pod of the same name is not taken for its
 owner.
 """
@@ -14,7 +14,7 @@ from proto.annotations.keys import NODE_LOCK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLock:
-    """Who holds a node, since when. `namespace` and `pod` are empty in the legacy form."""
+    """The pod that holds a node, and since when. `namespace` and `pod` are empty in the legacy form."""
 
     taken_at: datetime
     namespace: str = ""
@@ -22,13 +22,13 @@ class NodeLock:
 
 
 def encode_lock(lock: NodeLock) -> str:
-    """Seconds precision, UTC written as `Z`."""
+    """Writes the lock, with the time in whole seconds and UTC as `Z`."""
     stamp = lock.taken_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"{stamp},{lock.namespace},{lock.pod}" if lock.pod else stamp
 
 
 def decode_lock(value: str) -> NodeLock:
-    """Raises AnnotationError for any other number of parts and for a time without an offset."""
+    """Reads a lock. Raises AnnotationError for any other number of parts and for a time without an offset."""
     stamp, *owner = value.split(",")
     if len(owner) not in (0, 2):
         raise AnnotationError(NODE_LOCK, "", f"expected <time>,<namespace>,<pod>, found {value!r}")
@@ -47,11 +47,11 @@ def decode_lock(value: str) -> NodeLock:
 
 
 def encode_lock_uid(lock: str, uid: str) -> str:
-    """What is written beside the lock annotation `lock`."""
+    """Returns the value of `topogpu.io/lock-uid` for the lock annotation `lock`."""
     return f"{lock},{uid}"
 
 
 def decode_lock_uid(lock: str, beside: str) -> str:
-    """The owner's UID; empty when what stands beside the lock is missing or belongs to another lock."""
+    """Reads the owner's UID; empty when the annotation is missing or belongs to another lock."""
     value, _, uid = beside.rpartition(",")
     return uid if lock and value == lock else ""

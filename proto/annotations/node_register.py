@@ -1,8 +1,8 @@
 """`hami.io/node-nvidia-register`: the GPUs of a node.
 
-Written as the JSON list of HAMi 2.8 and later (zero-valued fields omitted, as Go's encoder does), read in
-that form and in the comma-and-colon text of 2.4 (7 fields) and 2.5 to 2.7 (9 fields).
-Source: pkg/device/devices.go of Project-HAMi/HAMi.
+It is written as the JSON list of HAMi 2.8 and later, without zero-valued fields, as Go's encoder does. It is read in
+that form and in the comma-and-colon text of 2.4 (7 fields) and 2.5 to 2.7 (9 fields). Source: pkg/device/devices.go of
+Project-HAMi/HAMi.
 """
 
 from collections.abc import Sequence
@@ -49,14 +49,14 @@ class _Row(msgspec.Struct, omit_defaults=True, rename={"mig_profiles": "migProfi
 
 
 def encode_register(devices: Sequence[Device]) -> str:
-    """The annotation value, in the order given; `[]` for a node without GPUs."""
+    """Writes the annotation, in the order given; `[]` for a node without GPUs."""
     return msgspec.json.encode([_row(device) for device in devices]).decode()
 
 
 def encode_register_text(devices: Sequence[Device], fields: TextFields = 9) -> str:
-    """The text form old schedulers read; HAMi up to 2.7 doubles the vendor word in the type.
+    """Writes the text form for old schedulers; HAMi up to 2.7 doubles the vendor word in the type.
 
-    Raises AnnotationError for a name holding `,` or `:`, which the form cannot carry.
+    Raises AnnotationError for a name with `,` or `:`, which this form cannot hold.
     """
     for position, device in enumerate(devices):
         for name in (device.uuid, device.type, device.mode):
@@ -66,7 +66,7 @@ def encode_register_text(devices: Sequence[Device], fields: TextFields = 9) -> s
 
 
 def decode_register(value: str) -> tuple[Device, ...]:
-    """The GPUs in annotation order. Raises AnnotationError naming the position and the reason."""
+    """Reads the GPUs in annotation order. Raises AnnotationError naming the position and the reason."""
     text = value.strip()
     if not text:
         raise AnnotationError(NODE_REGISTER, "", "empty")
@@ -114,7 +114,9 @@ def _row(device: Device) -> _Row:
 
 
 def _device(row: _Row) -> Device:
-    """Names are interned: thousands of nodes hold the same ones, and every pair score and pod names a UUID again."""
+    """Reads one GPU. Names are interned: thousands of nodes have the same ones, and pair scores and pods repeat the
+    UUIDs.
+    """
     return Device(
         uuid=DeviceUUID(intern(row.id)),
         index=row.index,

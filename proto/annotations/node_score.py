@@ -1,4 +1,4 @@
-"""`hami.io/node-nvidia-score`: how well each pair of a node's GPUs is connected.
+"""`hami.io/node-nvidia-score`: the score of the link between each pair of a node's GPUs.
 
 `[{"uuid": A, "score": {B: 100}}]`. Integers are written, because HAMi's scheduler drops the whole node for
 anything else; integer strings, as in HAMi's topology design note, are read as well.
@@ -20,13 +20,13 @@ class _Row(msgspec.Struct):
 
 
 def encode_scores(scores: PairScores, order: Sequence[DeviceUUID]) -> str:
-    """Rows in `order`, each row's peers sorted by UUID as Go's encoder does."""
+    """Writes rows in `order`, each row's peers sorted by UUID as Go's encoder does."""
     rows = [{"uuid": uuid, "score": dict(sorted(scores.get(uuid, {}).items()))} for uuid in order]
     return msgspec.json.encode(rows).decode()
 
 
 def decode_scores(value: str) -> PairScores:
-    """Scores by GPU and peer. Raises AnnotationError naming the GPU and peer that cannot be read."""
+    """Reads scores by GPU and peer. Raises AnnotationError naming the GPU and peer that cannot be read."""
     rows = decode_json(NODE_SCORE, value, list[_Row])
     return {DeviceUUID(intern(row.uuid)): _row_scores(row) for row in rows}
 

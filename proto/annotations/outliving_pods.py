@@ -1,8 +1,8 @@
-"""`topogpu.io/outliving-pods`: containers that run on though the API server has their pod no more.
+"""`topogpu.io/outliving-pods`: containers that still run although the API server no longer has their pod.
 
-`{"version":1,"asOf":"4711","pods":{"<pod UID>":{"GPU-a":[1,2000,30]}}}`: of each such pod containers, MiB and percent
-of cores by GPU; of one without a decision no GPU. The node daemon writes it. Of every pod that was deleted at
-resourceVersion `asOf` or earlier and is not in it, no container runs.
+`{"version":1,"asOf":"4711","pods":{"<pod UID>":{"GPU-a":[1,2000,30]}}}`: for each such pod its containers, MiB and
+percent of cores by GPU; a pod without a decision has no GPU here. The node daemon writes it. A pod that was deleted at
+resourceVersion `asOf` or earlier and is not listed has no running container.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ Amounts = tuple[int, int, int]
 
 VERSION = 1
 MOST_PODS = 64
-"""With 16 GPUs each about 60 KB; a Node's annotations together may have 256 KiB."""
+"""The most pods: with 16 GPUs each about 60 KB. A Node's annotations together may have 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outliving:
-    """Pods by UID, what they hold by GPU."""
+    """What each pod holds, by its UID and by GPU."""
 
     as_of: int
     pods: Mapping[str, Mapping[DeviceUUID, Amounts]] = field(default_factory=dict)
 
     def has_ended(self, uid: str, deleted_at: int) -> bool:
-        """Whether a pod that was deleted at that resourceVersion is known to run no more."""
+        """Tells whether a pod that was deleted at that resourceVersion is known to have no running container."""
         return uid not in self.pods and deleted_at <= self.as_of
 
 
@@ -42,7 +42,9 @@ class _Document(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def encode_outliving(outliving: Outliving) -> str:
-    """Of too many pods the first by UID, and then `asOf` is 0: of no pod that is left out it is said that it ended."""
+    """Writes the pods. Of too many it keeps the first by UID and sets `asOf` to 0, so that no omitted pod counts as
+    ended.
+    """
     named = sorted(outliving.pods)[:MOST_PODS]
     rows = {uid: dict(sorted(outliving.pods[uid].items())) for uid in named}
     as_of = outliving.as_of if len(named) == len(outliving.pods) else 0
@@ -50,7 +52,7 @@ def encode_outliving(outliving: Outliving) -> str:
 
 
 def decode_outliving(value: str) -> Outliving:
-    """Raises AnnotationError for another version, and naming what cannot be read."""
+    """Reads the pods. Raises AnnotationError for another version, or naming what cannot be read."""
     document = decode_json(NODE_OUTLIVING, value, _Document)
     if document.version != VERSION:
         raise AnnotationError(NODE_OUTLIVING, "$.version", f"expected {VERSION}, found {document.version}")

@@ -13,7 +13,7 @@ from proto.annotations.values import decode_natural
 from proto.devices import VENDOR, ContainerShares, DeviceShare, DeviceUUID, PodShares
 
 _LONGEST_UUID = 256
-"""Characters; the driver's have 40 to 60, and HAMi appends a few."""
+"""Characters of a UUID; the driver's have 40 to 60, and HAMi appends a few."""
 
 
 def encode_pod_devices(pod: PodShares) -> str:
@@ -21,11 +21,11 @@ def encode_pod_devices(pod: PodShares) -> str:
 
 
 def decode_pod_devices(key: str, value: str, containers: int | None = None) -> PodShares:
-    """One entry per container. `key` names the annotation in errors.
+    """Reads one entry per container. `key` names the annotation in errors.
 
-    HAMi's plugin lets the value grow by one `;` each time it consumes an entry: with `containers` given, empty
-    entries beyond that number are dropped, missing ones added, and devices beyond it refused. Raises
-    AnnotationError naming container and device.
+    HAMi's plugin adds one `;` to the value each time it consumes an entry. With `containers` given, empty entries
+    beyond that number are dropped, missing ones added, and devices beyond it refused. Raises AnnotationError naming
+    container and device.
     """
     entries = value.split(";")
     if entries[-1]:
@@ -39,10 +39,10 @@ def decode_pod_devices(key: str, value: str, containers: int | None = None) -> P
 
 
 def aligned(pod: PodShares, counts: Sequence[int]) -> PodShares:
-    """The entries at their containers' positions; `counts` is how many devices each container asks for.
+    """Returns the entries at their containers' positions; `counts` is how many devices each container asks for.
 
-    HAMi up to 2.8, and 2.10 on real GPUs, leave out the entries of containers without devices, so that those after
-    them stand too far left. Where that reading explains every entry and the plain one does not, it is taken.
+    HAMi up to 2.8, and 2.10 on real GPUs, omit the entries of containers without devices, so that later entries move to
+    the left. That reading is used where it explains every entry and the plain one does not.
     """
     if all(len(shares) in (0, count) for shares, count in zip(pod, counts, strict=True)):
         return pod

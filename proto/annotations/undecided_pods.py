@@ -1,7 +1,7 @@
-"""`topogpu.io/undecided-pods`: what kubelet gave to the node's pods that no scheduler of ours has decided for.
+"""`topogpu.io/undecided-pods`: what kubelet gave to the node's pods that have no decision.
 
 `{"version":1,"pods":{"<pod UID>":{"GPU-a":2}},"more":3}`: how many slots of which GPU each of them holds. The node
-daemon writes it. A pod that is not in it holds what is not known; `more` says how many were left out for their number.
+daemon writes it. What an omitted pod holds is unknown; `more` counts the pods beyond the limit.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from proto.annotations.values import decode_json
 from proto.devices import DeviceUUID
 
 Given = Mapping[DeviceUUID, int]
-"""Slots by GPU, 1 or more of each."""
+"""Slots by GPU, 1 or more for each."""
 
 VERSION = 1
 MOST_PODS = 64
-"""With 16 GPUs each about 50 KB; a Node's annotations together may have 256 KiB."""
+"""The most pods: with 16 GPUs each about 50 KB. A Node's annotations together may have 256 KiB."""
 
 
 class _Document(msgspec.Struct, omit_defaults=True):
@@ -28,14 +28,16 @@ class _Document(msgspec.Struct, omit_defaults=True):
 
 
 def encode_undecided(pods: Mapping[str, Given]) -> str:
-    """By pod UID, in order; of many the first."""
+    """Writes pods in order of their UIDs, up to the limit."""
     named = sorted(pods)[:MOST_PODS]
     rows = {uid: dict(sorted(pods[uid].items())) for uid in named}
     return msgspec.json.encode(_Document(version=VERSION, pods=rows, more=len(pods) - len(named))).decode()
 
 
 def decode_undecided(value: str) -> Mapping[str, Given]:
-    """By pod UID. Raises AnnotationError for another version, and naming the pod that cannot be read."""
+    """Reads what each pod holds, by UID. Raises AnnotationError for another version, or naming the pod that cannot be
+    read.
+    """
     document = decode_json(NODE_UNDECIDED, value, _Document)
     if document.version != VERSION:
         raise AnnotationError(NODE_UNDECIDED, "$.version", f"expected {VERSION}, found {document.version}")

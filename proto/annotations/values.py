@@ -1,4 +1,4 @@
-"""JSON and numbers inside annotation values, with errors that say where."""
+"""Reads JSON and numbers inside annotation values; errors say where."""
 
 from typing import TypeVar
 
@@ -9,24 +9,24 @@ from proto.annotations.errors import AnnotationError
 V = TypeVar("V")
 
 LONGEST_NUMBER = 18
-"""Digits that surely fit 64 bits."""
+"""The most digits that always fit 64 bits."""
 
 
 def decode_json(key: str, text: str, kind: type[V]) -> V:
-    """Raises AnnotationError naming the field path."""
+    """Decodes JSON. Raises AnnotationError naming the field path."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
         problem, _, where = str(error).partition(" - at `")
         raise AnnotationError(key, where.rstrip("`"), problem) from error
     except UnicodeError as error:
-        raise AnnotationError(key, "", "not text in UTF-8") from error
+        raise AnnotationError(key, "", "not UTF-8 text") from error
     except RecursionError as error:
         raise AnnotationError(key, "", "nested too deeply") from error
 
 
 def decode_integer(key: str, where: str, text: str) -> int:
-    """ASCII digits with an optional sign, as Go writes them. Raises AnnotationError."""
+    """Reads ASCII digits with an optional sign, as Go writes them. Raises AnnotationError."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER):
         raise AnnotationError(key, where, f"expected a whole number, found {_shortened(text)}")
@@ -34,7 +34,7 @@ def decode_integer(key: str, where: str, text: str) -> int:
 
 
 def decode_natural(key: str, where: str, text: str) -> int:
-    """Zero or more. Raises AnnotationError."""
+    """Reads a number, zero or more. Raises AnnotationError."""
     number = decode_integer(key, where, text)
     if number < 0:
         raise AnnotationError(key, where, f"negative: {number}")

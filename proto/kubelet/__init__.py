@@ -1,1 +1,1 @@
-"""kubelet device-plugin v1beta1: the protocol file and its generated stubs."""
+"""Kubelet's device-plugin API v1beta1: the protocol file and its generated stubs."""

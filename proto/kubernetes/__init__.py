@@ -1,1 +1,1 @@
-"""The API server as both programs see it: typed objects (pure), a client and a reflector (edges)."""
+"""Access to the API server for both programs: typed objects (pure), a client and a reflector (edges)."""

@@ -1,6 +1,6 @@
-"""Short requests over HTTP/1.1 on connections that are kept, for a third of what aiohttp takes (edge to httptools).
+"""Sends short requests over HTTP/1.1 on kept connections, at a third of aiohttp's cost (edge to httptools).
 
-What is asked fits into one write, and what is answered is held whole. No proxies, no redirects, no compression.
+A request fits into one write, and an answer is held in memory as a whole. No proxies, no redirects, no compression.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Reply:
 
 
 class Calls:
-    """To one URL, at most `most` at the same time; the others wait for their turn."""
+    """Requests to one URL, at most `most` at the same time; the others wait."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Calls:
         most: int,
         idle_seconds: float,
     ) -> None:
-        """`server_hostname` is expected in the certificate instead of the URL's host."""
+        """Creates the pool. `server_hostname` is expected in the certificate instead of the URL's host."""
         where = urlsplit(url)
         is_safe = where.scheme == "https"
         self._host, self._port = where.hostname or "", where.port or (443 if is_safe else 80)
@@ -54,10 +54,12 @@ class Calls:
         self._turns = asyncio.Semaphore(most)
         self._idle_seconds = idle_seconds
         self._idle: deque[_Connection] = deque()
-        """The one that was used last is the last."""
+        """Free connections; the most recently used is last."""
 
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
-        """Raises OSError where there is no whole answer. Only a GET is sent again, where a kept connection ended."""
+        """Sends a request. Raises OSError if no whole answer arrives. Only a GET is repeated, if a kept connection had
+        closed.
+        """
         head = _head(self._host_header, tuple(headers.items()))
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
         said = b"%b %b%b%b%b\r\n%b" % (method.encode(), self._prefix.encode(), path.encode(), head, length, body or b"")
@@ -68,7 +70,7 @@ class Calls:
                 try:
                     return await self._asked(kept, said)
                 except OSError:
-                    # The peer may have closed it just then.
+                    # The peer may have closed it at that moment.
                     kept = None
             return await self._asked(kept or await self._connected(), said)
 
@@ -114,14 +116,14 @@ class Calls:
 
 
 class _Connection(asyncio.Protocol):
-    """`on_…` is called by the parser while it is fed."""
+    """One connection; the parser calls the `on_…` methods."""
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
         self._answer: asyncio.Future[Reply] | None = None
         self._is_usable = True
         self.used_at = 0.0
-        """On the loop's clock."""
+        """Time of the event loop's clock."""
         self._begin()
 
     def _begin(self) -> None:
@@ -132,7 +134,7 @@ class _Connection(asyncio.Protocol):
         return self._is_usable and self._answer is None and not self._transport.is_closing()
 
     async def ask(self, said: bytes) -> Reply:
-        """On a connection that is free."""
+        """Sends a request on a free connection."""
         loop = asyncio.get_running_loop()
         answer = self._answer = loop.create_future()
         self._transport.write(said)
@@ -155,7 +157,7 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
             self._bytes += len(data)
             if self._answer is not None and self._bytes - self._size > LARGEST_HEAD_BYTES + self._size // 16:
-                raise HttpParserError("there is too much of it beside its body")
+                raise HttpParserError("its header is too long")
         except (HttpParserError, HttpParserUpgrade) as error:
             self._fail(f"the answer cannot be read: {error.__context__ or error}")
             self.abort()
@@ -198,8 +200,8 @@ class _Connection(asyncio.Protocol):
 
 @lru_cache(maxsize=64)
 def _head(host: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    """From behind the path, as far as the length of the body. Raises OSError for what is no header."""
+    """Returns the head after the path, up to the body's length. Raises OSError for an invalid header."""
     lines = [f" HTTP/1.1\r\nHost: {host}", *(f"{name}: {value}" for name, value in headers)]
     if any("\r" in text or "\n" in text for pair in headers for text in pair):
-        raise OSError("a header of the request would be two lines: look at the credentials")
+        raise OSError("a request header holds a line break: check the credentials")
     return ("\r\n".join(lines) + "\r\n").encode()

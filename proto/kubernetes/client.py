@@ -1,6 +1,6 @@
-"""The API server over HTTP: typed reads and watches, patches, creations and Bindings.
+"""A client of the API server over HTTP: typed reads and watches, patches, creations and Bindings.
 
-`kubernetes.aio` brings configuration and credentials, aiohttp what is streamed; the rest is ours.
+`kubernetes.aio` reads configuration and credentials, and aiohttp streams; the rest is in this package.
 """
 
 import asyncio
@@ -55,14 +55,14 @@ LONGEST_LINE_BYTES = 16 * 1024 * 1024
 """Ten times what etcd stores of one object; a longer line is not a watch event."""
 
 LIST_SECONDS = 60.0
-"""For a whole page of a list; a silence within it ends at the client's own timeout."""
+"""Seconds for a whole page of a list; a silence within it ends at the client's own timeout."""
 
 SILENT_SECONDS = 65.0
-"""A watch without any event for so long may be half-open. kube-apiserver sends a bookmark each minute, but none on a
-kind that does not change until etcd tells of its progress: every ten minutes, if it is not set to do so sooner.
+"""A watch without any event for so long may be half-open. kube-apiserver sends a bookmark each minute. For a kind that
+does not change it sends one only when etcd reports progress: every ten minutes by default.
 """
 OPENING_SECONDS = 10.0
-"""At most, until the API server has taken a watch: with the silence before it, below 80 s."""
+"""The most seconds until the API server accepts a watch; with the silence before it, below 80 s."""
 
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
@@ -82,7 +82,8 @@ class ApiServer:
         silent_seconds: float = SILENT_SECONDS,
         writes: Pace | None = None,
     ) -> None:
-        """`silent_seconds` is for watches; `writes` is how often is written, without it as often as asked for.
+        """Creates a client. `silent_seconds` applies to watches; `writes` limits the rate of writes, without it there
+        is no limit.
 
         Raises SSLError, OSError and ValueError where the certificates cannot be used.
         """
@@ -105,7 +106,8 @@ class ApiServer:
         user_agent: str = "topogpu",
         writes: Pace | None = None,
     ) -> "ApiServer":
-        """A client of the kubeconfig named, else $KUBECONFIG, else ~/.kube/config, else of the cluster around us.
+        """Returns a client for the named kubeconfig, else $KUBECONFIG, else ~/.kube/config, else for the cluster of
+        this pod.
 
         Nothing is sent yet. Raises ApiServerUnconfigured.
         """
@@ -141,7 +143,7 @@ class ApiServer:
         label_selector: str = "",
         resource_version: str = "",
     ) -> ObjectList[T]:
-        """One page; the next is asked for with `metadata.continue_`. Objects that cannot be read are left out, logged.
+        """Reads one page; `metadata.continue_` asks for the next. Objects that cannot be read are logged and left out.
 
         Raises ApiError (Gone when `continue_` has expired) or ApiUnreachable.
         """
@@ -154,8 +156,8 @@ class ApiServer:
         )
         silence = aiohttp.ClientTimeout(sock_connect=self.timeout_seconds, sock_read=self.timeout_seconds)
         try:
-            # aiohttp's own total would lose a caller's deadline that passes in the same turn of the loop: its
-            # TimerContext is entered twice, and on the way out takes two cancellations for its own.
+            # aiohttp's own total timeout would lose a caller's deadline that passes in the same turn of the loop: its
+            # TimerContext is entered twice and then swallows two cancellations.
             async with (
                 asyncio.timeout(max(self.timeout_seconds, LIST_SECONDS)),
                 self._following(_path(resource, namespace) + query, timeout=silence) as response,
@@ -179,10 +181,12 @@ class ApiServer:
         timeout_seconds: int = 300,
         silent_seconds: float = SILENT_SECONDS,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Opened, then changes after `resource_version`, until the API server ends the watch after `timeout_seconds`.
+        """Yields Opened, then changes after `resource_version`, until the API server ends the watch after
+        `timeout_seconds`.
 
-        It ends as well one client timeout after that, and once there was no whole event for `silent_seconds` (the
-        client's where that is less): the next watch goes on where this one was, or shows that the API server is away.
+        It also ends one client timeout after that, and after `silent_seconds` without a whole event (the client's own
+        value if that is less). The next watch continues from the same position, or shows that the API server is
+        unreachable.
 
         Raises ApiError (Gone when the position has expired), and ApiUnreachable when the connection drops or carries
         anything but events.
@@ -218,9 +222,9 @@ class ApiServer:
         subresource: str = "",
         strategic: bool = False,
     ) -> T:
-        """A JSON merge patch (RFC 7386), of the object or of its `status`. Raises ApiError or ApiUnreachable.
+        """Sends a JSON merge patch (RFC 7386) of the object or of its `status`. Raises ApiError or ApiUnreachable.
 
-        A `strategic` one merges lists such as conditions by their key, where the other replaces them.
+        A `strategic` patch merges lists such as conditions by their key; the other one replaces them.
         """
         path = _path(resource, namespace, name, subresource)
         kind = _STRATEGIC_MERGE_PATCH if strategic else _MERGE_PATCH
@@ -228,15 +232,17 @@ class ApiServer:
         return self._read(resource, answer)
 
     async def create(self, resource: Resource[T], body: Object, *, namespace: str = "") -> T:
-        """`apiVersion` and `kind` are filled in. Raises ApiError (Conflict if the name is taken) or ApiUnreachable."""
+        """Creates an object and fills in `apiVersion` and `kind`. Raises ApiError (Conflict if the name is taken) or
+        ApiUnreachable.
+        """
         document = {"apiVersion": resource.group_version, "kind": type(body).__name__, **msgspec.to_builtins(body)}
         pool = Pool.EVENTS if resource is EVENTS else Pool.OTHER
         return self._read(resource, await self._call("POST", _path(resource, namespace), body=document, pool=pool))
 
     async def bind(self, binding: Binding, *, within_seconds: float | None = None) -> None:
-        """Gives a pod its node and the Binding's annotations in one write. Raises ApiError or ApiUnreachable.
+        """Binds a pod to a node and adds the Binding's annotations in one write. Raises ApiError or ApiUnreachable.
 
-        The API server carries it out within so many seconds (the client's timeout) of getting it, or not at all.
+        The API server carries it out within the client's timeout after receiving it, or not at all.
         """
         metadata = binding.metadata
         document = {"apiVersion": "v1", "kind": "Binding", **msgspec.to_builtins(binding)}
@@ -247,7 +253,7 @@ class ApiServer:
         await self._call("POST", path, body=document, pool=Pool.BINDINGS)
 
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
-        """Has a pod deleted if its PodDisruptionBudget allows that; `dry_run` only asks whether it would be.
+        """Evicts a pod if its PodDisruptionBudget allows that; `dry_run` only asks whether it would.
 
         Raises ApiError (TooManyRequests against the budget, Conflict if another pod has the name) or ApiUnreachable.
         """
@@ -286,7 +292,7 @@ class ApiServer:
                     reply = await send()
         except _NO_ANSWER as error:
             raise self._unreachable(error) from error
-        # Neither body: among what is read and written are keys.
+        # Log neither body: they may hold private keys.
         log.debug("%s %s: %d", method, path, reply.status)
         if not 200 <= reply.status < 300:
             raise _error_of(reply)
@@ -302,7 +308,7 @@ class ApiServer:
     async def _following(
         self, path: str, *, timeout: aiohttp.ClientTimeout, headers_seconds: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer of the 2xx kind, its body still unread; everything else becomes ApiError or ApiUnreachable."""
+        """Yields an answer with status 2xx, its body unread; everything else becomes ApiError or ApiUnreachable."""
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(headers_seconds):
@@ -336,10 +342,10 @@ class ApiServer:
 
 
 def _path(resource: Resource[T], namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """The escaped path. `.` and `..` would walk the URL, and no object can be called so."""
+    """Returns the escaped path. `.` and `..` would change the URL, and no object can have such a name."""
     for part in (namespace, name):
         if part in (".", ".."):
-            raise NotFound(404, "NotFound", f"{resource.plural} {part!r} is no name of an object")
+            raise NotFound(404, "NotFound", f"{resource.plural} {part!r} is not a valid object name")
     return resource.path(quote(namespace, safe=""), quote(name, safe=""), subresource)
 
 
@@ -348,10 +354,10 @@ def _query(**parameters: str | int) -> str:
 
 
 async def _lines(content: aiohttp.StreamReader, silent_seconds: float, end: float) -> AsyncIterator[bytes]:
-    """Whole lines without their ends, until `end` on the loop's clock, or until there was none for `silent_seconds`.
-    Pieces of a line do not count.
+    """Yields whole lines without line ends, until `end` on the loop's clock, or after `silent_seconds` without one.
+    Parts of a line do not count.
 
-    Raises NotJson for an endless one, ClientPayloadError for one cut off.
+    Raises NotJson for a line that is too long, ClientPayloadError for one that is cut off.
     """
     pending = bytearray()
     now = asyncio.get_running_loop().time

@@ -1,7 +1,7 @@
-"""Connections to one API server, in pools: what waits in one pool holds up no other (edge).
+"""Connections to one API server, in pools: requests that wait in one pool do not delay another (edge).
 
-A peer may vanish without closing a connection: a host loses its power, a load balancer forgets a flow. The kernel asks
-on every connection whether the peer is still there.
+A peer may vanish without closing a connection: a host loses power, or a load balancer forgets a flow. So every
+connection has TCP keepalive.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ import msgspec
 from proto.kubernetes.calls import Calls, Reply
 
 KEEPALIVE_SECONDS = 15
-"""A connection without traffic is asked about after this long,"""
+"""An idle connection is probed after this many seconds,"""
 KEEPALIVE_PROBE_SECONDS = 5
-"""again at this interval,"""
+"""then again at this interval,"""
 DEAD_SECONDS = 30
-"""and is closed when nothing was acknowledged for this long, be it a probe or what was sent."""
+"""and is closed when no probe and no data was acknowledged for this long."""
 
 _SOCKET_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -30,16 +30,16 @@ _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_SECONDS * 1000),
 )
 _READ_BUFFER_BYTES = 2**21
-"""Of a connection: an event of a watch may be longer than aiohttp expects of a line."""
+"""The read buffer of a connection: a watch event may be longer than aiohttp's limit for a line."""
 
 
 class Pool(Enum):
-    """What a request is for."""
+    """The purpose of a request."""
 
     FOLLOWING = auto()
-    """Lists and watches: few, and nothing is known without them."""
+    """Lists and watches: few, and everything depends on them."""
     BINDINGS = auto()
-    """kube-scheduler binds as many pods at once as it likes, and each waits for the API server."""
+    """Bindings: kube-scheduler binds any number of pods at once, and each waits for the API server."""
     EVENTS = auto()
     OTHER = auto()
 
@@ -47,14 +47,14 @@ class Pool(Enum):
 MOST = {Pool.FOLLOWING: 0, Pool.BINDINGS: 1000, Pool.EVENTS: 4, Pool.OTHER: 100}
 """Connections at once; 0 is no limit."""
 _IDLE_SECONDS = {Pool.FOLLOWING: 3.0}
-"""A watch that goes on after a silence must not get a connection that fell silent with it."""
+"""A watch that resumes after a silence must not reuse the same, perhaps dead, connection."""
 
 
 class Connections:
     """All pools of one client; made and closed on its event loop."""
 
     def __init__(self, configuration: Any) -> None:
-        """A Configuration knows the certificates, the name to expect in them, and the proxy.
+        """Opens nothing yet. A Configuration has the certificates, the name to expect in them, and the proxy.
 
         Raises SSLError, OSError and ValueError where its certificates cannot be used.
         """
@@ -79,7 +79,9 @@ class Connections:
         }
 
     async def call(self, pool: Pool, method: str, path: str, *, headers: dict[str, str], body: object) -> Reply:
-        """A short request, answered whole. `body` None sends none. Raises OSError, and what aiohttp raises."""
+        """Sends a short request and returns the whole answer. `body` None sends none. Raises OSError, and what aiohttp
+        raises.
+        """
         data = None if body is None else msgspec.json.encode(body)
         if pool in self._calls:
             return await self._calls[pool].send(method, path, headers, data)
@@ -91,7 +93,7 @@ class Connections:
             return await read_reply(response)
 
     async def follow(self, url: str, headers: dict[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """A list or a watch, its body still unread. Raises what aiohttp raises."""
+        """Sends a list or watch request; the body is still unread. Raises what aiohttp raises."""
         session = self._sessions[Pool.FOLLOWING]
         return await session.get(url, headers=headers, timeout=timeout, **self._settings)
 
@@ -108,7 +110,7 @@ async def read_reply(response: aiohttp.ClientResponse) -> Reply:
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
-    """As the official client makes its own."""
+    """Builds the TLS context as the official client does."""
     tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
     if configuration.cert_file:
         tls.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
@@ -127,7 +129,7 @@ def _session(pool: Pool, tls: ssl.SSLContext) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=MOST[pool], keepalive_timeout=_idle_seconds(pool), ssl=tls, socket_factory=_socket
     )
-    # Left to itself aiohttp looks for proxies and passwords on disk, in two threads, before every request.
+    # By default aiohttp looks for proxies and passwords on disk, in two threads, before every request.
     return aiohttp.ClientSession(connector=connector, trust_env=False, read_bufsize=_READ_BUFFER_BYTES)
 
 

@@ -1,19 +1,19 @@
-"""Why the API server did not do what was asked: one class for each reaction (pure).
+"""Errors of the API server: one class for each reaction of a caller (pure).
 
-The status of a refusal stands in its message alone: callers react to the class.
+The status is only in the message: callers react to the class.
 """
 
 
 class ApiServerUnconfigured(Exception):
-    """Neither a usable kubeconfig nor the service account of a pod."""
+    """There is neither a usable kubeconfig nor the service account of a pod."""
 
 
 class ApiUnreachable(Exception):
-    """No usable answer: refused, reset, timed out, or not the API server that is speaking."""
+    """No usable answer: the connection was refused, reset or timed out, or another server answered."""
 
 
 class ApiError(Exception):
-    """The API server answered, and its answer is no."""
+    """The API server refused the request."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(f"the API server answered {status} {reason}: {message}")
@@ -26,11 +26,11 @@ class Invalid(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the credentials are not accepted, not even after they were read again."""
+    """401: the credentials are not accepted, even after they were read again."""
 
 
 class Forbidden(ApiError):
-    """403. A kube-apiserver that has just started refuses everybody until it has read its roles."""
+    """403. A kube-apiserver that has just started refuses all requests until it has read its roles."""
 
 
 class NotFound(ApiError):
@@ -38,7 +38,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object exists already, or is another one by now. Read it again."""
+    """409: the object exists already, or has changed. Read it again."""
 
 
 class Gone(ApiError):
@@ -46,11 +46,11 @@ class Gone(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: nothing was done. For an eviction: a PodDisruptionBudget does not allow it now."""
+    """429: nothing was done. For an eviction: a PodDisruptionBudget forbids it now."""
 
 
 class ServerError(ApiError):
-    """5xx: the request may have been carried out nevertheless, and may be accepted later."""
+    """5xx: the request may have been carried out all the same, and may be accepted later."""
 
 
 _CLASSES = {
@@ -66,6 +66,6 @@ _CLASSES = {
 
 
 def refusal(status: int, reason: str, message: str, retry_after_seconds: float | None = None) -> ApiError:
-    """Of the class that the HTTP `status` calls for; a plain ApiError where it calls for no reaction of its own."""
+    """Returns an error of the class for the HTTP `status`; a plain ApiError for any other status."""
     kind = _CLASSES.get(status, ServerError if status >= 500 else ApiError)
     return kind(status, reason, message, retry_after_seconds)

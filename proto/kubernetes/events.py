@@ -1,6 +1,6 @@
-"""Events off the request path: at most one an object, reason and minute; the next one carries the count.
+"""Writes Events in the background: at most one for each object, reason and minute; the next one has the count.
 
-They are told at a pace, warnings first: neither the API server nor the loop that answers kube-scheduler is theirs.
+They are written at a limited rate, warnings first, so that they delay neither the API server nor the event loop.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 60.0
 PAUSE_SECONDS = 0.02
-"""Between two events: fifty a second."""
+"""Seconds between two events: fifty events a second."""
 ORDINARY_PER_SECOND = 10
-"""Of those that are no warnings, in the long run: each is a write that the Bindings of other pods wait for."""
+"""Normal events a second in the long run: each is a write that delays Bindings of other pods."""
 ORDINARY_AT_ONCE = 100
-"""After a pause: the events of the first few pods are written at once."""
+"""Normal events at once after a pause, so that the first few pods' events are written immediately."""
 LONGEST_QUEUE = 1000
 MOST_ORDINARY = 500
-"""So many wait at most before one that is no warning is dropped."""
+"""When this many wait, a Normal event is dropped."""
 MOST_QUIET = 2_000
-"""Beyond so many the matter that was told longest ago is forgotten, with what was held back of it."""
+"""Beyond this many, the entry written longest ago is forgotten, with its count."""
 LONGEST_MESSAGE = 1024
-"""What the API server accepts of an event's message."""
+"""The longest event message that the API server accepts."""
 
 
 @dataclass(slots=True)
 class _Quiet:
-    """A matter that was told of; `until` is monotonic seconds, `held_back` counts since then."""
+    """What was written of one object and reason. `until` is monotonic seconds; `held_back` counts repetitions since."""
 
     until: float
     held_back: int = 0
@@ -43,7 +43,7 @@ class _Quiet:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Waiting:
-    """In the order in which they are told."""
+    """Kinds of events, in the order in which they are written."""
 
     is_ordinary: bool
     number: int
@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class EventRecorder:
-    """Takes notices without waiting and posts them one after the other."""
+    """Takes notices without waiting and writes them one after the other."""
 
     def __init__(
         self, *, api: ApiServer, component: str, now: Callable[[], datetime], monotonic: Callable[[], float]
@@ -65,12 +65,12 @@ class EventRecorder:
         self._monotonic = monotonic
         self._queue: asyncio.PriorityQueue[_Waiting] = asyncio.PriorityQueue(LONGEST_QUEUE)
         self._quiet: dict[tuple[str, str, str], _Quiet] = {}
-        """Those told of last come last."""
+        """The most recently written are last."""
         self._ordinary = Pace(per_second=ORDINARY_PER_SECOND, burst=ORDINARY_AT_ONCE)
         self._number = 0
 
     def record(self, subject: ObjectReference, notice: Notice) -> None:
-        """Dropped when the same was told within the minute, or when more happens than can be told."""
+        """Queues a notice. It is dropped when the same was written within the minute, or when the queue is full."""
         matter = notice.message if notice.distinct else ""
         count = self._due((subject.uid or f"{subject.namespace}/{subject.name}", notice.reason, matter))
         if count and self._queue.qsize() < (LONGEST_QUEUE if notice.warning else MOST_ORDINARY):
@@ -80,7 +80,7 @@ class EventRecorder:
             )
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Posts until cancelled."""
+        """Writes events until cancelled."""
         while True:
             waiting = await self._queue.get()
             await self._post(waiting)
@@ -88,16 +88,18 @@ class EventRecorder:
             await sleep(max(pause, PAUSE_SECONDS))
 
     async def flush(self, seconds: float) -> None:
-        """Posts what is waiting, for as long as that."""
+        """Writes what is waiting, for at most that long."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._queue.empty():
                     await self._post(self._queue.get_nowait())
         except TimeoutError:
-            log.info("%d events are left unwritten", self._queue.qsize())
+            log.info("%d events were not written", self._queue.qsize())
 
     def _due(self, key: tuple[str, str, str]) -> int:
-        """How many times this happened since it was told last, now included; 0 while it is to be kept quiet."""
+        """Returns how often this happened since it was last written, this time included; 0 while it must not be
+        written.
+        """
         now = self._monotonic()
         quiet = self._quiet.get(key)
         if quiet is not None and now < quiet.until:
@@ -134,7 +136,7 @@ class EventRecorder:
         except (ApiError, ApiUnreachable) as error:
             subject = event.involved_object
             kind = subject.kind.lower()
-            log.warning("event %s of %s %s is not written: %s", event.reason, kind, subject.name, error)
+            log.warning("cannot write event %s of %s %s: %s", event.reason, kind, subject.name, error)
 
 
 def _shortened(message: str) -> str:

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there: a kubeconfig, or the service account of a pod."""
+"""Finds the API server and our credentials: a kubeconfig, or the service account of a pod."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -13,33 +13,35 @@ from proto.kubernetes.errors import ApiServerUnconfigured
 from proto.kubernetes.official import ConfigException, Configuration, load_incluster_config, load_kube_config
 
 Configure = Callable[[], Awaitable[Any]]
-"""Reads the credentials anew into the same Configuration. Raises ApiServerUnconfigured."""
+"""Reads the credentials again into the same Configuration. Raises ApiServerUnconfigured."""
 
 _DEFAULT = "~/.kube/config"
 _BROKEN = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError, LookupError)
 
 
 def kubeconfig_path(explicit: str | None) -> str | None:
-    """The kubeconfig to use, or None for the service account of the pod around us.
+    """Returns the kubeconfig to use, or None for the service account of this pod.
 
-    In kubectl's order: the argument, $KUBECONFIG, ~/.kube/config. Raises ApiServerUnconfigured if a file was
-    named and is not there.
+    As kubectl does, it looks at the argument, $KUBECONFIG, ~/.kube/config. Raises ApiServerUnconfigured if a named file
+    is missing.
     """
     for origin, paths in (("--kubeconfig", explicit), ("KUBECONFIG", os.environ.get("KUBECONFIG"))):
         if paths:
             if not any(_is_file(path) for path in paths.split(os.pathsep) if path):
-                raise ApiServerUnconfigured(f"The kubeconfig {paths} is not there or no file: check {origin}.")
+                raise ApiServerUnconfigured(f"The kubeconfig {paths} is missing or is not a file: check {origin}.")
             return paths
     return _DEFAULT if _is_file(_DEFAULT) else None
 
 
 def _is_file(path: str) -> bool:
-    """With `~` resolved; pathlib's own way raises where there is no home, as in many containers."""
+    """Resolves `~`; pathlib's own function raises if there is no home, as in many containers."""
     return Path(os.path.expanduser(path)).is_file()
 
 
 async def load_configuration(explicit: str | None) -> tuple[Any, Configure]:
-    """A `kubernetes.aio` Configuration and what reads its credentials again. Raises ApiServerUnconfigured."""
+    """Returns a `kubernetes.aio` Configuration and a function that reads its credentials again. Raises
+    ApiServerUnconfigured.
+    """
     path = kubeconfig_path(explicit)
     configuration = Configuration()
 
@@ -61,7 +63,7 @@ async def load_configuration(explicit: str | None) -> tuple[Any, Configure]:
 
 
 def _environment_proxy(url: str) -> str | None:
-    """What HTTPS_PROXY, HTTP_PROXY and NO_PROXY say of the URL."""
+    """Returns the proxy for the URL by HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
     where = urlsplit(url)
     return None if proxy_bypass(where.netloc) else getproxies().get(where.scheme)
 
@@ -74,5 +76,5 @@ def _sentence(path: str | None, error: Exception) -> str:
             f"(there is no ~/.kube/config, and in the cluster's place: {reason[:1].lower()}{reason[1:]})."
         )
     if isinstance(error, (TypeError, AttributeError, LookupError)):
-        reason = "it does not have the form of a kubeconfig"
+        reason = "it is not a kubeconfig"
     return f"The kubeconfig {path} cannot be used: {reason}."

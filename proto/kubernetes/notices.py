@@ -1,14 +1,14 @@
-"""What is worth an event, before it is one."""
+"""Notices: what is to be written as an event."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A line for the events of a pod or node."""
+    """One notice for the events of a pod or node."""
 
     reason: str
     message: str
     warning: bool = True
     distinct: bool = False
-    """Whether another message is another matter, told even when one with this reason was told a moment ago."""
+    """Whether another message counts as a new event, even right after one with the same reason."""

@@ -1,9 +1,9 @@
-"""The fields of Kubernetes objects that we use, and nothing else.
+"""Typed Kubernetes objects, with only the fields that we use.
 
-Names follow the API in snake case; unknown fields are ignored on reading, so these structs are never written back
-whole: writes are patches, Bindings and Events. Timestamps stay the RFC 3339 text of the wire.
-Source: Kubernetes API reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1, policy/v1,
-admissionregistration.k8s.io/v1, resource.k8s.io/v1.
+Names follow the API in snake case. Unknown fields are ignored on reading, so these structs are never written back
+whole: writes are patches, Bindings and Events. Timestamps stay the RFC 3339 text of the wire. Source: Kubernetes API
+reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1, policy/v1, admissionregistration.k8s.io/v1,
+resource.k8s.io/v1.
 """
 
 from typing import Any, Generic, TypeVar
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Object(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """Camel case on the wire, defaults left out."""
+    """Base of all structs: camel case on the wire, defaults left out."""
 
 
 class ObjectMeta(Object):
@@ -53,13 +53,13 @@ class Container(Object):
     env: list[EnvVar] = []
     resources: Resources = msgspec.field(default_factory=Resources)
     restart_policy: str = ""
-    """`Always` on an init container makes it a sidecar."""
+    """The restart policy: `Always` on an init container makes it a sidecar."""
     restart_policy_rules: list[dict[str, Any]] = []
     security_context: dict[str, Any] | None = None
 
     @property
     def is_sidecar(self) -> bool:
-        """Of an init container."""
+        """The restart policy of an init container."""
         return self.restart_policy == "Always"
 
 
@@ -70,7 +70,7 @@ class SchedulingGroup(Object):
 class PodAffinityTerm(Object):
     namespaces: list[str] = []
     namespace_selector: dict[str, Any] | None = None
-    """An empty one selects all namespaces."""
+    """A selector; an empty one selects all namespaces."""
 
 
 class WeightedPodAffinityTerm(Object):
@@ -78,7 +78,7 @@ class WeightedPodAffinityTerm(Object):
 
 
 class PodAffinity(Object):
-    """Of affinity and of anti-affinity."""
+    """One term of affinity or of anti-affinity."""
 
     required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
     preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
@@ -98,10 +98,10 @@ class PodSpec(Object):
     active_deadline_seconds: int | None = None
     affinity: Affinity | None = None
     resources: Resources | None = None
-    """Of all containers together, for cpu, memory and huge pages."""
+    """Resources of all containers together, for cpu, memory and huge pages."""
     scheduling_group: SchedulingGroup | None = None
     preemption_policy: str = ""
-    """`Never` for a pod for which no other pod may be evicted."""
+    """The preemption policy: with `Never`, no other pod may be evicted for this one."""
     restart_policy: str = ""
     init_containers: list[Container] = []
     containers: list[Container] = []
@@ -141,14 +141,14 @@ class PodStatus(Object):
     reason: str = ""
     message: str = ""
     nominated_node_name: str = ""
-    """Where kube-scheduler has evicted pods for it, or is about to bind it."""
+    """The node on which kube-scheduler has evicted pods for it, or is about to bind it."""
     conditions: list[Condition] = []
     init_container_statuses: list[ContainerStatus] = []
     container_statuses: list[ContainerStatus] = []
 
     @property
     def unscheduled(self) -> Condition | None:
-        """What kube-scheduler says of a pod that it could not place."""
+        """The condition that kube-scheduler sets on a pod that it could not place."""
         return next((each for each in self.conditions if (each.type, each.status) == (POD_SCHEDULED, "False")), None)
 
 
@@ -159,17 +159,17 @@ class Pod(Object):
 
     @property
     def all_containers(self) -> tuple[Container, ...]:
-        """In the order of the device annotations: init containers, then app containers."""
+        """Returns containers in the order of the device annotations: init containers, then app containers."""
         return (*self.spec.init_containers, *self.spec.containers)
 
     @property
     def is_pending(self) -> bool:
-        """Not all of its containers have been started yet."""
+        """Tells whether some of its containers have not been started yet."""
         return self.status.phase in ("", "Pending")
 
     @property
     def is_running(self) -> bool:
-        """Its init containers have ended; its app containers have been started."""
+        """Tells whether its init containers have ended and its app containers have been started."""
         return self.status.phase == "Running"
 
     @property
@@ -178,7 +178,7 @@ class Pod(Object):
 
     @property
     def has_ended(self) -> bool:
-        """All its containers ended and none of them starts again: it holds no GPU."""
+        """Tells whether all its containers ended and none starts again: it holds no GPU."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
@@ -192,7 +192,7 @@ class OwnedMeta(ObjectMeta):
 
 
 class OwnedPod(Pod):
-    """With its owners, which need not be kept of all pods of a cluster."""
+    """Metadata with owners, which are not needed of every pod in a cluster."""
 
     metadata: OwnedMeta = msgspec.field(default_factory=OwnedMeta)
 
@@ -211,7 +211,7 @@ class NodeStatus(Object):
 
 class NodeSpec(Object):
     taints: list[dict[str, Any]] = []
-    """Whole, because a patch of one writes the whole list."""
+    """All fields, because a patch of one writes the whole list."""
 
 
 class Node(Object):
@@ -250,7 +250,7 @@ class LabelSelectorRequirement(Object):
 
 
 class LabelSelector(Object):
-    """Everything said must hold; one that says nothing selects everything."""
+    """A selector: every rule must match; one without rules selects everything."""
 
     match_labels: dict[str, str] = {}
     match_expressions: list[LabelSelectorRequirement] = []
@@ -258,13 +258,13 @@ class LabelSelector(Object):
 
 class PodDisruptionBudgetSpec(Object):
     selector: LabelSelector | None = None
-    """None selects no pod."""
+    """The selector; None selects no pod."""
 
 
 class PodDisruptionBudgetStatus(Object):
     disruptions_allowed: int = 0
     disrupted_pods: dict[str, str] = {}
-    """When, by the name of a pod whose eviction is granted and counted, though it is not seen gone yet."""
+    """Times by pod name: evictions that are granted and counted, but whose pod still exists."""
 
 
 class PodDisruptionBudget(Object):
@@ -288,13 +288,13 @@ class Secret(Object):
     type: str = ""
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     data: dict[str, str] = {}
-    """Base64 of the values."""
+    """The values, in base64."""
 
 
 class MutatingWebhookConfiguration(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     webhooks: list[dict[str, Any]] = []
-    """As JSON, because a patch of one writes the whole list."""
+    """Webhooks as JSON, because a patch of one writes the whole list."""
 
 
 class DeviceClassSpec(Object):
@@ -316,7 +316,7 @@ class ObjectReference(Object):
 
 
 class Binding(Object):
-    """Posted to `pods/<name>/binding`; its annotations are merged into the pod in the same write."""
+    """A Binding, posted to `pods/<name>/binding`; its annotations are merged into the pod in the same write."""
 
     metadata: ObjectMeta
     target: ObjectReference
@@ -328,7 +328,7 @@ class EventSource(Object):
 
 
 class Event(Object, omit_defaults=False):
-    """Written whole: the API server's own defaults of `type` and `count` are not these."""
+    """An Event; all fields are written, because the API server's defaults of `type` and `count` differ."""
 
     metadata: ObjectMeta
     involved_object: ObjectReference
@@ -342,7 +342,7 @@ class Event(Object, omit_defaults=False):
 
 
 class Status(Object):
-    """What the API server answers instead of an object."""
+    """The answer of the API server instead of an object."""
 
     status: str = ""
     reason: str = ""
@@ -351,7 +351,7 @@ class Status(Object):
 
 
 class ResourceAttributes(Object):
-    """What somebody would do; the empty group is the core one, the empty namespace all of them."""
+    """The action to check. The empty group is the core one; the empty namespace means all."""
 
     verb: str = ""
     resource: str = ""
@@ -359,7 +359,7 @@ class ResourceAttributes(Object):
     group: str = ""
     namespace: str = ""
     name: str = ""
-    """Of one object; empty for all."""
+    """The object's name; empty for all."""
 
 
 class AccessReviewSpec(Object):
@@ -372,7 +372,7 @@ class AccessReviewStatus(Object):
 
 
 class SelfSubjectAccessReview(Object):
-    """Whether we may do it; created to be answered, never stored."""
+    """The question whether we may do it; it is created for its answer, never stored."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: AccessReviewSpec = msgspec.field(default_factory=AccessReviewSpec)
@@ -388,7 +388,7 @@ class ObjectList(Object, Generic[T]):
 
 
 class Resource(msgspec.Struct, Generic[T], frozen=True):
-    """Where objects of one kind live on the API server."""
+    """The place of objects of one kind on the API server."""
 
     group_version: str
     plural: str
@@ -396,7 +396,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
     type: type[T]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path; without `namespace`, of all namespaces."""
+        """Returns the URL path; without `namespace`, that of all namespaces."""
         root = "/api" if self.group_version == "v1" else "/apis"
         parts = [root, self.group_version]
         if self.namespaced and namespace:

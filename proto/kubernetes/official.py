@@ -1,9 +1,9 @@
-"""What we use of the official client: configuration and credentials of its asyncio half.
+"""The parts of the official client that we use: configuration and credentials of its asyncio half.
 
-Importing the package `kubernetes` as it stands also loads its synchronous half and much else: 10 MiB and a third of
-a second in every process (measured with version 37). So the two packages on the way are entered by path, without
-running their `__init__`; where somebody else has loaded them already, they are taken as they are. The class ApiClient,
-which the readers of configurations name and nothing here calls, would bring pydantic: a tenth of the daemon's start.
+Importing the package `kubernetes` also loads its synchronous half and much else: 10 MiB and a third of a second in
+every process (measured with version 37). So its two parent packages are entered by path, without running their
+`__init__`. If they are loaded already, they are used as they are. The class ApiClient, which the configuration readers
+name and nothing here calls, would load pydantic: a tenth of the daemon's start.
 """
 
 import sys

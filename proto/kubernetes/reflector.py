@@ -1,4 +1,4 @@
-"""One kind of objects, kept current: a paged list, then watches that resume where they broke off."""
+"""Keeps one kind of objects current: a paged list, then watches that resume where they ended."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Object)
 FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 30.0
 SETTLED_SECONDS = 1.0
-"""A watch that stood this long has worked, even if nothing happened meanwhile."""
+"""A watch that was open this long counts as working, even without an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Removed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The API server is away; the last state stands until the next attempt."""
+    """The API server is unreachable; the last state stays valid until the next attempt."""
 
     problem: str
     retry_in_seconds: float
@@ -52,7 +52,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The API server has taken a watch again; a list says as much."""
+    """The API server has accepted a watch again; a list means the same."""
 
 
 Change = Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed
@@ -60,7 +60,7 @@ Change = Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed
 
 @dataclass(slots=True)
 class Backoff:
-    """0.2 s doubling to 30 s; each delay is drawn from its upper half so that clients spread out."""
+    """Delays of 0.2 s, doubling up to 30 s; each is drawn from its upper half, so that clients spread out."""
 
     jitter: Callable[[], float]
     failures: int = 0
@@ -76,7 +76,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Position:
-    """Where the next watch starts; None asks for a list first."""
+    """The resourceVersion at which the next watch starts; None asks for a list first."""
 
     resource_version: str | None = None
 
@@ -96,10 +96,10 @@ async def reflect(
     clock: Callable[[], float] = time.monotonic,
     trim: Callable[[T], None] = lambda _: None,
 ) -> AsyncGenerator[Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed, None]:
-    """The objects, then every change to them, for ever. Never raises for trouble of the API server.
+    """Yields the objects, then every change to them, without end. It never raises for errors of the API server.
 
-    A watch that is silent for `silent_seconds` is opened again where it was: its connection may be dead.
-    `trim` may take out of a listed object what nobody will read: a list is held until its last page has come.
+    A watch without events for `silent_seconds` is opened again at its position: its connection may be dead. `trim` may
+    remove unused fields from a listed object, because a list is held until its last page has arrived.
     """
     selection = {"namespace": namespace, "field_selector": field_selector, "label_selector": label_selector}
     position = _Position()
@@ -146,7 +146,9 @@ async def reflect(
 
 
 def _may_go_on_at_once(problem: Exception | None, backoff: Backoff) -> bool:
-    """An ended watch and an expired position are ordinary, unless they come in a row without any progress."""
+    """Tells whether this is a failure. An ended watch and an expired position are normal, unless they repeat without
+    progress.
+    """
     return backoff.failures == 0 and (problem is None or isinstance(problem, Gone))
 
 
@@ -163,7 +165,7 @@ async def _list(
     *,
     trim: Callable[[T], None],
 ) -> Replaced[T]:
-    """All pages; they show one moment, whose resourceVersion becomes the position."""
+    """Reads all pages. They show one moment, and its resourceVersion becomes the position."""
     objects: list[T] = []
     metadata = ListMeta()
     while True:

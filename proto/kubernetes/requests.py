@@ -1,4 +1,4 @@
-"""How much of a resource a pod asks for in all, as kube-scheduler and kubelet count it.
+"""How much of a resource a pod requests in total, as kube-scheduler and kubelet count it.
 
 Source: k8s.io/component-helpers/resource, PodRequests.
 """
@@ -13,9 +13,10 @@ from proto.quantity import QuantityError, integer_quantity, parse_quantity
 
 
 def requested(pod: Pod, resource: str) -> int:
-    """The most that it asks for at one time: a sidecar counts beside all that starts after it. 0 once the pod ended.
+    """Returns the most that it requests at one time: a sidecar counts together with all that starts after it. 0 once
+    the pod has ended.
 
-    An amount that cannot be read counts as 0; the API server accepts none for an extended resource.
+    An unreadable amount counts as 0; for an extended resource the API server accepts none.
     """
     if pod.has_ended:
         return 0
@@ -30,7 +31,7 @@ def requested(pod: Pod, resource: str) -> int:
 
 
 def requested_resources(pod: Pod) -> frozenset[str]:
-    """The names of all that it asks for."""
+    """Returns the names of all resources that it requests."""
     return frozenset(
         name
         for container in pod.all_containers
@@ -40,7 +41,7 @@ def requested_resources(pod: Pod) -> frozenset[str]:
 
 
 def _amount(container: Container, resource: str) -> int:
-    """By its request; a limit alone is a request too."""
+    """Returns its request; a limit alone is a request too."""
     asked, limits = container.resources.requests, container.resources.limits
     try:
         return integer_quantity(asked.get(resource, limits.get(resource, 0)))

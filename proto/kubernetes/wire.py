@@ -1,4 +1,4 @@
-"""JSON of the API server to typed objects: single objects, list pages and the lines of a watch."""
+"""Decodes the API server's JSON into typed objects: single objects, list pages and the lines of a watch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ T = TypeVar("T", bound=Object)
 S = TypeVar("S", bound=msgspec.Struct)
 
 Unreadable = Callable[[str], None]
-"""Told, in one sentence, about each object that had to be left out."""
+"""A function that receives one sentence about each object that had to be left out."""
 
 
 class UnreadableObject(ValueError):
-    """An object is JSON, but not of the form its kind has; the message holds the field path."""
+    """An object is JSON, but does not have the form of its kind; the message has the field path."""
 
 
 class NotJson(ValueError):
-    """An answer is not JSON at all: a proxy's page, or a body cut short."""
+    """An answer is not JSON: a proxy's page, or a body that was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class Bookmark:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The API server has taken the watch, before its first event."""
+    """The API server has accepted the watch; no event has arrived yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFailed:
-    """The API server's last word on a watch, instead of a further event."""
+    """The error with which the API server ends a watch."""
 
     status: Status
 
@@ -82,7 +82,7 @@ _ENVELOPE = msgspec.json.Decoder(_Envelope)
 
 
 def decode_object(kind: type[S], body: bytes | msgspec.Raw) -> S:
-    """One object. A null counts as a missing field, as it does for Go.
+    """Decodes one object. A null counts as a missing field, as in Go.
 
     Raises NotJson, or UnreadableObject naming the field.
     """
@@ -96,7 +96,7 @@ def decode_object(kind: type[S], body: bytes | msgspec.Raw) -> S:
 
 
 def decode_list(kind: type[T], body: bytes, unreadable: Unreadable) -> ObjectList[T]:
-    """One page of a list, without the objects that cannot be read. Raises NotJson or UnreadableObject."""
+    """Decodes one page of a list, without unreadable objects. Raises NotJson or UnreadableObject."""
     try:
         page: ObjectList[T] = _list_decoder(kind).decode(body)
         return page
@@ -109,10 +109,10 @@ def decode_list(kind: type[T], body: bytes, unreadable: Unreadable) -> ObjectLis
 
 
 def decode_watch_line(kind: type[T], line: bytes, unreadable: Unreadable) -> WatchEvent[T] | WatchFailed | None:
-    """One line of a watch; None for an event without meaning here. Raises NotJson.
+    """Decodes one line of a watch; None for an event without meaning here. Raises NotJson.
 
-    An object that cannot be read moves the position on like a bookmark; a deleted one keeps its metadata, so
-    that it is still seen to go.
+    An unreadable object advances the position like a bookmark; a deleted one keeps its metadata, so that its deletion
+    is still seen.
     """
     try:
         envelope = _ENVELOPE.decode(line)

@@ -1,1 +1,1 @@
-"""kubelet pod-resources v1: the protocol file and its generated stubs."""
+"""Kubelet's pod-resources API v1: the protocol file and its generated stubs."""
