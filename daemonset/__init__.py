@@ -1,1 +1,1 @@
-"""How TopoGPU is deployed, and the tools that keep it so."""
+"""How TopoGPU is deployed: the chart, and tools that render it and check the image."""

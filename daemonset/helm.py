@@ -1,6 +1,6 @@
-"""Helm: found, or built once from its Go module.
+"""Finds Helm, or builds it once from its Go module.
 
-`python -m daemonset.helm` builds it if need be and prints its path; exit status 3: there is nothing to build with.
+`python -m daemonset.helm` builds it if necessary and prints its path. Exit status 3: Go is missing.
 """
 
 import os
@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 MODULE = Path(__file__).parent / "tools" / "helm"
-"""Its `tool` line is what is built, its go.sum what it is built from."""
+"""Its `tool` line names what is built, and its go.sum the sources."""
 NOTHING_TO_BUILD_WITH = 3
 
 
 class NoHelm(Exception):
-    """One sentence on what to do."""
+    """Helm is missing; the message is one sentence on what to do."""
 
 
 class BuildFailed(Exception):
@@ -24,19 +24,19 @@ class BuildFailed(Exception):
 
 
 def find() -> Path:
-    """$HELM, else what was built. Raises NoHelm."""
+    """Returns $HELM, else the Helm that was built. Raises NoHelm."""
     named = os.environ.get("HELM")
     helm = Path(named) if named else _built()
     if os.access(helm, os.X_OK):
         return helm
-    where = f"HELM={named} is no program" if named else f"there is no {helm}"
+    where = f"HELM={named} is not a program" if named else f"there is no {helm}"
     raise NoHelm(
         f"{where}: run `make manifests` where Go is installed, which builds it once, or set HELM to Helm 3 or 4"
     )
 
 
 def build() -> Path:
-    """`find`, and where that fails builds with Go: minutes on two cores. Raises NoHelm, BuildFailed."""
+    """Finds Helm, else builds it with Go, which takes minutes on two cores. Raises NoHelm, BuildFailed."""
     try:
         return find()
     except NoHelm:
@@ -48,7 +48,7 @@ def build() -> Path:
     print(f"building helm {version} into {helm.parent}, once ...", file=sys.stderr, flush=True)
     command = ["go", "build", "-mod=readonly", "-trimpath", "-o", f"{partial}/", "-ldflags", stamp, "tool"]
     if subprocess.run(command, cwd=MODULE, env={**os.environ, "CGO_ENABLED": "0"}, check=False).returncode:
-        raise BuildFailed(f"Helm {version} could not be built: see Go's own words above")
+        raise BuildFailed(f"Helm {version} could not be built: see the output of Go above")
     partial.rename(helm.parent)
     return helm
 

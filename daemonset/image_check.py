@@ -1,8 +1,8 @@
 """Runs the Dockerfile's own steps without a container engine: `python -m daemonset.image_check`.
 
-Every COPY and RUN happens in order, with the image's folders below a temporary one and this machine's Python for the
-image's. Then both programs are started out of what the last stage holds. What only an engine can do is not seen here:
-that the base image can be had, file owners, the user, and the size of the layers.
+It runs every COPY and RUN in order, with the image's folders below a temporary one and this machine's Python. Then it
+starts both programs from the last stage. It cannot check what needs an engine: that the base image exists, file owners,
+the user, and the size of the layers.
 """
 
 import json
@@ -21,11 +21,11 @@ import dockerfile
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = ROOT / "daemonset" / "Dockerfile"
 _OURS = re.compile(r"(?<![\w./-])/(src|build|dist|opt)(?=/|\s|$)")
-"""The image's folders that the steps make or read."""
+"""Folders of the image that the steps create or read."""
 
 
 class StepFailed(Exception):
-    """The step and the last it said."""
+    """A step failed; the message has the step and the end of its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def steps(path: Path = DOCKERFILE) -> list[Step]:
 
 
 def build(image: Path) -> Mapping[str, str]:
-    """Follow the Dockerfile below the folder `image`; the environment of its last stage. Raises StepFailed."""
+    """Runs the Dockerfile below the folder `image` and returns the environment of its last stage. Raises StepFailed."""
     environment: dict[str, str] = {}
     folder = image
     for step in steps():
@@ -73,9 +73,9 @@ def build(image: Path) -> Mapping[str, str]:
 def _copy(step: Step, image: Path, folder: Path) -> None:
     *sources, target = step.arguments
     if any(flag.startswith("--from=") for flag in step.flags):
-        # One tree serves all stages: what is copied must be there, at the same path.
+        # One tree serves all stages: what is copied must exist at the same path.
         if sources != [target] or not Path(_inside(image, target)).exists():
-            raise StepFailed(f"{step.original}: {target} was not made by the stage before")
+            raise StepFailed(f"{step.original}: the stage before did not create {target}")
         return
     for source in sources:
         destination = folder / target / Path(source).name if target.endswith("/") else folder / target

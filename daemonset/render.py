@@ -1,6 +1,6 @@
 """The Kustomize base and what its components add, rendered from the chart.
 
-`python -m daemonset.render` writes them; with `--check` it only says which of them are out of date.
+`python -m daemonset.render` writes them; with `--check` it only lists those that are out of date.
 """
 
 import re
@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 CHART = HERE / "chart" / "topogpu"
 NAMESPACE = "topogpu-system"
 KUBERNETES = "v1.37.1"
-"""The release the base is for; its kube-scheduler is the base's."""
+"""The Kubernetes release of the base and of its kube-scheduler."""
 OTHER_RELEASES = {"kubernetes-1.29": "v1.29.15"}
-"""Variants that are for another release than the base."""
+"""Variants for another release than the base."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COMPONENT = "app.kubernetes.io/component"
 _HEADER = "# Rendered from daemonset/chart/topogpu by `make manifests`; change it there.\n"
@@ -30,12 +30,12 @@ Identity = tuple[str, str, str]
 
 
 class CannotRender(Exception):
-    """Helm's own words."""
+    """Helm failed; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One object: what it is, and its text as the chart has it, comments included."""
+    """One object: its identity, and its text as in the chart, comments included."""
 
     content: dict[str, Any]
     text: str
@@ -52,12 +52,12 @@ class Manifest:
 
 
 def variants() -> list[str]:
-    """Names of the chart's further values files, each of which is a Kustomize overlay too."""
+    """Names of the chart's other values files; each is also a Kustomize overlay."""
     return sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
 
 
 def render(variant: str = "", *arguments: str) -> list[Manifest]:
-    """Every object of the base, or of a variant. Raises CannotRender, NoHelm."""
+    """Returns every object of the base, or of a variant. Raises CannotRender, NoHelm."""
     values = ["--values", str(CHART / "ci" / f"{variant}-values.yaml")] if variant else []
     release = OTHER_RELEASES.get(variant, KUBERNETES)
     return template(
@@ -66,7 +66,7 @@ def render(variant: str = "", *arguments: str) -> list[Manifest]:
 
 
 def template(*arguments: str) -> list[Manifest]:
-    """`helm template` of the chart. Raises CannotRender, NoHelm."""
+    """Runs `helm template` on the chart. Raises CannotRender, NoHelm."""
     command = [str(helm.find()), "template", "topogpu", str(CHART), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -75,7 +75,7 @@ def template(*arguments: str) -> list[Manifest]:
 
 
 def split(text: str) -> list[Manifest]:
-    """The objects in what Helm or Kustomize print."""
+    """Returns the objects in the output of Helm or Kustomize."""
     texts = [re.sub(r"\A# Source: .*\n", "", part) for part in re.split(r"^---\n", text, flags=re.MULTILINE)]
     return [
         Manifest(content=content, text=f"{part.strip()}\n") for part in texts if (content := yaml.load(part, _LOADER))
@@ -83,7 +83,7 @@ def split(text: str) -> list[Manifest]:
 
 
 def files() -> dict[Path, str]:
-    """What is to be committed: the base, one file a component, and what each variant adds to it."""
+    """Returns the files to commit: the base, one file for each component, and what each variant adds."""
     base = render()
     there = {manifest.identity for manifest in base}
     written = {
@@ -101,7 +101,7 @@ def _joined(manifests: Sequence[Manifest], component: str) -> str:
 
 
 def out_of_date(wanted: dict[Path, str]) -> list[Path]:
-    """Files that differ, are missing, or that nothing renders any more."""
+    """Returns files that differ, are missing, or are no longer rendered."""
     there = {*(HERE / "base").glob("*.yaml"), *(HERE / "components").glob("*/added.yaml")}
     stale = {path for path in there - wanted.keys() if path.name != "kustomization.yaml"}
     differing = {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}

@@ -1,1 +1,1 @@
-"""`kubectl topogpu`: who has which GPU, why a pod waits, and what still fits, read from the cluster's objects alone."""
+"""`kubectl topogpu`: who holds which GPU, why a pod waits, and what still fits, from the cluster's objects alone."""

@@ -32,7 +32,7 @@ Command = Callable[..., Report]
 
 
 class Source:
-    """Where objects come from: the cluster, or a file. Reads at most what a command asks for."""
+    """The source of objects: the cluster, or a file. It reads only what a command needs."""
 
     def __init__(self, connection: Connection, file: str, chosen_namespace: str) -> None:
         self._connection = connection
@@ -49,7 +49,7 @@ class Source:
 
 
 def _options(command: Command) -> Callable[..., None]:
-    """Those of every command; it returns the report of a source."""
+    """Adds the options of every command; the command returns the report of a source."""
 
     @click.option(
         "-o",
@@ -61,7 +61,9 @@ def _options(command: Command) -> Callable[..., None]:
     @click.option("--from", "file", metavar="FILE", default="", type=click.Path(allow_dash=True), help=_FROM)
     @click.option("--kubeconfig", default="", help="As kubectl's.")
     @click.option("--context", "kube_context", default="", help="As kubectl's.")
-    @click.option("-n", "--namespace", "chosen", default="", help="As kubectl's: of pods named without one.")
+    @click.option(
+        "-n", "--namespace", "chosen", default="", help="Namespace of pods that are named without one, as in kubectl."
+    )
     @click.option("-w", "--watch", is_flag=True, help=f"Show it again every {_WATCH_SECONDS:g} s.")
     @wraps(command)
     def with_options(
@@ -76,7 +78,7 @@ def _options(command: Command) -> Callable[..., None]:
     ) -> None:
         source = Source(Connection(kubeconfig=kubeconfig, context=kube_context), file, chosen)
         if watch and file:
-            raise click.UsageError("--watch shows a cluster, and --from a file that does not change; give one of them")
+            raise click.UsageError("--watch cannot be used with --from: a file does not change")
         while True:
             try:
                 report = command(source, **arguments)
@@ -94,7 +96,7 @@ def _options(command: Command) -> Callable[..., None]:
 
 def _show(report: Report, output: Output) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal cannot encode
     if output in (Output.TEXT, Output.WIDE):
         # In a pipe, where a program or a pager reads them, rows are never wrapped.
         width = None if sys.stdout.isatty() else _PIPE_WIDTH
@@ -114,9 +116,9 @@ def _node(cluster: Cluster, name: str) -> GpuNode:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="kubectl-topogpu")
 def main() -> None:
-    """Who has which GPU, why a pod waits, and what still fits.
+    """Show who holds which GPU, why a pod waits, and what still fits.
 
-    Reads nodes, pods and quotas through kubectl, or from a file; changes nothing, and needs no server of its own.
+    It reads nodes, pods and quotas through kubectl, or from a file. It changes nothing and needs no server.
 
     \b
       kubectl topogpu top                    nodes, their GPUs, and the pods on them
@@ -128,10 +130,10 @@ def main() -> None:
 @main.command()
 @click.argument("nodes", nargs=-1)
 @click.option("--level", type=click.Choice([each.value for each in tree.Level]), default="pods", show_default=True,
-              help="How deep to look.")  # fmt: skip
+              help="Level of detail.")  # fmt: skip
 @_options
 def top(source: Source, nodes: tuple[str, ...], level: str) -> Report:
-    """Nodes, their GPUs, and the pods that hold them: memory, cores and slots."""
+    """Show nodes, their GPUs, and the pods that hold them: memory, cores and slots."""
     cluster = source.cluster()
     return tree.top(cluster, [_node(cluster, name) for name in nodes] or cluster.nodes, tree.Level(level))
 
@@ -140,7 +142,7 @@ def top(source: Source, nodes: tuple[str, ...], level: str) -> Report:
 @click.argument("target")
 @_options
 def who(source: Source, target: str) -> Report:
-    """Who holds TARGET: a node, a GPU (NODE/INDEX, or the beginning of its UUID), or a pod."""
+    """Show who holds TARGET: a node, a GPU (NODE/INDEX, or the beginning of its UUID), or a pod."""
     return holding.who(source.cluster(), target, source.namespace())
 
 
@@ -148,9 +150,9 @@ def who(source: Source, target: str) -> Report:
 @click.argument("pod")
 @_options
 def why(source: Source, pod: str) -> Report:
-    """Why POD ([NAMESPACE/]NAME) waits and what would help, or why it is where it is.
+    """Explain why POD ([NAMESPACE/]NAME) waits and what would help, or why it has its node.
 
-    Nodes are judged by their GPUs alone: CPUs, memory, taints and selectors are kube-scheduler's own business.
+    It checks only the nodes' GPUs. kube-scheduler checks CPUs, memory, taints and selectors.
     """
     cluster = source.cluster()
     name = pod if "/" in pod else f"{source.namespace()}/{pod}"
@@ -161,13 +163,11 @@ def why(source: Source, pod: str) -> Report:
 
 @main.command()
 @click.option("--gpus", type=click.IntRange(1, 256), default=1, show_default=True, help="GPUs of one pod.")
-@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Of each GPU [default: the whole].")
+@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Memory of each GPU [default: all].")
 @click.option(
-    "--memory-percent", type=click.IntRange(1, 100), metavar="PERCENT", help="Of each GPU, in place of --memory."
+    "--memory-percent", type=click.IntRange(1, 100), metavar="PERCENT", help="Memory of each GPU, instead of --memory."
 )
-@click.option(
-    "--cores", type=click.IntRange(0, 100), metavar="PERCENT", help="Of each GPU's cores [default: no limit]."
-)
+@click.option("--cores", type=click.IntRange(0, 100), metavar="PERCENT", help="Cores of each GPU [default: no limit].")
 @click.option("--policy", "gpu_policy", type=click.Choice(list(GPU_WORDS)), help="GPU policy of the pod.")
 @click.option("--node-policy", type=click.Choice([each.value for each in NodePolicy]), help="Node policy of the pod.")
 @click.option("--type", "gpu_type", metavar="MODEL", help="A part of the GPU's model, such as A100.")
@@ -183,9 +183,9 @@ def fit(
     node_policy: str | None,
     gpu_type: str | None,
 ) -> Report:
-    """How many more pods of one shape fit, and on which nodes."""
+    """Show how many more pods of one shape fit, and on which nodes."""
     if memory is not None and memory_percent is not None:
-        raise click.UsageError("--memory and --memory-percent both say how much memory; give one of them")
+        raise click.UsageError("--memory and --memory-percent cannot be used together; give one")
     cluster = source.cluster()
     pod = fitting.pod_of(
         cluster.settings.names,
@@ -206,10 +206,10 @@ def fit(
 
 @main.command()
 @click.argument("node")
-@click.option("--svg", metavar="FILE", help="Write a drawing there instead.")
+@click.option("--svg", metavar="FILE", help="Write an SVG drawing to FILE instead.")
 @_options
 def topo(source: Source, node: str, svg: str | None) -> Report:
-    """How the GPUs of NODE are connected, and who holds them."""
+    """Show how the GPUs of NODE are connected, and who holds them."""
     found = _node(source.cluster(), node)
     if svg:
         try:
@@ -222,12 +222,12 @@ def topo(source: Source, node: str, svg: str | None) -> Report:
 @main.command()
 @_options
 def waste(source: Source) -> Report:
-    """Memory that no pod asked for: idle, unused, and stranded where no pod can get it."""
+    """Show memory that no pod asked for: idle, unused, and stranded where no pod can get it."""
     return unasked.waste(source.cluster())
 
 
 @main.command()
 @_options
 def frag(source: Source) -> Report:
-    """How large a request still fits: whole GPUs together on a node, and the largest share."""
+    """Show how large a request still fits: whole GPUs together on a node, and the largest share."""
     return unasked.frag(source.cluster())

@@ -1,6 +1,6 @@
 """A cluster as its objects describe it: each GPU, and which pods hold how much of it. No IO.
 
-Counted by the scheduler's own ledger, so that a command says of a GPU what the next decision will be taken on.
+The extender's own ledger counts, so a command shows the numbers on which the next decision is taken.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ from scheduler_ext.requests import RequestSettings, pod_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """What `kubectl get nodes,pods,resourcequotas -A -o json` lists."""
+    """The objects that `kubectl get nodes,pods,resourcequotas -A -o json` lists."""
 
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
@@ -47,12 +47,12 @@ class Gpu:
 
     @property
     def is_free(self) -> bool:
-        """Nothing of it is taken, and all of it can be."""
+        """Tells whether nothing of it is taken and all of it can be."""
         return not self.usage.slots and self.serves
 
     @property
     def serves(self) -> bool:
-        """Whether a pod may get it at all."""
+        """Tells whether any pod may get it."""
         return self.device.healthy and not self.cordoned
 
     @property
@@ -69,14 +69,15 @@ class Gpu:
 
     @property
     def state(self) -> str:
-        """One word for why it serves nobody, or `` when it does."""
+        """One word for why no pod may get it, or `` if pods may."""
         return "" if self.serves else "unhealthy" if not self.device.healthy else "cordoned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNode:
-    """`problem` is why none of its GPUs can be given out; then `gpus` is empty. `undecided` pods hold GPUs of it
-    without a decision."""
+    """One node. `problem` says why none of its GPUs can be given out; then `gpus` is empty. `undecided` pods hold GPUs
+    of it without a decision.
+    """
 
     name: str
     gpus: tuple[Gpu, ...] = ()
@@ -87,30 +88,30 @@ class GpuNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`nodes` are those with GPUs, or that should have some, by name; `pods` all pods by `namespace/name`."""
+    """The cluster. `nodes` are those that have or should have GPUs, by name; `pods` all pods by `namespace/name`."""
 
     nodes: tuple[GpuNode, ...]
     pods: Mapping[str, Pod]
     ledger: Ledger
     settings: RequestSettings
     problems: Mapping[str, str] = field(default_factory=dict)
-    """What could not be read of nodes, pods and quotas, by `kind name`."""
+    """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
 
     def node(self, name: str) -> GpuNode | None:
         return next((node for node in self.nodes if node.name == name), None)
 
     def snapshot(self, without: Pod | None = None) -> Snapshot:
-        """What decisions are taken on; the pod's own GPUs do not count."""
+        """Returns the state on which decisions are taken, without the pod's own GPUs."""
         return self.ledger.snapshot("" if without is None else pod_key(without))
 
     def holders(self, node: str) -> tuple[Pod, ...]:
-        """The pods that hold GPUs of the node, by name."""
+        """Returns the pods that hold GPUs of the node, by name."""
         names = {held.pod for each in self.nodes if each.name == node for gpu in each.gpus for held in gpu.holders}
         return tuple(self.pods[name] for name in sorted(names) if name in self.pods)
 
 
 def read_cluster(objects: Objects, settings: RequestSettings) -> Cluster:
-    """As the scheduler would read these objects after a start."""
+    """Builds the cluster as the extender would after a start."""
     ledger = Ledger(settings)
     ledger.replace_nodes(objects.nodes)
     ledger.replace_pods(objects.pods)
@@ -171,14 +172,14 @@ def _held(
 
 
 def phase(pod: Pod) -> str:
-    """As `kubectl get pods` shows it where it matters here: `Terminating` once it is being deleted."""
+    """Returns the phase as `kubectl get pods` shows it: `Terminating` while the pod is being deleted."""
     if pod.metadata.deletion_timestamp is not None and not pod.has_ended:
         return "Terminating"
     return pod.status.phase or "Unknown"
 
 
 def gpus_named(cluster: Cluster, text: str) -> Iterable[tuple[GpuNode, Gpu]]:
-    """The GPUs that a person means by `node/index`, a UUID, or the beginning of one."""
+    """Returns the GPUs named by `node/index`, a UUID, or the beginning of one."""
     node_name, _, index = text.rpartition("/")
     for node in cluster.nodes:
         for gpu in node.gpus:

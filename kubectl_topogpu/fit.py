@@ -28,7 +28,7 @@ def pod_of(
     node_policy: str = "",
     gpu_type: str = "",
 ) -> Pod:
-    """One container that asks for this; what is not given is not asked for."""
+    """Returns a pod with one container that asks for this; options that are not given are not asked for."""
     amounts = {names.count: gpus, names.memory: memory_mib, names.memory_percentage: memory_percent, names.cores: cores}
     annotations = {GPU_POLICY: gpu_policy, NODE_POLICY: node_policy, USE_GPU_TYPE: gpu_type}
     return Pod(
@@ -49,7 +49,7 @@ def pod_of(
 
 
 def fit(cluster: Cluster, request: GpuRequest) -> Report:
-    """A row for each node: how many more pods fit there, and the GPUs that the first of them would get."""
+    """Returns a row for each node: how many more pods fit there, and the GPUs that the first of them would get."""
     snapshot = cluster.snapshot()
     found = rooms(request, snapshot)
     admitted = quota_pods(request, snapshot, found)

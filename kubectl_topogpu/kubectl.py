@@ -1,7 +1,7 @@
-"""The cluster's objects, as kubectl gets them or a file holds them (edge).
+"""Reads the cluster's objects from kubectl or a file (edge).
 
-kubectl is the client: contexts, credentials and proxies are its business, and a person who can run `kubectl get pods`
-can run this. Rights needed: list nodes, pods and resourcequotas.
+kubectl is the client and handles contexts, credentials and proxies, so this works wherever `kubectl get pods` works.
+Rights needed: list nodes, pods and resourcequotas.
 """
 
 import json
@@ -27,12 +27,12 @@ _HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
 
 
 class Unreadable(Exception):
-    """The objects cannot be had. The message is for people."""
+    """The objects cannot be read. The message is for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What kubectl is told; empty where it finds it by itself."""
+    """Options for kubectl; empty values leave the choice to kubectl."""
 
     kubeconfig: str = ""
     context: str = ""
@@ -44,7 +44,7 @@ class Connection:
 
 
 def live(connection: Connection) -> Objects:
-    """Raises Unreadable. A cluster that lets nobody list quotas is read without them."""
+    """Reads the objects. If quotas may not be listed, it reads without them. Raises Unreadable."""
     with ThreadPoolExecutor(3) as threads:
         nodes = threads.submit(_all, connection, "/api/v1/nodes", Node)
         pods = threads.submit(_all, connection, "/api/v1/pods", Pod)
@@ -53,7 +53,7 @@ def live(connection: Connection) -> Objects:
 
 
 def namespace(connection: Connection) -> str:
-    """That of the context. Raises Unreadable."""
+    """Returns the namespace of the context. Raises Unreadable."""
     template = "jsonpath={.contexts[0].context.namespace}"
     return _run(connection, ["config", "view", "--minify", "--output", template]).decode().strip() or "default"
 
@@ -79,7 +79,7 @@ def _run(connection: Connection, arguments: Sequence[str]) -> bytes:
     if kubectl is None:
         raise Unreadable("kubectl is not in PATH; install it, or give a file with --from")
     try:
-        done = subprocess.run(  # noqa: S603 - kubectl, with the user's own words as single arguments
+        done = subprocess.run(  # noqa: S603 - kubectl, with the user's words as single arguments
             [kubectl, *connection.flags, *arguments], capture_output=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
@@ -90,17 +90,17 @@ def _run(connection: Connection, arguments: Sequence[str]) -> bytes:
 
 
 def from_file(file: str) -> Objects:
-    """What `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input. Raises Unreadable."""
+    """Reads what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input. Raises Unreadable."""
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         document = json.loads(text)
     except OSError as error:
         raise Unreadable(f"{file}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"{file}: is no JSON ({error}); write it with {_HOW}") from error
+        raise Unreadable(f"{file}: is not JSON ({error}); write it with {_HOW}") from error
     items = document.get("items") if isinstance(document, dict) else None
     if not isinstance(items, list):
-        raise Unreadable(f"{file}: holds no list of objects; write it with {_HOW}")
+        raise Unreadable(f"{file}: has no list of objects; write it with {_HOW}")
     objects = Objects(
         nodes=_of_kind(file, items, "Node", Node),
         pods=_of_kind(file, items, "Pod", Pod),

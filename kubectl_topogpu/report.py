@@ -1,4 +1,4 @@
-"""What a command says, once for programs and once for people. No IO."""
+"""The report of a command, for programs and for people. No IO."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ Value = str | int | float | bool | None
 Row = Mapping[str, Value]
 
 _PLAIN = str.maketrans("█░–…", "#.-~")
-"""For a terminal that has ASCII alone."""
+"""For a terminal that has only ASCII."""
 
 
 class Output(StrEnum):
@@ -28,9 +28,10 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """`rows` have the same keys each; `document` is what JSON and YAML print, the rows unless there is more to say.
+    """A report. All `rows` have the same keys. JSON and YAML print `document`, which is the rows unless there is more
+    to say.
 
-    `text` makes what people see; it is told whether they want all columns.
+    `text` returns the text for people; its argument says whether all columns are wanted.
     """
 
     rows: Sequence[Row]
@@ -52,19 +53,19 @@ class Report:
 
 
 def _without_formulas(row: Row) -> Row:
-    """A name that begins like a formula would be computed by the spreadsheet that opens the file."""
+    """Escapes a name that begins like a formula, because a spreadsheet would compute it."""
     texts = {key: printable(value) for key, value in row.items() if isinstance(value, str)}
     return {**row, **{key: f"'{text}" if text.startswith(tuple("=+-@")) else text for key, text in texts.items()}}
 
 
 def printable(text: str) -> str:
-    """Without what a terminal would obey: a model's name or a condition's message is other people's text."""
+    """Removes control characters for terminals, because a model's name or a condition's message is not trusted."""
     return "".join(each for each in text if each.isprintable() or each == "\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Printable:
-    """What people see, with nothing in it that a terminal would obey but our own colours, and in its encoding."""
+    """Returns the text for people in the terminal's encoding, without control characters except our own colours."""
 
     inner: RenderableType
 
@@ -104,5 +105,5 @@ def ranges(indices: Sequence[int]) -> str:
 
 
 def model(type_: str) -> str:
-    """`A100-SXM4-80GB` of `NVIDIA A100-SXM4-80GB`: all of them are NVIDIA's."""
+    """Returns `A100-SXM4-80GB` of `NVIDIA A100-SXM4-80GB`: all models are NVIDIA's."""
     return type_.removeprefix("NVIDIA ").removeprefix("NVIDIA-")

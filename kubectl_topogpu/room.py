@@ -13,18 +13,18 @@ from scheduler_ext.scheduling.misfit import Misfit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """For further pods on one node. The first of them gets the GPUs with these indices: so much of them together."""
+    """Room for more pods on one node. The first of them gets the GPUs with these indices."""
 
     node: str
     pods: int
     gpus: tuple[int, ...] = ()
     part: Footprint = NOTHING
     reason: str
-    """Why the one after the last does not fit, in the words of an event."""
+    """Why one more pod does not fit, as an event says it."""
 
 
 def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
-    """For every node by name, the namespace's quotas left aside: those limit the sum, see `quota_pods`."""
+    """Returns the room of every node by name, without the namespace's quotas: they limit the sum, see `quota_pods`."""
     names_gpus = request.filter.uuids is not None or bool(request.filter.refused_uuids)
     known: dict[Hashable, Room] = {}
     found = []
@@ -37,7 +37,7 @@ def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
 
 
 def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[Room]) -> int | None:
-    """How many of them the namespace's quotas still admit, each as large as the first; None: any number."""
+    """Returns how many of the pods the namespace's quotas still admit, each as large as the first; None: any number."""
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     part = next((room.part for room in found if room.pods), None)
     if quota is None or part is None:
@@ -66,7 +66,7 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
 
 
 def _with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
-    """The node once the pod runs there."""
+    """Returns the node as it is once the pod runs there."""
     parts = effective(request.kinds, shares)
     placed = [share for container in shares for share in container if share.instance is not None]
 
@@ -88,7 +88,7 @@ def _with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage
 
 
 def _likeness(usage: NodeUsage) -> Hashable:
-    """Nodes of equal likeness have room for equally many: most nodes of a cluster are of few kinds and states."""
+    """Returns a key; nodes with equal keys have equal room, because most nodes have few kinds and states."""
     node = usage.node
     uuids = [gpu.device.uuid for gpu in usage.gpus]
     scores = tuple(tuple(node.pair_scores.get(a, {}).get(b) for b in uuids) for a in uuids)

@@ -21,7 +21,7 @@ class Level(StrEnum):
 
 
 def top(cluster: Cluster, nodes: Sequence[GpuNode], level: Level) -> Report:
-    """A row for each node, GPU, or pod on a GPU; a GPU without pods has a row of its own at every level."""
+    """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level."""
     rows = {
         Level.NODES: lambda: [_node_row(node) for node in nodes],
         Level.GPUS: lambda: [_gpu_row(node, gpu) for node in nodes for gpu in node.gpus],
@@ -89,7 +89,7 @@ def _node_row(node: GpuNode) -> Row:
 
 def _text(cluster: Cluster, nodes: Sequence[GpuNode], level: Level, *, wide: bool) -> RenderableType:
     if not nodes:
-        return Text("No node has GPUs of TopoGPU or HAMi: no Node carries hami.io/node-nvidia-register.")
+        return Text("No node has GPUs of TopoGPU or HAMi: no Node has the annotation hami.io/node-nvidia-register.")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True, header_style="bold")
     for title in ("", "memory", "", "cores", "", "slots"):
         table.add_column(title, no_wrap=True)
@@ -126,7 +126,7 @@ def _add_node(table: Table, node: GpuNode) -> None:
 
 
 def _grouped(gpus: Iterable[Gpu], *, wide: bool) -> Iterator[Sequence[Gpu]]:
-    """Free GPUs of one model that follow each other are one line, unless everything is asked for."""
+    """Joins consecutive free GPUs of one model to one line, unless all are wanted."""
 
     def key(gpu: Gpu) -> object:
         return gpu.device.type if gpu.is_free and not wide else gpu.device.uuid
@@ -168,7 +168,7 @@ def _amounts(gpus: Sequence[Gpu]) -> tuple[RenderableType, ...]:
 
 
 def bar(used: int, total: int) -> Text:
-    """Ten characters; a used part never looks like none, nor a free part like none."""
+    """Returns a bar of ten characters; neither a small used part nor a small free part disappears."""
     part = used / total if total else 0.0
     filled = min(max(round(part * _BAR), used > 0), _BAR if used >= total else _BAR - 1)
     colour = "red" if part >= 1 else "yellow" if part >= 0.8 else "green"

@@ -1,7 +1,7 @@
 """`topo`: how the GPUs of a node are connected, and who holds them. No IO.
 
 A pair's score is 10 (SYS) to 60 (PSB) for the PCIe path, and 100 more for each NVLink (deviceplugin.machine.topology);
-with other writers of the annotation, HAMi's plugin among them, it means the same.
+other writers of the annotation, such as HAMi's plugin, mean the same.
 """
 
 from html import escape
@@ -29,14 +29,14 @@ _STROKES = {
 
 
 def link(score: int | None) -> str:
-    """`NV12`, `PIX` … as `nvidia-smi topo -m` names it; `?` where the node does not say."""
+    """Returns `NV12`, `PIX` … as `nvidia-smi topo -m` names it; `?` if unknown."""
     if score is None:
         return "?"
     return f"NV{score // NVLINK}" if score >= NVLINK else _PATHS.get(score, "?")
 
 
 def topo(node: GpuNode) -> Report:
-    """A row for each pair of GPUs."""
+    """Returns a row for each pair of GPUs."""
     rows: list[Row] = [
         {
             "node": node.name,
@@ -70,7 +70,7 @@ def _text(node: GpuNode, *, wide: bool) -> RenderableType:
         matrix.add_row(f"GPU {a.device.index}", *(Text(word, _COLOURS.get(_family(word), "dim")) for word in words))
     holders = [_holders(gpu, wide=wide) for gpu in node.gpus]
     legend = Text(
-        "NV#: so many NVLinks. PIX, PXB: PCIe switches. PHB, NODE: one CPU socket. SYS: between sockets.", "dim"
+        "NV#: number of NVLinks. PIX, PXB: PCIe switches. PHB, NODE: one CPU socket. SYS: between sockets.", "dim"
     )
     return Group(Text(node.name, "bold"), matrix, *holders, legend)
 
@@ -82,7 +82,7 @@ def _holders(gpu: Gpu, *, wide: bool) -> Text:
 
 
 def topo_svg(node: GpuNode) -> str:
-    """A drawing for light and dark pages: GPUs on a circle, the thicker a line the better the link."""
+    """Draws an SVG for light and dark pages: GPUs on a circle; a thicker line is a better link."""
     size, centre, radius = 640, 320, 250
     places = {
         gpu.device.uuid: (

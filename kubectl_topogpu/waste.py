@@ -14,8 +14,9 @@ WHOLE = (1, 2, 4, 8, 16)
 
 
 def waste(cluster: Cluster) -> Report:
-    """A row for each node. Memory that no pod asked for is `idle` on GPUs without pods, `unused` on GPUs that pods can
-    still get a share of, and `stranded` where they cannot: no core or slot is left, or the GPU serves nobody."""
+    """Returns a row for each node. Memory that no pod asked for is `idle` on GPUs without pods and `unused` on GPUs
+    that pods can still share. It is `stranded` where they cannot: no core or slot is left, or no pod may get the GPU.
+    """
     rows = [_waste_of(node) for node in cluster.nodes if node.gpus]
     return Report(rows=rows, text=lambda wide: _waste_text(rows, wide=wide))
 
@@ -39,7 +40,7 @@ def _waste_of(node: GpuNode) -> Row:
 
 
 def _is_stranded(gpu: Gpu) -> bool:
-    """It has free memory that no further container can get."""
+    """Tells whether it has free memory that no further container can get."""
     return bool(gpu.free_memory_mib) and not (gpu.serves and gpu.free_slots and gpu.free_cores)
 
 
@@ -59,7 +60,7 @@ def _waste_text(rows: list[Row], *, wide: bool) -> RenderableType:
         return f"{gib(total(key))} ({100 * total(key) // memory} %)"
 
     lines: list[RenderableType] = [
-        Text(f"{counted(total('gpus'), 'GPU')} with {gib(memory)}; of that no pod asked for:"),
+        Text(f"{counted(total('gpus'), 'GPU')} with {gib(memory)}; not asked for by any pod:"),
         Text(f"  idle      {part('idle_memory_mib')} on {counted(total('idle_gpus'), 'GPU')} without pods"),
         Text(f"  unused    {part('unused_memory_mib')} on GPUs that more pods can share"),
         Text(
@@ -84,9 +85,10 @@ def _waste_text(rows: list[Row], *, wide: bool) -> RenderableType:
 
 
 def frag(cluster: Cluster) -> Report:
-    """A row for each number of GPUs on one node: how many pods with so many whole GPUs fit, and the largest share.
+    """Returns a row for each number of GPUs on one node: how many pods with that many whole GPUs fit, and the largest
+    share.
 
-    `largest_share_mib` is what each of so many GPUs of one node still has free at least, at best.
+    `largest_share_mib` is the most memory that is free on each of that many GPUs of one node.
     """
     most = max((len(node.gpus) for node in cluster.nodes), default=0)
     rows: list[Row] = [_frag_row(cluster, count) for count in WHOLE if count <= most]

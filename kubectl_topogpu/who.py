@@ -16,7 +16,8 @@ class NotFound(LookupError):
 
 
 def who(cluster: Cluster, target: str, namespace: str) -> Report:
-    """`target` is a node, `node/index`, a GPU's UUID or its beginning, or a pod, with its namespace or without.
+    """Reports on `target`: a node, `node/index`, a GPU's UUID or its beginning, or a pod, with or without its
+    namespace.
 
     Raises NotFound.
     """
@@ -29,7 +30,7 @@ def who(cluster: Cluster, target: str, namespace: str) -> Report:
     pod = target if target in cluster.pods else f"{namespace}/{target}"
     if pod in cluster.pods:
         return _report(gpus_of(cluster, pod), pod)
-    raise NotFound(f"{target!r} is no node with GPUs, no GPU (node/index or UUID), and no pod of namespace {namespace}")
+    raise NotFound(f"{target!r} is not a node with GPUs, a GPU (node/index or UUID), or a pod of namespace {namespace}")
 
 
 def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pod: str) -> Report:
@@ -65,7 +66,7 @@ def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pod: str) -> Report:
 
 
 def gpus_of(cluster: Cluster, pod: str) -> Sequence[tuple[GpuNode, Gpu]]:
-    """The GPUs that the pod `namespace/name` holds a part of."""
+    """Returns the GPUs of which the pod `namespace/name` holds a share."""
     return [(node, gpu) for node in cluster.nodes for gpu in node.gpus if any(each.pod == pod for each in gpu.holders)]
 
 

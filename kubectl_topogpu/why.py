@@ -1,4 +1,4 @@
-"""`why`: why a pod waits and what would help, or why it is where it is. No IO."""
+"""`why`: why a pod waits and what would help, or why it has its node. No IO."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from scheduler_ext.scheduling.misfit import Misfit, NotOffered, Reason, Refusal,
 from scheduler_ext.scheduling.nodes import rank_nodes
 
 MOST_TRIED = 30
-"""Nodes on which it is tried which pods would have to go."""
+"""The most nodes on which `why` tries which pods would have to go."""
 MOST_HOLDERS = 200
 MOST_SHOWN = 3
 
@@ -29,22 +29,24 @@ WORDS = {
     Reason.CORDONED: "cordoned",
     Reason.TYPE: "another model than asked for",
     Reason.UUID: "not one of the GPUs asked for",
-    Reason.LIMITS: "a part is asked for, and nothing on the node holds a container to a part",
+    Reason.LIMITS: "a part of a GPU is asked for, and the node enforces no limits",
     Reason.SLOTS: "no slot left",
-    Reason.EXCLUSIVE: "asked for whole, and shared already",
+    Reason.EXCLUSIVE: "a whole GPU is asked for, and this one is shared",
     Reason.QUOTA: "the namespace's quota is used up",
     Reason.MEMORY: "too little free memory",
     Reason.CORES: "too few free cores",
     Reason.CORES_EXHAUSTED: "all cores reserved",
     Reason.MIG: "no free MIG instance that is large enough",
     Reason.NUMA: "too few such GPUs on one NUMA node",
-    Reason.TOO_FEW: "would do, but too few of them",
+    Reason.TOO_FEW: "fits, but there are too few such GPUs",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusing:
-    """Nodes that refuse the pod for the same reasons. `nearest` is the one that lacks least, `lacks` what."""
+    """Nodes that refuse the pod for the same reasons. `nearest` is the node that lacks least; `lacks` says what it
+    lacks.
+    """
 
     reason: str
     nodes: tuple[str, ...]
@@ -54,7 +56,7 @@ class Refusing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The pod fits on the node once these pods are gone; as few as were found."""
+    """The pod fits on the node once these pods are gone; the smallest set that was found."""
 
     node: str
     pods: tuple[str, ...]
@@ -62,7 +64,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerUp:
-    """A node on which the pod fits as well. `connection` is the sum of its GPUs' pair scores, None if not compared."""
+    """Another node on which the pod fits. `connection` is the sum of its GPUs' pair scores, None if not compared."""
 
     node: str
     used_percent: int
@@ -71,7 +73,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`sentence` goes with the pod's name; `asks` says what it asks for, container by container."""
+    """The answer. `sentence` follows the pod's name; `asks` says what each container asks for."""
 
     pod: str
     sentence: str
@@ -85,7 +87,7 @@ class Answer:
 
 
 def why(cluster: Cluster, pod: Pod) -> Report:
-    """One row for each group of nodes that refuses the pod, or for each node it would fit on."""
+    """Returns one row for each group of nodes that refuses the pod, or for each node on which it would fit."""
     answer = answer_for(cluster, pod)
     rows: list[Row] = [
         {
@@ -112,7 +114,7 @@ def answer_for(cluster: Cluster, pod: Pod) -> Answer:
         return Answer(pod=name, phase=phase(pod), sentence=f"has ended ({pod.status.phase}) and holds no GPU")
     if request is None:
         held = gpus_of(cluster, name)
-        sentence = "asks for no GPU; kube-scheduler places it by itself"
+        sentence = "asks for no GPU; kube-scheduler places it without TopoGPU"
         if held:
             sentence = f"is on node {pod.spec.node_name} with {described(held, name)}, though it asks for no GPU"
         return Answer(pod=name, phase=phase(pod), node=pod.spec.node_name, sentence=sentence)
@@ -125,7 +127,7 @@ def answer_for(cluster: Cluster, pod: Pod) -> Answer:
 
 
 def _broken(snapshot: Snapshot) -> Iterable[str]:
-    """Nodes that should have GPUs and offer none."""
+    """Returns nodes that should have GPUs but offer none."""
     return (name for name, reason in snapshot.unregistered.items() if ": " in reason)
 
 
@@ -209,7 +211,7 @@ def _nowhere(nodes: int) -> str:
 
 
 def _groups(decision: Decision) -> tuple[Refusing, ...]:
-    """The most common reason first."""
+    """Groups the nodes; the most common reason comes first."""
     alike: dict[str, list[tuple[float, str, str]]] = {}
     for node, misfit in decision.misfits.items():
         reason = _reason(misfit)
@@ -232,9 +234,9 @@ def _reason(misfit: Misfit | NotOffered) -> str:
 
 
 def _lack(misfit: Misfit | NotOffered) -> tuple[float, str]:
-    """How far the node is from fitting, as a part of what is asked for, and in words; the least of its GPUs decides.
+    """Returns how far the node is from fitting, as a fraction of the request and in words.
 
-    Of `count` GPUs the count-th nearest is the one that is missing.
+    For a request of `count` GPUs, the count-th nearest GPU decides.
     """
     if isinstance(misfit, NotOffered) or not misfit.verdicts:
         return 1e9, ""
@@ -255,7 +257,7 @@ def _distance(refusal: Refusal) -> float:
 def _lacking(refusal: Refusal, need: ContainerNeed) -> str:
     gpu, amounts = f"GPU {refusal.index}", refusal.amounts
     if refusal.reason is Reason.TOO_FEW:
-        return f"{gpu} would do, and fewer than {need.count} do"
+        return f"{gpu} fits, but fewer than {need.count} GPUs do"
     if amounts is None:
         return f"{gpu}: {WORDS.get(refusal.reason, refusal.reason)}"
     if refusal.reason is Reason.EXCLUSIVE:
@@ -276,7 +278,7 @@ def _lacking(refusal: Refusal, need: ContainerNeed) -> str:
 
 
 def _ways(cluster: Cluster, pod: Pod, request: GpuRequest, decision: Decision) -> Iterable[Way]:
-    """The nodes where fewest pods would have to go, the most promising of them tried."""
+    """Returns the nodes where the fewest pods would have to go; only the most promising are tried."""
     nodes = [
         node for node, misfit in decision.misfits.items() if isinstance(misfit, Misfit) and not is_hopeless(misfit)
     ]
@@ -293,7 +295,7 @@ def _ways(cluster: Cluster, pod: Pod, request: GpuRequest, decision: Decision) -
 
 
 def _must_go(cluster: Cluster, pod: Pod, request: GpuRequest, node: str, holders: Sequence[Pod]) -> tuple[str, ...]:
-    """Which pods have to go for this one; where there is a choice the important stay. Empty if that is not enough."""
+    """Returns which pods have to go for this one, the least important first; empty if that is not enough."""
 
     def fits(gone: Iterable[Pod]) -> bool:
         uids = {pod_key(pod), *map(pod_key, gone)}
@@ -331,7 +333,7 @@ def _hints(cluster: Cluster, decision: Decision, ways: Sequence[Way]) -> Iterabl
     if Reason.QUOTA in reasons:
         yield "The ResourceQuota of the namespace has to grow, or other pods of the namespace have to go."
     if not ways and all(map(is_hopeless, misfits)):
-        yield "No pod that goes would help: the pod would not fit on an empty node either."
+        yield "Deleting pods does not help: the pod would not fit on an empty node either."
 
 
 def _text(answer: Answer, *, wide: bool) -> RenderableType:

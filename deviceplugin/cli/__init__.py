@@ -1,4 +1,4 @@
-"""`topogpu-device-plugin`: the node daemon and what an administrator asks of a node."""
+"""`topogpu-device-plugin`: the node daemon, and commands for an administrator of a node."""
 
 import click
 
@@ -9,10 +9,13 @@ _COMMANDS = {
     "run": ("deviceplugin.cli.run", "Serve this node's GPUs to kubelet and describe them on the Node."),
     "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
     "install-hook": ("deviceplugin.cli.install_hook", "Install HAMi-core on this node, or bring it up to date."),
-    "doctor": ("deviceplugin.cli.doctor", "Say what keeps this node from serving its GPUs, and what to do."),
-    "allocations": ("deviceplugin.cli.allocations", "List who holds which GPU replicas, and whether everybody agrees."),
+    "doctor": ("deviceplugin.cli.doctor", "Find what keeps this node from serving its GPUs, and say what to do."),
+    "allocations": (
+        "deviceplugin.cli.allocations",
+        "List which pods hold which GPU replicas, and whether all sources agree.",
+    ),
     "uninstall-node": ("deviceplugin.cli.uninstall_node", "Remove what the daemon wrote for this node."),
-    "devices": ("deviceplugin.cli.devices", "List the GPUs of this machine as they would be advertised."),
+    "devices": ("deviceplugin.cli.devices", "List the GPUs of this machine as the daemon would advertise them."),
 }
 
 
@@ -23,14 +26,11 @@ _COMMANDS = {
 )
 @click.version_option(__version__, prog_name="topogpu-device-plugin")
 def main() -> None:
-    """The TopoGPU node daemon, and a look at the GPUs it sees.
+    """The TopoGPU node daemon, and commands that inspect a node and its GPUs.
 
-    \b
-      topogpu-device-plugin run          on every GPU node, as its DaemonSet does
-      topogpu-device-plugin doctor       what is wrong on this node, and what to do
-      topogpu-device-plugin devices      the GPUs of this machine
-      topogpu-device-plugin topo         their links: matrix, scores and GB/s
-      nvidia-smi topo -m | topogpu-device-plugin topo --smi -
+    \b topogpu-device-plugin run on every GPU node, as its DaemonSet does topogpu-device-plugin doctor what is wrong on
+    this node, and what to do topogpu-device-plugin devices the GPUs of this machine topogpu-device-plugin topo their
+    links: matrix, scores and GB/s nvidia-smi topo -m | topogpu-device-plugin topo --smi -
 
     Options may be given in the environment; each command's help names the variable.
     Shell completion: eval "$(_TOPOGPU_DEVICE_PLUGIN_COMPLETE=bash_source topogpu-device-plugin)"

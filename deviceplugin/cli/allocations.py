@@ -54,13 +54,13 @@ class _Cluster:
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
 )
 def allocations(*, output: str, **given: str | None) -> None:
-    """List who holds which replicas of this node's GPUs, and whether everybody agrees on it.
+    """List which containers hold replicas of this node's GPUs, and whether all sources agree.
 
     For every container that holds replicas: its pod, its slot, its GPUs and their limits, and whether kubelet's
-    checkpoint, pod-resources, the pod's annotation and the slot's CDI spec say the same. Nothing is changed. Run it
-    where the daemon runs, with the daemon's options.
+    checkpoint, pod-resources, the pod's annotation and the slot's CDI spec agree. It changes nothing. Run it where the
+    daemon runs, with the daemon's options.
 
-    Exit status: 0 when all that could be read agrees, 1 when something differs or nobody tells what is held.
+    Exit status: 0 when all readable sources agree, 1 when something differs or no source can be read.
     """
     configuration = in_use(given).configuration
     problems: list[str] = []
@@ -75,7 +75,7 @@ def allocations(*, output: str, **given: str | None) -> None:
 
 
 async def _read(configuration: Configuration, problems: list[str]) -> Sources:
-    """`problems` gets a sentence for every source that cannot be read."""
+    """Reads the sources. `problems` receives a sentence for every source that cannot be read."""
     kubelet = kubelet_settings(configuration)
     cluster, listed = await asyncio.gather(_ask_api_server(configuration, problems), _ask_kubelet(kubelet, problems))
     recorded = _read_checkpoint(kubelet, problems)
@@ -94,7 +94,7 @@ async def _read(configuration: Configuration, problems: list[str]) -> Sources:
 async def _ask_api_server(configuration: Configuration, problems: list[str]) -> _Cluster:
     name = configuration.node_name
     if not name:
-        problems.append("The API server is not asked, because this node's name is not known. Give --node-name.")
+        problems.append("The name of this node is unknown, so the API server was not asked. Give --node-name.")
         return _Cluster()
     try:
         async with asyncio.timeout(_API_SECONDS):
@@ -108,7 +108,7 @@ async def _ask_api_server(configuration: Configuration, problems: list[str]) -> 
                 await api.close()
     except (ApiError, ApiUnreachable, ApiServerUnconfigured, TimeoutError) as error:
         why = str(error).rstrip(".") or f"no answer within {_API_SECONDS:g} s"
-        problems.append(f"What was decided for the pods of node {name} cannot be read: {why}.")
+        problems.append(f"The decisions for the pods of node {name} cannot be read: {why}.")
         return _Cluster()
 
 
@@ -143,7 +143,7 @@ def _read_spec(directory: str, problems: list[str]) -> bytes | None:
 
 
 def _is_by_slots(node: Node | None, recorded: tuple[Holding, ...] | None) -> bool:
-    """As the daemon published; where the Node cannot be read, whether kubelet remembers slots."""
+    """Returns the mode that the daemon published; if the Node cannot be read, kubelet's memory of slots decides."""
     if node is None:
         return any(slot_in(entry.cdi_devices) for entry in recorded or ())
     return decode_mode(node.metadata.annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS

@@ -1,4 +1,4 @@
-"""The daemon's parts, made as the configuration says."""
+"""Creates the daemon's parts from the configuration."""
 
 import time
 from collections.abc import Callable, Coroutine
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from deviceplugin.metrics.server import MetricsServer
 
 _NO_UNIFIED_MEMORY = (
-    f"{UNIFIED_MEMORY} is not there: no CUDA program will find its GPU in containers that start now; load the kernel "
-    "module nvidia-uvm and make its device file (nvidia-modprobe -u -c 0)"
+    f"{UNIFIED_MEMORY} is missing: CUDA programs in containers that start now will find no GPU; load the kernel "
+    "module nvidia-uvm and create its device file (nvidia-modprobe -u -c 0)"
 )
 
 
 def build_daemon(
     configuration: Configuration, api: ApiServer, nvml: Nvml, choice: Choice | None = None
 ) -> Coroutine[None, None, None]:
-    """The whole daemon, to be awaited until it is cancelled. Raises MetricsAddressUnusable.
+    """Runs the whole daemon until cancelled. Raises MetricsAddressUnusable.
 
     With `choice` it follows the label that names its configuration.
     """
@@ -98,7 +98,7 @@ def build_daemon(
 def _metrics_server(
     configuration: Configuration, nvml: Nvml, thread: NvmlThread, metrics: Metrics, view: Callable[[], DaemonView]
 ) -> "MetricsServer | None":
-    """Its modules cost memory that a daemon without metrics need not spend."""
+    """Imported here, because a daemon without metrics does not need these modules' memory."""
     if not configuration.metrics_bind_address:
         return None
     from deviceplugin.metrics.processes import use_host_proc  # noqa: PLC0415
@@ -119,7 +119,7 @@ def build_nvml(configuration: Configuration) -> Nvml:
 
 
 def driver_root(configuration: Configuration) -> DriverRoot | None:
-    """None where NVIDIA's container runtime adds the driver to this process."""
+    """Returns the driver's root; None where NVIDIA's container runtime adds the driver to this process."""
     host = configuration.driver_root
     return DriverRoot(host=host, seen=configuration.container_driver_root or host) if host else None
 
@@ -215,7 +215,7 @@ def health_settings(configuration: Configuration) -> HealthSettings:
 
 
 def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Inventory]:
-    """A blocking reading of this machine. It raises GpusUnavailable without a driver or a GPU."""
+    """Reads this machine; blocks. Raises GpusUnavailable without a driver or a GPU."""
     sharing, health = node_sharing(configuration), health_settings(configuration)
     files = DeviceFiles(Path(configuration.dev_root), Path(configuration.proc_root))
     root, by_files = driver_root(configuration), DeviceListStrategy.DRIVER_FILES in configuration.device_list_strategy
@@ -227,7 +227,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
         found = dict(resources(machine, sharing, configuration.resource_name))
         if not any(found.values()):
-            nothing = "the NVIDIA driver shows no GPU that can be shared on this machine"
+            nothing = "the NVIDIA driver shows no GPU on this machine that can be shared"
             reasons = (*machine.problems, *left_out(machine, sharing))
             are_gone = not any(gpu.healthy for gpu in machine.gpus)
             raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
@@ -257,19 +257,23 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
 
 
 def _driver_mounts(root: DriverRoot, running: str) -> tuple[Mount, ...]:
-    """`running`: the version of the driver in the kernel, empty where it did not say. Raises GpusUnavailable."""
+    """Finds the driver's files. `running` is the version of the driver in the kernel, empty if unknown. Raises
+    GpusUnavailable.
+    """
     try:
         found = root.files()
     except NoDriver as error:
         raise GpusUnavailable(_sentence(str(error))) from error
     if running and running != found.version:
         what = f"the NVIDIA driver in the kernel is {running} and its libraries below {root.host} are {found.version}"
-        raise GpusUnavailable(_sentence(f"{what}: containers could not use it; load the kernel module of these"))
+        raise GpusUnavailable(
+            _sentence(f"{what}: containers could not use it; load the kernel module of the libraries' version")
+        )
     return found.mounts
 
 
 def _with_fabric_problems(machine: MachineReading) -> MachineReading:
-    """Health finds the same in its polls; until the first one nothing may be offered either."""
+    """The health polls find the same; until the first of them, nothing may be offered either."""
     return replace(machine, gpus=tuple(gpu if gpu.problem else _with_fabric_problem(gpu) for gpu in machine.gpus))
 
 
@@ -283,4 +287,4 @@ def _sentence(text: str) -> str:
 
 
 def _now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - the one clock of this program
+    return datetime.now(UTC)  # noqa: TID251 - the only clock of this program

@@ -1,4 +1,4 @@
-"""The running daemon of one node, from start to stop."""
+"""Runs the daemon of one node, from start to stop."""
 
 import asyncio
 import logging
@@ -21,11 +21,13 @@ from proto.kubernetes.errors import ApiServerUnconfigured
 log = logging.getLogger(__name__)
 
 _POOL_THREADS = 8
-"""For what is not given threads of its own: files of slots, names of hosts."""
+"""Threads for work without own threads: files of slots, host names."""
 
 
 def serve_until_stopped(chosen: Chosen, check: Callable[[str], str]) -> None:
-    """Until SIGTERM, SIGINT or SIGHUP. `check` says what is wrong with a configuration. Raises click.ClickException."""
+    """Runs until SIGTERM, SIGINT or SIGHUP. `check` says what is wrong with a configuration. Raises
+    click.ClickException.
+    """
     configuration = chosen.effective.configuration
 
     def build(api: ApiServer, restart: Callable[[], None]) -> Coroutine[None, None, None]:
@@ -35,7 +37,7 @@ def serve_until_stopped(chosen: Chosen, check: Callable[[str], str]) -> None:
     def may_restart() -> bool:
         problem = check(chosen.name)
         if problem:
-            log.error("SIGHUP: going on as before, because a restart would fail: %s", problem)
+            log.error("SIGHUP ignored, because a restart would fail: %s", problem)
         return not problem
 
     nvml = build_nvml(configuration)

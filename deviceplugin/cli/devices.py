@@ -51,9 +51,9 @@ def _row(gpu: GpuReading) -> tuple[str | Text, ...]:
 
 
 def _mig_rows(gpu: GpuReading) -> Iterator[tuple[str, ...]]:
-    """They have NUMA node, address and health of their GPU."""
+    """Rows of MIG devices; they have the NUMA node, address and health of their GPU."""
     if gpu.mig_enabled and not gpu.mig_devices:
-        yield ("", "MIG is on, no MIG device")
+        yield ("", "MIG is on, without a MIG device")
     for mig in gpu.mig_devices:
         yield ("", f"  MIG {mig.profile}", _memory(mig.memory_mib), "", "", "", mig.uuid)
 

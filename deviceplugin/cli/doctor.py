@@ -67,11 +67,11 @@ _INDENT = 4
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
 )
 def doctor(*, output: str, **given: str | None) -> None:
-    """Say what keeps this node from serving its GPUs, and what to do about it.
+    """Find what keeps this node from serving its GPUs, and say what to do.
 
-    Looks at the driver, kubelet's sockets, HAMi-core, CDI, the API server and what stands on the Node, each by itself,
-    and changes nothing. Run it where the daemon runs, with the daemon's options: what it computes is compared with
-    what the daemon wrote.
+    It checks the driver, kubelet's sockets, HAMi-core, CDI, the API server and the Node, each separately, and changes
+    nothing. Run it where the daemon runs, with the daemon's options: it compares its own results with what the daemon
+    wrote.
 
     Exit status: 0 without a problem (there may be warnings), 1 with one.
     """
@@ -90,7 +90,7 @@ def _findings(given: dict[str, str | None]) -> tuple[Finding, ...]:
         wrong = problem(
             _CONFIGURATION,
             f"The daemon would not start: {error.format_message()}.",
-            "Correct it. What follows was looked at with the default settings.",
+            "Correct it. The checks below use the default settings.",
         )
         return (wrong, *asyncio.run(_examine(Configuration())))
     return (*_configuration(effective), *asyncio.run(_examine(effective.configuration)))
@@ -100,7 +100,9 @@ def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
     if not effective.warnings:
         return (ok(_CONFIGURATION, f"It can be read; the node is {effective.configuration.node_name}."),)
     return tuple(
-        warning(_CONFIGURATION, f"{told}.", "Remove it, or correct it; --print-config of run shows what counts.")
+        warning(
+            _CONFIGURATION, f"{told}.", "Remove it, or correct it; run --print-config shows the effective settings."
+        )
         for told in effective.warnings
     )
 
@@ -116,7 +118,7 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
             timeout_seconds=_API_SECONDS,
         ),
     )
-    now = datetime.now(UTC)  # noqa: TID251 - the one clock of this command
+    now = datetime.now(UTC)  # noqa: TID251 - the only clock of this command
     found = diagnose(configuration, sharing, total_names(configuration), seen, cluster, now=now)
     return (*found, judge_unhealthy(cluster.node, cluster.pods, remediation, configuration.resource_name))
 
@@ -134,7 +136,7 @@ async def _node_facts(configuration: Configuration) -> NodeFacts:
 def _look_around(
     configuration: Configuration, driver: DriverFacts, machine: MachineReading | None, metrics: PortState
 ) -> NodeFacts:
-    """Sockets and files; blocks."""
+    """Examines sockets and files; blocks."""
     settings = kubelet_settings(configuration)
     folder = configuration.cdi_directory
     root = driver_root(configuration)
@@ -156,7 +158,7 @@ def _look_around(
 
 
 def _cdi_names(configuration: Configuration, machine: MachineReading | None) -> tuple[str, ...]:
-    """Those that containers will be given."""
+    """Returns the driver files that containers will get."""
     if machine is None or not CDI_STRATEGIES.intersection(configuration.device_list_strategy):
         return ()
     uuids = [device.uuid for device in discover_devices(machine, node_sharing(configuration))]

@@ -15,7 +15,7 @@ from deviceplugin.container import hook_install
     required=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Holds libvgpu.so, and license and vgpuvalidator where the build has them.",
+    help="Folder with libvgpu.so, and with license and vgpuvalidator if the build has them.",
 )
 @click.option(
     "--hook-path",
@@ -29,13 +29,13 @@ from deviceplugin.container import hook_install
     "--keep",
     default=hook_install.KEPT_LIBRARIES,
     type=click.IntRange(0),
-    help="How many earlier libraries stay, for containers that restart with the one they started with.",
+    help="How many earlier libraries to keep, for containers that restart with the library they started with.",
 )
 def install_hook(source: Path, hook_path: Path, keep: int) -> None:
     """Install HAMi-core below the hook path, or bring it up to date.
 
-    Safe while containers run: a file in use is never written to, and what changes is switched by rename. A second
-    run with the same files changes nothing.
+    It is safe while containers run: it never writes to a file in use, and replaces files by rename. A second run with
+    the same files changes nothing.
     """
     if not hook_path.is_absolute():
         raise click.UsageError(f"--hook-path {hook_path}: containers need an absolute path.")

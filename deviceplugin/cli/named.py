@@ -1,4 +1,4 @@
-"""Edge to the folder of named configurations, the Node's label, and the name that was in use last."""
+"""Reads the folder of named configurations, the Node's label, and the name that was used last (edge)."""
 
 import asyncio
 import logging
@@ -29,13 +29,13 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Which configuration is in use, and the label that may name another."""
+    """The configuration in use, and the label that may name another."""
 
     effective: Effective[Configuration]
     name: str = ""
-    """Empty for none."""
+    """The name of the configuration; empty for none."""
     label: str = ""
-    """Empty where no label is followed."""
+    """The label; empty if no label is followed."""
     default: str = ""
 
     def wanted(self, labels: Mapping[str, str]) -> str:
@@ -43,10 +43,11 @@ class Chosen:
 
 
 def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
-    """The configuration that the Node's label names, else the default one.
+    """Returns the configuration that the Node's label names, else the default one.
 
-    Where that cannot be used, or the API server does not answer, the one that was in use last. With `wait` it waits
-    for the API server if there is none such. Raises click.ClickException where not even the rest can be used.
+    If that one cannot be used, or the API server does not answer, it returns the one used last. If there is none,
+    `wait` makes it wait for the API server. Raises click.ClickException if the settings without it cannot be used
+    either.
     """
     folder = given.get("configs")
     if not folder or given.get("config_name"):
@@ -73,7 +74,7 @@ def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
 
 
 def in_use(given: Mapping[str, str | None]) -> Effective[Configuration]:
-    """What the daemon of this node runs with, as it remembers; for other commands. Raises click.ClickException."""
+    """Returns what the daemon of this node runs with, from its file. Raises click.ClickException."""
     base = read(given)
     if not given.get("configs") or given.get("config_name"):
         return base
@@ -82,7 +83,7 @@ def in_use(given: Mapping[str, str | None]) -> Effective[Configuration]:
 
 
 def checked(given: Mapping[str, str | None]) -> Callable[[str], str]:
-    """What is wrong with a configuration, by its name; empty where it can be used. Blocks."""
+    """Returns what is wrong with a named configuration; empty if it can be used. Blocks."""
     return lambda name: _usable(given, name)[0]
 
 
@@ -94,7 +95,7 @@ def _usable(given: Mapping[str, str | None], name: str) -> tuple[str, Effective[
 
 
 async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapping[str, str] | None:
-    """Of the Node; None where the API server does not answer."""
+    """Returns the Node's label; None if the API server does not answer."""
     told = ""
     while True:
         try:
@@ -110,14 +111,14 @@ async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapp
         except (ApiError, ApiUnreachable) as error:
             if str(error) != told:
                 told = str(error)
-                log.warning("which configuration node %s is to have cannot be read: %s", node_name, told)
+                log.warning("cannot read which configuration node %s must have: %s", node_name, told)
         if not wait:
             return None
         await asyncio.sleep(_RETRY_SECONDS)
 
 
 def _read(last: Path) -> str | None:
-    """None where there is none; empty where no configuration was in use."""
+    """Returns the name used last: None if there is no file, empty if no configuration was in use."""
     try:
         with last.open(encoding="utf-8") as file:
             name = file.read(_LONGEST_NAME)
@@ -131,4 +132,4 @@ def _write(last: Path, name: str) -> None:
         last.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(last, name.encode(), 0o600)
     except OSError as error:
-        log.warning("%s cannot be written: %s; after a restart without the API server it is waited for", last, error)
+        log.warning("cannot write %s: %s; after a restart the daemon will wait for the API server", last, error)

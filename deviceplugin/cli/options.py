@@ -10,5 +10,7 @@ configuration_options = setting_options(TABLE, files=(*OWN_FILES, *NODE_FILES))
 
 
 def read(given: Mapping[str, str | None]) -> Effective[Configuration]:
-    """`given` is what click parsed of `configuration_options`. Raises click.ClickException with all that is wrong."""
+    """Reads the configuration. `given` is what click parsed from `configuration_options`. Raises click.ClickException
+    with all problems.
+    """
     return read_configuration(TABLE, given)

@@ -1,4 +1,4 @@
-"""Where commands print: a terminal that can show colour, or a pipe."""
+"""The output of commands: a terminal that can show colour, or a pipe."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ _PIPE_WIDTH = 1000
 
 
 def print_text(content: RenderableType) -> None:
-    """Rows are never wrapped in a pipe, where a program or a pager reads them."""
+    """Returns the console. Rows are not wrapped in a pipe, where a program or a pager reads them."""
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         console = Console(file=sys.stdout, highlight=False, width=_PIPE_WIDTH, no_color="FORCE_COLOR" not in os.environ)

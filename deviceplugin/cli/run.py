@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 def run(*, print_config: bool, **given: str | None) -> None:
     """Serve this node's GPUs to kubelet and describe them on the Node.
 
-    Reads the GPUs and their links through NVML, keeps them in the Node's annotations, and hands every container the
-    GPUs that the scheduler decided for its pod. Without a driver or a GPU it says so and waits for them.
+    It reads the GPUs and their links through NVML, keeps them in the Node's annotations, and gives every container the
+    GPUs that the scheduler decided for its pod. Without a driver or a GPU it logs that and waits for them.
 
-    SIGTERM and SIGINT stop it and remove its socket. So does SIGHUP, for a restart with changed files, unless they
-    hold a mistake: then it says so and goes on.
+    SIGTERM and SIGINT stop it and remove its socket. SIGHUP does the same, for a restart with changed files; if a file
+    has an error, the daemon logs it and keeps running.
 
-    A flag wins over the environment, that over HAMi's config.json, that over HAMi's device-config.yaml, that over the
-    configuration that the Node's label names, that over --config. Another label is followed by a restart.
+    Precedence, highest first: flags, environment, HAMi's config.json, HAMi's device-config.yaml, the configuration that
+    the Node's label names, --config. When the label changes, the daemon restarts.
     """
     # `--help` needs none of the daemon's parts.
     from deviceplugin.cli.named import checked, choose  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Options that say where a command reads a machine from, and the reading of it."""
+"""Options for the source of a machine's description, and how it is read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def machine_options(command: Command) -> Command:
-    """`--machine`, and the two that say which NVML is asked."""
+    """Adds `--machine`, and the two options that choose NVML."""
     options = (
         click.option("--machine", metavar="FILE", help="Read a machine description (YAML) instead of NVML."),
         click.option(
@@ -43,7 +43,7 @@ def machine_options(command: Command) -> Command:
 
 
 def read_machine(machine: str | None, nvml_library: str | None, sysfs_root: str) -> MachineReading:
-    """From a description if one is named, else from NVML. Raises click.ClickException."""
+    """Reads a description if one is named, else NVML. Raises click.ClickException."""
     if machine is not None:
         try:
             return describe_reading(read_machine_description(read_text(machine), machine))

@@ -19,13 +19,12 @@ from program.text_files import read_text
 def topo(smi: str | None, machine: str | None, nvml_library: str | None, sysfs_root: str, output: str) -> None:
     """Show how the GPUs of a machine are connected: link matrix, scores, GB/s.
 
-    Asks NVML on this machine unless --smi or --machine names another source. Scores are what the scheduler
-    compares: 10 (SYS) to 60 for the PCIe path plus 100 for every NVLink, also those behind an NVSwitch.
-    A printed matrix (--smi) hides the PCIe path below an NV# and tells no speeds: there the score is the least
-    one it can mean, and the GB/s are unknown.
+    It reads NVML on this machine unless --smi or --machine names another source. The scheduler compares scores: 10
+    (SYS) to 60 for the PCIe path plus 100 for every NVLink, also behind an NVSwitch. A printed matrix (--smi) hides the
+    PCIe path of NVLink pairs, and has no speeds: there the score is the lowest possible one, and GB/s are unknown.
     """
     if smi is not None and machine is not None:
-        raise click.UsageError("--smi and --machine name two sources; give one.")
+        raise click.UsageError("--smi and --machine cannot be used together; give one.")
     view = _printed(smi) if smi is not None else _read(machine, nvml_library, sysfs_root)
     if output == "json":
         print_json(as_json(view))

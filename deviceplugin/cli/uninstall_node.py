@@ -45,11 +45,11 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """Off the Node, by name."""
+    """Names of what is removed from the Node."""
 
     totals: tuple[str, ...] = ()
     health: tuple[str, ...] = ()
-    """Condition and taint."""
+    """The condition and the taint."""
     labels: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
 
@@ -58,7 +58,9 @@ class _Taken:
 @configuration_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option(
-    "--force", is_flag=True, help="Remove it although pods have GPUs, a plugin serves or nobody can be asked."
+    "--force",
+    is_flag=True,
+    help="Remove it even if pods have GPUs, a plugin serves, or the API server does not answer.",
 )
 @click.option(
     "--host-root", metavar="DIR", default="", help="Where the host's root is mounted; the host's own by default."
@@ -67,22 +69,22 @@ def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str |
     """Remove what the daemon wrote for this node.
 
     The annotations, feature labels, condition and taint of the Node and the totals in its capacity, the CDI specs,
-    HAMi-core as install-hook put it there, the folders of its containers, and a plugin's socket that was left behind.
-    What others wrote stays. Run it with the daemon's options, once the daemon is gone. What is gone already is no
-    mistake: a second run finds nothing.
+    HAMi-core as install-hook installed it, the folders of its containers, and a socket that a plugin left behind. What
+    other programs wrote stays. Run it with the daemon's options, after the daemon has stopped. Missing parts are no
+    error: a second run finds nothing.
 
-    Exit status: 0 when nothing of ours is left, 1 when it was refused or something could not be removed.
+    Exit status: 0 when nothing of TopoGPU is left, 1 when it was refused or something could not be removed.
     """
     configuration = in_use(given).configuration
     if not configuration.node_name:
-        raise click.UsageError("Give --node-name: it says whose annotations are removed.")
+        raise click.UsageError("Give --node-name: the Node whose annotations are removed.")
     problems = asyncio.run(_uninstall(configuration, host_root.rstrip("/"), dry_run=dry_run, force=force))
     if problems:
         raise click.ClickException("\n".join(problems))
 
 
 async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: bool, force: bool) -> Sequence[str]:
-    """What is in the way, or went wrong."""
+    """Returns what prevents the removal, or what failed."""
     folders, ours = _folders(configuration, host_root), _ours(configuration)
     try:
         found = find(folders, ours)
@@ -105,13 +107,13 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
         _tell("Would remove", configuration, taken, paths)
         return in_the_way
     if in_the_way and not force:
-        return [*in_the_way, "Nothing was removed; --force removes what can be reached all the same."]
+        return [*in_the_way, "Nothing was removed; --force removes whatever it can reach."]
     taken, problem = await _take_off(configuration)
     kept = remove(paths, folders.hook)
     _tell("Removed", configuration, taken, [path for path in paths if path not in kept])
     problems = [*([problem] if problem else []), *kept.values()]
     if not (problems or taken != _Taken() or paths):
-        click.echo("Nothing of ours is left.")
+        click.echo("Nothing of TopoGPU is left.")
     return problems
 
 
@@ -121,16 +123,16 @@ async def _ask(configuration: Configuration) -> _Cluster:
         async with _api_server(configuration) as api:
             node, pods = await read_node(api, name), await read_pods(api, name)
     except _NO_ANSWER as error:
-        return _Cluster(problem=f"Which pods have GPUs of node {name} cannot be known: {str(error).rstrip('.')}.")
+        return _Cluster(problem=f"Cannot read which pods have GPUs of node {name}: {str(error).rstrip('.')}.")
     if node is None:
         click.echo(f"There is no node {name} in the cluster.")
     return _Cluster(node=node, pods=pods)
 
 
 async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
-    """What was removed, and what went wrong.
+    """Returns what was removed, and what failed.
 
-    Totals first: that they are ours is seen by the annotations.
+    It removes totals first: the annotations show that they are ours.
     """
     name = configuration.node_name
     totals: tuple[str, ...] = ()
@@ -142,7 +144,7 @@ async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
             return _Taken(totals=totals, health=health, labels=labels, annotations=annotations), ""
     except _NO_ANSWER as error:
         left = "annotations" if totals else "totals and annotations"
-        return _Taken(totals=totals), f"The {left} of node {name} are still there: {str(error).rstrip('.')}."
+        return _Taken(totals=totals), f"The {left} of node {name} could not be removed: {str(error).rstrip('.')}."
 
 
 @asynccontextmanager

@@ -1,1 +1,1 @@
-"""What `doctor` makes of the facts it gathered: pure functions from facts to findings, one module for each subject."""
+"""The checks of `doctor`: pure functions from facts to findings, one module for each subject."""

@@ -1,4 +1,4 @@
-"""How Allocate learns which pod it serves, and whether that is what this node can do."""
+"""Checks how Allocate finds the pod that it serves, and whether this node supports that."""
 
 from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.diagnosis.finding import Finding, ok, problem, warning
@@ -11,11 +11,11 @@ ALLOCATION = "Allocation"
 def judge_allocation(
     requested: RequestedAllocation, node: NodeAbilities, scheduler: HamiScheduler, published: AllocationMode | None
 ) -> Finding:
-    """`published` is what the daemon wrote on the Node; None while it has written nothing."""
+    """Checks the mode. `published` is what the daemon wrote on the Node; None if it has written nothing."""
     try:
         mode, why = choose(requested, node, scheduler)
     except SlotsUnsupported as error:
-        return problem(ALLOCATION, str(error), "Cure that, or leave the choice to the daemon.")
+        return problem(ALLOCATION, str(error), "Correct that, or let the daemon choose.")
     if published not in (None, mode):
         return warning(
             ALLOCATION,

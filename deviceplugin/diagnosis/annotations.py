@@ -1,4 +1,4 @@
-"""What stands on the Node: our own annotations against what this machine is, the node lock, HAMi's handshake."""
+"""Checks the Node: our annotations against this machine, the node lock, and HAMi's handshake."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,19 +25,19 @@ LOCK = "Node lock"
 HANDSHAKE = "Handshake of HAMi's scheduler"
 
 LOCK_LIFETIME = timedelta(minutes=5)
-"""After which schedulers, HAMi's and ours, take the lock from its holder."""
+"""The age at which schedulers, HAMi's and ours, take the lock from its holder."""
 _SERVED_GRACE = timedelta(seconds=30)
-"""A lock outlives the pod's start or end by as long as its release takes."""
+"""After the pod's start or end, a lock needs this long to be released."""
 _ANSWER_WITHIN = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The pod a lock names, as far as the API server told."""
+    """The pod that a lock names, as far as the API server returned it."""
 
     known: bool = False
     pod: Pod | None = None
-    """None: there is no such pod."""
+    """The pod; None if there is no such pod."""
 
 
 def judge_annotations(
@@ -51,15 +51,15 @@ def judge_annotations(
     daemon_serves: bool,
     now: datetime,
 ) -> Finding:
-    """What the daemon would write against what stands there. The health of a GPU is the daemon's to know."""
-    # An answer that was given just now is not due again.
+    """Compares what the daemon would write with the Node. Only the daemon knows the health of a GPU."""
+    # An answer that was given just now need not be given again.
     due = report(node, devices, scores, mode, limits, scheduler=scheduler, answered_at=now, now=now).body
     wanted = _annotations(due)
     wanted.pop(NODE_HANDSHAKE, None)
     if not wanted:
         return ok(
             ANNOTATIONS,
-            f"They say what this machine is: {len(devices)} GPUs, allocation {mode.value}, limits {limits.value}.",
+            f"They match this machine: {len(devices)} GPUs, allocation {mode.value}, limits {limits.value}.",
         )
     missing = [key for key in wanted if key not in node.metadata.annotations]
     if missing == list(wanted) and not daemon_serves:
@@ -67,22 +67,22 @@ def judge_annotations(
     if list(wanted) == [NODE_REGISTER] and _only_health_differs(node, devices):
         return warning(
             ANNOTATIONS,
-            "The daemon judges the health of GPUs by more than the driver says at this moment: "
+            "The daemon knows more about the health of GPUs than the driver reports now: "
             f"{_difference(NODE_REGISTER, node, devices, scores)}.",
-            "Nothing, if it is gone after the recovery time (--health-recovery-seconds). Else read the daemon's log.",
+            "Wait for the recovery time (--health-recovery-seconds). If it stays, read the daemon's log.",
         )
     different = [key for key in wanted if key not in missing]
     told = [*(f"{key} is missing" for key in missing), *(_difference(key, node, devices, scores) for key in different)]
     return problem(
         ANNOTATIONS,
-        f"The Node does not say what this machine is, so schedulers decide on wrong facts: {'; '.join(told)}.",
+        f"The Node's annotations do not match this machine, so schedulers decide on wrong facts: {'; '.join(told)}.",
         "Run this with the daemon's own settings. If they are the same, another program writes these annotations, "
         "or the daemon does not run: a running one restores them within a second.",
     )
 
 
 def judge_lock(value: str | None, holder: LockHolder, node_name: str, now: datetime) -> Finding:
-    """`value` is the annotation as it stands; `holder` the pod it names."""
+    """Checks the lock. `value` is the annotation, `holder` the pod it names."""
     if value is None:
         return ok(LOCK, "Nobody holds it.")
     remove = f"Remove it: kubectl annotate node {node_name} {NODE_LOCK}-"
@@ -90,7 +90,7 @@ def judge_lock(value: str | None, holder: LockHolder, node_name: str, now: datet
         lock = decode_lock(value)
     except AnnotationError as error:
         return problem(
-            LOCK, f"It cannot be read, and HAMi's scheduler binds no pod to this node until it can: {error}.", remove
+            LOCK, f"It cannot be read, and until then HAMi's scheduler binds no pod to this node: {error}.", remove
         )
     age = now - lock.taken_at
     owner = f"{lock.namespace}/{lock.pod}" if lock.pod else "nobody by name"
@@ -102,7 +102,7 @@ def judge_lock(value: str | None, holder: LockHolder, node_name: str, now: datet
 
 
 def judge_handshake(node: Node, scheduler: HamiScheduler, now: datetime) -> Finding:
-    """Time stamps carry no zone; they are read as UTC, like HAMi does."""
+    """Checks the handshake. Time stamps have no zone; they are read as UTC, as HAMi does."""
     value = node.metadata.annotations.get(NODE_HANDSHAKE)
     if value is None:
         return ok(HANDSHAKE, "No scheduler asks.")
@@ -114,9 +114,9 @@ def judge_handshake(node: Node, scheduler: HamiScheduler, now: datetime) -> Find
         age = None if stamped_at is None else now - stamped_at.replace(tzinfo=UTC)
         if age is None or age <= _ANSWER_WITHIN:
             return ok(HANDSHAKE, "A scheduler asked within the last minute.")
-        asked = f"A HAMi scheduler asked {_duration(age)} ago ({value}), and nobody answered"
+        asked = f"A HAMi scheduler asked {_duration(age)} ago ({value}), without an answer"
     else:
-        asked = f"A HAMi scheduler has written this node off ({value})"
+        asked = f"A HAMi scheduler has marked this node as lost ({value})"
     if scheduler.asks:
         return problem(
             HANDSHAKE,
@@ -133,12 +133,12 @@ def judge_handshake(node: Node, scheduler: HamiScheduler, now: datetime) -> Find
 
 
 def published_mode(node: Node) -> AllocationMode:
-    """What the Node says of allocation; immediate where it says nothing that is known."""
+    """Returns the Node's allocation mode; immediate if it has no known one."""
     return decode_mode(node.metadata.annotations.get(NODE_ALLOCATION))
 
 
 def _why_stale(holder: LockHolder, node_name: str, age: timedelta) -> str:
-    """Empty for a lock that is at work."""
+    """Returns why the lock is stale; empty for a lock in use."""
     if age >= LOCK_LIFETIME:
         return f"no lock is needed for longer than {_duration(LOCK_LIFETIME)}"
     if not holder.known or age < _SERVED_GRACE:
@@ -147,7 +147,7 @@ def _why_stale(holder: LockHolder, node_name: str, age: timedelta) -> str:
 
 
 def _why_served(pod: Pod, node_name: str) -> str:
-    """Why the pod needs no lock of this node; empty if it may."""
+    """Returns why the pod needs no lock of this node; empty if it may need one."""
     phase = pod.metadata.annotations.get(BIND_PHASE)
     if pod.spec.node_name not in ("", node_name):
         return f"the pod is on node {pod.spec.node_name}"
@@ -196,7 +196,7 @@ def _device_differences(written: Mapping[DeviceUUID, Device], found: Mapping[Dev
         if there is None:
             yield f"{uuid} is not registered"
         elif here is None:
-            yield f"{uuid} is registered and not on this machine"
+            yield f"{uuid} is registered but not on this machine"
         else:
             for name in (field.name for field in fields(Device)):
                 if getattr(there, name) != getattr(here, name):

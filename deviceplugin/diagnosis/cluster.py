@@ -1,4 +1,4 @@
-"""The API server: whether it can be reached, and whether we may do there what the daemon does."""
+"""Checks the API server: whether it can be reached, and whether the daemon has the rights that it needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ RBAC = "RBAC"
 
 _CORE = '""'
 NoAnswer = ApiError | ApiUnreachable | ApiServerUnconfigured
-"""Why the API server gave no answer to use."""
+"""Why the API server gave no usable answer."""
 _SERVICE_ACCOUNT = "the daemon's service account (or the user of the kubeconfig)"
 
 
@@ -29,7 +29,7 @@ class Right:
     namespace: str = ""
     group: str = ""
     name: str = ""
-    """Of the one object it is about; empty for all."""
+    """The object's name; empty for all."""
 
     def __str__(self) -> str:
         what = f"{self.verb} {self.resource}" + (f" {self.name}" if self.name else "")
@@ -40,13 +40,13 @@ DAEMON_RIGHTS = (
     *(Right(verb, "nodes") for verb in ("get", "list", "watch", "patch")),
     Right("patch", "nodes/status"),
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "patch")),
-    Right("create", "events", "default"),  # where events about Nodes lie
+    Right("create", "events", "default"),  # the namespace of events about Nodes
 )
-"""What every daemon does at the API server."""
+"""The rights that every daemon needs."""
 
 
 def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
-    """Everything a daemon with these settings does at the API server."""
+    """Returns the rights that a daemon with these settings needs."""
     if not remediation.remedy.evicts:
         return DAEMON_RIGHTS
     namespace, name = remediation.lease
@@ -56,23 +56,25 @@ def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the API server told; parts it did not tell are empty."""
+    """What the API server answered; missing parts are empty."""
 
     url: str = ""
     refusal: NoAnswer | None = None
-    """Of reading the Node."""
+    """The error of reading the Node."""
     node: Node | None = None
     pods: tuple[Pod, ...] = ()
-    """Those bound to the node."""
+    """Pods bound to the node."""
     rights: Mapping[Right, bool] = field(default_factory=dict)
     classes: tuple[DeviceClass, ...] | None = ()
-    """None where they may not be read."""
+    """None if they may not be read."""
     holder: LockHolder = field(default_factory=LockHolder)
-    """Who the node lock names."""
+    """The pod that the node lock names."""
 
 
 def judge_api(refusal: NoAnswer | None, url: str) -> Finding:
-    """`refusal`: of reading the Node. An answer of any kind but Unauthorized shows that the API server is there."""
+    """Checks the connection. `refusal` is the error of reading the Node. Any answer but Unauthorized shows that the API
+    server can be reached.
+    """
     if refusal is None or isinstance(refusal, Forbidden | NotFound):
         return ok(API_SERVER, f"{url} answers.")
     if isinstance(refusal, ApiServerUnconfigured):
@@ -104,12 +106,12 @@ def judge_node(refusal: NoAnswer | None, name: str) -> Finding:
             "Give --node-name (or NODE_NAME) the name that kubectl get nodes shows for this machine.",
         )
     if isinstance(refusal, Forbidden):
-        return problem(NODE, f"Node {name} must not be read: {refusal}.", _grant([Right("get", "nodes")]))
+        return problem(NODE, f"There is no permission to read Node {name}: {refusal}.", _grant([Right("get", "nodes")]))
     return skipped(NODE, "The API server does not answer.")
 
 
 def judge_rights(allowed: Mapping[Right, bool]) -> Finding:
-    """What the API server says of each right; those it did not answer for are missing."""
+    """Checks each right; those without an answer are missing."""
     if not allowed:
         return skipped(RBAC, "The API server was not asked, or does not answer such questions.")
     denied = [right for right, may in allowed.items() if not may]

@@ -1,4 +1,4 @@
-"""What containers need besides the GPUs: HAMi-core and CDI."""
+"""Checks what containers need besides the GPUs: HAMi-core and CDI."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrate
 
 
 def judge_hook(found: Hook | NoHook, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
-    """Nodes on which only whole GPUs are given out need none."""
+    """Checks HAMi-core. Nodes that give out only whole GPUs do not need it."""
     if isinstance(found, Hook):
         return ok(HOOK, f"{found.library} is installed.")
     why, install = (
@@ -44,7 +44,7 @@ def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: All
         return skipped(CDI, "The versions of kubelet and the container runtime are not known without the Node.")
     off, open_question = why_no_cdi(node), doubt(node)
     if not off and open_question is not None:
-        remedy = f"Let the daemon ask it, or use {APPLY_FOR_SURE}."
+        remedy = f"Let the daemon read the Node, or use {APPLY_FOR_SURE}."
         return warning(CDI, f"{_sentence(open_question.clause)}.", remedy)
     if not off:
         return ok(CDI, f"Kubelet {node.kubelet} and {node.runtime} apply CDI devices.")
@@ -58,7 +58,7 @@ def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: All
         )
     return warning(
         CDI,
-        f"{off}. Allocation is immediate and needs the node lock; GPUs are handed over by --device-list-strategy "
+        f"{off}. Allocation is immediate and needs the node lock; containers get GPUs by --device-list-strategy "
         f"{', '.join(strategies)}.",
         f"To serve without the node lock, use kubelet 1.29, and {APPLY_FOR_SURE}.",
     )
@@ -68,9 +68,9 @@ def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: All
 class CdiFolderFacts:
     directories: tuple[str, ...]
     missing: tuple[str, ...]
-    """Names that containers will be given and no specification defines."""
+    """CDI names that containers will get but no specification defines."""
     writable: bool
-    """The last folder, which the daemon generates into."""
+    """Whether the last folder, in which the daemon generates, is writable."""
 
 
 def judge_cdi_specs(facts: CdiFolderFacts, strategies: Sequence[DeviceListStrategy]) -> Finding:
@@ -79,7 +79,7 @@ def judge_cdi_specs(facts: CdiFolderFacts, strategies: Sequence[DeviceListStrate
     if facts.missing:
         return problem(
             CDI_SPECS,
-            missing_sentence(facts.missing, facts.directories, "nobody has generated one."),
+            missing_sentence(facts.missing, facts.directories, "no program has generated one."),
             "Generate it with nvidia-ctk cdi generate, with UUIDs as names and the vendor and class of --cdi-kind.",
         )
     if not facts.writable:

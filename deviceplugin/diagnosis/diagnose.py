@@ -1,4 +1,6 @@
-"""All facts to all findings, in the order a node is set up: its GPUs, kubelet, its containers, the cluster."""
+"""Turns all facts into all findings, in the order in which a node is set up: its GPUs, kubelet, its containers, the
+cluster.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,25 +67,25 @@ _NO_GPUS = "The GPUs could not be read."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What was seen on this machine."""
+    """The facts about this machine."""
 
     driver: DriverFacts
     driver_files: DriverFilesFacts | None
-    """None where no root of a driver is set."""
+    """None if no driver root is set."""
     machine: MachineReading | None
-    """None where the driver cannot be used."""
+    """None if the driver cannot be used."""
     kubelet: SocketFacts
     pod_resources: SocketFacts
     plugin: SocketFacts
     """Our own socket."""
     other_sockets: tuple[str, ...]
-    """Sockets of other device plugins for GPUs beside it."""
+    """Sockets of other GPU device plugins in the same folder."""
     hook: Hook | NoHook
     enable_cdi: bool | None
-    """As the container runtime answers, if it can be asked."""
+    """The answer of the container runtime, if it can be asked."""
     cdi: CdiFolderFacts
     slots_problem: str
-    """Why specifications of slots cannot be written, the end of a sentence; empty when they can."""
+    """Why the CDI spec of the slots cannot be written, as the end of a sentence; empty if it can."""
     metrics: PortState
 
 
@@ -96,7 +98,7 @@ def diagnose(
     *,
     now: datetime,
 ) -> tuple[Finding, ...]:
-    """`totals` are the names of the resources that the Node tells how much it has of."""
+    """Returns all findings. `totals` are the names of the resources in the Node's totals."""
     return (
         judge_driver(seen.driver),
         *([judge_driver_files(seen.driver_files, seen.driver.answered_version)] if seen.driver_files else []),
@@ -114,7 +116,7 @@ def diagnose(
 
 def _gpus(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts) -> tuple[Finding, ...]:
     if seen.machine is None:
-        return (skipped(GPUS, "There is no driver to read them with."),)
+        return (skipped(GPUS, "They cannot be read without a driver."),)
     return judge_gpus(seen.machine, sharing, configuration.resource_name)
 
 
@@ -172,7 +174,7 @@ def _labels(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts,
 
 
 def _mode(node: Node | None) -> AllocationMode:
-    """As the daemon published it."""
+    """The mode that the daemon published."""
     return AllocationMode.IMMEDIATE if node is None else published_mode(node)
 
 

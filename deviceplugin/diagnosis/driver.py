@@ -1,6 +1,6 @@
-"""The NVIDIA driver, and the GPUs it shows.
+"""Checks the NVIDIA driver and the GPUs that it shows.
 
-The words of /proc/driver/nvidia/version are those of NVIDIA/open-gpu-kernel-modules (nv-procfs.c).
+The format of /proc/driver/nvidia/version: NVIDIA/open-gpu-kernel-modules (nv-procfs.c).
 """
 
 import re
@@ -24,55 +24,55 @@ _LIBRARY = re.compile(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)")
 
 _MISMATCH = 18
 _INSTALL = (
-    "Install the NVIDIA driver, or where it is installed let this process see libnvidia-ml.so.1 (--driver-root, "
+    "Install the NVIDIA driver. If it is installed, let this process see libnvidia-ml.so.1 (--driver-root, "
     "--nvml-library)."
 )
 _REMEDIES = {
     None: _INSTALL,
     12: _INSTALL,
-    9: "Load the kernel module (modprobe nvidia), and look into dmesg for why it is not loaded.",
+    9: "Load the kernel module (modprobe nvidia); dmesg says why it is not loaded.",
     28: "Check with lspci that the GPU is in the machine and bound to the nvidia module.",
-    999: "Run this again in a fresh container. If it stays, look into dmesg and reboot the node.",
+    999: "Run this again in a new container. If it stays, read dmesg and reboot the node.",
 }
-"""By nvmlReturn_t."""
+"""Remedies by nvmlReturn_t."""
 _COMPARE = "Compare with what nvidia-smi says on the host."
-_HANGS = "A driver that hangs is not cured by waiting: look into dmesg for Xid messages, then reboot the node."
-_GPU_LOST = "Look into dmesg for Xid messages of this GPU; reset it (nvidia-smi --gpu-reset) or reboot the node."
+_HANGS = "The driver hangs; waiting does not help. Look for Xid messages in dmesg, then reboot the node."
+_GPU_LOST = "Look for Xid messages of this GPU in dmesg; reset it (nvidia-smi --gpu-reset) or reboot the node."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFacts:
-    """What NVML answered. Versions are empty where they cannot be told."""
+    """The answers of NVML. Unknown versions are empty."""
 
     problem: str = ""
-    """Why it cannot be used, a sentence; empty when it answers."""
+    """Why it cannot be used, as a sentence; empty if it answers."""
     code: int | None = None
-    """nvmlReturn_t behind the problem; None when no library could be loaded or it gave no answer in time."""
+    """The nvmlReturn_t of the problem; None if no library could be loaded or it did not answer in time."""
     timed_out: bool = False
     answered_version: str = ""
     library_version: str = ""
     module_version: str = ""
-    """Of the kernel module that is loaded."""
+    """The version of the loaded kernel module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFilesFacts:
-    """What lies below the driver's root."""
+    """The files below the driver's root."""
 
     root: str
     version: str = ""
     problem: str = ""
-    """Why containers cannot be given it, a clause; empty when they can."""
+    """Why containers cannot get the driver, as a clause; empty if they can."""
 
 
 def module_version(text: str) -> str:
-    """From the text of /proc/driver/nvidia/version."""
+    """Reads the version from the text of /proc/driver/nvidia/version."""
     found = _KERNEL_MODULE.search(text)
     return found[1] if found else ""
 
 
 def library_version(maps: str) -> str:
-    """Of the NVML library among the files that a process has mapped (/proc/self/maps)."""
+    """Reads the version of the NVML library from the files that a process has mapped (/proc/self/maps)."""
     found = _LIBRARY.search(maps)
     return found[1] if found else ""
 
@@ -89,10 +89,12 @@ def judge_driver(facts: DriverFacts) -> Finding:
 
 
 def judge_driver_files(files: DriverFilesFacts, running: str) -> Finding:
-    """`running`: the version of the driver that answers, empty where none does."""
+    """Checks the driver's files. `running` is the version of the driver that answers, empty if none does."""
     if files.problem:
         return problem(
-            FILES, _sentence(files.problem), "Install the driver there, or let driver_root name the folder it is below."
+            FILES,
+            _sentence(files.problem),
+            "Install the driver there, or set driver_root to the folder that contains it.",
         )
     if running and running != files.version:
         return problem(
@@ -101,11 +103,11 @@ def judge_driver_files(files: DriverFilesFacts, running: str) -> Finding:
             "no GPU is offered.",
             "Load the kernel module of these libraries (reboot the node).",
         )
-    return ok(FILES, f"Version {files.version} lies below {files.root}.")
+    return ok(FILES, f"Version {files.version} is below {files.root}.")
 
 
 def judge_gpus(machine: MachineReading, sharing: NodeSharing, resource_name: str) -> tuple[Finding, ...]:
-    """One finding for what is shared, one for each thing that keeps a GPU from it or makes it worse."""
+    """Returns one finding for what is shared, and one for each problem or weakness of a GPU."""
     return (
         _shared(machine, sharing, resource_name),
         *_ailing(machine),
@@ -127,11 +129,11 @@ def _shared(machine: MachineReading, sharing: NodeSharing, resource_name: str) -
     if not found:
         return problem(
             GPUS,
-            f"The driver shows {_gpus(len(machine.gpus))}, and none can be shared.",
+            f"{_gpus(len(machine.gpus))} found, none can be shared.",
             "See the reasons below; if there is none, check --filter-uuids and --filter-indices.",
         )
     counts = [f"{len(devices)} as {name}" for name, devices in found.items()]
-    return ok(GPUS, f"The driver shows {_gpus(len(machine.gpus))}; shared are {enumerated(counts)}.")
+    return ok(GPUS, f"{_gpus(len(machine.gpus))} found, shared as {enumerated(counts)}.")
 
 
 def _ailing(machine: MachineReading) -> Iterator[Finding]:
@@ -146,14 +148,14 @@ def _mig(machine: MachineReading, sharing: NodeSharing) -> Finding:
     if strategy == "none" and enabled:
         return warning(
             MIG,
-            f"MIG is on for {enumerated(enabled)}, and the strategy is none: whoever gets such a GPU sees all its MIG "
-            "devices.",
+            f"MIG is on for {enumerated(enabled)}, and the strategy is none: a pod that gets such a GPU sees all its "
+            "MIG devices.",
             "Set --mig-strategy to single or mixed, or turn MIG off (nvidia-smi -mig 0).",
         )
     if strategy != "none" and not enabled:
         return warning(
             MIG,
-            f"The strategy is {strategy}, and no GPU of this machine has MIG on; they are shared whole.",
+            f"The strategy is {strategy}, but no GPU of this machine has MIG on; they are shared whole.",
             "Set --mig-strategy to none, or turn MIG on (nvidia-smi -mig 1).",
         )
     return ok(MIG, f"The strategy {strategy} fits the GPUs.")
@@ -165,7 +167,7 @@ def _places(machine: MachineReading) -> Iterator[Finding]:
         yield warning(
             "NUMA nodes",
             f"The NUMA node of {enumerated(lost)} is unknown, so pods that ask for GPUs of one NUMA node get none.",
-            "Check --sysfs-root. Many virtual machines do not tell; then there is nothing to do.",
+            "Check --sysfs-root. Many virtual machines do not report it; then there is nothing to do.",
         )
 
 
@@ -181,8 +183,8 @@ def _mismatch(facts: DriverFacts) -> Finding:
         DRIVER,
         f"The NVML library{library} and the loaded kernel module{module} are of different driver versions, as after an "
         "upgrade without a reboot; no GPU can be used.",
-        "Reboot the node, or stop everything that uses the GPUs and reload the nvidia modules. In a container, start "
-        "it again so that it gets the library that fits.",
+        "Reboot the node, or stop everything that uses the GPUs and reload the nvidia modules. In a container, restart "
+        "it so that it gets the matching library.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a check found, in words for whoever runs the node."""
+"""Findings: the results of checks, in words for an administrator."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`explanation` says what was found and what it means, `remedy` what to do; there is none where all is well."""
+    """One result. `explanation` says what was found and what it means, `remedy` what to do; it is empty if nothing is
+    wrong.
+    """
 
     title: str
     state: State

@@ -1,4 +1,4 @@
-"""Kubelet's sockets, who serves the resource, and what kubelet counts of it."""
+"""Checks kubelet's sockets, which program serves the resource, and how much of it kubelet counts."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ class SocketState(Enum):
     CONNECTS = "answers"
     MISSING = "is not there"
     NO_SOCKET = "is no socket"
-    REFUSED = "has nobody listening on it"
-    FORBIDDEN = "must not be opened by this user"
+    REFUSED = "has no listener"
+    FORBIDDEN = "may not be opened by this user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def judge_pod_resources(socket: SocketFacts, mode: AllocationMode) -> Finding:
 
 
 def is_other_plugin(pod: Pod) -> bool:
-    """Whether the pod runs NVIDIA's, HAMi's or GKE's device plugin. Their images also hold other programs."""
+    """Tells whether the pod runs NVIDIA's, HAMi's or GKE's device plugin. Their images also have other programs."""
     if pod.has_ended:
         return False
     return any(_runs_other_plugin(container) for container in pod.spec.containers)
@@ -80,38 +80,38 @@ def is_other_plugin(pod: Pod) -> bool:
 def judge_owner(
     resource: str, ours: SocketFacts, other_sockets: Sequence[str], other_plugins: Sequence[str], node: Node | None
 ) -> Finding:
-    """Who serves the resource. `other_plugins`: pods of this node, as `namespace/name`."""
+    """Checks which program serves the resource. `other_plugins`: pods of this node, as `namespace/name`."""
     remedy = f"Only one device plugin may serve {resource} on a node: remove the other one from this node."
     if other_plugins:
         word = "pod" if len(other_plugins) == 1 else "pods"
         return problem(
             OWNER,
-            f"Another device plugin runs on this node, {word} {enumerated(other_plugins)}; kubelet believes whoever "
+            f"Another device plugin runs on this node, {word} {enumerated(other_plugins)}; kubelet uses the one that "
             f"registered {resource} last.",
             remedy,
         )
     if ours.state is SocketState.CONNECTS and ours.listener and not is_ours(ours.listener):
         return problem(OWNER, f"{ours.path} is served by another program: {' '.join(ours.listener)}.", remedy)
     if other_sockets:
-        return problem(OWNER, f"Another device plugin listens beside ours: {enumerated(other_sockets)}.", remedy)
+        return problem(OWNER, f"Another device plugin has a socket too: {enumerated(other_sockets)}.", remedy)
     if ours.state is SocketState.CONNECTS:
         return ok(OWNER, f"{ours.path} answers{' and is ours' if ours.listener else ''}.")
     if node is not None and _quantity(node.status.allocatable, resource):
         return problem(
             OWNER,
-            f"Kubelet counts {resource} on this node, although nobody listens on {ours.path}: another device plugin "
-            "registered it, or our daemon stopped a moment ago.",
+            f"Kubelet counts {resource} on this node, but no program listens on {ours.path}: another device plugin "
+            "registered it, or our daemon has just stopped.",
             remedy,
         )
     return problem(
         OWNER,
-        f"Nobody serves {resource}: {ours.path} {ours.state.value}. Our daemon is not running, or has found no GPU.",
-        f"Start {OUR_PROGRAM} run on this node, and read its log if it does not stay.",
+        f"No program serves {resource}: {ours.path} {ours.state.value}. Our daemon does not run, or has found no GPU.",
+        f"Start {OUR_PROGRAM} run on this node, and read its log if it ends.",
     )
 
 
 def judge_count(node: Node, served: Mapping[str, Sequence[Device]], ours: SocketFacts) -> Finding:
-    """Kubelet's allocatable count against the healthy GPUs and their replicas, of every resource we serve."""
+    """Compares kubelet's allocatable count with the healthy GPUs and their replicas, for every resource we serve."""
     if ours.state is not SocketState.CONNECTS:
         return skipped(COUNT, "Our device plugin does not serve yet.")
     wanted = {resource: _slots(devices) for resource, devices in served.items() if devices}
@@ -127,7 +127,7 @@ def judge_count(node: Node, served: Mapping[str, Sequence[Device]], ours: Socket
         COUNT,
         f"Kubelet counts {enumerated(differences)} (healthy GPUs times containers for each).",
         "Run this with the daemon's own settings (--device-split-count, --config). If they are the same, read the "
-        "daemon's log: a GPU it holds unhealthy does not count; then restart it.",
+        "daemon's log: an unhealthy GPU does not count. Then restart it.",
     )
 
 
@@ -144,14 +144,14 @@ def judge_metrics_port(address: ListenAddress | None, state: PortState) -> Findi
     if state is PortState.TAKEN:
         return problem(
             METRICS,
-            f"Another program listens on {address}, where the daemon's metrics belong.",
+            f"Another program listens on {address}, the address of the daemon's metrics.",
             "Choose another address with --metrics-bind-address, or stop the other program.",
         )
     return ok(METRICS, f"{address} is {'served by the daemon' if state is PortState.OURS else 'free'}.")
 
 
 def is_ours(command: Sequence[str]) -> bool:
-    """Whether a command line is this daemon's: its script, or python -m deviceplugin."""
+    """Tells whether a command line is this daemon's: its script, or python -m deviceplugin."""
     words = [word.rpartition("/")[2] for word in command]
     return OUR_PROGRAM in words or _OUR_MODULE in words
 
@@ -181,4 +181,4 @@ def _socket_remedy(socket: SocketFacts) -> str:
         return "Run as root."
     if socket.state is SocketState.MISSING:
         return f"Check that kubelet runs (systemctl status kubelet). {_MOUNT.format(folder=folder)}"
-    return "Check that kubelet runs (systemctl status kubelet); it makes the socket anew when it starts."
+    return "Check that kubelet runs (systemctl status kubelet); it creates the socket when it starts."

@@ -1,4 +1,4 @@
-"""Do the Node's labels say what its GPUs are, and who writes them?"""
+"""Checks whether the Node's labels describe its GPUs, and which program writes them."""
 
 from collections.abc import Mapping
 
@@ -11,14 +11,14 @@ LABELS = "Feature labels"
 
 
 def judge_labels(node: Node, wanted: Mapping[str, str], *, daemon_serves: bool) -> Finding:
-    """`wanted` are those that the daemon would write."""
+    """Checks the labels. `wanted` are those that the daemon would write."""
     due = label_report(node, wanted)
     if due.others:
         return warning(
             LABELS,
-            f"They are left to another writer, which has {enumerated(due.others)}.",
-            "Set feature_labels to false (--feature-labels false), or remove these labels and what writes them, such "
-            "as GPU feature discovery.",
+            f"Another program writes them: {enumerated(due.others)}.",
+            "Set feature_labels to false (--feature-labels false), or remove these labels and the program that "
+            "writes them, such as GPU feature discovery.",
         )
     if due.body is None:
         return ok(LABELS, f"The Node has {len(wanted)} labels of its GPUs.")
@@ -27,7 +27,7 @@ def judge_labels(node: Node, wanted: Mapping[str, str], *, daemon_serves: bool) 
     wrong = [name for name, value in wanted.items() if node.metadata.labels.get(name) != value]
     return problem(
         LABELS,
-        f"{len(wrong)} of {len(wanted)} are missing or say something else: {enumerated(wrong)}.",
+        f"{len(wrong)} of {len(wanted)} are missing or have other values: {enumerated(wrong)}.",
         "Run this with the daemon's own settings (--mig-strategy, --device-split-count, --config). If they are the "
         "same, read the daemon's log: the policy topogpu-device-plugin-nodes must let it write labels.",
     )

@@ -1,4 +1,4 @@
-"""What the Node says it has of memory, cores and priority: what its GPUs have? And what it costs to say nothing."""
+"""Checks the Node's totals of memory, cores and priority against its GPUs, and the effect of leaving them out."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ _ON = "Set node_totals to true (--node-totals true)"
 
 
 def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) -> Finding:
-    """`totals` are what the daemon would write."""
+    """Checks the totals. `totals` are what the daemon would write."""
     if totals_patch(node, totals) is None:
         return ok(TOTALS, f"The Node has {_amounts(totals)} in all.")
     if not daemon_serves:
@@ -30,7 +30,7 @@ def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) 
 def judge_without_totals(
     node: Node, names: TotalNames, resource: str, classes: Sequence[DeviceClass] | None
 ) -> Finding:
-    """`classes` is None where they could not be read."""
+    """Checks a Node without totals. `classes` is None if they could not be read."""
     left = present_totals(node, names)
     if left:
         return problem(
@@ -51,7 +51,7 @@ def judge_without_totals(
             f"They are off, and because of DeviceClass {enumerated(found)} kube-scheduler (from 1.36 on) looks for "
             f"{enumerated(tuple(names))} on the Node: pods that ask for one of them are refused here (cannot fit "
             "resource).",
-            f"{_ON}, or take extendedResourceName off the DeviceClass.",
+            f"{_ON}, or remove extendedResourceName from the DeviceClass.",
         )
     return ok(TOTALS, f"They are off, and no DeviceClass is for {resource}.")
 

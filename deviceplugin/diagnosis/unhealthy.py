@@ -1,4 +1,4 @@
-"""GPUs that the Node calls unhealthy, who has them, and what the daemon is set to do about it."""
+"""Checks GPUs that the Node reports as unhealthy, the pods on them, and the configured remediation."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -25,7 +25,7 @@ def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: Remediat
     except AnnotationError as error:
         return problem(UNHEALTHY, f"{error}.", "Restart the daemon; it writes its annotations again.")
     if not ill:
-        return ok(UNHEALTHY, "The Node names none.")
+        return ok(UNHEALTHY, "The Node has none.")
     holders = [holder for pod in pods if (holder := holder_of(pod, {}, resource)) is not None]
     having = sorted(holder.name for holder in holders if holder.gpus & ill.keys())
     told = enumerated(
@@ -42,7 +42,7 @@ def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: Remediat
 
 
 def _ill(annotations: Mapping[str, str]) -> Mapping[str, datetime | None]:
-    """Since when, by UUID or place, where that is known. Raises AnnotationError."""
+    """Returns since when, by UUID or place, if known. Raises AnnotationError."""
     registered = decode_register(annotations[NODE_REGISTER]) if NODE_REGISTER in annotations else ()
     since = decode_unhealthy(annotations[NODE_UNHEALTHY]) if NODE_UNHEALTHY in annotations else {}
     return {device.uuid: None for device in registered if not device.healthy} | dict(since)

@@ -149,7 +149,7 @@ def test_waste_and_frag_add_up() -> None:
     [
         (
             ["who", "nothing"],
-            "'nothing' is no node with GPUs, no GPU (node/index or UUID), and no pod of namespace default",
+            "'nothing' is not a node with GPUs, a GPU (node/index or UUID), or a pod of namespace default",
         ),
         (["why", "nothing"], "there is no pod default/nothing"),
         (["topo", "nothing"], "node nothing has no GPUs of TopoGPU or HAMi"),

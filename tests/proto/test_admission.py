@@ -89,7 +89,7 @@ def test_a_pod_with_more_names_than_any_has_is_not_read(pod: Any, problem: str) 
 
 def test_nulls_in_a_large_pod_are_not_looked_for() -> None:
     large = {"metadata": {"name": None}, "spec": {"x": "y" * LONGEST_WITH_NULLS}}
-    with pytest.raises(AdmissionError, match=r"no pod: Expected `str`, got `null` - at `\$.metadata.name`"):
+    with pytest.raises(AdmissionError, match=r"not a pod: Expected `str`, got `null` - at `\$.metadata.name`"):
         decode_review(question(request={"object": large}))
 
 
@@ -136,18 +136,18 @@ def test_a_refusal_has_code_and_words(verdict: Verdict, status: dict[str, object
     ("body", "uid", "problem"),
     [
         (b" ", "", "the request body is empty"),
-        (b"{", "", "the request body is no AdmissionReview: "),
-        (b"[]", "", "the request body is no AdmissionReview: "),
+        (b"{", "", "the request body is not an AdmissionReview: "),
+        (b"[]", "", "the request body is not an AdmissionReview: "),
         (question(apiVersion="admission.k8s.io/v2"), "", "admission.k8s.io/v2 AdmissionReview is not answered here"),
         (question(kind="Pod"), "", "admission.k8s.io/v1 Pod is not answered here"),
         (question(request=None), "", "request: missing"),
-        (question(request={"uid": "u"}), "u", "request.object is no pod: "),
-        (question(request={"uid": "u", "object": [1]}), "u", "request.object is no pod: "),
+        (question(request={"uid": "u"}), "u", "request.object is not a pod: "),
+        (question(request={"uid": "u", "object": [1]}), "u", "request.object is not a pod: "),
         (question(request={"uid": "u", "object": {"kind": "Node"}}), "u", "request.object is a Node"),
         (
             question(request={"uid": "u", "object": {"spec": {"containers": [{"name": 1}]}}}),
             "u",
-            "request.object is no pod: Expected `str`, got `int` - at `$.spec.containers[0].name`",
+            "request.object is not a pod: Expected `str`, got `int` - at `$.spec.containers[0].name`",
         ),
     ],
 )

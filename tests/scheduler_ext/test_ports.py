@@ -82,7 +82,7 @@ async def test_a_malformed_question_is_answered_by_the_webhook_with_a_refusal(tm
         packed = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         async with found.http.post(f"{found.webhook}/webhook", data=b"abcd", headers=packed) as response:
             words = json.loads(await response.read())["response"]["status"]["message"]
-            assert words.startswith("the request body is no AdmissionReview: ")
+            assert words.startswith("the request body is not an AdmissionReview: ")
         await found.well()
 
 

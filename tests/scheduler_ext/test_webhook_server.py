@@ -125,7 +125,7 @@ async def test_a_pod_is_refused_only_by_quotas_that_hold_for_pods_like_it() -> N
         (b"{}", "application/yaml", 400, "the content type is 'application/yaml'; send application/json"),
         (b"{}", "application/json; charset=utf-8", 400, "the content type is 'application/json; charset=utf-8'; "),
         (b"{}", "application/json", 400, "request: missing"),
-        (b"{", "application/json", 400, "the request body is no AdmissionReview: "),
+        (b"{", "application/json", 400, "the request body is not an AdmissionReview: "),
         (b" " * (LARGEST_BODY_BYTES + 1), "application/json", 413, "the request body is larger than 1048576 bytes"),
     ],
 )
@@ -162,7 +162,7 @@ async def test_a_pod_nested_beyond_reason_is_refused_in_one_line(caplog: pytest.
         told = await client.post(body)
         # Python says more where it is traced.
         message = told["response"]["status"]["message"]
-        assert re.fullmatch(r"request\.object is no pod: maximum recursion depth exceeded[ \w]*", message)
+        assert re.fullmatch(r"request\.object is not a pod: maximum recursion depth exceeded[ \w]*", message)
         assert told == answer({"allowed": False, "status": {"code": 400, "message": message}})
     assert "Traceback" not in caplog.text
 

@@ -76,7 +76,7 @@ def test_where_nothing_can_be_read_every_source_is_a_sentence(tmp_path: Path) ->
     lines = result.output.splitlines()
     assert result.exit_code == 1
     assert [line.partition(" cannot be ")[0] for line in lines] == [
-        "! What was decided for the pods of node n",
+        "! The decisions for the pods of node n",
         "! Kubelet's pod-resources",
         f"! Kubelet's checkpoint {tmp_path}/device-plugins/kubelet_internal_checkpoint",
     ]

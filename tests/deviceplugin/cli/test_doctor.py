@@ -155,7 +155,7 @@ async def test_what_a_dead_daemon_left_behind_is_told() -> None:
         report = await node.examine()
         assert report.found("problem") == {"Device plugin", "Node annotations", "Node lock"}
         assert report.found("skipped") == {"Kubelet's count"}
-        assert "has nobody listening on it" in report.told("Device plugin")
+        assert "has no listener" in report.told("Device plugin")
         assert "is not registered" in report.told("Node annotations")
         assert f"kubectl annotate node {NODE} hami.io/mutex.lock-" in report.told("Node lock")
 
@@ -235,7 +235,7 @@ def test_a_folder_without_a_driver_is_named_where_containers_are_given_it_file_b
     (libraries / "libcuda.so.550.90.07").touch()
     (libraries / "libcuda.so.1").symlink_to("libcuda.so.550.90.07")
     report = examine_here(*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig", *settings)
-    assert report.told("Driver files") == "Version 550.90.07 lies below /run/nvidia/driver. "
+    assert report.told("Driver files") == "Version 550.90.07 is below /run/nvidia/driver. "
 
 
 def test_a_configuration_the_daemon_would_refuse_is_a_problem_and_the_rest_is_still_looked_at() -> None:

@@ -70,7 +70,7 @@ async def test_sighup_ends_it_for_a_restart_unless_its_files_hold_a_mistake(tmp_
             await line_with(daemon, "Cannot load the NVML library")
             write(file, "log_lvl: info")
             daemon.send_signal(signal.SIGHUP)
-            assert "going on as before" in await line_with(daemon, "did you mean log_level?")
+            assert "SIGHUP ignored" in await line_with(daemon, "did you mean log_level?")
             write(file, "log_level: info")
             daemon.send_signal(signal.SIGHUP)
             assert await daemon.wait() == 0

@@ -125,4 +125,4 @@ def test_people_see_beside_the_links_how_a_gpu_is_cut() -> None:
 def test_a_gpu_with_mig_on_and_no_mig_device_says_so() -> None:
     gpus = json.loads(run("devices", "--machine", "-", "--output", "json", text=sliced()).stdout)["gpus"]
     assert [gpu["mig_devices"] for gpu in gpus][:2] == [None, []]
-    assert "MIG is on, no MIG device" in run("devices", "--machine", "-", text=sliced()).stdout
+    assert "MIG is on, without a MIG device" in run("devices", "--machine", "-", text=sliced()).stdout

@@ -124,7 +124,7 @@ async def test_after_a_full_life_the_node_is_as_it_was_before(life: Life) -> Non
     status, did = await life.uninstall()
     assert (status, life.now()) == (0, life.before)
     assert did == [line.replace("Would remove", "Removed") for line in would]
-    assert await life.uninstall() == (0, ["Nothing of ours is left."])
+    assert await life.uninstall() == (0, ["Nothing of TopoGPU is left."])
 
 
 async def test_pods_with_gpus_and_a_running_daemon_are_in_the_way(life: Life) -> None:
@@ -148,9 +148,9 @@ async def test_without_an_api_server_only_force_removes_and_the_annotations_are_
     )
     without = ("--kubeconfig", str(config))
     status, told = await life.uninstall(*without)
-    assert (status, told[-1]) == (1, "Nothing was removed; --force removes what can be reached all the same.")
+    assert (status, told[-1]) == (1, "Nothing was removed; --force removes whatever it can reach.")
     status, told = await life.uninstall("--force", *without)
-    assert (status, told[-1].startswith("Error: The totals and annotations of node node-1 are still there: ")) == (
+    assert (status, told[-1].startswith("Error: The totals and annotations of node node-1 could not be removed: ")) == (
         1,
         True,
     )

@@ -68,7 +68,7 @@ def test_the_gpu_and_the_field_that_differ_are_named() -> None:
 
 def test_gpus_too_few_and_too_many_are_named() -> None:
     assert f"{B} is not registered" in judged(written() | {NODE_REGISTER: encode_register(PAIR[:1])}).explanation
-    assert f"{B} is registered and not on this machine" in judged(written(), PAIR[:1]).explanation
+    assert f"{B} is registered but not on this machine" in judged(written(), PAIR[:1]).explanation
 
 
 def test_the_pair_whose_score_differs_is_named() -> None:

@@ -47,7 +47,7 @@ def worse(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
         (DriverFacts(problem="cannot load the NVML library /x: no such file"), "problem", "--nvml-library"),
         (DriverFacts(problem="the NVIDIA driver is not loaded on this machine", code=9), "problem", "modprobe nvidia"),
         (DriverFacts(problem="the NVIDIA driver finds no GPU on this machine", code=28), "problem", "lspci"),
-        (DriverFacts(problem="the NVIDIA driver answers nothing", code=999), "problem", "fresh container"),
+        (DriverFacts(problem="the NVIDIA driver answers nothing", code=999), "problem", "new container"),
         (DriverFacts(problem="the NVIDIA driver cannot be used: no permission", code=4), "problem", "nvidia-smi"),
         (DriverFacts(problem="It gave no answer within 6 s.", timed_out=True), "problem", "reboot the node"),
     ],
@@ -66,8 +66,8 @@ def test_a_mismatch_names_both_versions_whatever_the_driver_calls_it(code: int) 
         State.PROBLEM,
         "The NVML library 550.90.07 and the loaded kernel module 535.104.05 are of different driver versions, as after "
         "an upgrade without a reboot; no GPU can be used.",
-        "Reboot the node, or stop everything that uses the GPUs and reload the nvidia modules. In a container, start "
-        "it again so that it gets the library that fits.",
+        "Reboot the node, or stop everything that uses the GPUs and reload the nvidia modules. In a container, restart "
+        "it so that it gets the matching library.",
     )
 
 
@@ -102,7 +102,7 @@ def test_versions_are_read_where_the_kernel_tells_them() -> None:
 def test_gpus_that_are_well_are_counted_and_nothing_else_is_said() -> None:
     findings = judge_gpus(machine(gpu(0), gpu(1)), NodeSharing(), RESOURCE)
     assert worse(findings) == []
-    assert findings[0] == Finding(GPUS, State.OK, "The driver shows 2 GPUs; shared are 2 as nvidia.com/gpu.")
+    assert findings[0] == Finding(GPUS, State.OK, "2 GPUs found, shared as 2 as nvidia.com/gpu.")
 
 
 def test_a_lost_gpu_and_one_never_seen_are_problems() -> None:
@@ -118,14 +118,14 @@ def test_a_lost_gpu_and_one_never_seen_are_problems() -> None:
 
 def test_a_gpu_without_known_memory_is_a_problem_that_leads_to_the_setting() -> None:
     (told, why) = worse(judge_gpus(machine(gpu(0, memory_mib=None)), NodeSharing(), RESOURCE))
-    assert told == ("problem", "The driver shows 1 GPU, and none can be shared.")
+    assert told == ("problem", "1 GPU found, none can be shared.")
     assert "the driver does not tell its memory; preconfigure an amount for it" in why[1]
 
 
 @pytest.mark.parametrize(
     ("strategy", "enabled", "words"),
     [
-        ("none", True, "whoever gets such a GPU sees all its MIG devices"),
+        ("none", True, "a pod that gets such a GPU sees all its MIG devices"),
         ("single", False, "no GPU of this machine has MIG on"),
         ("mixed", False, "no GPU of this machine has MIG on"),
     ],

@@ -38,7 +38,7 @@ def brief(finding: Finding) -> tuple[str, str]:
     ("state", "words"),
     [
         (SocketState.MISSING, "mount /kubelet of the host"),
-        (SocketState.REFUSED, "has nobody listening on it"),
+        (SocketState.REFUSED, "has no listener"),
         (SocketState.NO_SOCKET, "is no socket"),
         (SocketState.FORBIDDEN, "Run as root."),
     ],
@@ -110,7 +110,7 @@ def test_another_device_plugin_on_the_same_resource_is_a_problem_whatever_gives_
     assert {state for state, _ in (by_pod, by_socket, by_count)} == {"problem"}
     assert "pods a/b and a/c" in by_pod[1]
     assert "/k/nvidia.sock" in by_socket[1]
-    assert "although nobody listens" in by_count[1]
+    assert "but no program listens" in by_count[1]
     assert all("Only one device plugin may serve nvidia.com/gpu" in told for _, told in (by_pod, by_socket, by_count))
 
 

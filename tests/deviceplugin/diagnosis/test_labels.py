@@ -22,13 +22,13 @@ def test_labels_that_stand_are_told() -> None:
 def test_labels_of_another_writer_are_a_warning_that_names_them() -> None:
     found = judge_labels(node(WANTED, {}), WANTED, daemon_serves=True)
     assert found.state is State.WARNING
-    assert "another writer, which has nvidia.com/gpu.count and nvidia.com/gpu.product" in found.explanation
+    assert "Another program writes them: nvidia.com/gpu.count and nvidia.com/gpu.product" in found.explanation
 
 
 def test_labels_that_a_running_daemon_has_not_written_are_a_problem() -> None:
     found = judge_labels(node({COUNT: "8"}, {COUNT: "8"}), WANTED, daemon_serves=True)
     assert found.state is State.PROBLEM
-    assert "1 of 2 are missing or say something else: nvidia.com/gpu.product" in found.explanation
+    assert "1 of 2 are missing or have other values: nvidia.com/gpu.product" in found.explanation
     assert judge_labels(node({}, {}), WANTED, daemon_serves=False).state is State.SKIPPED
 
 

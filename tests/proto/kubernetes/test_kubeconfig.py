@@ -51,17 +51,17 @@ async def test_nothing_configured_says_what_to_do() -> None:
 async def test_a_named_file_that_is_missing_is_never_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert await sentence_of("/no/such") == "The kubeconfig /no/such is not there or no file: check --kubeconfig."
+    assert await sentence_of("/no/such") == "The kubeconfig /no/such is missing or is not a file: check --kubeconfig."
     monkeypatch.setenv("KUBECONFIG", "/no/such/either")
-    assert await sentence_of() == "The kubeconfig /no/such/either is not there or no file: check KUBECONFIG."
+    assert await sentence_of() == "The kubeconfig /no/such/either is missing or is not a file: check KUBECONFIG."
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "does not have the form of a kubeconfig"),
-        ("just text", "does not have the form of a kubeconfig"),
-        ("[1, 2]", "does not have the form of a kubeconfig"),
+        ("", "is not a kubeconfig"),
+        ("just text", "is not a kubeconfig"),
+        ("[1, 2]", "is not a kubeconfig"),
         ("a: [b", "cannot be used: while parsing"),
         ("\x00", "cannot be used"),
         ("current-context: x", "cannot be used"),
@@ -87,7 +87,7 @@ async def test_a_cluster_without_a_server_and_a_broken_certificate(tmp_path: Pat
 
 async def test_a_folder_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path))
-    assert await sentence_of() == f"The kubeconfig {tmp_path} is not there or no file: check KUBECONFIG."
+    assert await sentence_of() == f"The kubeconfig {tmp_path} is missing or is not a file: check KUBECONFIG."
 
 
 @pytest.mark.parametrize(("bypassed", "proxy"), [("", "http://proxy:3128"), ("other,api.example", None)])

@@ -103,7 +103,7 @@ def test_print_config_tells_every_setting_with_its_source_and_is_read_back(tmp_p
 
 @pytest.mark.parametrize("returns", ["one", "all"])
 def test_what_filter_returns_is_chosen_by_word(returns: str) -> None:
-    assert "The kubeconfig /nowhere is not there" in refusal(
+    assert "The kubeconfig /nowhere is missing" in refusal(
         "--filter-returns", returns, "--kubeconfig", "/nowhere", status=1
     )
 
@@ -153,7 +153,7 @@ def test_flags_that_can_mean_nothing_here_say_what_to_use_instead() -> None:
         "use py-spy, or the histograms of /metrics",
         "serve: --vmodule changes nothing: use --log-level debug",
     ]
-    assert last == "Error: The kubeconfig /nowhere is not there or no file: check --kubeconfig."
+    assert last == "Error: The kubeconfig /nowhere is missing or is not a file: check --kubeconfig."
 
 
 @pytest.mark.parametrize(
