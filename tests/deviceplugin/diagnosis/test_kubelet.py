@@ -92,7 +92,7 @@ def test_a_device_plugin_that_ended_serves_nothing() -> None:
         (at(SocketState.CONNECTS, OURS), "ok", "is ours"),
         (at(SocketState.CONNECTS), "ok", "answers"),
         (at(SocketState.CONNECTS, ("nvidia-device-plugin",)), "problem", "served by another program"),
-        (at(SocketState.MISSING), "problem", "Our daemon is not running"),
+        (at(SocketState.MISSING), "problem", "Our daemon does not run"),
         (at(SocketState.REFUSED), "problem", "Start topogpu-device-plugin run"),
     ],
 )
