@@ -179,9 +179,15 @@ class _Connection(asyncio.Protocol):
         self._body = []
 
     async def _answer(self, method: str, target: bytes, body: bytes) -> None:
-        answer = await self._door.answer(method, target, body)
-        self._is_asking = False
-        self._door.asking.discard(self)
+        try:
+            answer = await self._door.answer(method, target, body)
+        except asyncio.CancelledError:
+            # Who waits for an answer that will not come learns it now.
+            self.abort()
+            raise
+        finally:
+            self._is_asking = False
+            self._door.asking.discard(self)
         if not self._transport.is_closing():
             self._door.idle[self] = None
             self._send(answer, with_body=method != "HEAD")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from itertools import count
 
 from program.tasks import Tasks
@@ -104,17 +105,29 @@ class Binder:
         await self._binds.end(self._settings.bind_deadline_seconds)
 
     async def _answered(self) -> None:
-        await asyncio.gather(*(run.answer for run in self._runs.values()), return_exceptions=True)
+        # Who gives up waiting takes no answer from kube-scheduler, as `gather` would.
+        if answers := [run.answer for run in self._runs.values()]:
+            await asyncio.wait(answers)
 
     async def _bind(self, run: Run) -> None:
         question: Effect | None = Effect.DECIDE
-        try:
-            async with run.turn:
+        async with run.turn:
+            try:
                 while question is not None:
                     question = self._step(run, await self._questions.answered(run, question))
-        finally:
-            del self._runs[run.attempt.pod]
-            run.answer.cancel()
+            except Exception as error:
+                log.exception("pod %s: its bind broke off", run.attempt.pod)
+                run.problem = f"internal error, see the log: {error!r}"
+            finally:
+                del self._runs[run.attempt.pod]
+                if not run.answer.done():
+                    self._break_off(run)
+
+    def _break_off(self, run: Run) -> None:
+        """kube-scheduler has its answer all the same, and the node its lock; the GPUs are held until the lease ends."""
+        run.answer.set_result(self._failure(run))
+        if run.attempt.locked:
+            self._perform(run, Effect.UNLOCK)
 
     def _step(self, run: Run, event: Event) -> Effect | None:
         """Does what is done at once; returns what ends in the next event of the bind."""
@@ -143,14 +156,19 @@ class Binder:
                 self._cluster.apply(Dropped(attempt.uid))
             case Effect.MARK if attempt.shares is not None:
                 self._cluster.apply(BindingSent(attempt.uid, attempt.number))
-            case Effect.CROSS_OUT if self._files is not None:
+            case Effect.CROSS_OUT if self._files is not None and not self._is_tied_to_another(attempt):
                 self._files.remove(attempt.uid)
             case Effect.ANSWER:
                 run.answer.set_result(self._sentence(run))
             case Effect.UNLOCK:
-                self._binds.begin(self._questions.unlock(attempt))
+                self._binds.begin(self._unlock(attempt, run.turn.pop_all()))
             case Effect.LOOK:
                 self._looks.begin(self._settle(run))
+
+    async def _unlock(self, attempt: Attempt, turn: AsyncExitStack) -> None:
+        """Before the next turn on the node: the pod's own next bind would take the lock for its own, and lose it."""
+        async with turn:
+            await self._questions.unlock(attempt)
 
     def _written_down(self, run: Run) -> bool:
         """Were this process killed otherwise, the next one would not know of the Binding."""
@@ -165,9 +183,10 @@ class Binder:
         return True
 
     def _sentence(self, run: Run) -> str:
+        return "" if run.attempt.state is State.BOUND else self._failure(run)
+
+    def _failure(self, run: Run) -> str:
         attempt = run.attempt
-        if attempt.state is State.BOUND:
-            return ""
         sentence = f"pod {attempt.pod} cannot be bound to node {attempt.node}: {run.problem}"
         log.warning("%s; what led there: %s", sentence, self._questions.story(attempt))
         return sentence
@@ -179,6 +198,11 @@ class Binder:
     def _has_reservation(self, attempt: Attempt) -> bool:
         reservation = self._ledger.reservation(attempt.uid)
         return reservation is not None and reservation.node == attempt.node
+
+    def _is_tied_to_another(self, attempt: Attempt) -> bool:
+        """Whether another attempt wrote the file: its Binding may still be carried out."""
+        reservation = self._ledger.reservation(attempt.uid)
+        return reservation is not None and reservation.sent_by not in (0, attempt.number)
 
     async def _recover(self, sent: Sent) -> None:
         """Raises ApiError or ApiUnreachable."""

@@ -19,7 +19,9 @@ class Owner(Enum):
     """What became of the pod that a lock names."""
 
     OURSELVES = "ourselves"
-    """It is the very pod that asks, not one of the same name before it."""
+    """It is the very pod that asks, not one of the same name before it. It takes its lock again: the watch may not have
+    shown yet that it was released.
+    """
     WAITING = "waiting"
     """Its devices are not handed over yet."""
     SERVED = "served"
@@ -35,11 +37,6 @@ class Take:
     """Write `value` over the lock that was seen."""
 
     value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ours:
-    """The lock is already this pod's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ def owner_of(value: str) -> PodName | None:
 
 def judge(
     value: str, pod: PodName, owner: Owner, *, first_seen: datetime, now: datetime, ttl: timedelta
-) -> Take | Ours | Wait:
+) -> Take | Wait:
     """Whether `pod` may take a node whose lock annotation reads `value` (empty: no lock).
 
     `owner` is the state of the pod that the lock names; it is ignored when the lock names none. `first_seen` is when
@@ -84,8 +81,6 @@ def judge(
         return take
     if lock is None or not lock.pod:
         return Wait(until=expires_at, why=f"its lock {value!r} names no pod")
-    if owner is Owner.OURSELVES:
-        return Ours()
     if owner is Owner.WAITING:
         holder = PodName(namespace=lock.namespace, name=lock.pod)
         return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}")

@@ -1,23 +1,18 @@
 """Takes and gives back the node lock on the API server; waits for the pod before, woken by the watch."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_lock import encode_lock_uid
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
+from proto.kubernetes.errors import Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.lock import Owner, Take, Wait, is_held_by, judge, owner_of, owner_state
 from scheduler_ext.cluster.events import PodRead
 from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts, pod_facts
-
-log = logging.getLogger(__name__)
-
-RELEASE_ATTEMPTS = 5
 
 
 class NodeUnknown(Exception):
@@ -57,28 +52,26 @@ class NodeLocks:
                     return
                 # Somebody was faster than our watch.
                 facts = node_facts(await self._api.get(NODES, node))
-            elif isinstance(verdict, Wait):
+            else:
                 waiting(verdict.why)
                 if self._now() >= give_up_at:
                     raise LockBusy(verdict.why)
                 await self._sleep(changed, min(verdict.until, give_up_at))
                 facts = self._cluster.state.facts.node(node)
-            else:
-                return
 
-    async def release(self, node: str, pod: PodName, uid: str) -> None:
-        """Removes the lock if it is this pod's. Trouble is logged: an unreleased lock expires."""
+    async def release(self, node: str, pod: PodName, uid: str) -> bool:
+        """Removes the lock if it is this pod's; False where the node has changed meanwhile.
+
+        Raises ApiError or ApiUnreachable.
+        """
         try:
-            for _ in range(RELEASE_ATTEMPTS):
-                facts = node_facts(await self._api.get(NODES, node))
-                if not is_held_by(facts.lock, facts.lock_uid, pod, uid):
-                    return
-                if await self._write(node, None, None, facts.resource_version):
-                    return
-        except (ApiError, ApiUnreachable) as error:
-            log.warning("the lock of pod %s on node %s stays until it expires: %s", pod, node, error)
+            facts = node_facts(await self._api.get(NODES, node))
+            is_ours = is_held_by(facts.lock, facts.lock_uid, pod, uid)
+            return not is_ours or await self._write(node, None, None, facts.resource_version)
+        except (NotFound, NodeUnknown):
+            return True
 
-    async def _judge(self, node: str, facts: NodeFacts, pod: PodName, uid: str) -> object:
+    async def _judge(self, node: str, facts: NodeFacts, pod: PodName, uid: str) -> Take | Wait:
         return judge(
             facts.lock,
             pod,

@@ -247,16 +247,32 @@ class Questions:
         return reservation is not None and reservation.sent_by == attempt.number
 
     async def unlock(self, attempt: Attempt) -> None:
+        """Unless the pod is bound; tried for as long as a bind may take."""
+        problem = "no answer"
+        try:
+            async with asyncio.timeout(self._settings.bind_deadline_seconds):
+                while problem:
+                    problem = await self._still_locked(attempt)
+                    if problem:
+                        await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError:
+            said = "the lock of pod %s on node %s stays until it expires: %s"
+            log.warning(said, attempt.pod, attempt.node, problem)
+
+    async def _still_locked(self, attempt: Attempt) -> str:
+        """Why, if so."""
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+            is_bound = pod.spec.node_name == attempt.node and pod.metadata.uid in ("", attempt.uid)
         except NotFound:
-            bound = False
-        except (ApiError, ApiUnreachable):
-            bound = True
-        else:
-            bound = pod.spec.node_name == attempt.node
-        if not bound:
-            await self._locks.release(attempt.node, attempt.pod, attempt.uid)
+            is_bound = False
+        except (ApiError, ApiUnreachable) as error:
+            return str(error)
+        try:
+            released = is_bound or await self._locks.release(attempt.node, attempt.pod, attempt.uid)
+        except (ApiError, ApiUnreachable) as error:
+            return str(error)
+        return "" if released else "the node changes all the time"
 
 
 def _has_node(attempt: Attempt, node: str) -> Event:

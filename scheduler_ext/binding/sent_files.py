@@ -21,6 +21,7 @@ from scheduler_ext.settings import SettingsError
 log = logging.getLogger(__name__)
 
 _PROCESS = "process"
+_UNFINISHED = "unfinished"
 _SUFFIX = ".json"
 
 
@@ -57,7 +58,10 @@ class SentFiles:
 
     def add(self, sent: Sent) -> None:
         """Raises OSError."""
-        self._file(sent.uid).write_bytes(msgspec.json.encode(sent))
+        # What was written down for the pod before stays until this is whole.
+        unfinished = self._folder / _UNFINISHED
+        unfinished.write_bytes(msgspec.json.encode(sent))
+        unfinished.replace(self._file(sent.uid))
 
     def remove(self, uid: str) -> None:
         try:

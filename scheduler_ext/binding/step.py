@@ -139,7 +139,7 @@ TABLE: dict[tuple[State, Event], Row] = {
     (S.SETTLING, E.HAS_NODE): Row(S.BOUND, (D.CROSS_OUT,), unanswered=False),
     (S.SETTLING, E.NOT_BOUND): Row(S.REFUSED, (D.DROP, D.CROSS_OUT), unanswered=False),
     (S.SETTLING, E.UNKNOWN): Row(S.SETTLING, (D.LOOK,)),
-    (S.SETTLING, E.OVERTAKEN): Row(S.OVERTAKEN, unanswered=False),
+    (S.SETTLING, E.OVERTAKEN): Row(S.OVERTAKEN, (D.CROSS_OUT,), unanswered=False),
     (S.SETTLING, E.CUT_OFF): Row(S.OVERTAKEN),
 }
 

@@ -57,6 +57,10 @@ class Answering:
     async def fail(self, _: Asked) -> Answer:
         raise ZeroDivisionError
 
+    async def give_up(self, _: Asked) -> Answer:
+        self.asked += 1
+        raise asyncio.CancelledError
+
     async def large(self, _: Asked) -> Answer:
         return Answer(b"x" * 64 * MIB)
 
@@ -69,6 +73,7 @@ class Answering:
             "/wait": {"POST": self.wait},
             "/refuse": {"POST": self.refuse},
             "/fail": {"POST": self.fail},
+            "/give-up": {"POST": self.give_up},
             "/large": {"GET": self.large},
         }
         return Verbs(private=private, public={"/public": {"GET": self.query}}, finish=self.finish)
@@ -425,6 +430,15 @@ async def test_where_all_are_asking_the_next_is_turned_away_until_one_is_answere
             assert (await caller.answer())[0] == 200
         for _, writer in callers:
             writer.transport.abort()
+
+
+async def test_who_gets_no_answer_learns_it_and_leaves_its_place() -> None:
+    verbs = Answering()
+    async with by_loopback(verbs.verbs(), FEW) as (_, number):
+        for _ in range(2 * FEW.most_connections):
+            async with calling(number, b"POST /give-up HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n") as caller:
+                assert await caller.rest() == b""
+        assert verbs.asked == 2 * FEW.most_connections
 
 
 async def test_a_thousand_that_wait_leave_room_for_others() -> None:

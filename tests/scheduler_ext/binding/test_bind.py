@@ -2,11 +2,23 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
-from simulation.apiserver import Fault
-from tests.scheduler_ext.rig import Rig, eventually, node_json, now, running
+from proto.extender import BindingArgs
+from scheduler_ext.binding.bind import Binder
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.binding.sent_files import SentFiles
+from scheduler_ext.binding.step import Event
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.settings import ServeSettings
+from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.scheduler_ext.binding.test_step import Played
+from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, now, running
 
 IMMEDIATE = node_json("n", allocation="immediate")
 LOCK_WAIT = "topogpu_node_lock_wait_duration_seconds"
@@ -248,6 +260,104 @@ async def test_a_refused_binding_gives_lock_and_gpus_back() -> None:
             return rig.lock("n") is None
 
         await eventually(unlocked)
+
+
+async def test_a_lock_is_released_though_the_api_server_is_away_at_first() -> None:
+    async with running(IMMEDIATE) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+        rig.server.inject(Fault(subresource="binding", status=422, times=1))
+        rig.server.inject(replace(READ, status=503, times=2))
+        rig.server.inject(Fault(verbs=frozenset({"get"}), resources=frozenset({"nodes"}), status=503, times=1))
+        assert "422" in await rig.bind(pod, "n")
+
+        async def unlocked() -> bool:
+            return rig.lock("n") is None
+
+        await eventually(unlocked)
+
+
+async def test_a_bind_that_failed_does_not_release_the_lock_of_the_next_bind_of_its_pod() -> None:
+    async with running(IMMEDIATE) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+        rig.server.inject(Fault(subresource="binding", status=422, times=1))
+        rig.server.inject(Fault(verbs=frozenset({"get"}), resources=frozenset({"nodes"}), latency_seconds=0.5, times=1))
+        assert "422" in await rig.bind(pod, "n")
+        await rig.filter(pod, "n")
+        assert await rig.bind(pod, "n") == ""
+        written = [
+            (request.verb, request.resource)
+            for request in rig.server.requests
+            if request.verb in ("create", "patch") and request.resource in ("nodes", "pods")
+        ]
+        # Taken, released, and taken again, perhaps at the second attempt.
+        assert written.count(("patch", "nodes")) >= 3
+        assert written[-1] == ("create", "pods")
+        assert "default,p" in (rig.lock("n") or "")
+
+
+async def test_a_bind_that_breaks_off_is_answered_and_leaves_no_lock(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(IMMEDIATE) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("of this test")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "send", broken)
+            problem = await rig.bind(pod, "n")
+        said = "internal error, see the log: ZeroDivisionError('of this test')"
+        assert problem == f"pod default/p cannot be bound to node n: {said}"
+        assert "its bind broke off" in caplog.text
+
+        async def unlocked() -> bool:
+            return rig.lock("n") is None
+
+        await eventually(unlocked)
+        await rig.filter(pod, "n")
+        assert await rig.bind(pod, "n") == ""
+
+
+async def test_who_gives_up_waiting_for_binds_takes_no_answer_from_kube_scheduler() -> None:
+    """As a change of leaders does that is overtaken by the next."""
+    played = LiveCluster(Cluster(), lambda: 0.0, lambda *_: None), Played(lambda _: "")
+    binder = Binder(
+        cluster=played[0],
+        questions=played[1],  # type: ignore[arg-type]
+        settings=ServeSettings(),
+        lock_waited=lambda _: None,
+    )
+    args = BindingArgs(pod_name="p", pod_namespace="default", pod_uid="uid-p", node="n")
+    bound = asyncio.create_task(binder.bind(args))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(binder.drop_reservations())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    (question,) = played[1].asked
+    question.answer.set_result(Event.HAS_NODE)
+    assert await bound == ""
+
+
+async def test_a_refusal_for_another_node_takes_nothing_from_what_the_next_process_must_know(tmp_path: Path) -> None:
+    """kube-scheduler began again and chose another node, while the first Binding may still be carried out."""
+    server_files = SentFiles(tmp_path)
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("a"))
+        server.create(node_json("b"))
+        async with extender_for(server, FAST, synced=True, files=server_files) as rig:
+            pod = rig.add_pod("p")
+            await rig.filter(pod, "a")
+            await rig.bind_without_an_answer(pod, "a", "before")
+            assert "may have been written already" in await rig.bind(pod, "b")
+        server_files.close()
+        (left,) = SentFiles(tmp_path).left
+        assert left.node == "a"
 
 
 async def test_a_refused_binding_ties_the_pod_to_nothing() -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler_ext.binding.lock import Ours, Owner, Take, Wait, is_held_by, judge
+from scheduler_ext.binding.lock import Owner, Take, Wait, is_held_by, judge
 from scheduler_ext.cluster.facts import PodName
 
 T0, TTL = datetime(2030, 1, 1, tzinfo=UTC), timedelta(minutes=5)
@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
         (THEIRS, Owner.SERVED, SECOND, Take),
         (THEIRS, Owner.GONE, SECOND, Take),
         (THEIRS, Owner.ELSEWHERE, SECOND, Take),
-        ("2030-01-01T00:00:00Z,ns,ours", Owner.OURSELVES, SECOND, Ours),
+        ("2030-01-01T00:00:00Z,ns,ours", Owner.OURSELVES, SECOND, Take),
         ("2030-01-01T00:00:00Z,ns,ours", Owner.OURSELVES, TTL, Take),
         ("2030-01-01T00:00:00Z,ns,ours", Owner.GONE, SECOND, Take),
         ("2030-01-01T00:00:00Z,other,ours", Owner.WAITING, SECOND, Wait),

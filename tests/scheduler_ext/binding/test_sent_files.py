@@ -1,6 +1,8 @@
 """What a process that was killed has written down of its Bindings, as the next one finds it."""
 
+from dataclasses import replace
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
 import pytest
 
@@ -41,3 +43,17 @@ def test_a_file_that_was_cut_short_names_no_binding(tmp_path: Path, cut: int) ->
     (file,) = tmp_path.glob("*.json")
     file.write_bytes(file.read_bytes()[:-cut] if cut else b"")
     assert SentFiles(tmp_path).left == ()
+
+
+def test_a_disk_that_is_full_takes_nothing_from_what_was_written_down_before(tmp_path: Path) -> None:
+    before = SentFiles(tmp_path)
+    before.add(SENT)
+    limits = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            before.add(replace(SENT, node="m"))
+    finally:
+        setrlimit(RLIMIT_FSIZE, limits)
+    before.close()
+    assert SentFiles(tmp_path).left == (SENT,)
