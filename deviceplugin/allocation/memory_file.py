@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 from deviceplugin.allocation.memory import MEMORY_FOLDER, Memory, MemoryUnreadable, decode_memory, encode_memory
-from deviceplugin.container.atomic_file import write_atomically
+from deviceplugin.container.atomic_file import locked, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class MemoryFile:
         """Whether it is there, whole. Where it cannot be written people are told once."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self.path, encode_memory(memory), 0o600)
+            with locked(self.path.parent):
+                write_atomically(self.path, encode_memory(memory), 0o600)
         except OSError as error:
             problem = error.strerror or str(error)
             if problem != self._problem:

@@ -1,22 +1,32 @@
 """Edge to the folder where runtimes find the spec of the slots."""
 
-import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from deviceplugin.allocation.slots import SLOT_KIND, SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
-from deviceplugin.container.atomic_file import write_atomically
+from deviceplugin.container.atomic_file import locked, write_atomically
 from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, missing_sentence
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, CannotWriteSpec, spec_files
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits, joined, with_devices
 from deviceplugin.container.edits import ContainerEdits
 
 Spec = Mapping[str, Any]
+
+
+class _Device(msgspec.Struct, rename="camel"):
+    name: str
+    container_edits: dict[str, Any]
+
+
+class _Written(msgspec.Struct, rename="camel"):
+    cdi_version: str
+    kind: Literal["topogpu.io/slot"]
+    devices: list[_Device]
 
 
 class SlotFiles:
@@ -31,8 +41,9 @@ class SlotFiles:
         trial = self._directory / TRIAL_FILE
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(trial, b"{}")
-            trial.unlink()
+            with locked(self._directory):
+                write_atomically(trial, b"{}")
+                trial.unlink()
         except OSError as error:
             return f"the CDI folder {self._directory} cannot be written: {error.strerror}"
         return ""
@@ -49,22 +60,19 @@ class SlotFiles:
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+            with locked(self._directory):
+                yield
         except OSError as error:
             raise CannotWriteSpec(f"{self._directory / SPEC_FILE} cannot be written: {error.strerror}.") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def read(self) -> Mapping[str, Spec]:
-        """What the file defines, by slot; nothing where it cannot be read."""
+        """What the file defines, by slot; nothing where it cannot be read, or is none that we write."""
         try:
             spec = msgspec.json.decode((self._directory / SPEC_FILE).read_bytes(), type=dict[str, Any])
-            return {str(device["name"]): {**spec, "devices": [device]} for device in spec["devices"]}
-        except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+            msgspec.convert(spec, _Written)
+        except (OSError, msgspec.MsgspecError):
             return {}
+        return {device["name"]: {**spec, "devices": [device]} for device in spec["devices"]}
 
     def write(self, specs: Sequence[Spec]) -> None:
         """One file for all these slots, or none; it is there whole. Raises CannotWriteSpec."""

@@ -11,7 +11,7 @@ import click
 from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.cli.options import read
 from deviceplugin.configuration import Configuration
-from deviceplugin.container.atomic_file import write_atomically
+from deviceplugin.container.atomic_file import locked, write_atomically
 from program.logs import set_up_logging
 from program.settings.effective import Effective
 from program.settings.named import is_name
@@ -130,6 +130,7 @@ def _read(last: Path) -> str | None:
 def _write(last: Path, name: str) -> None:
     try:
         last.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(last, name.encode(), 0o600)
+        with locked(last.parent):
+            write_atomically(last, name.encode(), 0o600)
     except OSError as error:
         log.warning("cannot write %s: %s; after a restart the daemon will wait for the API server", last, error)

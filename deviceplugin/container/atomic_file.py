@@ -1,11 +1,16 @@
 """Edge to the file system: a file that appears whole or not at all, also after a crash."""
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace `path`; who has the old file open or mapped keeps it as it was. One writer per path. Raises OSError."""
+    """Replace `path`; who has the old file open or mapped keeps it as it was. One writer per path: see `locked`.
+    Raises OSError.
+    """
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -20,6 +25,19 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
         fresh.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """No other process of ours writes there meanwhile: two serve a node while one replaces the other. Blocks. Raises
+    OSError.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,14 @@ def test_a_folder_that_cannot_be_written_is_told_of_once(tmp_path: Path, caplog:
     file = MemoryFile(str(tmp_path / "file"))
     assert [file.write(memory()) for _ in range(3)] == [False] * 3
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_two_daemons_may_write_it_at_the_same_time(tmp_path: Path) -> None:
+    def written(number: int) -> set[bool]:
+        return {MemoryFile(str(tmp_path)).write(memory(running(f"p{number}"))) for _ in range(100)}
+
+    with ThreadPoolExecutor() as daemons:
+        assert list(daemons.map(written, range(2))) == [{True}] * 2
 
 
 def remembered(node: DaemonRig) -> set[str]:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deviceplugin.allocation.slot_files import SlotFiles
@@ -63,7 +64,18 @@ async def test_of_one_slot_the_last_word_stands(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_no_spec_is_written_over(tmp_path: Path) -> None:
-    for text in ("", "{}", '{"devices": [1]}', '{"devices": [{}]}', "[]"):
+    nameless = '{"cdiVersion": "0.6.0", "kind": "topogpu.io/slot", "devices": [{"name": 1, "containerEdits": {}}]}'
+    for text in ("", "{}", '{"devices": [1]}', '{"devices": [{}]}', "[]", '{"devices": [{"name": "x"}]}', nameless):
         (tmp_path / SPEC_FILE).write_text(text)
         await put(writer(tmp_path, Clock()), tmp_path, "one", 0)
         assert defined(tmp_path) == ["one"]
+
+
+def test_two_daemons_may_try_the_folder_at_the_same_time(tmp_path: Path) -> None:
+    """One that cannot write it serves without slots."""
+
+    def problems(_: int) -> set[str]:
+        return {SlotFiles(str(tmp_path), others=()).problem() for _ in range(200)}
+
+    with ThreadPoolExecutor() as daemons:
+        assert list(daemons.map(problems, range(2))) == [{""}] * 2
