@@ -43,7 +43,7 @@ _observe = partial(setting, group="Metrics and logs", chart=_CHART)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Everything that can be set, as it counts."""
+    """The effective value of every setting."""
 
     node_name: str = _node(
         "",
@@ -62,15 +62,15 @@ class Configuration:
         by_node=False,
     )
     kubelet_root: str = _node(
-        "/var/lib/kubelet", path(), "Kubelet's folder; the sockets lie in its device-plugins.", chart=""
+        "/var/lib/kubelet", path(), "Kubelet's folder; its sockets are in device-plugins below it.", chart=""
     )
     nvml_library: str = _node("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.")
-    sysfs_root: str = _node("/sys", path(), "Where NUMA nodes and PCI devices are read.")
-    proc_root: str = _node("/proc", path(), "Where processes and their containers are read.", chart="")
+    sysfs_root: str = _node("/sys", path(), "The folder from which NUMA nodes and PCI devices are read.")
+    proc_root: str = _node("/proc", path(), "The folder from which processes and their containers are read.", chart="")
     dev_root: str = _node(
         "/",
         path(absolute=True),
-        "The host's folder above `dev`, in which the GPUs' device files lie.",
+        "The host's folder above `dev`, which has the GPUs' device files.",
         environment=("DEV_ROOT", "NVIDIA_DEV_ROOT"),
         flags=("--dev-root", "--nvidia-dev-root"),
         device_config="flags.nvidiaDevRoot",
@@ -92,19 +92,23 @@ class Configuration:
     cgroup_root: str = _node(
         "/sys/fs/cgroup",
         path(absolute=True),
-        "Where the host's control groups are seen: they tell when the containers of a pod that was deleted by force "
-        "have ended. Nothing need be there.",
+        "The folder of the host's control groups. They show when the containers of a pod that was deleted by force "
+        "have ended. It may be missing.",
         chart="",
     )
     cri_socket: str = _node(
         "/run/containerd/containerd.sock",
         path(absolute=True),
-        "The socket of containerd, asked once at the start whether it applies CDI devices. Only containerd 1.7 to 2.2 "
-        "need to be asked. Nothing need be there.",
+        "The socket of containerd. The daemon asks once at the start whether containerd applies CDI devices; only "
+        "containerd 1.7 to 2.2 need this. It may be missing.",
         chart="",
     )
     resource_name: str = _request(
-        keys.RESOURCE_COUNT, RESOURCE, "The resource pods ask for.", device_config="nvidia.resourceCountName", chart=""
+        keys.RESOURCE_COUNT,
+        RESOURCE,
+        "The resource by which containers ask for GPUs.",
+        device_config="nvidia.resourceCountName",
+        chart="",
     )
     allocation: RequestedAllocation = _request(
         RequestedAllocation.AUTO,
@@ -117,43 +121,43 @@ class Configuration:
     priority_resource: str = _request(
         keys.RESOURCE_PRIORITY,
         RESOURCE,
-        "The resource by which a container says whether its GPU tasks yield to others.",
+        "The resource by which a container asks for a priority of its GPU tasks.",
         device_config="nvidia.resourcePriorityName",
         chart="",
     )
     memory_resource: str = _request(
         keys.RESOURCE_MEMORY,
         RESOURCE,
-        "The resource by which a container says how much of a GPU's memory it wants.",
+        "The resource by which a container asks for memory of each GPU, in MiB.",
         device_config="nvidia.resourceMemoryName",
         chart="",
     )
     memory_percentage_resource: str = _request(
         keys.RESOURCE_MEMORY_PERCENTAGE,
         RESOURCE,
-        "The same as a percentage.",
+        "The resource by which a container asks for a percentage of each GPU's memory.",
         device_config="nvidia.resourceMemoryPercentageName",
         chart="",
     )
     cores_resource: str = _request(
         keys.RESOURCE_CORES,
         RESOURCE,
-        "The resource by which a container says how much of a GPU's cores it wants.",
+        "The resource by which a container asks for percent of each GPU's cores.",
         device_config="nvidia.resourceCoreName",
         chart="",
     )
     node_totals: bool = _request(
         True,
         Switch(),
-        "The Node's capacity says how much it has of the resources for memory, cores and priority. Off: they are taken "
-        "off the Node, and any DeviceClass for the resource pods ask for keeps kube-scheduler from placing these pods.",
+        "The Node's capacity has totals of the resources for memory, cores and priority. Off: the daemon removes them. "
+        "Then, if a DeviceClass exists for the resource of GPUs, kube-scheduler refuses pods that ask for them.",
     )
     feature_labels: bool = _request(
         False,
         Switch(),
         "The Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product and "
-        "so on). Where another writer has any of them, all are left to it. Off: those that the daemon wrote are taken "
-        "off.",
+        "so on). If another program writes any of them, the daemon writes none. Off: the daemon removes those that it "
+        "wrote.",
     )
     hami_handshake: HamiScheduler = _request(
         HamiScheduler.NONE,
@@ -185,7 +189,7 @@ class Configuration:
     preconfigured_device_memory: int = _share(
         0,
         Whole(minimum=0, maximum=2**31 - 1),
-        "Memory of GPUs for which the driver tells none. 0 leaves such GPUs out.",
+        "Memory of GPUs for which the driver reports none. 0: such GPUs are not shared.",
         unit="MiB",
         device_config="nvidia.preConfiguredDeviceMemory",
         node_config="preconfigureddevicememory",
@@ -204,12 +208,12 @@ class Configuration:
         node_config="migstrategy",
     )
     filter_uuids: tuple[str, ...] = _share(
-        (), Several(of=_GPU_UUID), "UUIDs of GPUs to leave alone.", node_config="filterdevices.uuid"
+        (), Several(of=_GPU_UUID), "UUIDs of GPUs that are not shared.", node_config="filterdevices.uuid"
     )
     filter_indices: tuple[int, ...] = _share(
         (),
         Several(of=Whole(minimum=0, maximum=_MANY)),
-        "Indices of GPUs to leave alone.",
+        "Indices of GPUs that are not shared.",
         node_config="filterdevices.index",
     )
     enable_numa_topology: bool = _share(
@@ -222,8 +226,8 @@ class Configuration:
     unenforced_shares: UnenforcedShares = _share(
         UnenforcedShares.REFUSE,
         words_of(UnenforcedShares),
-        "Where HAMi-core is not installed, nothing holds a container to a part of a GPU. refuse: only whole GPUs are "
-        "given out there. allow: parts are given out too, and a container can use all of its GPUs.",
+        "What a node without HAMi-core gives out. refuse: only whole GPUs. allow: also shares that nothing enforces, "
+        "so that a container can use all of its GPUs.",
     )
     feedback: Feedback = _share(
         Feedback.OFF,
@@ -235,21 +239,21 @@ class Configuration:
     disable_core_limit: bool = _share(
         False,
         Switch(),
-        "Containers are not held to their share of a GPU's cores.",
+        "HAMi-core does not hold containers to their share of a GPU's cores.",
         device_config="nvidia.disableCoreLimit",
     )
     device_list_strategy: tuple[DeviceListStrategy, ...] = _container(
         (DeviceListStrategy.ENVVAR,),
         Several(of=words_of(DeviceListStrategy), at_least=1),
         "How the container runtime learns the GPUs: envvar, volume-mounts, cdi-annotations, cdi-cri, or several; or "
-        "driver-files: it is given the files of the driver below driver_root and the GPUs' device files, and needs "
-        "nothing of NVIDIA's.",
+        "driver-files: the files of the driver below driver_root and the GPUs' device files, for runtimes without "
+        "NVIDIA's toolkit.",
         device_config="flags.plugin.deviceListStrategy",
     )
     pass_device_specs: bool = _container(
         False,
         Switch(),
-        "Also hand kubelet the GPUs' device files, for runtimes that do not add them.",
+        "Also give kubelet the GPUs' device files, for runtimes that do not add them.",
         device_config="flags.plugin.passDeviceSpecs",
     )
     imex_channel_ids: tuple[int, ...] = _container(
@@ -273,25 +277,25 @@ class Configuration:
     cdi_directory: str = _container(
         "/var/run/cdi",
         path(absolute=True),
-        "Where the CDI specifications of slots are written; the container runtime must read this folder.",
+        "The folder for the CDI specs of slots; the container runtime must read it.",
         chart="devicePlugin.cdiDirectory",
         by_node=False,
     )
     hook_path: str = _container(
         "/usr/local",
         path(absolute=True),
-        "HAMi-core is injected when it lies in the folder vgpu below this one.",
+        "HAMi-core is in the folder vgpu below this one; without it no container gets it.",
         chart="hamiCore.hookPath",
     )
     container_folder_files: int = _container(
         64,
         Whole(minimum=8, maximum=100_000),
-        "Files that one container may leave in a folder of the host that HAMi-core needs. The rest is removed.",
+        "Files that one container may have in a folder of the host that HAMi-core needs. The rest is removed.",
     )
     container_folder_mib: int = _container(
         16,
         Whole(minimum=4, maximum=100_000),
-        "How much one container may leave there. The rest is removed.",
+        "MiB that one container may have there. The rest is removed.",
         unit="MiB",
     )
     libcuda_log_level: str = _container(
@@ -316,7 +320,7 @@ class Configuration:
         environment=("DP_ENABLE_HEALTHCHECKS",),
     )
     health_recovery_seconds: float = _health(
-        60.0, Number(maximum=_MANY), "How long a GPU must have been free of faults to count as healthy again.", unit="s"
+        60.0, Number(maximum=_MANY), "How long a GPU must have no fault before it is healthy again.", unit="s"
     )
     remediation: Remedy = _health(
         Remedy.OFF,
@@ -338,11 +342,11 @@ class Configuration:
     remediation_most_seconds: float = _health(
         3600.0,
         Number(above=0, maximum=_MANY),
-        "The same for evictions while most GPUs of the node are unhealthy, as when the driver fails.",
+        "The same time for evictions while most GPUs of the node are unhealthy, for example when the driver fails.",
         unit="s",
     )
     remediation_evictions_at_once: int = _health(
-        1, Whole(minimum=1, maximum=1000), "Pods of a node that may be on their way out at a time."
+        1, Whole(minimum=1, maximum=1000), "Evicted pods of a node that may still be ending at a time."
     )
     remediation_evictions_per_hour: int = _health(
         10, Whole(minimum=1, maximum=1000), "Pods that may be evicted from a node within an hour."
@@ -357,9 +361,14 @@ class Configuration:
         chart="",
     )
     metrics_bind_address: ListenAddress | None = _observe(
-        ListenAddress(host=None, port=9394), OPTIONAL_ADDRESS, "Where /metrics is served. Empty: nowhere.", chart=""
+        ListenAddress(host=None, port=9394),
+        OPTIONAL_ADDRESS,
+        "The address of /metrics, /healthz and /readyz. Empty: they are not served.",
+        chart="",
     )
-    read_seconds: float = _observe(30.0, Number(above=0, maximum=_MANY), "Between two readings of the GPUs.", unit="s")
+    read_seconds: float = _observe(
+        30.0, Number(above=0, maximum=_MANY), "Time between two readings of the GPUs.", unit="s"
+    )
     log_format: str = _observe("text", Words(words=("text", "json")), "Log lines for people or for programs.")
     log_level: str = _observe(
         "info", Words(words=("debug", "info", "warning", "error")), "The least severe messages that are logged."

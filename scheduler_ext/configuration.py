@@ -92,18 +92,18 @@ _observe = partial(_of_chart, group="Metrics and logs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Everything that can be set, as it counts."""
+    """The effective value of every setting."""
 
     http_bind: ListenAddress = _connection(
         ListenAddress(host="127.0.0.1", port=8080),
         ADDRESS,
-        "Where kube-scheduler calls us; port 0 takes a free one.",
+        "The address that kube-scheduler calls; port 0 takes a free port.",
         flags=("--http_bind", "--http-bind"),
     )
     metrics_bind_address: ListenAddress | None = _connection(
         ListenAddress(host=None, port=9395),
         OPTIONAL_ADDRESS,
-        "Where Prometheus finds /metrics, and kubelet /healthz and /readyz; empty serves none.",
+        "The address of /metrics for Prometheus, and of /healthz and /readyz for kubelet. Empty: they are not served.",
     )
     kubeconfig: str = _connection(
         "",
@@ -156,7 +156,7 @@ class Configuration:
     memory_factor: int = _request(
         1,
         Whole(minimum=0),
-        "MiB that one unit of requested GPU memory, and of a quota for it, stands for; 0 is 1.",
+        "MiB in one unit of requested GPU memory, and of a quota for it; 0 is 1.",
         device_config="nvidia.memoryFactor",
     )
     max_gpu_containers: int = _request(
@@ -212,7 +212,7 @@ class Configuration:
     gpu_preemption: bool = _placement(
         False,
         Switch(),
-        "Evict pods of lower priority, within their PodDisruptionBudgets, for a pod that lacks nothing but GPUs: "
+        "Evict pods of lower priority, within their PodDisruptionBudgets, for a pod that lacks only GPUs: "
         "kube-scheduler does not.",
         chart="scheduler.gpuPreemption",
     )
@@ -241,8 +241,8 @@ class Configuration:
     binding_directory: str = _placement(
         "",
         path(optional=True),
-        "Where Bindings are written down until they are answered: a folder in memory that outlives this process, for "
-        "the next one to go on at once after a crash.",
+        "A folder with a file for each Binding until it is answered. It is in memory and outlives this process, so "
+        "that the next one continues at once after a crash.",
     )
     leader_elect: bool = _election(
         False, Switch(), "Decide only while the kube-scheduler on this host holds the lease."
@@ -265,7 +265,7 @@ class Configuration:
     webhook_bind_address: ListenAddress = _webhook(
         ListenAddress(host=None, port=9443),
         ADDRESS,
-        "Where the API server calls the admission webhook, by HTTPS, if there is a certificate.",
+        "The address of the admission webhook, by HTTPS, if there is a certificate.",
     )
     webhook_client_ca_file: str = _webhook(
         "",
@@ -333,10 +333,12 @@ class Configuration:
     deny_bypass: BypassMode = _webhook(
         BypassMode.DENY,
         words_of(BypassMode),
-        "What is done about environment variables that lift a GPU's limits: nothing, a warning, or a refusal.",
+        "Reaction to environment variables that lift a GPU's limits. off: none. audit: a warning. deny: a refusal.",
     )
     metrics_detail: MetricsDetail = _observe(
-        MetricsDetail.PODS, words_of(MetricsDetail), "What has series of its own on /metrics; nodes always have."
+        MetricsDetail.PODS,
+        words_of(MetricsDetail),
+        "What has series of its own on /metrics: pods and GPUs, GPUs, or only nodes.",
     )
     legacy_metrics: bool = _observe(False, Switch(), "Also write metrics under the names they had before HAMi 2.9.")
     log_format: str = _observe("text", Words(words=("text", "json")), "Log lines for people or for programs.")

@@ -238,7 +238,7 @@ def _state(seen: Seen) -> Iterator[Gauges]:
         ("topogpu_waiting_pods", "Pods that fitted nowhere when they were asked about last.", seen.waiting),
         (
             "topogpu_problems",
-            "Nodes, pods and quotas that are unwell; their events say why.",
+            "Nodes, pods and quotas that cannot be read or used; their events say why.",
             seen.problems,
         ),
         ("topogpu_leader", "1 while this replica decides.", int(seen.leads)),

@@ -7,8 +7,9 @@ from scheduler_ext.binding.step import GIVING_UP, OVER, TABLE, Event, Row, State
 _INTRODUCTION = """\
 # How a pod is bound
 
-`make docs-binding` writes this page from the table in `scheduler_ext/binding/step.py`, which the extender runs.
-kube-scheduler gets its answer once the attempt is bound, refused or settling.
+The steps of one bind, for reading the extender's log. `make docs-binding` writes this page from the table in
+`scheduler_ext/binding/step.py`, which the extender runs. kube-scheduler gets its answer once the attempt is bound,
+refused or settling.
 
 An attempt is *unanswered* while the API server may still carry out a Binding that was sent. Its GPUs are reserved then.
 An attempt that gives up while it is unanswered settles: the pod is read once the API server can no longer carry the
