@@ -87,7 +87,8 @@ class Cluster:
         }
 
     def _own_events(self) -> dict[type[Event], Handler]:
-        ledger, waiting, tell = self.ledger, self.waiting, self.stories.tell
+        ledger, waiting = self.ledger, self.waiting
+        tell, go_on = self.stories.tell, self.stories.go_on
 
         def asked(event: events.Asked, now: float) -> None:
             ledger.ask(event.pod)
@@ -107,25 +108,25 @@ class Cluster:
 
         def node_chosen(event: events.NodeChosen, now: float) -> None:
             ledger.choose(event.uid, event.node)
-            tell(event.uid, now, f"kube-scheduler chose node {event.node}")
+            go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
 
         def bind_began(event: events.BindBegan, now: float) -> None:
             ledger.extend(event.uid, event.until)
-            tell(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
+            go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
 
         def dropped(event: events.Dropped, now: float) -> None:
             ledger.forget(event.uid)
-            tell(event.uid, now, "its reservation was dropped")
+            go_on(event.uid, now, "its reservation was dropped")
 
         def room_wanted(event: events.RoomWanted, now: float) -> None:
             uid = event.nomination.request.uid
             ledger.give_up(uid)
             self.nominations.put(event.nomination)
-            tell(uid, now, f"it was nominated for node {event.nomination.node}")
+            go_on(uid, now, f"it was nominated for node {event.nomination.node}")
 
         def nudged(event: events.Nudged, now: float) -> None:
             waiting.nudged(event.uid, now)
-            tell(event.uid, now, "kube-scheduler was made to look again")
+            go_on(event.uid, now, "kube-scheduler was made to look again")
 
         return {
             events.Asked: asked,
@@ -135,7 +136,7 @@ class Cluster:
             events.NodeChosen: node_chosen,
             events.BindBegan: bind_began,
             events.Dropped: dropped,
-            events.BindStep: lambda event, now: tell(event.uid, now, event.words),
+            events.BindStep: lambda event, now: go_on(event.uid, now, event.words),
             events.Nudged: nudged,
             events.WaitEnded: lambda event, _: waiting.settled(event.uid),
             events.RoomWanted: room_wanted,
@@ -214,7 +215,7 @@ class Cluster:
         self.facts.remove_pod(pod)
         self.waiting.settled(uid)
         self._end_nominations([uid])
-        self.stories.tell(uid, now, "it was deleted")
+        self.stories.go_on(uid, now, "it was deleted")
         return [Changed(pod_name(pod)), _FREED]
 
     def _pod_read(self, pod: Pod) -> Sequence[Effect]:

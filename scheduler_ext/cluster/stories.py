@@ -1,6 +1,6 @@
 """What happened to each pod, so that people can ask later where it went and why, and a failure tells what led to it."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import NamedTuple
 
 MOST_PODS = 5_000
@@ -26,19 +26,21 @@ class Stories:
     """By pod UID; the pod to which nothing has happened for longest is forgotten first."""
 
     def __init__(self) -> None:
-        self._steps: OrderedDict[str, deque[Step]] = OrderedDict()
+        self._steps: OrderedDict[str, tuple[Step, ...]] = OrderedDict()
         self._decided: dict[str, Step] = {}
 
     def tell(self, uid: str, now: float, what: str) -> None:
-        steps = self._steps.get(uid)
-        if steps is None:
-            steps = self._steps[uid] = deque(maxlen=MOST_STEPS)
-            if len(self._steps) > MOST_PODS:
-                oldest, _ = self._steps.popitem(last=False)
-                self._decided.pop(oldest, None)
-        else:
-            self._steps.move_to_end(uid)
-        steps.append(Step(now, what))
+        """Of a pod that asks for GPUs: its story begins here if it has none."""
+        self._steps[uid] = (*self._steps.get(uid, ())[1 - MOST_STEPS :], Step(now, what))
+        self._steps.move_to_end(uid)
+        if len(self._steps) > MOST_PODS:
+            oldest, _ = self._steps.popitem(last=False)
+            self._decided.pop(oldest, None)
+
+    def go_on(self, uid: str, now: float, what: str) -> None:
+        """Nothing for a pod without a story: it asks for no GPU, or is long forgotten."""
+        if uid in self._steps:
+            self.tell(uid, now, what)
 
     def decide(self, uid: str, now: float, words: str) -> None:
         """For a pod that something happened to."""
@@ -46,8 +48,9 @@ class Stories:
             self._decided[uid] = Step(now, words)
 
     def of(self, uid: str) -> Story:
-        return Story(tuple(self._steps.get(uid, ())), self._decided.get(uid))
+        return Story(self._steps.get(uid, ()), self._decided.get(uid))
 
     def line(self, uid: str, now: float) -> str:
         """For the log."""
-        return ", ".join(f"{max(now - at, 0):.1f} s ago {what}" for at, what in self._steps.get(uid, ()))
+        steps = [f"{max(now - at, 0):.1f} s ago {what}" for at, what in self._steps.get(uid, ())]
+        return ", ".join(steps) or "nothing is remembered"

@@ -134,3 +134,11 @@ def test_stories_take_no_more_memory_than_they_may() -> None:
     assert len(stories.of("1").steps) == MOST_STEPS
     stories.decide("unknown", 0.0, "no node")
     assert stories.of("unknown").decided is None
+
+
+def test_a_pod_without_gpus_has_no_story() -> None:
+    """kube-scheduler has every pod bound here, where it is told so."""
+    made = Cluster()
+    for event in (NodeChosen("uid-p", "n"), BindBegan("uid-p", 60.0), BindStep("uid-p", "bound"), Dropped("uid-p")):
+        made.apply(event, 0.0)
+    assert made.stories.of("uid-p").steps == ()
