@@ -179,6 +179,10 @@ class Ledger:
         """The pod fits nowhere: soon its group holds nothing either, unless others of it are bound."""
         self._reservations.refused(group_of(pod), now)
 
+    def preempt(self, pod: Pod) -> None:
+        """kube-scheduler may evict others for the pod, which fits nowhere: its group waits for it."""
+        self._reservations.preempts(group_of(pod))
+
     def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
         """UID, node and request of members that wait for the pod with their group though their lease has ended."""
         lapsed = self._reservations.lapsed(group_of(pod), now)

@@ -109,6 +109,10 @@ class _Round:
     promised: set[str] = field(default_factory=set)
     refused: bool = False
     """Whether a member was refused, and none bound since."""
+    preempts: bool = False
+    """Whether kube-scheduler evicts others for the member that was refused: coscheduling rejects nobody then."""
+    rejected: dict[str, Reservation] = field(default_factory=dict)
+    """What had lapsed when the member was refused."""
     again: bool = False
     """Whether members wait in Permit for whom an earlier promise came to nothing, and none was bound since."""
 
@@ -165,12 +169,20 @@ class Reservations:
         if not group:
             return
         this = self._rounds.setdefault(group, _Round())
-        this.refused = True
+        this.refused, this.preempts, this.rejected = True, False, {}
         if self._is_rejected(group):
+            this.rejected = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.group == group}
             self._forget_lapsed(group)
         for uid in self._held_back(this):
             self._unused.pop(uid, None)
             self.change(uid, until=min(self._promised[uid].until, now + REFUSED_SECONDS))
+
+    def preempts(self, group: str) -> None:
+        """Others are evicted for the member that was refused. It comes again, and the others wait for it."""
+        this = self._rounds.get(group)
+        if this is not None and this.refused:
+            this.preempts = True
+            self._lapsed.update(this.rejected)
 
     def lapsed(self, group: str, now: float) -> dict[str, Reservation]:
         """The members that are bound with the group if it becomes whole now, but are promised nothing any more."""
@@ -269,7 +281,7 @@ class Reservations:
     def _is_rejected(self, group: str) -> bool:
         """Whether coscheduling rejected all members that wait, as it does when one more is refused."""
         this = self._rounds.get(group)
-        if this is None or not this.refused:
+        if this is None or not this.refused or this.preempts:
             return False
         lapsed = sum(1 for reservation in self._lapsed.values() if reservation.group == group)
         return len(self._held_back(this)) + lapsed < FEWEST_THAT_WAIT_ON

@@ -250,6 +250,8 @@ class Cluster:
         if is_nominated:
             self._end_nominations([uid])
         self.nominations.propose(uid, event.victims_of)
+        if event.victims_of:
+            self.ledger.preempt(pod)
         # There already: no change of the pod may follow.
         return self._nominated(pod) if is_nominated else _NOTHING
 

@@ -23,7 +23,6 @@ FEW = 4
 BOUNDS = (
     "scheduler_ext.cluster.stories.MOST_PODS",
     "scheduler_ext.scheduling.candidates.MOST_SHAPES",
-    "scheduler_ext.binding.bind._MANY_SENT",
     "scheduler_ext.turns.MOST_NAMESPACES",
     "proto.kubernetes.events.MOST_QUIET",
     "proto.kubernetes.events.MOST_ORDINARY",
@@ -185,4 +184,4 @@ async def test_a_store_that_keeps_them_would_be_found(monkeypatch: pytest.Monkey
     async with remembering(100 * PODS, monkeypatch) as on:
         before = await after(on, [finished], range(PODS))
         grown = growing(before, await after(on, [finished], range(PODS, 2 * PODS)))
-    assert grown >= {"Stories._steps", "EventRecorder._quiet", "Binder._sent", "Turns._spent"}
+    assert grown >= {"Stories._steps", "EventRecorder._quiet", "Turns._spent"}

@@ -8,6 +8,7 @@ import pytest
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
 from scheduler_ext.binding.filtering import reserve
+from scheduler_ext.cluster.events import Proposed, TimePassed
 from scheduler_ext.cluster.reservations import (
     FEWEST_THAT_WAIT_ON,
     LONGEST_PERMIT_SECONDS,
@@ -216,6 +217,34 @@ def test_once_others_have_what_a_member_lost_the_group_is_not_made_whole() -> No
     asked.ledger.remove_pod("uid-other")
     assert [len(asked.filter(of_coscheduling(name))) for name in ("b", "a")] == [1, 1]
     assert asked.held() == 2
+
+
+@pytest.mark.parametrize("lapsed_before", [False, True])
+@pytest.mark.parametrize("comes_between", [False, True])
+def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
+    *, lapsed_before: bool, comes_between: bool
+) -> None:
+    """Where DefaultPreemption finds victims, Coscheduling is not asked: those that wait are not rejected."""
+    asked = Asked(nodes=3)
+    assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
+    assert asked.filter(member("victim", "")) == ["n2"]
+    asked.ledger.extend("uid-victim", inf)
+    asked.now += LEASE_SECONDS if lapsed_before else 0.0
+    asked.cluster.apply(TimePassed(), asked.now)
+    asked.names[:] = ["n2"]
+    assert asked.filter(of_coscheduling("last")) == []
+    asked.cluster.apply(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now)
+    asked.names[:] = ["n0", "n1", "n2"]
+    asked.now += REFUSED_SECONDS
+    if comes_between:
+        assert asked.filter(member("other", "")) == ["n0"]
+    asked.ledger.remove_pod("uid-victim")
+    answer = asked.answer(of_coscheduling("last"))
+    if comes_between:
+        assert answer.failed_and_unresolvable_nodes == dict.fromkeys(asked.names, "GroupMemberLost(a)")
+    else:
+        assert answer.node_names == ["n2"]
+        assert asked.held() == 3
 
 
 def test_a_gang_that_came_to_nothing_holds_nothing_when_it_is_tried_again_and_another_pod_is_asked_about() -> None:
