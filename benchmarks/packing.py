@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from math import inf
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -21,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.openb import Arrival, Asked, TraceError, read_nodes, read_pods
-from proto.annotations.keys import NODE_REGISTER
+from proto.annotations.keys import DEVICES_ALLOCATED, NODE_REGISTER
 from proto.annotations.node_register import decode_register
+from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Node
 from proto.kubernetes.requests import HostAmount, host_amount
 from scheduler_ext.cluster.ledger import Ledger
@@ -90,7 +90,9 @@ class Cluster:
             choice = self._candidates.choose(request, offered)
             node = choice.node or ""
             if node:
-                self._ledger.reserve(uid, pod, node, choice.shares, inf)
+                pod.metadata.annotations[DEVICES_ALLOCATED] = encode_pod_devices(choice.shares)
+                pod.spec.node_name, pod.status.phase = node, "Running"
+                self._ledger.apply_pod(pod)
         if not node:
             return False
         self._left[node] = self._left[node].minus(asked.host)

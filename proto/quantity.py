@@ -20,6 +20,8 @@ _FORM = re.compile(
 
 LONGEST_TEXT = 64
 """No real quantity is longer; a million digits would be an attack on the parser."""
+LARGEST_QUANTITY = Fraction(2**63 - 1)
+"""Kubernetes takes a larger one for this."""
 
 
 class QuantityError(ValueError):

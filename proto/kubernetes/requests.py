@@ -4,12 +4,13 @@ Source: k8s.io/component-helpers/resource, PodRequests.
 """
 
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from proto.kubernetes.objects import Container, Pod, Resources
-from proto.quantity import QuantityError, integer_quantity, parse_quantity
+from proto.quantity import LARGEST_QUANTITY, QuantityError, integer_quantity, parse_quantity
 
 
 def requested(pod: Pod, resource: str) -> int:
@@ -107,8 +108,8 @@ def _host_amount(resources: Resources) -> HostAmount:
 # Pods are made from few templates: nearly all of these texts have been read before.
 @lru_cache(maxsize=4096)
 def _scaled(text: str | int | float, times: int, over: int) -> int:
-    """Rounded up."""
+    """Rounded up. The API server keeps no larger quantity, and accepts none below 0."""
     try:
-        return ceil(parse_quantity(text) * times / over)
+        return ceil(max(min(parse_quantity(text), LARGEST_QUANTITY), Fraction()) * times / over)
     except QuantityError:
         return 0

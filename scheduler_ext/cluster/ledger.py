@@ -389,7 +389,8 @@ class Ledger:
         return self._classes.workload(self._registered.values())
 
     def _learn(self, uid: str, pod: Pod) -> None:
-        if self._classes.has_seen(uid) or pod.has_ended:
+        """Pods that run: one that waits, or is made again and again and never starts, costs its author nothing."""
+        if not pod.is_running or self._classes.has_seen(uid):
             return
         try:
             request = read_request(pod, self._settings)

@@ -21,6 +21,11 @@ COVERED = 0.95
 """Of the pods; rarer classes are left out (as in FGD's evaluation)."""
 RENEWED = 1_000
 """New pods after which the popularity that decisions use is taken afresh; earlier while there are few."""
+MOST_TYPES = 16
+LONGEST_TYPES = 256
+"""Characters of the types that a pod allows and refuses. One that lists more, or more types, is not learned: each list
+is kept, and gone through for each type of GPU.
+"""
 _LARGEST_WEIGHT = 1e9
 
 
@@ -114,6 +119,7 @@ class Classes:
         self._seen: set[str] = set()
         self._arrived = 0
         self._renewed_at = -1
+        self._nodes = 0
         self._workload = NO_WORKLOAD
 
     def see(self, uid: str, request: GpuRequest) -> None:
@@ -121,6 +127,9 @@ class Classes:
         if uid in self._seen:
             return
         self._seen.add(uid)
+        types = *(request.filter.types or ()), *request.filter.refused_types
+        if len(types) > MOST_TYPES or sum(map(len, types)) > LONGEST_TYPES:
+            return
         self._arrived += 1
         self._next *= 1 + 1 / REMEMBERED
         pods = class_of(request)
@@ -146,11 +155,14 @@ class Classes:
         """No other pod is there."""
         self._seen.intersection_update(uids)
 
-    def workload(self, nodes: Iterable[RegisteredNode]) -> Workload:
-        """The same object until enough pods have come to look again; `nodes` are all there are."""
+    def workload(self, nodes: Collection[RegisteredNode]) -> Workload:
+        """The same object until enough pods have come to look again, or there are twice or half as many nodes; `nodes`
+        are all there are.
+        """
         due = self._renewed_at + min(max(self._renewed_at, 1), RENEWED)
-        if self._renewed_at < 0 or self._arrived >= due:
-            self._renewed_at = self._arrived
+        is_same_cluster = self._nodes < 2 * len(nodes) and len(nodes) < 2 * self._nodes
+        if self._renewed_at < 0 or self._arrived >= due or not (is_same_cluster or len(nodes) == self._nodes):
+            self._renewed_at, self._nodes = self._arrived, len(nodes)
             self._workload = workload_of(self._weights, nodes)
         return self._workload
 

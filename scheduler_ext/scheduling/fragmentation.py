@@ -18,15 +18,16 @@ from dataclasses import dataclass, replace
 from math import exp
 from typing import Any, NamedTuple
 
-from proto.devices import VENDOR, PairScores, PodShares
+from proto.devices import MIG_MODE, VENDOR, PairScores, PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.cluster.workload import Popular, Workload
+from scheduler_ext.cluster.workload import PodClass, Popular, Workload
 from scheduler_ext.policies import GpuPolicy
-from scheduler_ext.requests import DeviceFilter, GpuRequest
-from scheduler_ext.scheduling.fit import Rules, why_not
+from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
+from scheduler_ext.scheduling.effort import Effort
+from scheduler_ext.scheduling.fit import MIG_EFFORT, Rules, why_not
 
 HIGHEST_LEVEL = 100
 """The level of the best placement."""
@@ -55,10 +56,14 @@ class _Several:
 
 
 class Fragmentation:
-    """Measures placements for one workload, and remembers what it computed."""
+    """Measures placements for one workload, and remembers what it computed. `effort` counts the work."""
 
     def __init__(self, workload: Workload) -> None:
+        self.effort = Effort()
         self._workload = workload
+        # Of a type that came since the pods were last weighed.
+        self._usual_worth = 1.0 if workload.pressure else 0.0
+        self._wanted = tuple(_wanted(each.pods) for each in workload.classes)
         self._several = tuple(
             _Several(1 << number, each.pods.need.count, each.share, each.pods.linked)
             for number, each in enumerate(workload.classes)
@@ -90,6 +95,7 @@ class Fragmentation:
         """Stranded GPUs. Below 0 if free GPUs are of a type in high demand."""
         node = usage.node
         gpus = [self._gpu(gpu, node) for gpu in usage.gpus]
+        self.effort.made += 1 + len(gpus) * (8 + len(self._several)) // 8
         free = sum(gpu.left for gpu in gpus)
         hosted = self._hosted(room)
         useful = sum(gpu.left * self._share(gpu.serves & hosted & self._singles) for gpu in gpus)
@@ -114,6 +120,7 @@ class Fragmentation:
         known = self._islands.get(node.name)
         if known is None or known[0] is not node.pair_scores:
             _make_room(self._islands)
+            self.effort.made += len(node.devices) ** 2 // 4
             known = self._islands[node.name] = node.pair_scores, tuple(islands(node))
         return known[1] if any(len(island) >= several.count for island in known[1]) else everywhere
 
@@ -140,6 +147,7 @@ class Fragmentation:
         if share is None:
             _make_room(self._shares)
             counted = enumerate(self._workload.classes)
+            self.effort.made += len(self._workload.classes) // 8
             share = self._shares[bits] = sum(each.share for number, each in counted if bits >> number & 1)
         return share
 
@@ -164,10 +172,16 @@ class Fragmentation:
             return _Gpu(0.0, 0, 0.0)
         memory = 1 - gpu.memory_mib / device.memory_mib if device.memory_mib else 0.0
         cores = 1 - gpu.cores / device.cores if device.cores else memory
-        serves = self._bits(lambda each: why_not(gpu, each.pods.need, _rules(each, node), None) is None)
-        return _Gpu(max(min(memory, cores), 0.0), serves, self._workload.pressure.get(device.type, 0.0))
+        serves = 0
+        for number, (need, wanted, policy) in enumerate(self._wanted):
+            rules = Rules(node=node, filter=wanted, policy=policy, numa_bound=False)
+            if why_not(gpu, need, rules, None) is None:
+                serves |= 1 << number
+        self.effort.made += 1 + len(self._wanted) * (MIG_EFFORT if device.mode == MIG_MODE else 1)
+        return _Gpu(max(min(memory, cores), 0.0), serves, self._workload.pressure.get(device.type, self._usual_worth))
 
     def _bits(self, holds: Callable[[Popular], bool]) -> int:
+        self.effort.made += len(self._workload.classes) // 8
         return sum(1 << number for number, each in enumerate(self._workload.classes) if holds(each))
 
 
@@ -202,11 +216,9 @@ def _with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage
     return replace(usage, gpus=tuple(gpus))
 
 
-def _rules(each: Popular, node: RegisteredNode) -> Rules:
-    pods = each.pods
+def _wanted(pods: PodClass) -> tuple[ContainerNeed, DeviceFilter, GpuPolicy]:
     wanted = DeviceFilter(types=pods.types, refused_types=pods.refused_types, modes=pods.modes)
-    policy = GpuPolicy(text="", keys=(), bound_keys=(), idle_only=pods.idle_only)
-    return Rules(node=node, filter=wanted, policy=policy, numa_bound=False)
+    return pods.need, wanted, GpuPolicy(text="", keys=(), bound_keys=(), idle_only=pods.idle_only)
 
 
 def _make_room(known: dict[Any, Any]) -> None:

@@ -51,4 +51,8 @@ class Packing:
     def _found(self, standing: Standing, room: HostAmount | None, effort: Effort) -> int:
         effort.made += EFFORT_OF_A_LEVEL
         shares = cast("PodShares", place(self._request, standing.usage, self._quota, effort))
-        return self._fragmentation.level(self._request, standing.usage, shares, room)
+        looking = self._fragmentation.effort
+        before = looking.made
+        level = self._fragmentation.level(self._request, standing.usage, shares, room)
+        effort.made += looking.made - before
+        return level

@@ -144,9 +144,11 @@ class InProcess:
 
 
 @asynccontextmanager
-async def in_process(nodes: list[Json], settings: ServeSettings | None = None) -> AsyncIterator[InProcess]:
+async def in_process(
+    nodes: list[Json], settings: ServeSettings | None = None, requests: RequestSettings | None = None
+) -> AsyncIterator[InProcess]:
     api = InMemory(nodes)
-    async with running_extender(api, settings or ServeSettings(), RequestSettings()) as applications:
+    async with running_extender(api, settings or ServeSettings(), requests or RequestSettings()) as applications:
 
         async def ready() -> bool:
             return (await applications.verbs.public["/readyz"]["GET"](Asked())).status == 200

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from proto.admission import AdmissionError, Json, decode_review
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container, Pod
+from proto.kubernetes.requests import HostAmount
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings
@@ -25,6 +26,7 @@ from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.cluster.workload import MOST_COUNTED, MOST_TYPES, Classes
 from scheduler_ext.nudging import EFFORT
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -43,8 +45,10 @@ from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates
 from scheduler_ext.scheduling.decide import decide, place
 from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.explain import explain
+from scheduler_ext.scheduling.fragmentation import Fragmentation
 from scheduler_ext.scheduling.judging import EFFORT_OF_A_NODE
-from scheduler_ext.scheduling.misfit import Reason
+from scheduler_ext.scheduling.misfit import Misfit, Reason
+from scheduler_ext.scheduling.packing import EFFORT_OF_A_LEVEL
 from scheduler_ext.scheduling.room import Room
 from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
 from tests.scheduler_ext.admission.pods import envelope
@@ -224,6 +228,28 @@ def test_the_effort_that_is_counted_covers_what_is_done(on: NodeUsage, wanted: G
     effort = Effort()
     taken, _ = steps(lambda: place(wanted, on, quota, effort))
     assert taken < STEPS_PER_EFFORT * (EFFORT_OF_A_NODE + effort.made)
+
+
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(machines(), placeable(), st.integers(1, MOST_COUNTED), st.integers(0, MOST_TYPES - 1), st.booleans())
+@example(node("n", slots=False), request(pod(container(gpu=1))), MOST_COUNTED, MOST_TYPES - 1, True)
+def test_the_effort_that_is_counted_covers_what_fgd_looks_at(
+    on: NodeUsage, wanted: GpuRequest, kinds: int, types: int, several: bool
+) -> None:
+    """All pods that usually come being different."""
+    shares = place(wanted, on, None)
+    if isinstance(shares, Misfit):
+        return
+    classes = Classes()
+    annotations = {keys.USE_GPU_TYPE: ",".join("z" * types) + ",a100", keys.GPU_POLICY: "topology-aware"}
+    for number in range(kinds):
+        asking = container(gpu=1 + several * (number % 8), gpumem=100 + number)
+        classes.see(f"p{number}", request(pod(asking, annotations=annotations)))
+    looking = Fragmentation(classes.workload([on.node]))
+    for room in (None, HostAmount(1000, 1000)):
+        before = looking.effort.made
+        taken, _ = steps(lambda room=room: looking.level(wanted, on, shares, room))  # type: ignore[misc]
+        assert taken < STEPS_PER_EFFORT * (EFFORT_OF_A_LEVEL + looking.effort.made - before)
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,6 +10,8 @@ import pytest
 
 from proto.annotations import keys
 from proto.annotations.outliving_pods import Outliving, encode_outliving
+from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
+from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import ServeSettings
 from tests.scheduler_ext.in_process import InProcess, in_process
 from tests.scheduler_ext.rig import eventually, node_json, pod_json
@@ -23,6 +25,8 @@ FEW = 4
 BOUNDS = (
     "scheduler_ext.cluster.stories.MOST_PODS",
     "scheduler_ext.scheduling.candidates.MOST_SHAPES",
+    "scheduler_ext.scheduling.fragmentation.MOST_REMEMBERED",
+    "scheduler_ext.cluster.workload.MOST_CLASSES",
     "scheduler_ext.turns.MOST_NAMESPACES",
     "proto.kubernetes.events.MOST_QUIET",
     "proto.kubernetes.events.MOST_ORDINARY",
@@ -36,6 +40,14 @@ async def finished(on: InProcess, pod: Json) -> None:
     assert await on.place(pod, NODES)
     await on.api.all_seen()
     on.api.change(name, status={"phase": "Succeeded"})
+
+
+async def ran_as_no_other(on: InProcess, pod: Json) -> None:
+    """It refuses a type of GPU that no other pod refuses."""
+    name = pod["metadata"]["name"]
+    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), keys.NO_USE_GPU_TYPE: name}
+    assert await on.place(pod, NODES)
+    on.api.change(name, status={"phase": "Running"})
 
 
 async def deleted_by_force(on: InProcess, pod: Json) -> None:
@@ -125,6 +137,7 @@ def limits(pod: Json) -> Json:
 
 LIVES = (
     finished,
+    ran_as_no_other,
     deleted_by_force,
     fits_nowhere,
     is_never_bound,
@@ -140,14 +153,15 @@ LIVES = (
 
 
 @asynccontextmanager
-async def remembering(most: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcess]:
+async def remembering(most: int, monkeypatch: pytest.MonkeyPatch, policy: str = "binpack") -> AsyncIterator[InProcess]:
     """Where each node's daemon says that nothing runs of what was deleted."""
     for bound in BOUNDS:
         monkeypatch.setattr(bound, most)
     nodes = [node_json(name, gpus=2) for name in NODES]
     for node in nodes:
         node["metadata"]["annotations"][keys.NODE_OUTLIVING] = encode_outliving(Outliving(as_of=10**9))
-    async with in_process(nodes, ServeSettings(gpu_preemption=True)) as on:
+    requests = RequestSettings(node_policy=parse_node_policy(policy), gpu_policy=parse_gpu_policy(policy))
+    async with in_process(nodes, ServeSettings(gpu_preemption=True), requests) as on:
         yield on
 
 
@@ -169,8 +183,9 @@ def growing(before: Counter[str], after: Counter[str]) -> set[str]:
     return {store for store, size in after.items() if size - before[store] >= PODS}
 
 
-async def test_no_store_keeps_pods_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with remembering(FEW, monkeypatch) as on:
+@pytest.mark.parametrize("policy", ["binpack", "fgd"])
+async def test_no_store_keeps_pods_that_are_gone(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with remembering(FEW, monkeypatch, policy) as on:
         before = await after(on, LIVES, range(PODS))
         await after(on, LIVES, range(PODS, 2 * PODS))
 

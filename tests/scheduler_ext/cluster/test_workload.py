@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from proto.annotations import keys
+from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import HostAmount
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.workload import MOST_CLASSES, NO_WORKLOAD, Classes, class_of, workload_of
 from scheduler_ext.requests import GpuRequest
-from tests.scheduler_ext.gpus import container, device, pod, request
+from scheduler_ext.scheduling.fragmentation import Fragmentation
+from tests.scheduler_ext.gpus import container, device, node, pod, request
 
 SMALL = request(pod(container(gpu=1, gpumem=10_000)))
 LARGE = request(pod(container(gpu=8)))
@@ -74,6 +77,65 @@ def test_the_same_workload_is_handed_out_until_enough_pods_have_come() -> None:
 
 def test_without_pods_nothing_is_known() -> None:
     assert workload_of({}, NODES) is NO_WORKLOAD
+
+
+def running(name: str, *, phase: str = "Running", cpu: str = "1", node_name: str = "a") -> Pod:
+    asking = container(gpu=1)
+    asking.resources.requests["cpu"] = cpu
+    return pod(asking, name=name, phase=phase, node_name=node_name)
+
+
+def popular_after(*pods: Pod) -> list[tuple[float, int]]:
+    """Shares and CPU of the classes."""
+    ledger = Ledger()
+    ledger.replace_pods(pods)
+    return [(round(each.share, 3), each.pods.host.cpu_milli) for each in ledger.workload().classes]
+
+
+def test_pods_that_never_run_teach_nothing() -> None:
+    waiting = [running(f"w{number}", phase="Pending", node_name="", cpu="1000") for number in range(50)]
+    refused = [running(f"r{number}", phase="Failed", cpu="1000") for number in range(50)]
+    starting = [running(f"s{number}", phase="Pending", cpu="1000") for number in range(50)]
+    assert popular_after(*waiting, *refused, *starting, running("p")) == [(1.0, 1000)]
+
+
+def test_the_order_in_which_the_pods_that_are_there_are_listed_hardly_matters() -> None:
+    pods = [running(f"p{number}", cpu=str(1 + number // 100)) for number in range(200)]
+    assert popular_after(*pods)[0][0] == pytest.approx(0.5, abs=0.01)
+    assert sorted(cpu for _, cpu in popular_after(*pods)) == sorted(cpu for _, cpu in popular_after(*reversed(pods)))
+
+
+@pytest.mark.parametrize("cpu", ["1e999", "9" * 64, "8E", "-1", "1e-999", "x"])
+def test_no_amount_of_cpu_is_too_large_to_be_counted(cpu: str) -> None:
+    ledger = Ledger()
+    ledger.replace_nodes([node("a", [device(0)])])
+    ledger.apply_pod(running("p", cpu=cpu))
+    found = ledger.workload()
+    assert 0 <= found.per_gpu.cpu_milli <= 10**23
+    usage = ledger.usage("a")
+    assert usage is not None
+    assert Fragmentation(found).stranded(usage, HostAmount(10**22, -(10**22))) == pytest.approx(0.0, abs=1)
+
+
+def test_a_pod_that_lists_many_types_is_not_learned() -> None:
+    """Each list would be kept long after its pod, and gone through for every type of GPU."""
+    classes = Classes()
+    classes.see("p", of_type(",".join(f"a{number}" for number in range(2000))))
+    assert not len(classes)
+    classes.see("q", of_type("A100,A800,H100,H200,B200,L40S,RTX 6000"))
+    assert len(classes) == 1
+
+
+def test_the_pods_are_weighed_again_when_the_cluster_has_doubled() -> None:
+    """Which GPUs pods compete for depends on which there are: at first often none, for no node has registered yet."""
+    classes = Classes()
+    for number in range(10):
+        classes.see(f"p{number}", SMALL)
+    assert not classes.workload(()).pressure
+    first = classes.workload(NODES)
+    assert first.pressure
+    assert classes.workload(NODES) is first
+    assert classes.workload((*NODES, *NODES)) is not first
 
 
 def test_what_is_asked_beside_a_gpu_counts_parts_of_gpus() -> None:

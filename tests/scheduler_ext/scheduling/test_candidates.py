@@ -20,6 +20,7 @@ from proto.kubernetes.objects import (
     NodeStatus,
     ObjectMeta,
     Pod,
+    PodStatus,
     ResourceQuota,
     ResourceQuotaSpec,
     Resources,
@@ -127,6 +128,7 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
         lambda: ledger.remove_pod(data.draw(st.sampled_from(PODS))),
         lambda: ledger.apply_pod(cpu_pod("w", data.draw(st.sampled_from(NAMES)))),
         lambda: ledger.apply_pod(some_pod()),
+        lambda: ledger.apply_pod(_runs_elsewhere(data.draw(st.sampled_from(asked)), data.draw(st.sampled_from("xyz")))),
         lambda: ledger.apply_quota(quota(*data.draw(st.sampled_from([(9000, 10**4), (40000, 60), (10**6, 10**4)])))),
         lambda: ledger.remove_quota(quota(0, 0)),
         lambda: ledger.expire(data.draw(st.sampled_from([5.0, 20.0]))),
@@ -171,9 +173,14 @@ def _bound(wanted: Pod, node_name: str, devices: str) -> Pod:
     metadata = msgspec.structs.replace(
         wanted.metadata, annotations={**wanted.metadata.annotations, keys.DEVICES_ALLOCATED: devices}
     )
-    return msgspec.structs.replace(
-        wanted, metadata=metadata, spec=msgspec.structs.replace(wanted.spec, node_name=node_name)
-    )
+    spec = msgspec.structs.replace(wanted.spec, node_name=node_name)
+    return msgspec.structs.replace(wanted, metadata=metadata, spec=spec, status=PodStatus(phase="Running"))
+
+
+def _runs_elsewhere(wanted: Pod, name: str) -> Pod:
+    """On a node that is not registered: only that it came counts."""
+    metadata = msgspec.structs.replace(wanted.metadata, uid=name, name=name)
+    return _bound(msgspec.structs.replace(wanted, metadata=metadata), "elsewhere", "")
 
 
 def test_of_many_fitting_nodes_only_the_chosen_ones_score_is_named() -> None:
