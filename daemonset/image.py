@@ -138,7 +138,7 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, *, s
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make image", description="Build the image as an OCI archive.")
-    parser.add_argument("--base", choices=["registry", "debian"], default="registry", help="What it stands on.")
+    parser.add_argument("--base", choices=["registry", "debian"], default="registry", help="Source of the base image.")
     parser.add_argument("--tag", default=f"topogpu:{__version__}", help="The image's name.")
     given = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)

@@ -114,9 +114,9 @@ class Configuration:
         RequestedAllocation.AUTO,
         words_of(RequestedAllocation),
         "How the plugin determines which pod an Allocate call belongs to. With slots, kubelet proves it when a "
-        "container starts, without a node lock. This needs kubelet 1.29, and containerd 2.3 (or 1.7 with enable_cdi) "
-        "or CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34. With immediate, it is the pod of the node lock, or the only "
-        "one that waits. With auto, the daemon takes slots where the node is known to support them.",
+        "container starts, without a node lock. This needs kubelet 1.29, and CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34, or "
+        "containerd 2.3 (or 1.7 with enable_cdi). With immediate, it is the pod of the node lock, or the only one that "
+        "waits. With auto, the daemon takes slots where the node is known to support them.",
     )
     priority_resource: str = _request(
         keys.RESOURCE_PRIORITY,
