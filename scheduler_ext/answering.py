@@ -1,4 +1,4 @@
-"""What kube-scheduler is answered: in time, by the leader, and from a cache that has seen everything."""
+"""Answers kube-scheduler: in time, only as the leader, and from a cache that has seen everything."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,16 +30,18 @@ from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.turns import Turns
 
 MOST_OFFERED = 32
-"""Nodes among which kube-scheduler may choose: on each of them the pod's GPUs are held until it has chosen."""
+"""Nodes among which kube-scheduler may choose. The pod's GPUs are held on each of them until it has chosen."""
 OFFER_SECONDS = 5.0
-"""For which they are; a bind that comes later decides again for its node."""
+"""How long they are held. A bind that comes later decides again for its node."""
 
 MOST_EFFORT = 50_000
-"""As `Effort` counts it, for one answer about evictions: some 100 ms. On nodes left out evicting does not help."""
+"""As `Effort` counts it, for one answer about evictions: about 100 ms. On nodes left out, evicting counts as
+no help.
+"""
 
 
 class Answering:
-    """The order in which an answer comes about."""
+    """Takes each question of kube-scheduler to its answer."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class Answering:
         await self._turns.end()
 
     async def not_ready(self) -> str:
-        """Waits until decisions can be taken here; after a while one sentence why they cannot, else empty."""
+        """Wait until decisions are possible here. Returns a sentence if they are not in time, else an empty text."""
         seconds = self._settings.sync_wait_seconds
         until = self._monotonic() + seconds
         if await self._leadership.wait(seconds):
@@ -76,7 +78,7 @@ class Answering:
         return self.problem()
 
     def problem(self) -> str:
-        """One sentence why no decision can be taken here now; empty when one can."""
+        """Why no decision is possible here now, in one sentence; empty if one is."""
         problem = self._leadership.problem()
         if not problem and (missing := self._watch.missing()):
             return f"not ready: the API server has not listed {', '.join(missing)} yet"
@@ -97,7 +99,7 @@ class Answering:
         return await self._live(args.pod, wanted, args.node_names or [])
 
     async def prioritize(self, args: ExtenderArgs) -> Sequence[HostPriority]:
-        """Nothing to prefer is no error: kube-scheduler goes by its own scores then."""
+        """An empty preference is no error: kube-scheduler then uses its own scores."""
         names = args.node_names or [node.metadata.name for node in args.nodes or ()]
         try:
             wanted = read_request(args.pod, self._requests)
@@ -120,7 +122,7 @@ class Answering:
         if await self.not_ready():
             return {}
         nomination = self._state.nominations.of(wanted.uid)
-        # Evicting without knowing the budgets, or a second time for one pod, would be wrong.
+        # Without knowing the budgets, or a second time for one pod, evicting would be wrong.
         if not self._state.budgets.known or (nomination is not None and nomination.ours):
             return {}
         self._cluster.apply(TimePassed())
@@ -140,7 +142,7 @@ class Answering:
         return found
 
     def _refused_without(self, pod: Pod, node: str, there: Sequence[Holder], victims: Sequence[str]) -> bool:
-        """Whether kubelet would refuse the pod even then: evicting them would be in vain."""
+        """Whether kubelet would refuse the pod even after these evictions, so that they would not help."""
         leaving = (holder.uid for holder in there if holder.leaving)
         return node in self._state.ledger.refused_by_kubelet(pod, [node], {*victims, *leaving})
 
@@ -163,7 +165,9 @@ class Answering:
         return answer
 
     async def _prepare(self, wanted: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> None:
-        """So that the decision takes no time then: between the steps of a long search others get their answers."""
+        """Search in advance, so that the decision itself is quick. Between the steps of a long search others get their
+        answers.
+        """
         await self._turns.take(wanted.namespace, self._candidates.preparing(wanted, node_names, every=every))
 
     def _decided(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
@@ -182,7 +186,7 @@ class Answering:
         )
 
     def afterwards(self, pod: Pod, answer: Filtered) -> Sequence[Notice]:
-        """What `/filter` leaves to do once its answer is given; the notices are for the pod's events."""
+        """The work that `/filter` does after its answer is sent. The notices become events of the pod."""
         notices = answer.notices()
         if answer.choice is not None:
             offered = len(answer.result.node_names or ()) if answer.offers else 0

@@ -1,4 +1,4 @@
-"""The one watch of the cluster: each change of nodes, pods, quotas and budgets becomes an event of the state."""
+"""Watches the cluster: each change of nodes, pods, quotas and budgets becomes an event for the cluster state."""
 
 import asyncio
 import gc
@@ -37,15 +37,15 @@ T = TypeVar("T", bound=Object)
 V = TypeVar("V")
 
 OUR_DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
-"""Of the annotations that anybody here reads on a watched pod."""
+"""Domains of the annotations that the extender reads on a watched pod."""
 _SHARED_VALUES = frozenset({POD_NODE, BIND_PHASE})
-"""Annotations that say the same on many pods."""
+"""Annotations with the same value on many pods."""
 
 
 class ClusterWatch:
-    """Follows the cluster until cancelled; ready once everything has been listed once.
+    """Follows the cluster until cancelled. It is ready when everything is listed once.
 
-    `known` is called whenever everything is listed, before any question is answered from it.
+    `known` is called whenever everything is listed, before the first answer from it.
     """
 
     def __init__(
@@ -57,20 +57,20 @@ class ClusterWatch:
         self._node_label_selector = node_label_selector
         self._missing = [NODES.plural, PODS.plural, RESOURCE_QUOTAS.plural]
         self._interrupted: dict[str, str] = {}
-        """What went wrong, by the resource whose watch it is."""
+        """What went wrong, by the resource of the watch."""
         self._synced = asyncio.Event()
         self._pods_again = asyncio.Event()
 
     def missing(self) -> Sequence[str]:
-        """What has not been listed yet."""
+        """Resources that are not listed yet."""
         return tuple(self._missing)
 
     def interrupted(self) -> str:
-        """Why what is known may be old; empty while the API server answers for nodes, pods and quotas."""
+        """Why the cache may be old; empty while the API server answers for nodes, pods and quotas."""
         return next(iter(self._interrupted.values()), "")
 
     async def wait_until_synced(self, seconds: float) -> bool:
-        """False when it takes longer than that."""
+        """Wait until everything is listed. False after `seconds`."""
         if self._synced.is_set():
             return True
         try:
@@ -81,7 +81,7 @@ class ClusterWatch:
         return True
 
     async def list_pods_again(self) -> None:
-        """Returns once pods were listed again: a list is as new as everything written before it was asked for."""
+        """List pods again. The new list contains everything that was written before the call."""
         if PODS.plural not in self._missing:
             self._missing.append(PODS.plural)
         self._synced.clear()
@@ -91,13 +91,13 @@ class ClusterWatch:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as watches:
             watches.create_task(self._follow(NODES, label_selector=self._node_label_selector))
-            # Only evictions wait for them: a cluster that grants no right to list them is served all the same.
+            # Only evictions wait for them: a cluster that grants no right to list them works all the same.
             watches.create_task(self._follow(POD_DISRUPTION_BUDGETS))
             watches.create_task(self._follow_pods())
             watches.create_task(self._follow(RESOURCE_QUOTAS))
 
     async def _follow_pods(self) -> None:
-        """From a list at first and whenever one is asked for."""
+        """From a list at first and whenever one is requested."""
         while True:
             self._pods_again.clear()
             async with asyncio.TaskGroup() as watches:
@@ -108,7 +108,9 @@ class ClusterWatch:
     async def _follow(
         self, resource: Resource[T], *, label_selector: str = "", trim: Callable[[T], None] = lambda _: None
     ) -> None:
-        """`trim` takes out of a listed object what is not read here: a whole cluster's list is in memory at once."""
+        """`trim` removes from a listed object what the extender does not read: a whole cluster's list is in memory at
+        once.
+        """
         plural, apply = resource.plural, self._cluster.apply
         async for change in reflect(self._api, resource, label_selector=label_selector, trim=trim):
             if not isinstance(change, Interrupted):
@@ -132,7 +134,7 @@ class ClusterWatch:
             if not self._missing:
                 log.info("nodes, pods and quotas are known")
                 self._known()
-                # They stay: a full collection over all of them would hold up an answer by tenths of a second.
+                # These objects stay. A full garbage collection over them would delay an answer by tenths of a second.
                 gc.freeze()
                 self._synced.set()
                 self._cluster.freed()
@@ -143,7 +145,7 @@ class ClusterWatch:
 
 
 def trim_pod(pod: Pod, *, labelled: bool) -> None:
-    """Leaves identity, state, requests for resources, and annotations of GPU schedulers; equal parts become one.
+    """Keep identity, state, resource requests, and annotations of GPU schedulers; equal parts become one object.
 
     Labels stay if the pod is `labelled`.
     """
@@ -163,7 +165,7 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
         container.command, container.args, container.env = [], [], []
     spec.init_containers = _one(list[Container], spec.init_containers)
     spec.containers = _one(list[Container], spec.containers)
-    # What kube-scheduler says of a pod that it did not place is read while the pod waits.
+    # While the pod waits, the extender reads what kube-scheduler says about it.
     pod.status.conditions = (
         [] if spec.node_name else [one for one in pod.status.conditions if one.type == POD_SCHEDULED]
     )
@@ -172,7 +174,7 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
 
 
 def _one(kind: Any, value: V) -> V:
-    """The same object for each value of this type that is equal: pods are made from few templates."""
+    """One object for all equal values of this type: pods are made from few templates."""
     found: V = _decoded(kind, msgspec.msgpack.encode(value))
     return found
 

@@ -1,4 +1,4 @@
-"""What the extender sees and thinks, for people: the snapshot to replay, and why a pod is where it is."""
+"""Shows people the extender's state: the snapshot to replay, and why a pod is where it is."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from scheduler_ext.scheduling.account import Account, account
 
 
 class NoSuchPod(Exception):
-    """The message is one sentence."""
+    """There is no such pod. The message is one sentence."""
 
 
 class Debugging:
-    """Reads and changes nothing.
+    """Reads only; changes nothing.
 
-    What takes long is done on another thread, on values that do not change: kube-scheduler is answered meanwhile.
+    Long work runs on another thread, on values that do not change, so kube-scheduler gets its answers meanwhile.
     """
 
     def __init__(
@@ -32,18 +32,18 @@ class Debugging:
         problem: Callable[[], str],
         monotonic: Callable[[], float],
     ) -> None:
-        """`problem` says why nothing can be decided here now, if so."""
+        """`problem` says why no decision is possible here now; empty if one is."""
         self._api = api
         self._cluster = cluster
         self._problem = problem
         self._monotonic = monotonic
 
     async def snapshot(self, excluding_uid: str = "") -> bytes:
-        """What a decision is taken on, as `decide --snapshot` reads it."""
+        """The state on which decisions are taken, as `decide --snapshot` reads it."""
         return await asyncio.to_thread(encode_snapshot, self._cluster.ledger.snapshot(excluding_uid))
 
     async def explain(self, namespace: str, name: str) -> Account:
-        """Raises NoSuchPod, ApiError or ApiUnreachable."""
+        """Explain a pod. Raises NoSuchPod, ApiError or ApiUnreachable."""
         try:
             pod = await self._api.get(PODS, name, namespace)
         except NotFound as error:
@@ -68,7 +68,7 @@ class Debugging:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Node by node: while the library encodes, no other thread gets on."""
+    """Encode node by node: other threads cannot run while the library encodes."""
     encode = msgspec.json.Encoder().encode
     nodes = b",".join(encode(name) + b":" + encode(usage) for name, usage in snapshot.nodes.items())
     rest = encode(

@@ -1,4 +1,4 @@
-"""What is asked over HTTP and what is answered, whatever server reads the one and writes the other."""
+"""HTTP requests and answers as values, independent of the server that reads and writes them."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +21,7 @@ class Asked:
 
     body: bytes = b""
     query: Mapping[str, str] = field(default_factory=dict)
-    """Of a name that is given twice the first value."""
+    """The first value of each name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Answer:
     status: int = 200
     media_type: str = "application/json"
     afterwards: Callable[[], None] = lambda: None
-    """Done once the answer is on its way: who asked need not wait for it."""
+    """Work to do after the answer is sent: the caller need not wait for it."""
 
 
 Verb = Callable[[Asked], Awaitable[Answer]]
@@ -43,7 +43,7 @@ class Verbs:
     """What is served to kube-scheduler. `finish` is awaited before connections are closed."""
 
     private: Routes
-    """For callers on this host: what all pods hold, and get, is not for other hosts."""
+    """Only for callers on this host: they show what all pods hold and get."""
     public: Routes
     finish: Callable[[], Awaitable[None]]
 
@@ -57,18 +57,20 @@ def too_large() -> Answer:
 
 
 async def answered(verb: Verb, asked: Asked) -> Answer:
-    """400 with the path of the field at fault for a body that is not what it should be, 500 for a fault of ours."""
+    """The verb's answer. It is 400 with the path of the faulty field if the body is wrong, and 500 for an error of
+    ours.
+    """
     try:
         return await verb(asked)
     except ExtenderError as error:
         return told(str(error), 400)
     except Exception:
-        log.exception("a request could not be answered")
-        return told("the extender could not answer; its log says why", 500)
+        log.exception("a request failed")
+        return told("the extender failed on this request; its log says why", 500)
 
 
 def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, str]] | Answer:
-    """The verb and the query of a request's target, or the refusal. Who may GET may ask for the HEAD as well."""
+    """The verb and the query of a request's target, or the refusal. A path that allows GET allows HEAD too."""
     method = "GET" if method == "HEAD" else method
     verb = routes.get(target, {}).get(method)
     if verb is not None:
@@ -86,7 +88,7 @@ def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, 
 
 @lru_cache(maxsize=256)
 def is_local(remote: str | None) -> bool:
-    """Whether an address is of this host's loopback, also as a listener on IPv6 sees IPv4."""
+    """Whether an address belongs to this host's loopback, also as an IPv6 listener sees IPv4."""
     try:
         address = ip_address(remote or "")
     except ValueError:

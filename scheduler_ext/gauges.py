@@ -1,18 +1,18 @@
-"""Families of many series, written as Prometheus reads them.
+"""Writes metric families with many series as Prometheus text.
 
-The client library keeps several objects for each series of a page and takes ten times as long to write it.
+The client library keeps several objects for each series of a page and takes ten times as long.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 Rows = Iterable[tuple[Sequence[str], float]]
-"""Values of the labels, and the series' own."""
+"""Values of the labels, and the value of the series."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """A family. `rows` are made each time they are asked for; `constant` labels are the same in each."""
+    """One family. `rows` are computed at each request; `constant` labels are the same in each row."""
 
     name: str
     documentation: str
@@ -21,7 +21,7 @@ class Gauges:
     constant: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> Iterator[str]:
-        """Line by line."""
+        """The text, line by line."""
         yield f"# HELP {self.name} {self.documentation}\n# TYPE {self.name} gauge\n"
         pairs = [*((label, "%s") for label in self.labels), *self.constant]
         labels = ",".join(f'{label}="{value}"' for label, value in pairs)
@@ -29,7 +29,7 @@ class Gauges:
         quotes = 2 * len(pairs)
         for values, value in self.rows():
             line = series % (*values, value)
-            # Hardly any value has to be escaped, and looking at the line costs less than looking at each.
+            # Few values need escaping, and one check per line costs less than one per value.
             if "\\" in line or line.count('"') != quotes or line.count("\n") != 1:
                 line = series % (*map(_escaped, values), value)
             yield line

@@ -1,4 +1,4 @@
-"""The extender's verbs over HTTP, as kube-scheduler speaks them."""
+"""Serves the extender's verbs over HTTP, as kube-scheduler speaks them."""
 
 import logging
 from collections.abc import Callable
@@ -49,7 +49,7 @@ from scheduler_ext.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
-_FOR_THIS_HOST = "only answered to callers on the same host: kube-scheduler in the same pod, or kubectl port-forward"
+_FOR_THIS_HOST = "only callers on the same host get an answer: kube-scheduler in the same pod, or kubectl port-forward"
 
 
 class Extender:
@@ -70,7 +70,7 @@ class Extender:
         certified: Callable[[], bool],
         kube_scheduler: KubeScheduler | None,
     ) -> None:
-        """`certified` says whether the webhook, if there is one, has a certificate to show."""
+        """`certified` says whether the webhook has a certificate to show, or there is no webhook."""
         self._answering = answering
         self._watch = watch
         self._leadership = leadership
@@ -84,7 +84,7 @@ class Extender:
         self._kube_scheduler = kube_scheduler
 
     def verbs(self) -> Verbs:
-        """kube-scheduler is told how its binds ended before its connections are closed."""
+        """The verbs. kube-scheduler learns the results of its binds before its connections are closed."""
         private: Routes = {
             "/filter": {"POST": self._filter},
             "/prioritize": {"POST": self._prioritize},
@@ -96,7 +96,7 @@ class Extender:
         return Verbs(private=private, public=self.probes(), finish=self._binder.finish)
 
     def probes(self) -> Routes:
-        """Also for a listener that kubelet can reach, as these verbs' need not be."""
+        """The probes, also for a listener that kubelet can reach; these verbs' own may be out of its reach."""
         routes = {"/healthz": {"GET": self._healthz}, "/readyz": {"GET": self._readyz}}
         kube_scheduler = self._kube_scheduler
         if kube_scheduler is None:
@@ -171,7 +171,7 @@ class Extender:
         return told("")
 
     async def _readyz(self, _: Asked) -> Answer:
-        """A follower is ready by default: one that is not would hold up every roll-out."""
+        """By default a follower is ready: otherwise it would block every roll-out."""
         problem = self._leadership.problem() if self._settings.readyz_requires_leader else ""
         if problem:
             return told(problem, 503)
@@ -191,7 +191,7 @@ class Extender:
     async def _explain(self, asked: Asked) -> Answer:
         name, namespace = asked.query.get("pod", ""), asked.query.get("namespace", "default")
         if not name:
-            return told("which pod? ask /debug/explain?pod=NAME&namespace=NAMESPACE", 400)
+            return told("name a pod: /debug/explain?pod=NAME&namespace=NAMESPACE", 400)
         try:
             return Answer(msgspec.json.encode(await self._debugging.explain(namespace, name)))
         except NoSuchPod as error:
@@ -201,7 +201,7 @@ class Extender:
 
 
 def application(verbs: Verbs) -> web.Application:
-    """For an address that others reach as well: of what is private they are told nothing."""
+    """For an address that other hosts reach as well: they get nothing private."""
 
     async def finish(_: web.Application) -> None:
         await verbs.finish()
@@ -229,7 +229,7 @@ def _handler(verb: Verb, *, private: bool) -> Handler:
                 given = too_large()
         headers = {"Content-Type": given.media_type}
         response = web.Response(body=given.body, status=given.status, headers=headers)
-        # A caller that has gone away is no error of ours.
+        # A caller that closed the connection is not an error of ours.
         with suppress(ConnectionError):
             await response.prepare(request)
             await response.write_eof()
@@ -240,7 +240,7 @@ def _handler(verb: Verb, *, private: bool) -> Handler:
 
 
 def _offered(result: FilterResult) -> str:
-    """In words, of an answer that is no event."""
+    """A short text for an answer that is not an event."""
     offered = result.node_names if result.node_names is not None else result.nodes
     return result.error or f"{len(offered or ())} nodes are offered"
 

@@ -1,7 +1,7 @@
-"""Edge to the kube-scheduler beside us: kubelet asks us how it is, and so hears of both in one answer.
+"""Asks the kube-scheduler beside us whether it is healthy: kubelet probes both with one request.
 
-A kube-scheduler goes on renewing its lease though its extender hangs or crashes, and then no replica places a pod.
-Its liveness probe therefore asks the extender, which asks it: whichever of the two fails, kubelet restarts
+A kube-scheduler renews its lease even if its extender hangs or crashes, and then no replica places pods. So its
+liveness probe asks the extender, and the extender asks kube-scheduler. If either fails, kubelet restarts
 kube-scheduler, and another replica gets the lease.
 """
 
@@ -12,7 +12,7 @@ import aiohttp
 from program.tasks import Tasks
 
 _ALLOWED = aiohttp.ClientTimeout(total=1.5)
-"""Less than kubelet waits for us."""
+"""Less than kubelet's own timeout."""
 _SHOWN_BYTES = 300
 
 
@@ -24,7 +24,7 @@ class KubeScheduler:
         self._asking: asyncio.Task[str] | None = None
 
     async def problem(self) -> str:
-        """One sentence; empty while it is healthy. However many want to know, it is asked once at a time."""
+        """The problem in one sentence; empty while it is healthy. Callers at the same time share one request."""
         if self._asking is None or self._asking.done():
             self._asking = self._tasks.begin(self._ask())
         return await asyncio.shield(self._asking)
@@ -33,7 +33,7 @@ class KubeScheduler:
         await self._tasks.end()
 
     async def _ask(self) -> str:
-        # Its certificate is one that it made for itself, and at an address of this host there is no other to be met.
+        # It signed its certificate itself, and no other program answers at an address of this host.
         connector = aiohttp.TCPConnector(ssl=False)
         try:
             async with (

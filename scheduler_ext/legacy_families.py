@@ -1,7 +1,7 @@
-"""The `hami_` families once more, under the names and labels they had before HAMi 2.9.
+"""The `hami_` families a second time, with the names and labels from before HAMi 2.9.
 
-Names and labels are those that HAMi's scheduler writes with its own flag `--legacy-metrics` (cmd/scheduler/metrics.go
-of Project-HAMi/HAMi).
+They are those that HAMi's scheduler writes with its flag `--legacy-metrics` (cmd/scheduler/metrics.go of
+Project-HAMi/HAMi).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +39,11 @@ _LEGACY: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "hami_vgpu_memory_allocated_bytes": ("vGPUMemoryAllocated", _OF_POD),
     "hami_vgpu_core_allocated_ratio": ("vGPUCoreAllocated", _OF_POD),
 }
-"""Name, and the labels it keeps, by those of now."""
+"""By the current name: the old name, and the old labels by the current ones."""
 
 
 def legacy(family: Gauges) -> Iterator[Gauges]:
-    """It once more, if it had another name."""
+    """The family under its old name, if it had one."""
     if family.name in _LEGACY:
         name, labels = _LEGACY[family.name]
         kept = [label in labels for label in family.labels]

@@ -1,8 +1,8 @@
-"""HTTP/1.1 towards kube-scheduler on the same host, for half of the CPU that aiohttp takes (edge).
+"""Serves HTTP/1.1 to kube-scheduler on the same host with half of aiohttp's CPU time (edge).
 
-For loopback alone: what others reach is served by aiohttp behind `program.listening`. On each connection one request
-after the other is read whole and answered. What kube-scheduler does not do is not served either: a caller that sends
-more before its answer is there gets that answer, and the connection ends.
+It is for loopback alone; aiohttp behind `program.listening` serves other addresses. Each connection carries one request
+after the other, each read whole. It serves only what kube-scheduler does. A caller that sends more before its answer is
+there gets that answer, and the connection ends.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Verbs, ans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one port."""
+    """Limits of one port."""
 
     most_connections: int = 4096
     head_bytes: int = 65_536
-    """And one read more, of at most 256 KiB; also for all else of a request that is not its body."""
+    """Largest size of a request without its body. One further read of at most 256 KiB may exceed it."""
     silent_seconds: float = 10.0
     """From the connection to the first byte of its first request."""
     request_seconds: float = 30.0
-    """From a request's first byte to its last; also for an answer to be taken, and until a connection has ended."""
+    """From a request's first byte to its last. Also for the caller to take the answer, and for a connection to end."""
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ async def serving(
 
 
 class _Door:
-    """All connections: those that are asking, and the others, the longest idle first."""
+    """All connections: first those with an open request, then the others, the longest idle first."""
 
     def __init__(self, verbs: Verbs, limits: Limits) -> None:
         self.limits = limits
@@ -59,7 +59,7 @@ class _Door:
         self.idle: dict[_Connection, None] = {}
 
     def admits(self, connection: "_Connection") -> bool:
-        """Not when there are too many already, and all of them are asking."""
+        """Whether the connection is admitted. Not if there are too many, and all of them have open requests."""
         if len(self.asking) + len(self.idle) >= self.limits.most_connections:
             if not self.idle:
                 return False
@@ -78,26 +78,26 @@ class _Door:
 
 
 class _Unread(Exception):
-    """Raised to the parser, which is to read no further."""
+    """Stops the parser from reading further."""
 
 
 class _Connection(asyncio.Protocol):
-    """`on_…` is called by the parser while it is fed."""
+    """One connection. The parser calls the `on_…` methods."""
 
     def __init__(self, door: _Door) -> None:
         self._door = door
         self._parser = HttpRequestParser(self)
         self._timer: asyncio.TimerHandle | None = None
         self._is_asking = False
-        """Whether a request is whole, and its answer awaited."""
+        """Whether a whole request waits for its answer."""
         self._is_last = self._is_over = self._heard_all = False
-        """Whether the next answer is the last, whether that was given, and whether the caller says nothing more."""
+        """Whether the next answer is the last, whether it was given, and whether the caller has stopped sending."""
         self._target, self._bytes = b"", 0
         self._body, self._body_bytes = list[bytes](), 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's
         self._transport, peer = transport, transport.get_extra_info("peername")
-        # A kernel can be told to route loopback's addresses from elsewhere.
+        # A kernel may be configured to route loopback addresses from elsewhere.
         if peer and is_local(peer[0]) and self._door.admits(self):
             self._allow(self._door.limits.silent_seconds)
         else:
@@ -113,7 +113,7 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def eof_received(self) -> bool:
-        """Who says nothing more may still listen."""
+        """A caller that stopped sending may still read."""
         self._is_last = self._heard_all = True
         return self._is_asking
 
@@ -138,7 +138,7 @@ class _Connection(asyncio.Protocol):
         if self._is_asking:
             return
         self._bytes += len(data)
-        # Chunks of less than 128 bytes, and what follows the last one, count as much as the head.
+        # Chunks of less than 128 bytes, and what follows the last one, count as part of the head.
         if self._bytes - self._body_bytes > self._door.limits.head_bytes + self._body_bytes // 16:
             refusal = told("431: the head is too large", 431)
         if refusal is not None:
@@ -204,12 +204,12 @@ class _Connection(asyncio.Protocol):
         if self._heard_all:
             self._transport.close()
         else:
-            # Closed with something unread, the kernel would take the answer back.
+            # If the socket closed with unread data, the kernel would discard the answer.
             self._transport.write_eof()
             self._allow(self._door.limits.request_seconds)
 
     def _allow(self, seconds: float | None) -> None:
-        """Until the next call, which is awaited for that long."""
+        """The time allowed until the next call of this method."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.abort)

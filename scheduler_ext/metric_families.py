@@ -1,4 +1,4 @@
-"""The cluster as the extender sees it, as Prometheus families.
+"""The cluster as Prometheus families.
 
 Names, labels and the constant label `zone` of the `hami_` families are those of HAMi's scheduler
 (cmd/scheduler/metrics.go of Project-HAMi/HAMi). Ours begin with `topogpu_`.
@@ -32,7 +32,7 @@ _VGPU = ("namespace", "node", "pod", "container_index", "device_uuid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What one page tells of. `holdings` and `names` are by pod UID."""
+    """The input of one page. `holdings` and `names` are by pod UID."""
 
     snapshot: Snapshot
     holdings: Mapping[str, Holding]
@@ -45,9 +45,9 @@ class Seen:
     synced: bool
     problems: int
     detail: MetricsDetail = MetricsDetail.PODS
-    """Where there are none of pods, `holdings` and `names` may be empty."""
+    """Without metrics for pods, `holdings` and `names` may be empty."""
     legacy_names: bool = False
-    """Whether HAMi's names from before 2.9 are written as well."""
+    """Whether to write HAMi's names from before 2.9 as well."""
 
 
 def families(seen: Seen) -> Iterator[Gauges]:
@@ -93,7 +93,7 @@ def _nodes(seen: Seen) -> Iterator[Gauges]:
         yield Gauges(name, documentation, ("node",), rows(of))
     yield Gauges(
         "topogpu_node_undecided_pods",
-        "Pods that hold GPUs of the node without a decision: bound past the scheduler, or from before it.",
+        "Pods that hold GPUs of the node without a decision: bound by another scheduler, or before this one ran.",
         ("node",),
         lambda: (((name,), len(usage.undecided)) for name, usage in nodes.items()),
     )
@@ -149,7 +149,7 @@ def _gpus(seen: Seen) -> Iterator[Gauges]:
 
 
 def _mig_instances(seen: Seen) -> Iterator[Gauges]:
-    """Those that exist: a daemon that makes instances writes their names on the pod."""
+    """Instances that exist: a daemon that makes instances writes their names on the pod."""
     index = {
         (node, gpu.device.uuid): str(gpu.device.index)
         for node, usage in seen.snapshot.nodes.items()
@@ -207,7 +207,7 @@ def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]
 
 
 def _vgpus(seen: Seen) -> Iterator[Gauges]:
-    """Containers are not told apart: as in HAMi their index is 0."""
+    """One row per pod and GPU: as in HAMi, all containers have index 0."""
     held = [
         ((name.namespace, holding.node, name.name, "0", uuid), footprint)
         for uid, holding in seen.holdings.items()
@@ -234,14 +234,14 @@ def _state(seen: Seen) -> Iterator[Gauges]:
         ("topogpu_nodes_registered", "Nodes whose GPUs are given out.", len(snapshot.nodes)),
         ("topogpu_nodes_unregistered", "Nodes without GPUs that can be given out.", len(snapshot.unregistered)),
         ("topogpu_reservations", "Decisions that are not seen bound yet.", seen.reservations),
-        ("topogpu_kept_rooms", "Pods that others are evicted for, and whose room is kept until then.", seen.kept),
-        ("topogpu_waiting_pods", "Pods that fitted nowhere when they were asked about last.", seen.waiting),
+        ("topogpu_kept_rooms", "Pods for which others are evicted and room is kept.", seen.kept),
+        ("topogpu_waiting_pods", "Pods that fitted on no node at the last attempt.", seen.waiting),
         (
             "topogpu_problems",
             "Nodes, pods and quotas that cannot be read or used; their events say why.",
             seen.problems,
         ),
-        ("topogpu_leader", "1 while this replica decides.", int(seen.leads)),
+        ("topogpu_leader", "1 while this replica takes decisions.", int(seen.leads)),
         ("topogpu_synced", "1 once nodes, pods and quotas are known.", int(seen.synced)),
     ):
         yield _one(name, documentation, value)

@@ -1,4 +1,6 @@
-"""Edge to prometheus_client: what happened, counted as it happens, and what is, read when it is asked for."""
+"""Writes the extender's metrics (edge of prometheus_client). Events are counted as they happen; state is read per
+scrape.
+"""
 
 import re
 from collections import Counter as Counted
@@ -20,27 +22,27 @@ _NOT_OFFERED = "NodeUnregistered"
 class Outcome(StrEnum):
     OK = "ok"
     REFUSED = "refused"
-    """No node fits, or nobody would have to be evicted in vain."""
+    """No node fits, or no eviction would help."""
     FAILED = "failed"
     """Answered with an error."""
 
 
 class Admission(StrEnum):
-    """What became of a new pod."""
+    """The result for a new pod."""
 
     ALLOWED = "allowed"
-    """As it is."""
+    """Without changes."""
     PATCHED = "patched"
     DENIED = "denied"
     FAILED = "failed"
-    """It could not be judged."""
+    """The webhook failed to judge it."""
 
 
 class Metrics:
-    """All of one extender."""
+    """All metrics of one extender."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series a counter, which nobody asked for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter, without use
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._calls = Histogram(
@@ -57,7 +59,7 @@ class Metrics:
         self._answered: dict[tuple[str, Outcome], tuple[Histogram, Counter]] = {}
         self._misfits = Counter(
             "topogpu_fit_failures",
-            "Nodes that did not fit a pod which fitted nowhere, by the word for each reason found there.",
+            "Nodes that did not fit a pod that fitted nowhere, by the reason.",
             ("reason",),
             registry=registry,
         )
@@ -68,11 +70,11 @@ class Metrics:
             registry=registry,
         )
         self._nudges = Counter(
-            "topogpu_nudges", "Waiting pods that kube-scheduler was made to look at again.", registry=registry
+            "topogpu_nudges", "Waiting pods that the extender made kube-scheduler consider again.", registry=registry
         )
 
         self._admissions = Counter(
-            "topogpu_webhook_admissions", "Answers about new pods by what became of the pod and why.",
+            "topogpu_webhook_admissions", "Answers about new pods, by result and reason.",
             ("outcome", "reason"), registry=registry,
         )  # fmt: skip
         self._admission_seconds = Histogram(
@@ -81,10 +83,10 @@ class Metrics:
         )  # fmt: skip
 
     def answered(self, verb: str, outcome: Outcome, seconds: float) -> None:
-        """`verb` is `filter`, `prioritize`, `preempt` or `bind`."""
+        """Count an answer. `verb` is `filter`, `prioritize`, `preempt` or `bind`."""
         counted = self._answered.get((verb, outcome))
         if counted is None:
-            # Looking a series up by its labels takes longer than counting.
+            # To look a series up by its labels takes longer than to count.
             counted = self._calls.labels(verb), self._answers.labels(verb, outcome.value)
             self._answered[verb, outcome] = counted
         seconds_of, answers = counted
@@ -92,7 +94,7 @@ class Metrics:
         answers.inc()
 
     def misfits(self, reasons: Iterable[str]) -> None:
-        """The reasons of the nodes, in HAMi's words; numbers and what stands beside the words do not count."""
+        """Count the nodes' reasons, in HAMi's words. Numbers and additions beside the words do not count."""
         for reason, nodes in Counted(reasons).items():
             for word in set(_WORD.findall(reason)) or {_NOT_OFFERED}:
                 self._misfits.labels(word).inc(nodes)
@@ -104,11 +106,11 @@ class Metrics:
         self._nudges.inc()
 
     def admitted(self, outcome: Admission, reason: str, seconds: float) -> None:
-        """`reason` is the answer's word."""
+        """Count a verdict. `reason` is the answer's word."""
         self._admissions.labels(outcome.value, reason).inc()
         self._admission_seconds.observe(seconds)
 
     def exposition(self, seen: Seen) -> bytes:
-        """The page Prometheus scrapes. Takes its time on a large cluster, and may be called on another thread."""
+        """The page for Prometheus. It takes long on a large cluster, and may run on another thread."""
         cluster = ("".join(family.text()).encode() for family in families(seen))
         return b"".join((*cluster, generate_latest(self._registry)))

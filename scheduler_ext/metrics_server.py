@@ -1,4 +1,6 @@
-"""Edge to Prometheus and kubelet: `/metrics` and the probes on a port of their own, open while the verbs are not."""
+"""Serves `/metrics` and the probes on their own port, which may be open to other hosts (edge of Prometheus and
+kubelet).
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,12 +13,12 @@ from scheduler_ext.metric_families import Seen
 from scheduler_ext.metrics import CONTENT_TYPE, Metrics
 
 PAUSE = 2.0
-"""A page is handed out again for so many times what it took to write it: anybody may ask, and kube-scheduler waits."""
+"""A page is served again for this many times the time it took to write: scrapes must not delay kube-scheduler."""
 LONGEST_PAUSE_SECONDS = 10.0
 
 
 class MetricsServer:
-    """`look` is called at every scrape, on the event loop; the page is written on another thread."""
+    """`look` runs at every scrape on the event loop; another thread writes the page."""
 
     def __init__(
         self,
@@ -43,11 +45,13 @@ class MetricsServer:
         await self._tasks.end()
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        """On a large cluster a page takes seconds and tens of MiB: a caller that asks too soon gets the page before."""
+        """On a large cluster a page takes seconds and tens of MiB. A caller that asks too soon gets the
+        previous page.
+        """
         if self._writing is None or (self._writing.done() and self._monotonic() >= self._good_until):
             self._writing = self._tasks.begin(self._write())
         page = await asyncio.shield(self._writing)
-        # Sent piece by piece: a client that reads nothing holds a piece, not the page.
+        # Sent in pieces: a client that reads nothing holds one piece, not the whole page.
         return web.Response(body=BytesIO(page), headers={"Content-Type": CONTENT_TYPE})
 
     async def _write(self) -> bytes:

@@ -1,7 +1,7 @@
-"""Makes kube-scheduler look again at waiting pods that would fit now.
+"""Makes kube-scheduler try waiting pods again that would fit now.
 
-An extender cannot say what a pod it refused is waiting for, so kube-scheduler may leave such a pod alone for minutes.
-It does look again at a pod that was updated: an annotation is.
+An extender cannot tell kube-scheduler what a refused pod waits for, so kube-scheduler may not try it again for minutes.
+It does try a pod again that was updated, so the extender writes an annotation.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ from scheduler_ext.scheduling.room import Room
 log = logging.getLogger(__name__)
 
 SETTLING_SECONDS = 0.2
-"""After room was made: pods often end together."""
+"""Delay after room became free: pods often end together."""
 LOOK_SECONDS = 5.0
-"""While pods wait, room is looked for this often even if nothing happened."""
+"""While pods wait, look for room this often even if nothing happened."""
 TURN_SECONDS = 0.02
-"""Of work at a time, a tenth of the processor's at most; the next time goes on from there."""
+"""Work per turn, at most a tenth of the processor's time. The next turn continues there."""
 BREATH_SECONDS = 0.001
-"""Of work between which others get their answers."""
+"""Work after which other requests get their turn."""
 EFFORT = 200
-"""As `Judge` counts it, for one pod at once: less than a millisecond."""
+"""As `Judge` counts it, for one pod per turn: less than a millisecond."""
 MOST_NUDGED = 5
-"""At a time; whoever of them does not take the room leaves it to the next."""
+"""Pods nudged per turn. Room that they do not take is for the next ones."""
 
 
 class Nudger:
-    """Looks for room whenever some was made, and every few seconds; touches a few of the pods that would fit."""
+    """Looks for room when some became free, and every few seconds. It nudges a few of the pods that would fit."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Nudger:
         nudged: Callable[[], None],
         now: Callable[[], datetime],
     ) -> None:
-        """Nobody is nudged while this replica does not lead; `nudged` is called for each pod that was."""
+        """It nudges no pod while this replica does not lead. `nudged` is called for each nudged pod."""
         self._api = api
         self._cluster = cluster
         self._waiting = cluster.state.waiting
@@ -63,21 +63,21 @@ class Nudger:
         self._room = Room(candidates)
         cluster.freed = self.freed
         self._queue: list[WaitingPod] = []
-        """Who is still to be looked at before anybody is looked at again; the next one comes last."""
+        """Pods still to be looked at in this round; the next one comes last."""
         self._unfinished: list[WaitingPod] = []
-        """Who was looked at without an end: others have their turn first."""
+        """Pods whose search did not end in one turn: others go first."""
         self._shapes: set[Shape] = set()
-        """Of those that were looked at since all were."""
+        """Shapes of the pods looked at in this round."""
         self._missed = False
-        """Whether there may be room for some that were looked at before it was made."""
+        """Whether room may have become free for pods already looked at in this round."""
 
     def freed(self) -> None:
-        """There may be room now."""
+        """Call when room may have become free."""
         self._missed = True
         self._freed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await self._sleep()
             self._freed.clear()
@@ -94,7 +94,7 @@ class Nudger:
         await asyncio.sleep(SETTLING_SECONDS)
 
     async def _nudge(self) -> None:
-        """Pods that fit nowhere, however many, keep those behind them waiting only as long as looking at each takes."""
+        """One turn. Pods that fit nowhere, however many, delay those behind them only by the time to look at each."""
         if not self._queue:
             self._begin()
         if not self._queue:
@@ -113,7 +113,7 @@ class Nudger:
             if not self._queue:
                 self._end_round()
         if not nudges:
-            # Who was nudged takes the room first; then the first in order are looked at again.
+            # Nudged pods take the room first. Then the round starts again at the first pod.
             self._queue = []
         elif self._queue or self._missed:
             self._freed.set()
@@ -123,7 +123,9 @@ class Nudger:
         self._queue = list(reversed(self._waiting.due(self._monotonic())))
 
     def _end_round(self) -> None:
-        """Each was looked at. Those without an end have another turn, with all others if there may be room since."""
+        """End the round: each pod was looked at. Unfinished ones get another turn, with all others if room may have
+        become free.
+        """
         if self._unfinished and not self._missed:
             self._queue, self._unfinished = self._unfinished[::-1], []
             return
@@ -133,10 +135,10 @@ class Nudger:
             self._begin()
 
     def _has_room(self, pod: WaitingPod) -> bool | None:
-        """None if more is to be done to know; False of a pod that waits no more."""
+        """Whether the pod fits somewhere. None if more work is needed; False if the pod no longer waits."""
         if not self._waiting.waits(pod.request.uid):
             return False
-        # To all that compares shapes, room that is kept is taken.
+        # Kept room counts as taken for everything that compares shapes.
         ledger = self._cluster.state.ledger
         kept = ledger.kept().get(pod.request.uid)
         if kept is not None and in_its_own(ledger, pod.request, pod.priority, (kept.node,)) is not None:
@@ -155,7 +157,7 @@ class Nudger:
         try:
             await self._api.patch(PODS, request.pod, {"metadata": metadata}, namespace=request.namespace)
         except (ApiError, ApiUnreachable) as error:
-            # Invalid where another pod took the name: kube-apiserver calls its uid immutable.
+            # Invalid if another pod has taken the name: kube-apiserver reports its uid as immutable.
             if isinstance(error, NotFound | Conflict | Invalid):
                 self._cluster.apply(WaitEnded(request.uid))
             log.info("pod %s/%s is not nudged: %s", request.namespace, request.pod, error)
@@ -164,7 +166,7 @@ class Nudger:
 
 
 class _Worked:
-    """How long this task has worked, without its pauses."""
+    """Measures how long this task has worked, without its pauses."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

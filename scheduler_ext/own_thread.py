@@ -1,7 +1,7 @@
-"""A listener on an event loop and a thread of its own, so that kube-scheduler never waits for it (edge).
+"""Runs a listener on its own event loop and thread, so that kube-scheduler never waits for it (edge).
 
-Python changes threads after half a millisecond (sys.setswitchinterval of `serve`), an event loop not before an answer
-is complete; and what costs most of a flood, TLS, is done outside Python's lock.
+Python switches threads after half a millisecond (sys.setswitchinterval of `serve`), an event loop only after a whole
+answer. And TLS, the main cost of a flood, runs outside Python's lock.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from threading import Thread
 
 @asynccontextmanager
 async def in_own_thread(listening: Callable[[], AbstractAsyncContextManager[str]], name: str) -> AsyncIterator[str]:
-    """What it yields. Raises what it raises on its way in; `name` is the thread's."""
+    """Yields and raises what `listening` does. `name` is the thread's."""
     began: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def listen() -> None:

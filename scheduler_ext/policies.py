@@ -1,4 +1,4 @@
-"""Node and GPU policies, and scoring weights, as flags and pod annotations spell them."""
+"""Node and GPU policies, and scoring weights, as flags and pod annotations write them."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,7 +9,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class PolicyError(ValueError):
-    """A policy or weight that means nothing. `key` is the annotation or flag, `problem` what to write instead."""
+    """A policy or weight is not valid. `key` is the annotation or flag, `problem` says what to write instead."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}")
@@ -23,11 +23,11 @@ class NodePolicy(StrEnum):
     SPREAD = "spread"
     """Emptiest node first."""
     FGD = "fgd"
-    """The node first on which the pod strands least of what popular pods could use, of equal ones the fullest."""
+    """The node first where the pod strands the least that popular pods could use. Among equals the fullest."""
 
 
 class SortKey(StrEnum):
-    """What GPUs are ordered by; the GPU that sorts last is tried first."""
+    """What GPUs are ordered by. The GPU that sorts last is tried first."""
 
     SCORE = "score"
     SCORE_DESCENDING = "score descending"
@@ -39,16 +39,16 @@ class SortKey(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPolicy:
-    """`keys` order the GPUs, `bound_keys` do when the pod asks to stay on one NUMA node."""
+    """`keys` order the GPUs; `bound_keys` order them if the pod asks to stay on one NUMA node."""
 
     text: str
     keys: tuple[SortKey, ...]
     bound_keys: tuple[SortKey, ...]
     topology_aware: bool = False
     packs: bool = False
-    """`fgd`: a container of several GPUs gets the best-connected ones, but no node goes first for its links."""
+    """`fgd`: a container of several GPUs gets the best-connected ones, but links do not rank nodes."""
     idle_only: bool = False
-    """`mutex`: only GPUs that nobody uses."""
+    """`mutex`: only GPUs that no container uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What one pod is placed by. `warnings` are sentences for the pod's author."""
+    """The policies for one pod. `warnings` are sentences for the pod's author."""
 
     node: NodePolicy
     gpu: GpuPolicy
@@ -84,7 +84,7 @@ GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa", "fgd")
 
 
 def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePolicy:
-    """For flags. Raises PolicyError for any word but `binpack` and `spread`."""
+    """For flags. Raises PolicyError unless the text names a node policy."""
     try:
         return NodePolicy(text)
     except ValueError:
@@ -92,7 +92,7 @@ def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePo
 
 
 def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolicy:
-    """For flags: one word or a comma list. Raises PolicyError for a word that is no policy."""
+    """For flags: one word or a comma list. Raises PolicyError for an unknown word."""
     unknown = _unknown_words(text)
     if unknown:
         raise PolicyError(
@@ -102,7 +102,7 @@ def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolic
 
 
 def alias_warnings(text: str, key: str = "--gpu-scheduler-policy") -> tuple[str, ...]:
-    """One sentence for each word of a GPU policy that is understood but has another name."""
+    """One sentence for each word of a GPU policy that is accepted but has another name."""
     aliases = ((token, _ALIASES[token]) for token in _tokens(text) if token in _ALIASES)
     return tuple(f"{key}: {token!r} is read as {word!r}; write that" for token, word in aliases)
 
@@ -110,7 +110,7 @@ def alias_warnings(text: str, key: str = "--gpu-scheduler-policy") -> tuple[str,
 def read_policies(annotations: dict[str, str], node: NodePolicy, gpu: GpuPolicy) -> Policies:
     """The cluster's policies `node` and `gpu`, overridden by the pod's annotations.
 
-    A word that is no policy does not override, and is warned of. Raises PolicyError for bad weights.
+    An unknown word does not override and gives a warning. Raises PolicyError for bad weights.
     """
     warnings: list[str] = []
     if NODE_POLICY in annotations:
@@ -129,7 +129,7 @@ def read_policies(annotations: dict[str, str], node: NodePolicy, gpu: GpuPolicy)
 
 
 def _tokens(text: str) -> list[str]:
-    """A single word is taken as it stands, blanks included; the words of a list are trimmed."""
+    """A single word is taken unchanged, with its blanks; the words of a list are trimmed."""
     return [token.strip() for token in text.split(",")] if "," in text else [text]
 
 
@@ -138,7 +138,7 @@ def _names_no_policy(text: str) -> bool:
 
 
 def _unknown_words(text: str) -> list[str]:
-    """Empty words inside a list are harmless, an empty policy is not a policy."""
+    """Empty words inside a list do no harm, but an empty policy is not a policy."""
     is_list = "," in text
     return [t for t in _tokens(text) if t not in GPU_WORDS and t not in _ALIASES and (t or not is_list)]
 

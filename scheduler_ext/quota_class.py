@@ -1,4 +1,4 @@
-"""What the scopes of ResourceQuotas tell pods apart by, and which pods are in a scope.
+"""Decides which pods are in the scope of a ResourceQuota.
 
 Source: pkg/quota/v1/evaluator/core/pods.go and pkg/apis/core/v1/helper/qos of kubernetes/kubernetes v1.37.1.
 """
@@ -15,7 +15,7 @@ from proto.kubernetes.objects import Pod, PodAffinity, PodAffinityTerm, PodSpec,
 EXISTS = "Exists"
 _COMPUTE = ("cpu", "memory")
 _NOTHING = re.compile(r"[+-]?[0.]+(?:[eE][+-]?[0-9]+|[numkKMGTPE]?i?)")
-"""A quantity that is 0. What the webhook is shown may hold thousands, and to work out their value takes long."""
+"""A quantity of 0. A pod shown to the webhook may hold thousands, and to compute their values takes long."""
 
 
 class QuotaClass(NamedTuple):
@@ -24,18 +24,20 @@ class QuotaClass(NamedTuple):
     priority_class: str = ""
     """Its name; empty for a pod without one."""
     terminating: bool = False
-    """Whether it has a deadline; one that is being deleted is not meant."""
+    """Whether the pod has a deadline; deletion does not count."""
     best_effort: bool = True
     cross_namespace_affinity: bool = False
 
 
 class ScopeError(ValueError):
-    """A scope cannot be read; one sentence."""
+    """A scope cannot be read. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """As a quota says it. Raises ScopeError for what the API server did not accept when this was written."""
+    """A scope as a quota states it. Raises ScopeError for a scope that the API server did not accept when this was
+    written.
+    """
 
     name: str
     operator: str = EXISTS
@@ -75,12 +77,12 @@ _SCOPES: Mapping[str, Callable[[QuotaClass], bool]] = {
 
 
 def are_in(pods: QuotaClass, scopes: Iterable[Scope]) -> bool:
-    """In every one; without scopes all pods are."""
+    """Whether they are in every scope; without scopes all pods are."""
     return all(scope.includes(pods) for scope in scopes)
 
 
 def quota_class(pod: Pod) -> QuotaClass:
-    """By the pod's spec alone: before its creation its author may claim any QoS class in its status."""
+    """The class by the pod's spec alone: before creation its author may claim any QoS class in the status."""
     spec = pod.spec
     terminating = spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0
     return _one(spec.priority_class_name, terminating, is_best_effort(spec), has_cross_namespace_affinity(spec))
@@ -88,12 +90,12 @@ def quota_class(pod: Pod) -> QuotaClass:
 
 @lru_cache(maxsize=4096)
 def _one(priority_class: str, terminating: bool, best_effort: bool, cross_namespace_affinity: bool) -> QuotaClass:
-    """The same object for equal ones: every pod that holds GPUs has one."""
+    """One object for equal values: every pod that holds GPUs has one."""
     return QuotaClass(intern(priority_class), terminating, best_effort, cross_namespace_affinity)
 
 
 def is_best_effort(spec: PodSpec) -> bool:
-    """Whether nothing asks for cpu or memory. Where they are set for the whole pod, its containers do not count."""
+    """Whether nothing asks for cpu or memory. If they are set for the whole pod, its containers do not count."""
     if spec.resources is not None and any(_pod_level_names(spec.resources)):
         return not any(_compute_amounts(spec.resources))
     containers = (*spec.init_containers, *spec.containers)
@@ -121,7 +123,7 @@ def _pod_level_names(resources: Resources) -> Iterator[str]:
 
 
 def _compute_amounts(resources: Resources) -> Iterator[bool]:
-    """Of each amount of cpu or memory, whether it is more than 0; one that cannot be read is."""
+    """For each amount of cpu or memory whether it is more than 0. An unreadable one counts as more."""
     for amounts in (resources.requests, resources.limits):
         for name in _COMPUTE:
             if name in amounts:

@@ -1,4 +1,4 @@
-"""What a pod asks for: GPUs, memory and cores of each container, filters and policies."""
+"""Reads what a pod asks for: GPUs, memory and cores of each container, filters and policies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ _INT32_MAX = 2**31 - 1
 MOST_GPU_CONTAINERS = 16
 MOST_GPUS = 256
 MOST_CONTAINERS = 256
-"""Of a pod that asks for GPUs, with those that ask for none: each is looked at for every kind of node."""
+"""Containers of a pod that asks for GPUs, with those that ask for none: each is judged for every kind of node."""
 LONGEST_LIST = 16_384
 """Characters of a comma list of GPU types or UUIDs: about 400 UUIDs."""
 LONGEST_WORDS = 512
@@ -28,7 +28,7 @@ _LONGEST_SHOWN = 64
 
 
 class RequestError(ValueError):
-    """A pod asks for something that cannot be read. `container` is empty when the pod's annotations are at fault."""
+    """A request cannot be read. `container` is empty if the pod's annotations are at fault."""
 
     def __init__(self, container: str, key: str, problem: str) -> None:
         container = shortened(container)
@@ -39,12 +39,12 @@ class RequestError(ValueError):
 
 
 class TooMany(RequestError):
-    """It asks for more containers or GPUs, or says more, than one pod may."""
+    """The pod asks for more containers or GPUs, or has longer annotations, than one pod may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceNames:
-    """What a container's resources are called. A quota's keys are `limits.` and the name."""
+    """Names of the resources that a container may ask for. A quota's keys are `limits.` and the name."""
 
     count: str = keys.RESOURCE_COUNT
     memory: str = keys.RESOURCE_MEMORY
@@ -55,15 +55,15 @@ class ResourceNames:
 
 class ContainerKind(StrEnum):
     INIT = "init"
-    """Runs to its end before the next container starts."""
+    """Ends before the next container starts."""
     SIDECAR = "sidecar"
-    """An init container that keeps running beside everything after it."""
+    """An init container that keeps running beside all later ones."""
     APP = "app"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSettings:
-    """Names and defaults of the cluster. A memory request is multiplied by `memory_factor` to get MiB."""
+    """Names and defaults of the cluster. A memory request times `memory_factor` is in MiB."""
 
     names: ResourceNames = field(default_factory=ResourceNames)
     default_memory_mib: int = 0
@@ -73,31 +73,33 @@ class RequestSettings:
     node_policy: NodePolicy = NodePolicy.BINPACK
     gpu_policy: GpuPolicy = field(default_factory=lambda: parse_gpu_policy("spread"))
     node_topology: bool = True
-    """Whether a topology-aware pod of several GPUs goes to the node that connects them best; HAMi does not look."""
+    """Whether a topology-aware pod of several GPUs goes to the node that connects them best. HAMi does not compare
+    nodes so.
+    """
     most_gpu_containers: int = MOST_GPU_CONTAINERS
     """Containers of one pod that may ask for GPUs, init containers and sidecars included."""
     most_gpus: int = MOST_GPUS
-    """Of one container: 32 GPUs in one machine, each in seven MIG instances, are fewer."""
+    """GPUs of one container. 32 GPUs in one machine with seven MIG instances each are fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerNeed:
-    """`count` different GPUs with so much of each."""
+    """`count` different GPUs with these amounts of each."""
 
     count: int
     memory_mib: int
-    """0 when only a percentage is asked for."""
+    """0 if only a percentage is asked for."""
     memory_percent: int | None
     cores: int
-    """Percent of one GPU as asked for, also above 100: the device score counts it so. 0 shares without a limit."""
+    """Percent of one GPU as asked for, also above 100: the device score counts it so. 0 means no limit."""
     priority: int | None = None
-    """For the limits inside the container; no GPU is chosen by it."""
+    """For the limits inside the container; it does not affect the choice of GPUs."""
     beside: "tuple[ContainerNeed, ...]" = ()
-    """Needs that are served by the same share: the larger counts."""
+    """Needs that the same share serves: the larger amount counts."""
     container: str = field(default="", compare=False)
-    """Whose need it is."""
+    """The name of the container."""
     unlimited: bool = False
-    """Whether the container's environment turns off what would hold it to a part of a GPU."""
+    """Whether the container's environment turns off what limits it to a part of a GPU."""
 
     @property
     def is_relative(self) -> bool:
@@ -106,11 +108,11 @@ class ContainerNeed:
 
     @property
     def reserved_cores(self) -> int:
-        """What is taken: at most one GPU."""
+        """Cores that are taken: at most one GPU."""
         return min(self.cores, 100)
 
     def reserved_mib(self, total_mib: int) -> int:
-        """What is taken of a GPU with `total_mib`."""
+        """Memory that is taken of a GPU with `total_mib`."""
         if self.beside:
             return max(need.reserved_mib(total_mib) for need in self.beside)
         return total_mib * (self.memory_percent or 0) // 100 if self.is_relative else self.memory_mib
@@ -118,9 +120,9 @@ class ContainerNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFilter:
-    """Which GPUs the pod's author allows; None does not restrict. Types are lower case and match anywhere."""
+    """GPUs that the pod's author allows; None does not restrict. Types are lower case and match anywhere."""
 
-    # Each list is gone through once for each type of GPU there is, not for each GPU.
+    # Each list is searched once for each type of GPU, not for each GPU.
     _allowed: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     types: tuple[str, ...] | None = None
@@ -142,10 +144,10 @@ class DeviceFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """`needs` and `kinds` have one entry per container, init containers first; None asks for no GPU."""
+    """`needs` and `kinds` have one entry per container, init containers first. None asks for no GPU."""
 
     def __hash__(self) -> int:
-        """Of the pod alone: to hash all that it says takes longer than to compare it once."""
+        """Hash the pod alone: to hash the whole request takes longer than to compare it once."""
         return hash(self.uid)
 
     pod: str
@@ -159,13 +161,13 @@ class GpuRequest:
     numa_bound: bool = False
     node_topology: bool = True
     host: HostAmount = NO_HOST
-    """What it asks of its node's CPU and memory, where the node policy looks at that."""
+    """CPU and memory that the pod asks of its node, if the node policy reads them."""
 
 
 def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
-    """None when no container asks for a GPU. Raises RequestError naming container, key and problem.
+    """The pod's request; None if no container asks for a GPU. Raises RequestError naming container, key and problem.
 
-    What is read is bounded, whatever the pod says, so that what is done for it later is.
+    Input sizes are limited, whatever the pod says, so that later work is limited too.
     """
     needs = read_needs(pod.all_containers, settings)
     if not any(needs):
@@ -192,7 +194,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
 
 
 def read_needs(asking: Sequence[Container], settings: RequestSettings) -> tuple[ContainerNeed | None, ...]:
-    """What each container asks for. Raises RequestError, also where a pod asks for more than one may."""
+    """What each container asks for. Raises RequestError, also if a pod asks for more than it may."""
     needs: list[ContainerNeed | None] = []
     left, key = settings.most_gpu_containers, settings.names.count
     for container in asking:
@@ -223,12 +225,12 @@ def container_kinds(pod: Pod) -> tuple[ContainerKind, ...]:
 
 
 def pod_key(pod: Pod) -> str:
-    """The UID; `<namespace>/<name>` for a pod written by hand that has none."""
+    """The UID; `<namespace>/<name>` for a pod without one, written by hand."""
     return pod.metadata.uid or f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
 
 
 def gpu_count(container: Container, names: ResourceNames) -> int:
-    """How many GPUs the container asks for, 0 when that cannot be read."""
+    """GPUs that the container asks for; 0 if that cannot be read."""
     try:
         return _amount(container, names.count) or 0
     except RequestError:
@@ -258,7 +260,7 @@ def _need(container: Container, settings: RequestSettings) -> ContainerNeed | No
 
 
 def _turns_off(variable: EnvVar) -> bool:
-    """What stands in another object is not known here."""
+    """Values that come from another object are not known here."""
     return variable.value in TRUE or variable.value_from is not None
 
 
@@ -275,13 +277,13 @@ def _memory_mib(container: Container, key: str, factor: int) -> int:
 
 
 def _percent(container: Container, key: str) -> int | None:
-    """None when unset; 0 counts as unset, above 100 as 100."""
+    """None if unset. 0 counts as unset, above 100 as 100."""
     percent = _amount(container, key)
     return min(percent, 100) if percent else None
 
 
 def _amount(container: Container, key: str) -> int | None:
-    """The limit, else the request, else None."""
+    """The limit, or else the request, or else None."""
     resources = container.resources
     value = resources.limits.get(key, resources.requests.get(key))
     if value is None:
@@ -296,7 +298,7 @@ def _amount(container: Container, key: str) -> int | None:
 
 
 def check_lengths(annotations: Mapping[str, str]) -> None:
-    """Raises TooMany for an annotation that would take long to read."""
+    """Check the lengths. Raises TooMany for an annotation that would take long to read."""
     for names, longest in ((_LISTS, LONGEST_LIST), (_WORDS, LONGEST_WORDS)):
         for key in names:
             length = len(annotations.get(key, ""))

@@ -1,4 +1,4 @@
-"""Searches that take long take turns, so that a tenant who sends many of them holds up mostly himself."""
+"""Gives long searches turns, so that a tenant with many searches delays mostly itself."""
 
 import asyncio
 from collections import deque
@@ -7,31 +7,31 @@ from collections.abc import Callable, Iterator
 from program.tasks import Tasks
 
 SHARE = 0.5
-"""Of the time, for searches of one namespace's pods."""
+"""Share of the time for searches of one namespace's pods."""
 AHEAD_SECONDS = 0.25
-"""So far they may be ahead of that: after a while without any they take half a second at once."""
+"""How far a namespace may be ahead of its share: after a pause it may use half a second at once."""
 MOST_NAMESPACES = 1_000
-"""Whose time is remembered before those that have none left to make good are forgotten."""
+"""Namespaces whose time is remembered. Beyond this, those without a debt of time are forgotten."""
 
 _Waiting = tuple[Iterator[None], "asyncio.Future[None]"]
 
 
 class Turns:
-    """One step of one search at a time, namespace after namespace; in each the search that came first."""
+    """Runs one step of one search at a time and takes namespaces in turn. In each, the oldest search comes first."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._waiting: dict[str, deque[_Waiting]] = {}
-        """By namespace; the one whose turn it is comes first."""
+        """By namespace; the next one in turn comes first."""
         self._spent: dict[str, float] = {}
-        """By namespace the time at which it has made good what its searches took."""
+        """By namespace, the time at which it has paid off the time of its searches."""
         self._tasks = Tasks()
         self._working: asyncio.Task[None] | None = None
 
     async def take(self, namespace: str, steps: Iterator[None]) -> None:
-        """Until the search ends, or the namespace has had its share.
+        """Wait until the search ends, or the namespace has used up its share.
 
-        The first step is made at once: most searches have no other.
+        The first step runs at once: most searches have no other.
         """
         if self._made(namespace, steps):
             return
@@ -63,7 +63,7 @@ class Turns:
                 self._waiting[namespace] = searches
 
     def _made(self, namespace: str, steps: Iterator[None]) -> bool:
-        """One step; whether it was the last."""
+        """Run one step. Returns whether it was the last."""
         began = self._monotonic()
         spent = max(self._spent.get(namespace, began), began)
         ended = next(steps, steps) is steps

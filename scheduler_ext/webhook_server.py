@@ -1,4 +1,4 @@
-"""The admission webhook over HTTPS, as the API server speaks it (edge)."""
+"""Serves the admission webhook over HTTPS, as the API server speaks it (edge)."""
 
 import asyncio
 import logging
@@ -29,19 +29,19 @@ from scheduler_ext.quota_class import QuotaClass, quota_class
 log = logging.getLogger(__name__)
 
 LARGEST_BODY_BYTES = 1024 * 1024
-"""Of a question: a pod that fits in etcd is rarely a tenth of it, and no question of this size takes 50 ms."""
+"""Limit of a request. A pod that fits in etcd is rarely a tenth of it, and none of this size takes 50 ms."""
 AFTER_FAULT_SECONDS = 60.0
 
 
 class Certificate(Protocol):
-    """Keeps what a listener shows current."""
+    """Keeps the certificate of a listener current."""
 
     async def refresh(self) -> float:
-        """Looks once; seconds until the next look is due. Raises nothing that another look could mend."""
+        """Check once. Returns the seconds until the next check. Raises nothing that a later check could resolve."""
 
 
 class Webhook:
-    """Answers every question with status 200: what is wrong stands in the answer."""
+    """Answers every request with status 200: the answer itself names the problem."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class Webhook:
             log.warning("a question to the webhook cannot be answered: %s", error)
             return error.identity, failed(str(error), error.code, reason="UnreadableReview")
         except Exception:
-            # An answer, so that the API server does not wait for one until its time is up.
-            log.exception("the webhook has failed on a pod")
-            return identity, failed("the webhook has failed on this pod; its log says why", reason="Fault")
+            # Answer, so that the API server need not wait until its timeout.
+            log.exception("the webhook failed on a pod")
+            return identity, failed("the webhook failed on this pod; its log says why", reason="Fault")
         return identity, verdict
 
 
 @asynccontextmanager
 async def kept_current(certificate: Certificate) -> AsyncIterator[None]:
-    """Refreshes the certificate at once, and from then on when that is due."""
+    """Refresh the certificate at once, and later whenever it is due."""
     tasks = Tasks()
     tasks.begin(_keep_current(certificate, await _refreshed(certificate)))
     try:
@@ -112,7 +112,7 @@ async def _refreshed(certificate: Certificate) -> float:
 
 
 async def _body(request: web.Request) -> bytes:
-    """Raises AdmissionError."""
+    """The request's body. Raises AdmissionError."""
     try:
         body = await request.read()
     except web.RequestPayloadError as error:

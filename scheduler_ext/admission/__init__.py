@@ -1,1 +1,3 @@
-"""What happens to a pod before it exists: defaults, the scheduler's name, and refusals (pure)."""
+"""What the webhook does with a new pod: defaults, the scheduler's name, and refusals. Pure: a pod enters, a verdict
+leaves.
+"""

@@ -1,7 +1,7 @@
-"""A new pod → may it be created, and what is changed on it.
+"""Decides whether a new pod may be created, and what is changed on it.
 
-Source: pkg/scheduler/webhook.go of Project-HAMi/HAMi v2.10. Beyond it, what only the scheduler writes is stripped from
-every pod, variables that are there already are not added again, and unreadable amounts are refused.
+Source: pkg/scheduler/webhook.go of Project-HAMi/HAMi v2.10. In addition it strips from every pod what only the
+scheduler writes, does not add variables that are already there, and refuses unreadable amounts.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Why(StrEnum):
     """What decided an answer, in one word for the metrics."""
 
     NOT_CREATED = "NotCreated"
-    """Another operation than the creation of a pod."""
+    """Any operation other than the creation of a pod."""
     IGNORED = "Ignored"
     OTHER_SCHEDULER = "OtherScheduler"
     NO_GPUS = "NoGpus"
@@ -52,7 +52,9 @@ class Why(StrEnum):
 
 
 def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = None) -> Verdict:
-    """`quota` is what those of the namespace leave to this pod. A second call on the patched pod patches nothing."""
+    """Judge a new pod. `quota` is what the namespace's quotas leave to it. A second call on the patched pod patches
+    nothing.
+    """
     if review.operation != "CREATE":
         return Verdict(allowed=True, reason=Why.NOT_CREATED)
     edited = _editable(review.object)
@@ -63,7 +65,7 @@ def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = 
 
 
 def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None) -> Verdict:
-    """The verdict but for its patch; `edited`, the same pod, is completed in place."""
+    """The verdict without its patch. `edited` is a copy of the pod and is completed in place."""
     if not pod.spec.containers:
         return denied("pod has no containers", reason=Why.NO_CONTAINERS)
     found = bypasses(pod, settings) if settings.deny_bypass is not BypassMode.OFF else ()
@@ -74,14 +76,14 @@ def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | 
         verdict = Verdict(allowed=True, message=message, warnings=found, reason=Why.OTHER_SCHEDULER)
     else:
         verdict = _completed(pod, edited, settings, quota, found)
-    # What is only audited counts as that for which it would have been refused.
+    # A bypass that is only audited is recorded with the reason for which it would have been refused.
     return replace(verdict, reason=Why.BYPASS) if found and verdict.allowed else verdict
 
 
 def _completed(
     pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None, found: tuple[str, ...]
 ) -> Verdict:
-    """Of a pod that is ours to place; `found` are its bypasses."""
+    """Complete a pod that we place. `found` are its bypasses."""
     try:
         completed = _complete_containers(edited, pod, settings)
         needs = read_needs(completed, settings.requests)
@@ -105,7 +107,7 @@ def _is_anothers(pod: Pod, settings: AdmissionSettings) -> bool:
 
 
 def _editable(pod: Json) -> Json:
-    """The same; what may be changed of it is copied, as whole as necessary."""
+    """A copy of the pod. It copies only the parts that may be changed."""
     edited = {**pod, **{field: dict(pod[field]) for field in ("metadata", "spec") if pod.get(field)}}
     spec = edited.get("spec") or {}
     for field in ("initContainers", "containers"):
@@ -115,14 +117,14 @@ def _editable(pod: Json) -> Json:
 
 
 def _complete_containers(edited: Json, pod: Pod, settings: AdmissionSettings) -> list[Container]:
-    """As they read then."""
+    """The containers as they read afterwards."""
     spec = edited["spec"]
     written = chain(spec.get("initContainers") or (), spec["containers"])
     return [complete(container, read, settings) for container, read in zip(written, pod.all_containers, strict=True)]
 
 
 def _place(spec: Json, settings: AdmissionSettings) -> None:
-    """Sends a pod that gets GPUs to our scheduler, and to the runtime that knows GPUs."""
+    """Send a pod that gets GPUs to our scheduler and to the runtime class for GPUs."""
     if settings.runtime_class_name and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = settings.runtime_class_name
     if settings.scheduler_name:
@@ -132,7 +134,7 @@ def _place(spec: Json, settings: AdmissionSettings) -> None:
 def _refusal(
     pod: Pod, needs: Sequence[ContainerNeed | None], settings: AdmissionSettings, quota: Quota | None
 ) -> Verdict | None:
-    """Of a pod that gets GPUs and may not be created."""
+    """Why a pod that gets GPUs may not be created; None if it may."""
     for container in pod.all_containers:
         if (container.security_context or {}).get("privileged"):
             return denied(f"container {shortened(container.name)} is privileged", reason=Why.PRIVILEGED)
@@ -158,7 +160,7 @@ def _numbers(asked: Footprint, quota: Quota) -> list[str]:
 
 
 def _priority_warnings(needs: Sequence[ContainerNeed | None], settings: AdmissionSettings) -> tuple[str, ...]:
-    """Of containers that shall yield to others and cannot: HAMi-core since March 2026 makes a task wait only where it
+    """Warnings for containers whose priority has no effect. Since March 2026 HAMi-core makes a task wait only where it
     limits its cores (rate_limiter of multiprocess_utilization_watcher.c of Project-HAMi/HAMi-core).
     """
     names = settings.requests.names

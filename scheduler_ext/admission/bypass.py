@@ -1,4 +1,4 @@
-"""Environment variables by which a container would see more GPUs, or use more of them, than it was given.
+"""Finds environment variables by which a container would see or use more GPUs than it was given.
 
 Source: the variables that HAMi-core's library and NVIDIA's container toolkit read.
 """
@@ -27,7 +27,7 @@ MOST_NAMED = 10
 
 
 def bypasses(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:
-    """One sentence for each such variable, of as many as somebody would read."""
+    """One sentence for each such variable, up to a readable number of them."""
     on_gpus = any(gets_gpus(container, settings) for container in pod.all_containers)
     found = (
         f"container {shortened(container.name)}: env {shortened(variable.name)}: {problem}"
@@ -48,6 +48,6 @@ def _problems(variable: EnvVar, settings: AdmissionSettings, *, on_gpus: bool) -
 
 def _lifts_a_limit(variable: EnvVar, settings: AdmissionSettings) -> bool:
     if variable.name == CORE_POLICY:
-        # Ours, when the pod is shown to the webhook a second time.
+        # We wrote it ourselves: the webhook sees the pod a second time.
         return variable.value != settings.core_policy.value
     return variable.name in LIMITS or variable.name.startswith(LIMIT_PREFIXES)

@@ -1,4 +1,4 @@
-"""What is changed in one container: its GPU count, cores and percentage of memory, and environment variables.
+"""Completes one container: its GPU count, cores, percentage of memory, and environment variables.
 
 Source: pkg/device/nvidia/device.go of Project-HAMi/HAMi v2.10, MutateAdmission.
 """
@@ -20,13 +20,13 @@ _Amount = str | int | float
 
 
 class BadPercentage(ValueError):
-    """A memory percentage that is none; the message is one sentence."""
+    """A memory percentage is not valid. The message is one sentence."""
 
 
 def complete(container: Json, read: Container, settings: AdmissionSettings) -> Container:
-    """Completes `container` in place, which reads as `read`; as it reads then.
+    """Complete `container` in place and return how it reads afterwards. `read` is how it reads before.
 
-    Raises BadPercentage, or RequestError for a priority that is no number.
+    Raises BadPercentage, or RequestError if a priority is not a number.
     """
     names = settings.requests.names
     check_percentage(read, names)
@@ -46,7 +46,7 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> C
 
 
 def gets_gpus(container: Container, settings: AdmissionSettings) -> bool:
-    """Whether it asks for a number of GPUs other than 0, readable or not, or is given one by default."""
+    """Whether the container asks for a number of GPUs other than 0, readable or not, or gets one by default."""
     count = _amount(container, settings.requests.names.count)
     if count is None:
         return _lacks_count(container, settings)
@@ -57,7 +57,7 @@ def gets_gpus(container: Container, settings: AdmissionSettings) -> bool:
 
 
 def check_percentage(container: Container, names: ResourceNames) -> None:
-    """Raises BadPercentage."""
+    """Check the percentage of memory. Raises BadPercentage."""
     key = names.memory_percentage
     amount = _amount(container, key)
     try:
@@ -71,7 +71,7 @@ def check_percentage(container: Container, names: ResourceNames) -> None:
 
 
 def _changed(container: Json, read: Container, kind: str, changes: Mapping[str, str | None]) -> Container:
-    """With these amounts in its limits or requests; None takes one away."""
+    """The container with these amounts in its limits or requests. None removes an amount."""
 
     def merged(amounts: Mapping[str, _Amount]) -> dict[str, _Amount]:
         return {name: amount for name, amount in {**amounts, **changes}.items() if amount is not None}
@@ -83,8 +83,8 @@ def _changed(container: Json, read: Container, kind: str, changes: Mapping[str, 
 
 
 def _corrected(amounts: Mapping[str, _Amount], names: ResourceNames) -> dict[str, str | None]:
-    """What is decided is what is written: kubelet admits pods by it. An amount of memory wins over a percentage, and a
-    GPU has 100 percent of cores.
+    """The amounts as they are decided. They are written to the pod because kubelet admits pods by them. An amount of
+    memory wins over a percentage, and a GPU has 100 percent of cores.
     """
     corrected: dict[str, str | None] = {}
     if names.memory_percentage in amounts and _is_above(amounts, names.memory, 0):
@@ -102,7 +102,7 @@ def _is_above(amounts: Mapping[str, _Amount], name: str, least: int) -> bool:
 
 
 def _defaults(container: Container, settings: AdmissionSettings) -> dict[str, str]:
-    """The limits to add. A container that asks for a whole GPU gets it to itself."""
+    """The limits to add. A container that asks for a whole GPU gets it exclusively."""
     names = settings.requests.names
     added: dict[str, str] = {}
     if _lacks_count(container, settings):
@@ -113,7 +113,7 @@ def _defaults(container: Container, settings: AdmissionSettings) -> dict[str, st
 
 
 def _lacks_count(container: Container, settings: AdmissionSettings) -> bool:
-    """Whether it asks for a part of a GPU without saying of how many."""
+    """Whether it asks for a part of a GPU without a number of GPUs."""
     names, limits = settings.requests.names, container.resources.limits
     asks_for_a_part = any(part in limits for part in (names.cores, names.memory, names.memory_percentage))
     return asks_for_a_part and settings.default_gpus > 0 and _amount(container, names.count) is None
@@ -129,7 +129,7 @@ def _is_exclusive(container: Container, names: ResourceNames) -> bool:
 
 
 def _amount(container: Container, key: str) -> _Amount | None:
-    """The limit, else the request."""
+    """The limit, or else the request."""
     return container.resources.limits.get(key, container.resources.requests.get(key))
 
 
@@ -141,7 +141,7 @@ def _priority(container: Container, key: str) -> int:
 
 
 def _set_env(container: Json, name: str, value: str) -> None:
-    """Gives the variable this value. Of several entries the last one counts, so that is the one to change."""
+    """Set the variable to this value. Of several entries the last one counts, so that one is changed."""
     entries = list(container.get("env") or [])
     places = [place for place, entry in enumerate(entries) if entry["name"] == name]
     if not places:

@@ -7,7 +7,9 @@ from proto.admission import Json
 
 
 def difference(before: Any, after: Any, path: str = "") -> Iterator[Json]:
-    """The operations that make `after` of `before`, none for what is equal. Lists only grow at their end or shrink."""
+    """The operations that turn `before` into `after`; none for equal parts. Lists may only grow at their end
+    or shrink.
+    """
     if before == after:
         return
     if isinstance(before, dict) and isinstance(after, dict):

@@ -1,4 +1,4 @@
-"""Annotations and labels that only scheduler and daemon write: a new pod has none of them."""
+"""Removes annotations and labels that only the scheduler and the daemon may write: a new pod has none of them."""
 
 from proto.admission import Json
 from proto.annotations import keys
@@ -11,7 +11,7 @@ def is_owned(annotation: str) -> bool:
 
 
 def strip(pod: Json) -> None:
-    """Removes them in place: whoever creates a pod could otherwise claim GPUs, or hide what it holds."""
+    """Remove them in place. Otherwise the creator of a pod could claim GPUs, or hide what the pod holds."""
     metadata = pod.get("metadata") or {}
     for field, unwanted in (("annotations", is_owned), ("labels", LABELS.__contains__)):
         entries = metadata.get(field) or {}

@@ -1,7 +1,8 @@
-"""How the API server is told which pods to show the webhook: a MutatingWebhookConfiguration.
+"""Registers the webhook: the MutatingWebhookConfiguration that names the pods to send to it.
 
-Scoped by match conditions (CEL, Kubernetes 1.28 and later), so that while the webhook is away only pods that ask for
-GPUs, that name GPUs in their environment, or that carry what only the scheduler writes, cannot be created.
+Match conditions (CEL, Kubernetes 1.28 and later) limit its scope. While the webhook is down, other pods can still be
+created. It covers pods that ask for GPUs, that name GPUs in their environment, or that carry what only the scheduler
+writes.
 """
 
 import json
@@ -30,7 +31,7 @@ def webhook_configuration(
     excluded_namespaces: Sequence[str] = (),
     exempt_namespaces: Sequence[str] = (),
 ) -> Json:
-    """`client` is the clientConfig: a service, or a url; its path is added to a service without one.
+    """The configuration object. `client` is the clientConfig: a service, or a URL. A service without a path gets ours.
 
     Pods without GPUs in `exempt_namespaces` may see every GPU.
     """
@@ -41,7 +42,7 @@ def webhook_configuration(
     others = selectors | {"namespaceSelector": _namespaces([*excluded_namespaces, *exempt_namespaces])}
     webhooks = [
         _webhook(GPU_WEBHOOK, client, "Fail", gpus, selectors),
-        # Without selectors: a label on one's own pod is no way around it.
+        # There are no selectors: a label on the pod must not bypass the webhook.
         _webhook(OWNED_WEBHOOK, client, "Fail", mentions_owned(), {}),
     ]
     if settings.deny_bypass is not BypassMode.OFF:
@@ -58,7 +59,9 @@ def webhook_configuration(
 
 
 def mentions_gpus(names: ResourceNames) -> str:
-    """CEL: whether a container limits one of our resources; the API server accepts no request of them without."""
+    """CEL: whether a container limits one of our resources. The API server accepts no request for them
+    without a limit.
+    """
     ours = _list((names.count, names.memory, names.memory_percentage, names.cores, names.priority))
     container = f"has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, r in {ours})"
     lists = ("containers", "initContainers")
@@ -66,7 +69,7 @@ def mentions_gpus(names: ResourceNames) -> str:
 
 
 def mentions_owned() -> str:
-    """CEL: whether the pod carries what only scheduler and daemon write."""
+    """CEL: whether the pod carries what only the scheduler and the daemon write."""
     annotation = f"k in {_list(keys.POD_WRITTEN_KEYS)} || k.startsWith('{keys.POD_WRITTEN_PREFIX}')"
     return (
         f"(has(object.metadata.annotations) && object.metadata.annotations.exists(k, {annotation})) || "
@@ -75,7 +78,7 @@ def mentions_owned() -> str:
 
 
 def chooses_gpus() -> str:
-    """CEL: whether a container names GPUs by environment."""
+    """CEL: whether a container names GPUs in its environment."""
     variable = f"e.name == '{VISIBLE_DEVICES}' && !(has(e.value) && e.value in {_list(NONE_VISIBLE)})"
     container = f"has(c.env) && c.env.exists(e, {variable})"
     lists = ("containers", "initContainers")
@@ -99,10 +102,10 @@ def _webhook(name: str, client: Json, failure_policy: str, condition: str, selec
         **selectors,
         "failurePolicy": failure_policy,
         "matchPolicy": "Equivalent",
-        # Another webhook may add a container after us; a second call changes nothing that is done already.
+        # Another webhook may add a container after us. A second call does not repeat changes.
         "reinvocationPolicy": "IfNeeded",
         "sideEffects": "None",
-        # A webhook that hangs delays whom it may not stop by little.
+        # A webhook that hangs must not delay pods for long that it cannot refuse.
         "timeoutSeconds": 10 if failure_policy == "Fail" else 2,
         "admissionReviewVersions": ["v1", "v1beta1"],
     }
@@ -116,5 +119,5 @@ def _namespaces(excluded: Sequence[str]) -> Json:
 
 
 def _list(words: Sequence[str]) -> str:
-    """A CEL list of texts, spelled as in JSON with single quotes."""
+    """A CEL list of strings, written as JSON with single quotes."""
     return json.dumps(list(words)).replace('"', "'")

@@ -1,1 +1,1 @@
-"""The webhook's own certificate: when a new one is due, how it is made, where it is kept, who trusts it."""
+"""The webhook's own certificate: when a new one is due, how it is made, where it is stored, and who trusts it."""

@@ -1,4 +1,4 @@
-"""When a serving certificate is to be replaced."""
+"""Decides when to replace a serving certificate."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -7,33 +7,33 @@ from enum import StrEnum
 LIFETIME = timedelta(days=365)
 
 CLOCK_SKEW = timedelta(hours=1)
-"""A new certificate is valid since then already, for peers whose clocks are behind."""
+"""How far back a new certificate's validity begins, for peers whose clocks are behind."""
 
 
 class Step(StrEnum):
     CREATE = "create"
-    """There is none."""
+    """There is no certificate."""
     RENEW = "renew"
-    """There is one, but not for much longer, or of no use."""
+    """The certificate ends soon or cannot be used."""
     KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """What a certificate says of itself."""
+    """What a certificate states about itself."""
 
     not_before: datetime
     not_after: datetime
     names: frozenset[str]
-    """DNS names and IP addresses it may serve."""
+    """DNS names and IP addresses that it may serve."""
 
     def renewed_at(self) -> datetime:
-        """After two thirds of its life: a third is left to get over whatever stands in the way."""
+        """When two thirds of its life have passed: one third is left to solve any problem."""
         return self.not_before + (self.not_after - self.not_before) * 2 / 3
 
 
 def due(exists: bool, current: Validity | None, names: frozenset[str], now: datetime) -> Step:
-    """`current` is None when what is stored cannot be used; `names` are those it must serve."""
+    """What is due. `current` is None if the stored certificate cannot be used. `names` are those it must serve."""
     if not exists:
         return Step.CREATE
     if current is None or not names <= current.names or not current.not_before <= now < current.renewed_at():
@@ -42,6 +42,8 @@ def due(exists: bool, current: Validity | None, names: frozenset[str], now: date
 
 
 def names_to_serve(current: Validity | None, names: frozenset[str], now: datetime) -> frozenset[str]:
-    """Of a new certificate: ours, and those of one that is still good, else two versions of us would take turns."""
+    """Names for a new certificate: ours, and those of a current one that is still valid. Otherwise two versions of the
+    extender would replace each other's certificates in turn.
+    """
     is_good = current is not None and current.not_before <= now < current.renewed_at()
     return names | current.names if current is not None and is_good else names

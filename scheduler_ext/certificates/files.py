@@ -1,4 +1,4 @@
-"""A certificate that somebody else keeps in two files, cert-manager for example (edge)."""
+"""Reads a certificate that another program stores in two files, for example cert-manager (edge)."""
 
 import logging
 from pathlib import Path
@@ -11,7 +11,7 @@ CHECK_SECONDS = 10.0
 
 
 class CertificateFiles:
-    """Shows in `tls` what the files hold. A pair that cannot be used, or is half written, changes nothing."""
+    """Loads the files into `tls`. A pair that is unusable or half written changes nothing."""
 
     def __init__(self, certificate: Path, key: Path, tls: ServingTls) -> None:
         self._certificate = certificate
@@ -20,7 +20,7 @@ class CertificateFiles:
         self._told = ""
 
     def load(self) -> None:
-        """Raises UnusableKeyPair, naming the files."""
+        """Load the pair. Raises UnusableKeyPair with the names of the files."""
         try:
             if self._tls.use(read_key_pair(self._certificate, self._key)):
                 log.info("serving the certificate of %s", self._certificate)
@@ -28,12 +28,12 @@ class CertificateFiles:
             raise UnusableKeyPair(f"{self._certificate}, {self._key}: {error}") from error
 
     async def refresh(self) -> float:
-        """Seconds until the next look is due."""
+        """Load changed files. Returns the seconds until the next check."""
         try:
             self.load()
             self._told = ""
         except UnusableKeyPair as error:
             if str(error) != self._told:
-                log.warning("%s; the certificate before is still served", error)
+                log.warning("%s; the previous certificate is still served", error)
             self._told = str(error)
         return CHECK_SECONDS

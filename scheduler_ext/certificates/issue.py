@@ -1,7 +1,7 @@
-"""Making and reading certificates, with the `cryptography` library (edge).
+"""Makes and reads certificates with the `cryptography` library (edge).
 
-Each serving certificate has an authority of its own, whose key is forgotten as soon as it has signed: nobody can sign
-a second one, and nothing but the serving key needs to be kept secret.
+Each serving certificate has its own authority, whose key is deleted as soon as it has signed. So no second certificate
+can be signed, and only the serving key is secret.
 """
 
 # ruff: noqa: PLC0415 - the library is 10 MiB that a webhook with certificates of somebody else's never needs.
@@ -22,7 +22,9 @@ NAME = "topogpu-webhook"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """PEM: the certificates of the authorities to trust, newest first; a serving certificate of the first; its key."""
+    """One issue, in PEM: the certificates of the trusted authorities, newest first; a serving certificate of the first;
+    its key.
+    """
 
     authorities: bytes
     certificate: bytes
@@ -30,9 +32,9 @@ class Issued:
 
 
 def issue(names: frozenset[str], now: datetime, previous_authorities: bytes = b"") -> Issued:
-    """For these DNS names and IP addresses, for LIFETIME from now.
+    """Issue a certificate for these DNS names and IP addresses, valid for LIFETIME from `now`.
 
-    The authority before stays among the trusted until it ends: its certificate is still served meanwhile.
+    The previous authority stays trusted until it expires: its certificate is still served in the meantime.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -64,7 +66,7 @@ def issue(names: frozenset[str], now: datetime, previous_authorities: bytes = b"
 
 
 def read(issued: Issued) -> Validity | None:
-    """None unless key, certificate and authority belong together."""
+    """What the certificate states; None unless key, certificate and authority belong together."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -87,7 +89,7 @@ def read(issued: Issued) -> Validity | None:
 
 
 def _certificates(pem: bytes) -> "list[x509.Certificate]":
-    """Those in `pem`; none if it cannot be read."""
+    """The certificates in `pem`; none if it cannot be read."""
     from cryptography import x509
 
     try:
@@ -109,7 +111,7 @@ def _unsigned(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now - CLOCK_SKEW + LIFETIME)
-        # By these a peer tells authorities of the same name apart.
+        # Peers use these to distinguish authorities of the same name.
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key), critical=False)
     )

@@ -1,4 +1,4 @@
-"""Our own certificate: kept in a Secret, shared by all replicas, trusted by the API server (edge)."""
+"""Keeps our own certificate in a Secret that all replicas share and the API server trusts (edge)."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
-"""After this long every API server has seen whom to trust."""
+"""After this time every API server has seen which authorities to trust."""
 RETRY_SECONDS = 5.0
 
 _ATTEMPTS = 5
@@ -26,20 +26,20 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretPlace:
-    """Where the certificate is kept, whose caBundle it goes into, and the names it serves."""
+    """Where the certificate is stored, which configuration gets its caBundle, and the names it serves."""
 
     namespace: str
     name: str
     configuration: str
-    """A MutatingWebhookConfiguration."""
+    """The name of a MutatingWebhookConfiguration."""
     names: frozenset[str]
 
 
 class CertificateSecret:
-    """Makes, renews and shows in `tls` a certificate. Any number of replicas may do so beside each other.
+    """Makes and renews a certificate, and loads it into `tls`. Any number of replicas may do so at the same time.
 
-    One certificate follows another once the configuration was found to trust the new one, and the old one stays
-    trusted: at no moment of a rotation does a replica show one that is not.
+    A new certificate is served only after the configuration trusts it, and the previous one stays trusted. So at no
+    moment of a rotation does a replica serve an untrusted certificate.
     """
 
     def __init__(self, *, api: ApiServer, place: SecretPlace, tls: ServingTls, now: Callable[[], datetime]) -> None:
@@ -50,7 +50,7 @@ class CertificateSecret:
         self._told = ""
 
     async def refresh(self) -> float:
-        """Seconds until the next look is due."""
+        """Renew and load if due. Returns the seconds until the next check."""
         try:
             issued = await self._issued()
             if not self._tls.ready:
@@ -69,7 +69,7 @@ class CertificateSecret:
             log.info("serving the certificate of secret %s/%s", self._place.namespace, self._place.name)
 
     async def _issued(self) -> Issued:
-        """What is stored, after it was made or renewed if that was due. Raises ApiError or ApiUnreachable."""
+        """The stored certificate, made or renewed first if that was due. Raises ApiError or ApiUnreachable."""
         place, attempts = self._place, _ATTEMPTS
         while True:
             secret = await self._stored()
@@ -84,7 +84,7 @@ class CertificateSecret:
             except Conflict:
                 if not attempts:
                     raise
-                # Another replica was first: what it stored is read, and ours forgotten.
+                # Another replica was first: use the one it stored, and drop ours.
                 continue
             log.info("stored a new certificate in secret %s/%s", place.namespace, place.name)
             return fresh
@@ -96,7 +96,7 @@ class CertificateSecret:
             return None
 
     async def _store(self, before: Secret | None, issued: Issued) -> None:
-        """Raises Conflict when the secret is not what it was `before`."""
+        """Store the certificate. Raises Conflict if the Secret is no longer as it was `before`."""
         place, data = self._place, _encoded(issued)
         if before is None:
             secret = Secret(metadata=ObjectMeta(name=place.name), type="kubernetes.io/tls", data=data)
@@ -106,7 +106,9 @@ class CertificateSecret:
             await self._api.patch(SECRETS, place.name, {"metadata": version, "data": data}, namespace=place.namespace)
 
     async def _trusted(self, authorities: bytes) -> bool:
-        """Whether every webhook of the configuration trusted these already; if not, they do from now on."""
+        """Whether every webhook of the configuration already trusted these authorities. If not, trust them
+        from now on.
+        """
         name, bundle = self._place.configuration, base64.b64encode(authorities).decode()
         found = await self._api.get(MUTATING_WEBHOOK_CONFIGURATIONS, name)
         clients = [webhook.get("clientConfig") or {} for webhook in found.webhooks]
@@ -129,7 +131,7 @@ class CertificateSecret:
 
 
 def _content(secret: Secret | None) -> Issued:
-    """Texts that are no base64 count as empty."""
+    """The Secret's content. Texts that are not base64 count as empty."""
     data = secret.data if secret is not None else {}
 
     def value(key: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The certificate a TLS listener shows, exchanged while it listens (edge)."""
+"""The certificate that a TLS listener shows. It can be replaced while the listener is open (edge)."""
 
 import os
 import ssl
@@ -8,18 +8,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """PEM of a certificate, with those between it and its authority, and of its key."""
+    """PEM of a certificate and its key. The certificate comes with those between it and its authority."""
 
     certificate: bytes
     key: bytes
 
 
 class UnusableKeyPair(Exception):
-    """Files or texts that are no certificate with its key; the message is one sentence."""
+    """Files or texts do not hold a certificate with its key. The message is one sentence."""
 
 
 def read_key_pair(certificate: Path, key: Path) -> KeyPair:
-    """Raises UnusableKeyPair."""
+    """Read the pair from two files. Raises UnusableKeyPair."""
     try:
         return KeyPair(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
@@ -27,10 +27,10 @@ def read_key_pair(certificate: Path, key: Path) -> KeyPair:
 
 
 class ServingTls:
-    """`context` is for a listener. Every handshake shows the pair that `use` was last given; without one it fails."""
+    """`context` is for a listener. Every handshake shows the last pair given to `use`; without one it fails."""
 
     def __init__(self, client_ca: Path | None = None) -> None:
-        """With `client_ca`, PEM of authorities, only clients that show a certificate of one of them are answered.
+        """With `client_ca` (PEM of authorities), only clients with a certificate of one of them get an answer.
 
         Raises UnusableKeyPair.
         """
@@ -45,11 +45,13 @@ class ServingTls:
         return self._chosen is not None
 
     def use(self, pair: KeyPair) -> bool:
-        """Whether it is another one than before. Raises UnusableKeyPair, and the one before stays."""
+        """Serve this pair. Returns whether it differs from the one before. Raises UnusableKeyPair, and the old pair
+        stays.
+        """
         if pair == self._pair:
             return False
         context = self._context()
-        # A whole new context: one that fails half-way through must not be the one that serves.
+        # A new context: one that failed half-way must not serve.
         _load(context, pair)
         self._chosen, self._pair = context, pair
         return True
@@ -63,7 +65,7 @@ class ServingTls:
         return context
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> int | None:
-        # Called for every handshake, also of clients that name no server.
+        # Called for every handshake, also for clients that name no server.
         if self._chosen is None:
             return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
         connection.context = self._chosen
@@ -74,13 +76,13 @@ def _trust(context: ssl.SSLContext, authorities: Path) -> None:
     try:
         context.load_verify_locations(cafile=authorities)
     except ssl.SSLError as error:
-        raise UnusableKeyPair(f"{authorities} holds no PEM of a certificate authority") from error
+        raise UnusableKeyPair(f"{authorities} holds no certificate authority in PEM") from error
     except OSError as error:
         raise UnusableKeyPair(f"{authorities} cannot be read: {(error.strerror or '').lower()}") from error
 
 
 def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """The library reads files only; this one is memory, so no key is written to a disk."""
+    """The library reads only files. This one is in memory, so no key is written to a disk."""
     descriptor = os.memfd_create("key-pair", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:

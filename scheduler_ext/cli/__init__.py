@@ -1,4 +1,4 @@
-"""The extender's commands."""
+"""The commands of `topogpu-scheduler`."""
 
 import click
 
@@ -7,8 +7,8 @@ from proto import __version__
 
 _COMMANDS = {
     "serve": ("scheduler_ext.cli.serve", "Answer kube-scheduler's /filter, /prioritize, /preempt and /bind."),
-    "decide": ("scheduler_ext.cli.decide", "Where would this pod go, and why not elsewhere?"),
-    "explain": ("scheduler_ext.cli.explain", "Where is this pod and why, or why is it pending?"),
+    "decide": ("scheduler_ext.cli.decide", "Show where this pod would go, and why not elsewhere."),
+    "explain": ("scheduler_ext.cli.explain", "Show where this pod is and why, or why it is pending."),
 }
 
 
@@ -21,8 +21,8 @@ _COMMANDS = {
 def main() -> None:
     """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.
 
-    `serve` answers kube-scheduler over HTTP, and `explain` asks it about a pod. `decide` takes decisions offline, on
-    files that kubectl or the running extender writes, and shows why.
+    `serve` answers kube-scheduler over HTTP. `explain` asks a running extender about a pod. `decide` takes decisions
+    offline and shows the reasons; its input is a file from kubectl or from the running extender.
 
     Shell completion: eval "$(_TOPOGPU_SCHEDULER_COMPLETE=bash_source topogpu-scheduler)" (or zsh_source, fish_source).
     """

@@ -15,7 +15,9 @@ from scheduler_ext.scheduling.score import NodeScore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`error` is why no node was even looked at, or why none fits; `note` says that any other would do."""
+    """One decision to print. `error` says why no node was judged or none fits; `note` says that any other node would do
+    too.
+    """
 
     decision: Decision
     explanation: tuple[NodeLine, ...] = ()
@@ -24,7 +26,7 @@ class Answer:
 
 
 def answer_document(answer: Answer) -> dict[str, object]:
-    """`error`, `note` and `nodes` (the explanation) appear only when there is something to say."""
+    """The JSON document. `error`, `note` and `nodes` (the explanation) appear only if they have content."""
     decision = answer.decision
     document: dict[str, object] = {
         "node": decision.node,
@@ -53,7 +55,7 @@ def answer_text(answer: Answer) -> str:
 
 
 def explanation_table(explanation: tuple[NodeLine, ...]) -> Table:
-    """A line for each node, and below it what its GPUs lack; what holds for several of them is said once."""
+    """One line for each node, and below it what its GPUs lack. GPUs with the same reason share a line."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("node")
     table.add_column("fits")
@@ -70,7 +72,7 @@ def explanation_table(explanation: tuple[NodeLine, ...]) -> Table:
 
 
 def shortest(score: float) -> float:
-    """The shortest decimal that stands for the same 32-bit number."""
+    """The shortest decimal that reads back as the same 32-bit number."""
     for digits in range(1, 10):
         short = float(f"{score:.{digits}g}")
         if struct.pack("f", short) == struct.pack("f", score):

@@ -1,4 +1,4 @@
-"""The values that the extender's parts read, made as the configuration says."""
+"""Builds the values that the extender's parts need from the configuration."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class CertificatePaths:
 
 
 def warnings(effective: Effective[Configuration]) -> Iterator[str]:
-    """What the extender says of its settings and goes on."""
+    """Warnings about the settings. The extender still starts."""
     configuration = effective.configuration
     yield from effective.warnings
     yield from alias_warnings(configuration.gpu_scheduler_policy.text)
@@ -81,7 +81,7 @@ def serve_settings(configuration: Configuration) -> ServeSettings:
 
 
 def lease_settings(configuration: Configuration, process: str | None) -> LeaseSettings:
-    """`process` is the one that the journal of Bindings names; None without a journal."""
+    """Settings for the Lease. `process` is the one named in the journal of Bindings; None without a journal."""
     pod = {"pod_name": configuration.pod_name, "pod_namespace": configuration.pod_namespace}
     pod |= {"process": process} if process is not None else {}
     if not configuration.leader_elect:
@@ -123,7 +123,7 @@ def certificate_place(configuration: Configuration) -> CertificatePaths | Secret
 
 
 async def connected(configuration: Configuration) -> ApiServer:
-    """Raises ApiServerUnconfigured."""
+    """A client of the API server. Raises ApiServerUnconfigured."""
     per_second = configuration.kube_qps
     return await ApiServer.connect(
         configuration.kubeconfig or None,

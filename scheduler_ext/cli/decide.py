@@ -1,4 +1,4 @@
-"""`topogpu-scheduler decide`: decisions on files or lines, without a cluster."""
+"""`topogpu-scheduler decide`: takes decisions on files or lines, without a cluster."""
 
 import json
 import sys
@@ -33,17 +33,19 @@ _PIPE_WIDTH = 1000
     "--state",
     "state_file",
     type=click.Path(allow_dash=True),
-    help="What `kubectl get nodes,pods,resourcequotas -A -o json` prints; - reads standard input.",
+    help="Output of `kubectl get nodes,pods,resourcequotas -A -o json`; - reads standard input.",
 )
 @click.option(
     "--snapshot",
     "snapshot_file",
     type=click.Path(allow_dash=True),
-    help="In place of --state: what the extender's /debug/snapshot answers; - reads standard input.",
+    help="Instead of --state: the extender's answer to /debug/snapshot; - reads standard input.",
 )
 @click.option("--pod", "pod_file", type=click.Path(allow_dash=True), help="The pod to place, as JSON or YAML.")
 @click.option("--output", type=click.Choice(["json", "text"]), default="text", show_default=True)
-@click.option("--explain", is_flag=True, help="Say of every node why: its score, or what each of its GPUs lacks.")
+@click.option(
+    "--explain", is_flag=True, help="Show the reason for every node: its score, or what each of its GPUs lacks."
+)
 @click.option("--node-names", default="", help="Comma list of the nodes to consider [default: all in the state].")
 @setting_options(TABLE, groups=(REQUESTS,))
 def decide(
@@ -56,12 +58,12 @@ def decide(
     node_names: str,
     **given: object,
 ) -> None:
-    """Where would this pod go, and why not elsewhere?
+    """Show where this pod would go, and why not elsewhere.
 
-    Takes the decision `serve` would take on this state, changes nothing, and answers also when no node fits.
+    Takes the same decision as `serve` would on this state, and changes nothing. It answers also if no node fits.
 
-    Without --state, --snapshot and --pod it reads JSON lines from standard input, each a state and a pod (or the GPUs
-    of one node and containers), and answers each with a line of JSON.
+    Without --state, --snapshot and --pod it reads JSON lines from standard input and answers each with a line of JSON.
+    A line holds a state and a pod, or the GPUs of one node and containers.
     """
     effective = read_configuration(TABLE, given)
     requests = request_settings(effective.configuration)
@@ -72,7 +74,7 @@ def decide(
         _replay(requests)
         return
     if state_file is not None and snapshot_file is not None:
-        raise click.UsageError("--state and --snapshot both say what the cluster is like; give one of them")
+        raise click.UsageError("--state and --snapshot both describe the cluster; give one of them")
     try:
         if snapshot_file is not None:
             pod, snapshot = _read_snapshot_files(snapshot_file, pod_file)
@@ -93,7 +95,7 @@ def decide(
 
 
 def _replay(settings: RequestSettings) -> None:
-    """Each answer is out before the next line is read."""
+    """Each answer is written before the next line is read."""
     if sys.stdin is None or sys.stdin.isatty():
         raise click.UsageError("give --state and --pod, or JSON lines on standard input")
     for answer in replay(_lines(), settings):
@@ -109,7 +111,7 @@ def _lines() -> Iterator[bytes]:
 
 
 def _decide(pod: Pod, snapshot: Snapshot, names: list[str], settings: RequestSettings, *, explain: bool) -> Answer:
-    """Raises RequestError for a pod whose request cannot be read."""
+    """Take the decision. Raises RequestError if the pod's request cannot be read."""
     request = read_request(pod, settings)
     if request is None:
         return Answer(decision=Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED)), note=ANY_NODE)
@@ -131,7 +133,7 @@ def _show(answer: Answer, output: str) -> None:
         return
     click.echo(answer_text(answer))
     if answer.explanation:
-        # In a pipe, where a program or a pager reads it, the table is never wrapped.
+        # In a pipe the table is never wrapped: a program or a pager reads it.
         console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
         console.print(explanation_table(answer.explanation))
 
@@ -139,7 +141,7 @@ def _show(answer: Answer, output: str) -> None:
 def _read_files(
     state_file: str | None, pod_file: str | None, settings: RequestSettings
 ) -> tuple[Pod, Ledger, list[str]]:
-    """Raises StateError."""
+    """Read both files. Raises StateError."""
     if state_file is None or pod_file is None:
         missing = "--state" if state_file is None else "--pod"
         raise StateError(f"{missing} is missing; give both --state and --pod, or neither and JSON lines")
@@ -150,7 +152,7 @@ def _read_files(
 
 
 def _read_snapshot_files(snapshot_file: str, pod_file: str | None) -> tuple[Pod, Snapshot]:
-    """Raises StateError."""
+    """Read both files. Raises StateError."""
     if pod_file is None:
         raise StateError("--pod is missing; give both --snapshot and --pod")
     if snapshot_file == pod_file == "-":

@@ -19,14 +19,14 @@ _SECONDS = 15.0
 @click.argument("pod")
 @click.option("-n", "--namespace", default="default", show_default=True)
 @click.option("--url", default="http://127.0.0.1:8080", show_default=True,
-              help="Where the extender listens; it answers callers on its own host only, so run this beside it or "
-              "behind kubectl port-forward.")  # fmt: skip
+              help="Where the extender listens. It answers only callers on its own host: run this beside it or "
+      "behind kubectl port-forward.")  # fmt: skip
 @click.option("--output", type=click.Choice(["json", "text"]), default="text", show_default=True)
 def explain(*, pod: str, namespace: str, url: str, output: str) -> None:
-    """Where is this pod and why, or why is it pending?
+    """Show where this pod is and why, or why it is pending.
 
-    Shows what was decided last, and of every node with GPUs what it has for the pod now. Taints, selectors and CPUs
-    are kube-scheduler's own business and are not looked at.
+    Shows the last decision, and what every node with GPUs has for the pod now. It does not check taints, selectors and
+    CPUs: those are kube-scheduler's business.
     """
     body = asyncio.run(_ask(url.rstrip("/"), {"pod": pod, "namespace": namespace}))
     if output == "json":
@@ -49,7 +49,7 @@ async def _ask(url: str, question: dict[str, str]) -> bytes:
             body = await response.read()
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or "no answer in time"
-        raise click.ClickException(f"the extender at {url} cannot be asked: {reason}") from error
+        raise click.ClickException(f"the extender at {url} cannot be reached: {reason}") from error
     if response.status != 200:
         text = " ".join(body[:500].decode(errors="replace").split())
         raise click.ClickException(text or f"{url} answered {response.status}")
@@ -65,7 +65,7 @@ def _show(account: Account) -> None:
     if not account.nodes:
         return
     click.echo("nodes as they are now, without this pod:")
-    # In a pipe, where a program or a pager reads it, the table is never wrapped.
+    # In a pipe the table is never wrapped: a program or a pager reads it.
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _WIDE)
     console.print(explanation_table(account.nodes))
     if account.more_nodes:

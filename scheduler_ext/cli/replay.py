@@ -1,7 +1,7 @@
-"""Decisions one after the other: JSON lines in, one answer a line out.
+"""Takes decisions one after the other: JSON lines enter, one answer per line leaves.
 
 A line holds either a whole cluster (`state`, `pod`, `node_names`, `config`) or the GPUs of one node (`devices`,
-`containers`, …), in the forms in which HAMi's own decisions were recorded, and is answered in the form of that record.
+`containers`, …). Both have the form in which HAMi's own decisions were recorded, and so do the answers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,9 +33,9 @@ RECORDED_WITH = RequestSettings()
 NODE = "n1"
 NAMESPACE = "default"
 NOT_ASKED = "NOREQ"
-"""The reason recorded for a pod that asks for no GPU."""
+"""The recorded reason for a pod that asks for no GPU."""
 REFUSED = "ERR"
-"""The reason recorded for a pod whose request cannot be read."""
+"""The recorded reason for a pod whose request cannot be read."""
 
 
 class GpuRow(Struct, kw_only=True):
@@ -55,7 +55,7 @@ class GpuRow(Struct, kw_only=True):
 
 
 class SingleNode(Struct, kw_only=True):
-    """A node and the limits of a pod's containers; `quota_…` is what its namespace may hold, nothing used yet."""
+    """A node and the limits of a pod's containers. `quota_…` is what its namespace may hold, with nothing used yet."""
 
     devices: list[GpuRow]
     containers: list[dict[str, str | int | float]]
@@ -67,7 +67,7 @@ class SingleNode(Struct, kw_only=True):
 
 
 class Config(Struct, rename="camel", kw_only=True):
-    """What differs from the defaults of the cluster; None does not."""
+    """What differs from the cluster's defaults; None means the default."""
 
     node_scheduler_policy: str | None = None
     gpu_scheduler_policy: str | None = None
@@ -77,7 +77,7 @@ class Config(Struct, rename="camel", kw_only=True):
 
 
 class Cluster(Struct, kw_only=True):
-    """`node_names` are all nodes of the state when none are given."""
+    """A cluster and a pod. Without `node_names` all nodes of the state are offered."""
 
     state: Any
     pod: Any
@@ -86,7 +86,7 @@ class Cluster(Struct, kw_only=True):
 
 
 def replay(lines: Iterable[bytes], settings: RequestSettings) -> Iterator[bytes]:
-    """One line of JSON for each line that is not blank; a line nobody can read is answered `{"error": sentence}`."""
+    """One line of JSON for each line that is not blank. An unreadable line gets `{"error": sentence}`."""
     for line in lines:
         if line.strip():
             yield msgspec.json.encode(_answered(line, settings)) + b"\n"
@@ -107,7 +107,7 @@ def _answered(line: bytes, settings: RequestSettings) -> Document:
 
 
 def answer_cluster(case: Cluster, settings: RequestSettings) -> Document:
-    """Raises StateError or PolicyError for a case that cannot be read."""
+    """Answer one case. Raises StateError or PolicyError if it cannot be read."""
     settings = _configured(case.config, settings)
     pod = read_pod(case.pod, "pod")
     ledger, names = read_state(case.state, "state", settings)
@@ -148,7 +148,7 @@ def _configured(config: Config, settings: RequestSettings) -> RequestSettings:
 
 
 def _cluster_answer(decision: Decision) -> Document:
-    """HAMi tells of the nodes that failed only when all of them did, and so does the record."""
+    """HAMi names the failed nodes only if all of them failed, and so does the record."""
     return {
         "node": decision.node,
         "devices_to_allocate": encode_pod_devices(decision.shares) or None,

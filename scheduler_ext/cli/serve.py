@@ -1,4 +1,4 @@
-"""`topogpu-scheduler serve`: the extender beside kube-scheduler."""
+"""`topogpu-scheduler serve`: runs the extender beside kube-scheduler."""
 
 import logging
 
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 def serve(*, print_config: bool, **given: object) -> None:
     """Answer kube-scheduler's /filter, /prioritize, /preempt and /bind until SIGTERM or Ctrl-C.
 
-    Reads nodes, pods and quotas from the API server, keeps count of every GPU's shares in memory, and writes each
-    decision once, with the Binding. /readyz answers 200 as soon as everything has been listed.
+    Reads nodes, pods and quotas from the API server, counts every GPU's shares in memory, and writes each decision
+    once, with the Binding. /readyz answers 200 once everything is listed.
 
-    A flag wins over the environment, that over HAMi's device-config.yaml, that over --config.
+    Order of settings: flags, then the environment, then HAMi's device-config.yaml, then --config.
     """
     effective = read_configuration(TABLE, given)
     if print_config:
         print_configuration(TABLE, effective)
         return
-    # `--help` and a refused setting need none of the servers.
+    # `--help` and a refused setting must not load the servers.
     from scheduler_ext.cli.build import warnings  # noqa: PLC0415
     from scheduler_ext.cli.serving import serve_until_stopped  # noqa: PLC0415
 

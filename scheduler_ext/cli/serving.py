@@ -1,4 +1,4 @@
-"""The running extender: its parts and ports, from start to stop."""
+"""Runs the extender: its parts and ports, from start to stop."""
 
 import asyncio
 import logging
@@ -44,13 +44,13 @@ from scheduler_ext.webhook_server import Certificate, kept_current
 log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0005
-"""So soon the thread that writes metrics or an explanation lets kube-scheduler be answered; Python's own 5 ms are more
-than an answer takes.
+"""After this time a thread that writes metrics or an explanation yields to kube-scheduler's answers. Python's default
+of 5 ms is longer than an answer takes.
 """
 
 
 def serve_until_stopped(configuration: Configuration) -> None:
-    """Until SIGTERM or SIGINT. Raises click.ClickException."""
+    """Serve until SIGTERM or SIGINT. Raises click.ClickException."""
     try:
         asyncio.run(_serve(configuration))
     except (SettingsError, ApiServerUnconfigured, PortTaken, UnusableKeyPair, PartFailed) as error:
@@ -95,9 +95,7 @@ async def _serve(configuration: Configuration) -> None:
         await until_first(stop.wait(), applications.failed.wait())
         log.info("stopping")
         if applications.failed.is_set():
-            raise PartFailed(
-                "A part of the extender has failed, and nothing true can be answered without it: see above."
-            )
+            raise PartFailed("A part of the extender failed, and no answer is correct without it. See the log above.")
 
 
 @asynccontextmanager
@@ -115,7 +113,7 @@ async def _serving_webhook(
 
 
 def _kept_in(api: ApiServer, place: CertificatePaths | SecretPlace | None, tls: ServingTls) -> Certificate | None:
-    """Raises UnusableKeyPair."""
+    """The certificate kept in `place`. Raises UnusableKeyPair."""
     match place:
         case CertificatePaths():
             files = CertificateFiles(place.certificate, place.key, tls)

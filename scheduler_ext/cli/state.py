@@ -1,4 +1,4 @@
-"""Clusters and pods as `kubectl get … -o json` writes them, for decisions without a cluster."""
+"""Reads clusters and pods as `kubectl get … -o json` writes them, for decisions without a cluster."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -16,11 +16,11 @@ _HOW = "write it with kubectl get nodes,pods,resourcequotas -A -o json"
 
 
 class StateError(ValueError):
-    """A document does not hold what it should; one sentence with the place."""
+    """A document does not hold what it should. The message is one sentence with the place."""
 
 
 def read_pod(document: object, where: str) -> Pod:
-    """Raises StateError."""
+    """Read one pod. Raises StateError."""
     if not isinstance(document, dict):
         raise StateError(f"{where}: holds no pod; write it with kubectl get pod NAME -o json")
     if "kind" not in document and "spec" not in document:
@@ -57,7 +57,7 @@ def read_state(document: object, where: str, settings: RequestSettings) -> tuple
 
 
 def read_snapshot(document: object, where: str) -> Snapshot:
-    """What the running extender dumps. Raises StateError."""
+    """Read a snapshot that the running extender wrote. Raises StateError."""
     if not isinstance(document, dict) or "nodes" not in document:
         raise StateError(f"{where}: holds no snapshot; write it with curl http://127.0.0.1:8080/debug/snapshot")
     try:

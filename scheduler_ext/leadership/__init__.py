@@ -1,1 +1,1 @@
-"""Whether this replica is the one that decides."""
+"""Decides whether this replica leads: only the leader takes decisions and writes Bindings."""

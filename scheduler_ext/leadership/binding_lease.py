@@ -1,4 +1,4 @@
-"""The extenders' own Lease: held by the process that writes Bindings, renewed while it does."""
+"""The extenders' own Lease: the process that writes Bindings holds it, and renews it while it writes."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ _RETRY_SECONDS = 0.1
 
 
 class BindingLease:
-    """`changed` is called whenever the Lease was seen to have another holder than before."""
+    """Follows and takes the Lease. `changed` is called whenever the Lease has a new holder."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class BindingLease:
         self._now = now
         self._monotonic = monotonic
         self._turn: Turn | None = None
-        """None until it is known whether there is such a Lease."""
+        """None until it is known whether the Lease exists."""
         self._asked_at = -BEGIN_SECONDS
-        """When the last renewal that succeeded was asked for, in monotonic seconds."""
+        """When the last successful renewal was sent, in monotonic seconds."""
         self._problem = ""
         self._tasks = Tasks()
         self._renewing: asyncio.Task[None] | None = None
 
     async def follow(self) -> None:
-        """Until cancelled."""
+        """Follow the Lease until cancelled."""
         selection = f"metadata.name={self._name}"
         async for change in reflect(self._api, LEASES, namespace=self._namespace, field_selector=selection):
             match change:
@@ -65,7 +65,7 @@ class BindingLease:
                     )
 
     def problem(self) -> str:
-        """Why this process has not taken it yet; empty where nothing is known to be in the way."""
+        """Why this process has not taken it yet; empty if no obstacle is known."""
         held_for = self.held_for()
         if held_for is None:
             return f"and does not know lease {self._named()} yet"
@@ -77,22 +77,24 @@ class BindingLease:
         return "" if self._turn is None else self._turn.holder
 
     def is_held(self) -> bool:
-        """By this process, as far as was seen."""
+        """Whether this process holds it, as far as is known."""
         return self._turn is not None and bool(self._turn.version) and self._turn.holder == self._process
 
     def held_for(self) -> float | None:
-        """For how many seconds another process may still have pods bound, at most; None while that is not known."""
+        """The longest time in seconds for which another process may still have Bindings under way; None if unknown."""
         if self._turn is None:
             return None
         return max(free_at(self._turn, self._process) - self._monotonic(), 0.0)
 
     async def take(self) -> bool:
-        """Whether it is held now, and just renewed. Who takes it has still to see what its holders before did."""
+        """Take the Lease. Returns whether it is held and was just renewed. The taker must still learn what earlier
+        holders did.
+        """
         await self._renew(lambda: self.held_for() == 0)
         return self._is_fresh()
 
     async def permit(self) -> str:
-        """Why no Binding may begin now, in one sentence; empty when one may."""
+        """Why no Binding may begin now, in one sentence; empty if one may."""
         is_due = self._monotonic() >= self._asked_at + RENEW_SECONDS
         if is_due and (self._renewing is None or self._renewing.done()):
             self._renewing = self._tasks.begin(self._renew(self.is_held))
@@ -103,8 +105,8 @@ class BindingLease:
         return f"lease {self._named()} cannot be renewed: {self._problem or f'it is held by {self.holder() or None}'}"
 
     async def release(self) -> None:
-        """For when all that this process sent has been carried out or never will be. Trouble is logged: who comes next
-        waits until the Lease ends.
+        """Give the Lease up after every Binding sent from here is carried out or can no longer be. A failure is logged:
+        the next holder waits until the Lease ends.
         """
         self._asked_at = -BEGIN_SECONDS
         if self.is_held() and not await self._write({"holderIdentity": None, "renewTime": None}, self.is_held):
@@ -124,7 +126,7 @@ class BindingLease:
             self._asked_at = asked_at
 
     async def _write(self, spec: dict[str, object], may: Callable[[], bool]) -> bool:
-        """Only onto the Lease as it was seen, and only while it `may` be."""
+        """Write only onto the Lease as it was seen, and only while it `may` be written."""
         while self._turn is not None and may():
             try:
                 self._saw(await self._written(self._turn.version, spec))
@@ -141,7 +143,7 @@ class BindingLease:
         return False
 
     async def _written(self, version: str, spec: dict[str, object]) -> Lease:
-        """Raises ApiError, NotFound or Conflict if the Lease is not as it was seen, or ApiUnreachable."""
+        """The written Lease. Raises ApiError, NotFound or Conflict if it is not as it was seen, or ApiUnreachable."""
         if not version:
             lease = Lease(metadata=ObjectMeta(name=self._name, namespace=self._namespace))
             version = (await self._api.create(LEASES, lease, namespace=self._namespace)).metadata.resource_version
@@ -149,7 +151,7 @@ class BindingLease:
         return await self._api.patch(LEASES, self._name, body, namespace=self._namespace)
 
     async def _looked(self) -> bool:
-        """It was written or deleted meanwhile, and the watch that has not said so may be dead."""
+        """Read the Lease after it was written or deleted elsewhere: a watch that did not report that may be dead."""
         selection = f"metadata.name={self._name}"
         try:
             page = await self._api.list_page(LEASES, namespace=self._namespace, field_selector=selection)

@@ -1,6 +1,6 @@
-"""Who leads, by the Lease that the kube-scheduler beside us holds: one step for each thing that happens.
+"""Decides who leads from the Lease of the kube-scheduler beside us: one pure step for each event.
 
-Its clock is not compared with ours: a holder leads until the Lease's duration has passed since we saw it renewed.
+The two clocks are not compared. A holder leads until the Lease's duration has passed since we saw its renewal.
 """
 
 from dataclasses import dataclass, replace
@@ -9,19 +9,19 @@ from enum import StrEnum
 from proto.kubernetes.objects import Lease
 
 DEFAULT_LEASE_SECONDS = 15
-"""Of a Lease that does not say."""
+"""For a Lease that does not state its duration."""
 
 
 class Role(StrEnum):
     FOLLOWER = "follower"
     TAKING_OVER = "taking over"
-    """Holds the Lease, but has not yet seen everything that the leader before may have decided."""
+    """Holds the Lease, but has not yet seen everything that the previous leader may have decided."""
     LEADER = "leader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """`expires_at` is in monotonic seconds; `renewed` is the Lease's own text."""
+    """The election as this replica sees it. `expires_at` is in monotonic seconds; `renewed` is the Lease's own text."""
 
     role: Role = Role.FOLLOWER
     holder: str = ""
@@ -30,7 +30,7 @@ class Standing:
 
 
 def after_lease(standing: Standing, lease: Lease | None, identity: str, now: float) -> Standing:
-    """The Lease was seen; None when there is none."""
+    """The Lease was seen; None if it does not exist."""
     standing = after_time(standing, now)
     if lease is None:
         return Standing()
@@ -41,18 +41,18 @@ def after_lease(standing: Standing, lease: Lease | None, identity: str, now: flo
     seen = replace(standing, holder=holder, renewed=renewed, expires_at=now + seconds)
     if not is_held_by(holder, identity):
         return replace(seen, role=Role.FOLLOWER)
-    # Another holder in between may have decided, though it had our host's name.
+    # A holder in between may have decided, even one with our host's name.
     kept = standing.role is not Role.FOLLOWER and holder == standing.holder
     return seen if kept else replace(seen, role=Role.TAKING_OVER)
 
 
 def after_time(standing: Standing, now: float) -> Standing:
-    """Whoever did not renew in time follows."""
+    """A holder that did not renew in time does not lead."""
     return replace(standing, role=Role.FOLLOWER) if now >= standing.expires_at else standing
 
 
 def after_catching_up(standing: Standing) -> Standing:
-    """Everything that was decided before the take-over has been seen."""
+    """Everything that was decided before the take-over is known."""
     return replace(standing, role=Role.LEADER) if standing.role is Role.TAKING_OVER else standing
 
 

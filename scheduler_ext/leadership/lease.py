@@ -1,4 +1,4 @@
-"""Follows the Lease of the kube-scheduler beside us, takes the extenders' own, labels the scheduler's pods."""
+"""Follows the Lease of the kube-scheduler beside us, takes the extenders' own, and labels the scheduler's pods."""
 
 import asyncio
 import logging
@@ -28,8 +28,8 @@ _KINSHIP = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kuberne
 """Labels that the replicas of one deployment share."""
 _LABEL_RETRY_SECONDS = 5.0
 _SILENT_SECONDS = 5.0
-"""kube-scheduler renews every 1 to 2 s, and it is known for 15 s who holds the Lease: a dead connection must not hide
-that.
+"""kube-scheduler renews every 1 to 2 s, and the holder of the Lease is known for 15 s. A dead connection must be found
+before that.
 """
 _TAKE_RETRY_SECONDS = 0.5
 _SETTLE_RETRY_SECONDS = 0.5
@@ -38,24 +38,24 @@ BINDING_LEASE_SUFFIX = "-binding"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """`identity` is this host's name; the pod's own name and namespace are empty outside a pod."""
+    """`identity` is this host's name. The pod's own name and namespace are empty outside a pod."""
 
     name: str = ""
-    """Of the Lease; empty without leader election."""
+    """The name of the Lease; empty without leader election."""
     namespace: str = ""
     identity: str = ""
     process: str = field(default_factory=lambda: str(uuid4()))
-    """Tells the processes of a host apart, but not one from the next one that goes on with its journal."""
+    """Distinguishes the processes of a host, but not a process from its successor with the same journal."""
     pod_name: str = ""
     pod_namespace: str = ""
 
 
 class Leadership:
-    """Leads without an election as soon as it has caught up.
+    """Whether this replica leads. Without an election it leads once it has caught up.
 
-    `catch_up` returns once all that was decided before is known, `written` once no Binding is on its way, and says
-    whether none that was sent can be carried out yet. A Binding that is not answered within `write_seconds` is given
-    up, by this process and by the API server.
+    `catch_up` returns when everything decided before is known. `written` returns when no Binding is on its way, and
+    says whether no Binding that was sent can still be carried out. This process and the API server give up a Binding
+    without an answer after `write_seconds`.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class Leadership:
         return not self._leaving and after_time(self._standing, self._monotonic()).role is Role.LEADER
 
     def problem(self) -> str:
-        """One sentence about why this replica does not decide; empty when it does."""
+        """Why this replica does not decide, in one sentence; empty if it does."""
         if self.leads():
             return ""
         if not self._settings.name:
-            return "it is not known yet what became of the Bindings that were sent from here before"
+            return "the outcome of Bindings that were sent from here before is not known yet"
         if self._leaving:
             return "this replica is stopping"
         standing = self._standing
@@ -107,23 +107,23 @@ class Leadership:
             return f"this replica is taking over {self._binding.problem() or 'and still lists what was decided before'}"
         lease = f"lease {self._settings.namespace}/{self._settings.name}"
         if not standing.holder:
-            return f"this replica does not lead: nobody holds {lease}"
+            return f"this replica does not lead: {lease} has no holder"
         return f"this replica does not lead: {lease} was last renewed by {standing.holder}"
 
     async def forbidden(self) -> str:
-        """Asked before a Binding is sent: why not, in one sentence; empty when it may begin now."""
+        """Asked before a Binding is sent: why it may not begin, in one sentence; empty if it may."""
         if not self._settings.name:
             return ""
         return self.problem() or await self._binding.permit() or self.problem()
 
     def interrupted(self) -> str:
-        """Why it is not known who holds the Lease now; empty while the API server answers for it."""
+        """Why the holder of the Lease is unknown now; empty while the API server answers."""
         return self._interrupted
 
     async def wait(self, seconds: float) -> bool:
-        """False when this replica does not lead within that time."""
+        """Wait until this replica leads. False if it does not within `seconds`."""
         if self.leads():
-            return True  # asked for every pod: no timer for the ordinary case
+            return True  # Called for every pod: the ordinary case needs no timer.
         try:
             async with asyncio.timeout(seconds):
                 while not self.leads():
@@ -133,7 +133,7 @@ class Leadership:
         return True
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._settings.name:
                 tasks.create_task(self._follow())
@@ -145,7 +145,7 @@ class Leadership:
                 tasks.create_task(self._label())
 
     async def _begin(self) -> None:
-        """Without an election."""
+        """Begin without an election."""
         await self._catch_up()
         self._standing = Standing(role=Role.LEADER)
         self._has_changed()
@@ -175,7 +175,7 @@ class Leadership:
     def _move(self, standing: Standing) -> None:
         before, self._standing = self._standing, standing
         if before.role is not standing.role:
-            log.info("this replica is now: %s (the lease is held by %s)", standing.role, standing.holder or "nobody")
+            log.info("this replica is now: %s (the lease is held by %s)", standing.role, standing.holder or "no one")
         if (before.role, before.holder) != (standing.role, standing.holder):
             self._has_changed()
 
@@ -200,14 +200,12 @@ class Leadership:
             self._move(after_time(self._standing, self._monotonic()))
 
     async def _taken_over(self, holder: str) -> float | None:
-        """In how many seconds to look again, unless something changes before."""
+        """Seconds until the next look, unless something changes earlier."""
         held_for = self._binding.held_for()
         if held_for is None:
             return None
         if held_for > 0:
-            log.info(
-                "nothing is decided for up to %.0f s: %s may have Bindings under way", held_for, self._binding.holder()
-            )
+            log.info("no decisions for up to %.0f s: %s may have Bindings under way", held_for, self._binding.holder())
             return held_for
         if not await self._binding.take():
             return _TAKE_RETRY_SECONDS
@@ -217,7 +215,7 @@ class Leadership:
         return 0.0
 
     async def _handed_over(self) -> float | None:
-        """In how many seconds to look again; None if only a change is to be waited for."""
+        """Seconds until the next look; None to wait only for a change."""
         if not self._binding.is_held():
             return None
         if not await self._written():
@@ -226,21 +224,23 @@ class Leadership:
         return None
 
     async def leave(self) -> None:
-        """Nothing more will be bound here: the next leader need not wait. For when `run` is still at work."""
+        """Give up the lead: no more Bindings begin here, so the next leader need not wait. Call it while `run` still
+        runs.
+        """
         self._leaving = True
         if self._settings.name and await self._written():
             await self._binding.release()
         await self._binding.end()
 
     async def _label(self) -> None:
-        """The Service of the webhook selects the leader by its label."""
+        """Label the pods: the webhook's Service selects the leader by its label."""
         while True:
             changed = self._changed
             if self.leads():
                 try:
                     await self._label_pods()
                 except (ApiError, ApiUnreachable) as error:
-                    log.warning("the scheduler's pods are not labelled with their roles: %s", error)
+                    log.warning("the scheduler's pods could not be labelled with their roles: %s", error)
                     await asyncio.sleep(_LABEL_RETRY_SECONDS)
                     continue
             await changed.wait()
@@ -260,7 +260,7 @@ class Leadership:
 
 
 async def _wait(changed: asyncio.Event, seconds: float | None) -> None:
-    """For the change, and no longer than that."""
+    """Wait for the change, but no longer than `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await changed.wait()

@@ -1,8 +1,9 @@
-"""Whose turn it is to write Bindings, by a Lease of the extenders' own.
+"""Decides which process may write Bindings, by a Lease of the extenders' own.
 
-Its holder renews it while it binds: it begins no Binding later than `BEGIN_SECONDS` after it asked for the renewal. The
-Lease lasts until the last of them has been carried out or never will be, so who takes it after that has no Binding of
-another process to fear. The clocks of two hosts are not compared: a Lease ends so long after it was seen renewed.
+The holder renews it while it binds. It begins no Binding later than `BEGIN_SECONDS` after it sent the renewal. The
+Lease lasts until the last of these Bindings is carried out or can no longer be. So a process that takes the Lease
+afterwards meets no Binding of another process. Clocks of two hosts are not compared: a Lease ends its duration after
+its renewal was seen.
 """
 
 import math
@@ -13,14 +14,14 @@ from scheduler_ext.settings import SLACK_SECONDS
 
 BEGIN_SECONDS = 5.0
 RENEW_SECONDS = 2.0
-"""A Binding that begins later than this after the last renewal has the next one written."""
+"""A Binding that begins later than this after the last renewal triggers the next one."""
 LONGEST_LEASE_SECONDS = 300
-"""Whatever a Lease says: nobody waits longer for it."""
+"""The longest wait for a Lease, whatever the Lease states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The Lease as it was last seen; `version` is empty where there is none. Times are monotonic seconds."""
+    """The Lease as last seen. `version` is empty if there is none. Times are in monotonic seconds."""
 
     holder: str = ""
     renewed: str = ""
@@ -29,16 +30,16 @@ class Turn:
 
 
 def lease_seconds(write_seconds: float) -> int:
-    """From the last renewal to the end of the last Binding.
+    """Seconds from the last renewal to the end of the last Binding.
 
-    The process gives a Binding up after `write_seconds`; the API server may have got it just then, and gives it up
+    The process gives a Binding up after `write_seconds`. The API server may have received it just then, and gives it up
     after the same time again.
     """
     return math.ceil(BEGIN_SECONDS + 2 * write_seconds + SLACK_SECONDS)
 
 
 def after_seen(turn: Turn, lease: Lease | None, now: float) -> Turn:
-    """The Lease was seen; None when there is none. One that is gone ends as it would have."""
+    """The Lease was seen; None if it does not exist. A deleted Lease ends as it would have."""
     if lease is None:
         return replace(turn, version="")
     spec, version = lease.spec, lease.metadata.resource_version
@@ -50,5 +51,5 @@ def after_seen(turn: Turn, lease: Lease | None, now: float) -> Turn:
 
 
 def free_at(turn: Turn, process: str) -> float:
-    """When this process may take it, in monotonic seconds; 0 if at any time."""
+    """When this process may take it, in monotonic seconds; 0 for at any time."""
     return 0.0 if turn.holder in ("", process) else turn.ends_at

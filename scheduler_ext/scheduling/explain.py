@@ -16,9 +16,9 @@ from scheduler_ext.scheduling.score import NodeScore
 _PLAIN_SENTENCES = {
     Reason.NOT_HEALTHY: "is not healthy",
     Reason.CORDONED: f"is listed in the node's {keys.DEVICE_CORDON}",
-    Reason.LIMITS: "is on a node where nothing holds a container to a part of it",
-    Reason.NUMA: "would do, but its NUMA node has fewer than {count} that do",
-    Reason.TOO_FEW: "would do, but there are fewer than {count} that do",
+    Reason.LIMITS: "is on a node where nothing limits a container to a part of it",
+    Reason.NUMA: "fits, but its NUMA node has fewer than {count} that fit",
+    Reason.TOO_FEW: "fits, but fewer than {count} GPUs do",
 }
 
 
@@ -93,7 +93,9 @@ def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter
         case Reason.MIG:
             why = f"has no free MIG instance with {_memory(need)}"
         case Reason.LIMITS if need.unlimited:
-            why = f"is given in part only to a container that is held to it, and its {DISABLE_CONTROL} turns that off"
+            why = (
+                f"is shared only with containers that are limited, and the container's {DISABLE_CONTROL} turns that off"
+            )
         case _:
             why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
     return f"{refusal.uuid} {why}"

@@ -99,7 +99,7 @@ async def test_who_cannot_decide_says_why_pods_wait_and_still_where_pods_are() -
             server.create(pod)
         async with extender_for(server, FAST, synced=True, lease=lease) as rig:
             assert (await explained(rig, "p")).startswith(
-                "pod default/p waits: this replica does not lead: nobody holds lease kube-system/scheduler\n"
+                "pod default/p waits: this replica does not lead: lease kube-system/scheduler has no holder\n"
             )
             assert (await explained(rig, "bound")).startswith("pod default/bound is on node n with GPU-n-0,")
             assert "asks for no GPU" in await explained(rig, "cpu")
@@ -116,7 +116,7 @@ async def test_trouble_in_asking_is_one_sentence() -> None:
         assert (result.exit_code, result.output) == (1, "Error: there is no pod ml/nobody\n")
     result = await asyncio.to_thread(ask, "explain", "p", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 1
-    assert result.output.startswith("Error: the extender at http://127.0.0.1:1 cannot be asked: ")
+    assert result.output.startswith("Error: the extender at http://127.0.0.1:1 cannot be reached: ")
 
 
 async def test_the_snapshot_replays_the_decision(tmp_path: Path) -> None:

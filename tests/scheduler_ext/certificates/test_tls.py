@@ -58,7 +58,7 @@ async def test_with_a_client_authority_only_its_clients_are_answered(tmp_path: P
 
 def test_authorities_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("nothing")
-    with pytest.raises(UnusableKeyPair, match=r"ca\.crt holds no PEM of a certificate authority"):
+    with pytest.raises(UnusableKeyPair, match=r"ca\.crt holds no certificate authority in PEM"):
         ServingTls(tmp_path / "ca.crt")
     with pytest.raises(UnusableKeyPair, match=r"none cannot be read: no such file or directory"):
         ServingTls(tmp_path / "none")
@@ -100,7 +100,7 @@ async def test_files_that_change_are_read_again_and_a_broken_pair_is_told_once(
             assert [await files.refresh(), await files.refresh()] == [10.0, 10.0]
         assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
             f"{certificate}, {key}: certificate and key cannot be used: key values mismatch; "
-            "the certificate before is still served"
+            "the previous certificate is still served"
         ]
         assert await trusts(OLD.authorities, port)
         key.write_bytes(NEW.key)

@@ -250,5 +250,5 @@ def test_a_fault_in_what_must_go_on_ends_the_program() -> None:
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        "Error: A part of the extender has failed, and nothing true can be answered without it: see above."
+        "Error: A part of the extender failed, and no answer is correct without it. See the log above."
     )

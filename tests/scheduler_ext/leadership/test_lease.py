@@ -76,7 +76,7 @@ async def test_readyz_can_require_the_leader() -> None:
     async with EmbeddedApiServer() as server:
         settings = type(FAST)(sync_wait_seconds=0.3, readyz_requires_leader=True)
         async with extender_for(server, settings, synced=False, lease=ELECTED) as rig:
-            problem = "this replica does not lead: nobody holds lease kube-system/sched\n"
+            problem = "this replica does not lead: lease kube-system/sched has no holder\n"
             assert await rig.status("/readyz") == (503, problem)
 
 
@@ -327,7 +327,7 @@ async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_any
         settings = replace(FAST, sync_wait_seconds=1.0)
         async with extender_for(server, settings, synced=True, files=SentFiles(tmp_path)) as rig:
             answer = await rig.filter(other, "n")
-            assert "not known yet what became of the Bindings" in answer["Error"]
+            assert "the outcome of Bindings that were sent from here before" in answer["Error"]
             server.faults.clear()
             await eventually(lambda: decides(rig))
             assert set((await rig.filter(other, "n"))["FailedNodes"]) == {"n"}

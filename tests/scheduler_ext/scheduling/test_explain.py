@@ -119,9 +119,9 @@ def test_gpus_that_would_do_but_are_too_few_are_told_apart() -> None:
     (line,) = lines(snapshot(usage("n", gpus)), wanted)
     assert line.sentence == "container train asks for 3 GPUs with 1 000 MiB each"
     assert {gpu.refusal.uuid: gpu.sentence for gpu in line.gpus} == {
-        "G3": "G3 would do, but its NUMA node has fewer than 3 that do",
-        "G2": "G2 would do, but its NUMA node has fewer than 3 that do",
-        "G1": "G1 would do, but there are fewer than 3 that do",
+        "G3": "G3 fits, but its NUMA node has fewer than 3 that fit",
+        "G2": "G2 fits, but its NUMA node has fewer than 3 that fit",
+        "G1": "G1 fits, but fewer than 3 GPUs do",
         "G0": "all 10 slots of G0 are taken",
     }
 

@@ -57,7 +57,7 @@ def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None
         },
     )
     (line,) = explain(request(pod(container(gpu=1, gpumem=1000))), decision)
-    assert line.gpus[0].sentence == "G1 is on a node where nothing holds a container to a part of it"
+    assert line.gpus[0].sentence == "G1 is on a node where nothing limits a container to a part of it"
 
 
 @pytest.mark.parametrize(
