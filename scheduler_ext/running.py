@@ -137,7 +137,7 @@ async def running_extender(
     )
     probes = web_routes(extender.probes())
     parts, failed = Tasks(), asyncio.Event()
-    for work in (watch.run(), events.run(), leadership.run(), nudger.run(), preempting.run()):
+    for work in (watch.run, events.run, leadership.run, nudger.run, preempting.run):
         parts.begin(_reported(work, failed))
     try:
         yield Applications(
@@ -169,9 +169,9 @@ async def _catch_up(binder: Binder, watch: ClusterWatch, *, is_elected: bool) ->
         await watch.list_pods_again()
 
 
-async def _reported(work: Coroutine[None, None, None], failed: asyncio.Event) -> None:
+async def _reported(work: Callable[[], Coroutine[None, None, None]], failed: asyncio.Event) -> None:
     try:
-        await work
+        await work()
     except Exception:
         log.exception("a part of the extender has failed")
         failed.set()
