@@ -1,1 +1,1 @@
-"""What the programs cost and how fast they are, measured on this machine: each module is a command."""
+"""Benchmarks: what the programs cost and how fast they are on this machine. Each module is a command."""

@@ -1,4 +1,4 @@
-"""The API servers that pods are created at: the embedded one as a process of its own, and a real one."""
+"""API servers for benchmarks: the embedded one as a process, and a real one."""
 
 import asyncio
 import multiprocessing
@@ -17,12 +17,12 @@ from tests.cluster.control_plane import ControlPlane
 _WRITING = frozenset({"create", "update", "patch", "delete", "POST", "PUT", "PATCH", "DELETE"})
 
 Writes = Mapping[str, int]
-"""How many requests that write, by what they write."""
+"""Write requests, counted by what they write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """An API server: how to reach it, and what has been written to it."""
+    """An API server: how to reach it, and what was written to it."""
 
     name: str
     url: str
@@ -81,7 +81,7 @@ def real(binaries: Binaries, folder: Path) -> Iterator[tuple[Peer, ControlPlane]
 
 
 def _metered(metrics: str) -> Writes:
-    """kube-apiserver's own count of what it did; a client that is told to wait (429) asks again."""
+    """kube-apiserver's own count of its requests. A client that gets 429 asks again."""
     counts: Counter[str] = Counter()
     for line in metrics.splitlines():
         if line.startswith("apiserver_request_total{"):

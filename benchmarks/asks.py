@@ -10,7 +10,7 @@ from benchmarks.cluster import GPU_MIB, gpu_uuid, node_name
 from proto.annotations import keys
 
 Container = tuple[int, int]
-"""GPUs and MiB of each; more than 81 920 fit nowhere."""
+"""GPUs and MiB of each; more than 81 920 MiB fits nowhere."""
 TOPOLOGY = {keys.GPU_POLICY: "topology-aware"}
 ONE_CONTAINER = {1000: 10.0, 5000: 25.0}
 SEVERAL = {1000: 60.0, 5000: 150.0}
@@ -18,9 +18,9 @@ SEVERAL = {1000: 60.0, 5000: 150.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Pods of a kind. `containers` are those of the pod of a number; `gpu` annotates it with a GPU of some node's.
+    """Pods of one kind. `containers` are those of the pod with a given number; `gpu` annotates it with some node's GPU.
 
-    `budget_ms` is what the p99 may be, by the number of nodes.
+    `budget_ms` is the largest allowed p99, by number of nodes.
     """
 
     name: str
@@ -36,7 +36,7 @@ ASKS = (
     Ask(name="fits nowhere", containers=lambda _: [(1, 100_000)]),
     Ask(name="4 GPUs, topology-aware", containers=lambda _: [(4, 1024)], annotations=TOPOLOGY),
 )
-"""Each pod like the one before."""
+"""All pods have the same shape."""
 SHAPES = (
     Ask(name="1 GPU", containers=lambda n: [(1, 1100 + n)], budget_ms=ONE_CONTAINER),
     Ask(
@@ -61,17 +61,21 @@ SHAPES = (
         budget_ms=SEVERAL,
     ),
 )
-"""Each pod a shape of its own."""
+"""Each pod has its own shape."""
 COSTLY = Ask(
     name="costly",
     containers=lambda n: [*((1, 1000 + n + each) for each in range(15)), (8, GPU_MIB - 9000 - n)],
     annotations=TOPOLOGY,
 )
-"""As much work as the webhook admits: GPUs are chosen on every node, and most have too little left for the last."""
+"""The most work that the webhook admits: GPUs are chosen on every node, and most nodes have too little left for the
+last.
+"""
 
 
 def bodies(ask: Ask, nodes: int, requests: int, mark: str = "", namespace: str = "team") -> Iterator[bytes]:
-    """Each for another pod, all nodes named in another order; `mark` tells the pods of several series apart."""
+    """Requests, each for another pod and with all nodes in another order. `mark` distinguishes the pods of several
+    series.
+    """
     rng = Random(0)
     names = [node_name(number) for number in range(nodes)]
     for number in range(requests):

@@ -1,10 +1,9 @@
-"""A burst of one-slot pods onto one node, by slots and by the node lock, side by side.
+"""Starts a burst of one-slot pods on one node, by slots and by the node lock, side by side.
 
-Everything is a real process or speaks the real protocol: extender, node daemon over the fake NVML, an embedded API
+Each part is a real process or speaks the real protocol: extender, node daemon over the fake NVML, an embedded API
 server, and stand-ins for kube-scheduler and kubelet.
 
-python benchmarks/burst.py            100 pods, about a minute
-python benchmarks/burst.py --help
+`python benchmarks/burst.py` starts 100 pods and takes about a minute; `--help` lists options.
 """
 
 import asyncio
@@ -48,10 +47,10 @@ READS = ("get", "list", "watch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """`ready` is, for every pod, the seconds from its creation to its being Running; `last` from the first creation.
+    """`ready` has, for every pod, the seconds from its creation until it runs; `last` counts from the first creation.
 
-    `writes` counts what the API server was asked to write, by verb and resource; `pre_starts`
-    PreStartContainer calls, one for every attempt to start a container.
+    `writes` counts write requests to the API server by verb and resource. `pre_starts` counts PreStartContainer calls,
+    one for every attempt to start a container.
     """
 
     mode: str
@@ -109,7 +108,7 @@ async def measure(allocation: str, pods: int, replicas: int, limit_seconds: floa
 async def watch(
     cluster: Cluster, names: Sequence[str], created: Mapping[str, float], ready: dict[str, float], seconds: float
 ) -> None:
-    """Until every pod runs or has failed."""
+    """Wait until every pod runs or has failed."""
     try:
         async with asyncio.timeout(seconds):
             while True:
@@ -200,7 +199,7 @@ async def start_program(
 
 
 def pod_object(name: str) -> Mapping[str, object]:
-    """A share of one GPU, each of another size so that a mix-up would show."""
+    """A share of one GPU. Each pod has another size, so that a mix-up is visible."""
     number = int(name.rpartition("-")[2])
     limits = {RESOURCE: "1", "nvidia.com/gpumem": str(3000 + number), "nvidia.com/gpucores": "5"}
     container = {"name": "main", "image": "i", "resources": {"limits": limits}}
@@ -209,7 +208,7 @@ def pod_object(name: str) -> Mapping[str, object]:
 
 
 def writes(server: EmbeddedApiServer, before: int) -> Mapping[str, int]:
-    """Without the creation of the pods themselves."""
+    """Writes other than the creation of the pods."""
     requests = [request for request in server.requests[before:] if request.verb not in READS]
     names = (f"{r.verb} {r.resource}{'/' + r.subresource if r.subresource else ''}" for r in requests)
     return Counter(name for name in names if name != "create pods")
@@ -222,7 +221,7 @@ def refusals(server: EmbeddedApiServer) -> Mapping[str, int]:
 
 
 def mismatches(cluster: Cluster, names: Sequence[str]) -> int:
-    """Running containers whose GPU or limit is not the annotation's."""
+    """Running containers whose GPU or limit differs from the annotation."""
     wrong = 0
     for name in names:
         pod: Any = cluster.server.store.get("pods", "default", name)
@@ -253,12 +252,12 @@ def table(runs: Sequence[Measured], pods: int) -> Table:
         found.add_row(f"warnings {reason}", *(str(run.refusals.get(reason, 0)) for run in runs), end_section=last)
     for kind in kinds:
         found.add_row(f"API writes: {kind}", *(_count(run.writes.get(kind, 0), pods) for run in runs))
-    found.add_row("API writes in all", *(_count(sum(run.writes.values()), pods) for run in runs))
+    found.add_row("API writes in total", *(_count(sum(run.writes.values()), pods) for run in runs))
     return found
 
 
 def _count(number: int, pods: int) -> str:
-    return f"{number} ({number / pods:.2f} a pod)"
+    return f"{number} ({number / pods:.2f} per pod)"
 
 
 def _now() -> datetime:
@@ -266,9 +265,9 @@ def _now() -> datetime:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--pods", default=100, type=click.IntRange(1), help="How many are created at once.")
+@click.option("--pods", default=100, type=click.IntRange(1), help="Pods created at once.")
 @click.option("--replicas", default=13, type=click.IntRange(1), help="Containers that may share one of the 8 GPUs.")
-@click.option("--limit-seconds", default=300.0, help="How long a run may take.")
+@click.option("--limit-seconds", default=300.0, help="Longest time for a run.")
 def main(pods: int, replicas: int, limit_seconds: float) -> None:
     """Start a burst of pods on one node of 8 GPUs, once by slots and once by the node lock, and compare."""
     runs = [asyncio.run(measure(mode, pods, replicas, limit_seconds)) for mode in ("auto", "immediate")]

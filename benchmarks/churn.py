@@ -1,11 +1,11 @@
-"""Pods that come and go, for as long as you like: the extender's CPU for each, and whether its memory grows.
+"""Measures pods that come and go: the extender's CPU per pod, and whether its memory grows.
 
-`python -m benchmarks.churn --minutes 60`: a few clients each create a pod of one of many shapes, ask `/filter`, then
-`/bind`, let it finish and delete it, one pod after the other, at the embedded API server. Extender and API server are
-processes of their own. A line is printed for each stretch of time.
+`python -m benchmarks.churn --minutes 60`: a few clients work at the embedded API server, one pod after the other. Each
+creates a pod of one of many shapes, asks `/filter`, then `/bind`, and lets the pod finish and deletes it. Extender and
+API server are separate processes. It prints a line for each stretch of time.
 
-`python -m benchmarks.churn --in-process --pods 1000000`: the same without sockets and without an API server that keeps
-anything, several times as many pods a second. A line is printed for each stretch of pods.
+`python -m benchmarks.churn --in-process --pods 1000000`: the same without sockets and with an API server that keeps
+nothing, at several times the rate. It prints a line for each stretch of pods.
 """
 
 import asyncio
@@ -34,15 +34,17 @@ MIB = 1024 * 1024
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--minutes", default=10.0, help="How long; with --in-process it is as long as the pods take.")
+@click.option("--minutes", default=10.0, help="Duration; with --in-process it follows from --pods.")
 @click.option("--in-process", is_flag=True, help="Without sockets.")
-@click.option("--pods", default=1_000_000, help="With --in-process: how many.")
+@click.option("--pods", default=1_000_000, help="Number of pods, with --in-process.")
 @click.option("--lines", default=20, help="Of the table.")
 @click.option("--nodes", default=20, help="Nodes of eight GPUs, each shared by ten.")
-@click.option("--shapes", default=60, help="Different requests; every fifth of two containers, topology-aware.")
-@click.option("--clients", default=4, help="At the same time.")
+@click.option(
+    "--shapes", default=60, help="Number of different requests; every fifth has two containers and is topology-aware."
+)
+@click.option("--clients", default=4, help="Clients at the same time.")
 def main(*, minutes: float, in_process: bool, pods: int, lines: int, nodes: int, shapes: int, clients: int) -> None:
-    """Print pods, pods per second, the extender's CPU for each and its memory, at the end of each stretch."""
+    """Print pods, pods per second, the extender's CPU per pod and its memory, for each stretch."""
     churn = Churn(minutes * 60 / lines, pods // lines, lines, nodes, shapes, clients)
     if in_process:
         asyncio.run(_churn_in_process(churn))
@@ -74,7 +76,7 @@ async def _churn(peer: Peer, folder: Path, churn: Churn) -> None:
             finished, _ = await asyncio.wait(clients, timeout=churn.seconds, return_when=asyncio.FIRST_EXCEPTION)
             for each in finished:
                 each.result()
-            # A count tells its number by being counted on.
+            # A counter shows its value only by counting on.
             pods, seconds = next(ended) - done, time.perf_counter() - began
             done += pods + 1
             memory = on.process.memory_info().rss / MIB
@@ -86,7 +88,7 @@ async def _churn(peer: Peer, folder: Path, churn: Churn) -> None:
 
 
 async def _client(on: Bench, churn: Churn, numbers: Iterator[int], ended: Iterator[int]) -> None:
-    """One pod after the other, a few of them running at any time."""
+    """One pod after the other; a few of them run at any time."""
     names = [node_name(number) for number in range(churn.nodes)]
     running: deque[str] = deque()
     for number in numbers:
@@ -109,7 +111,7 @@ async def _end(on: Bench, name: str) -> None:
 
 
 async def _churn_in_process(churn: Churn) -> None:
-    """As all clients do, with what is left of each pod worked in before the next."""
+    """As all clients do. The rest of each pod's work is done before the next pod."""
     click.echo(
         "| pods | pods/s | CPU ms a pod | memory MiB | of it free | Python's blocks, thousands |\n" + "| --- " * 6 + "|"
     )
@@ -147,7 +149,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _free() -> int:
-    """Bytes that the C library's allocator has, and nobody uses."""
+    """Bytes that the C library's allocator has and does not use."""
     told = ctypes.CDLL(None).mallinfo2
     told.restype = _Mallinfo
     return int(told().free)

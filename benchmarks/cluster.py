@@ -1,7 +1,7 @@
-"""A cluster of any size, as its API server would list it: generated page by page, nothing ever changes.
+"""A cluster of any size, as its API server would list it. It is generated page by page and never changes.
 
-`python -m benchmarks.cluster NODES PODS_A_NODE` prints its URL and answers until it is ended; with `different` beside
-it the GPUs of each node have another amount of memory.
+`python -m benchmarks.cluster NODES PODS_A_NODE` prints its URL and answers until it ends. With `different` the GPUs of
+each node have another amount of memory.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ GPUS = 8
 SLOTS = 10
 GPU_MIB = 81920
 MEMORY_MIB = (1024, 2048, 3072, 4096)
-"""What running pods hold; up to 4 of 4 GiB on a GPU leave room at 32 pods a node."""
+"""What running pods hold. Up to 4 of 4 GiB on a GPU leave room at 32 pods per node."""
 FILLER = {f"example.com/note-{number}": "x" * 100 for number in range(10)}
 """Brings a pod to about 3 kB, as much as a small real one has."""
 
@@ -36,7 +36,7 @@ def gpu_uuid(node: int, number: int) -> DeviceUUID:
 
 
 def node_json(number: int, memory_mib: int = GPU_MIB) -> dict[str, object]:
-    """Two islands of four GPUs, an island a NUMA node."""
+    """Two islands of four GPUs; each island is a NUMA node."""
     devices = [
         Device(
             uuid=gpu_uuid(number, index),
@@ -68,7 +68,7 @@ def node_json(number: int, memory_mib: int = GPU_MIB) -> dict[str, object]:
 
 
 def pod_json(node: int, number: int) -> dict[str, object]:
-    """A running pod with a share of one GPU; of how much is drawn, the same in every run."""
+    """A running pod with a share of one GPU. The size is drawn, the same in every run."""
     drawn = random.Random(node * 1000 + number)
     memory_mib = drawn.choice(MEMORY_MIB)
     share = DeviceShare(uuid=gpu_uuid(node, (number + drawn.randrange(2)) % GPUS), memory_mib=memory_mib, cores=5)

@@ -1,7 +1,8 @@
-"""What the extender's CPU time goes to: the program as it is shipped, and a sample of where it is now and then.
+"""Shows what the extender's CPU time is used for: it samples the program as it is shipped.
 
 `python -m benchmarks.cpu_split FILE serve …` runs `topogpu-scheduler serve …`. The kernel signals each tick of CPU time
-that the process uses, its own work for it included; the stack says what for. On SIGUSR1 the counts are written to FILE.
+that the process uses, the kernel's own work for it included. The stack shows the purpose. On SIGUSR1 the counts are
+written to FILE.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 TICK_SECONDS = 0.001
-"""At most so often; most kernels tick four times as slowly."""
+"""Shortest tick; most kernels tick four times as slowly."""
 RULES = (
     ("events", ("proto/kubernetes/events.py",)),
     ("metrics", ("scheduler_ext/metrics.py", "scheduler_ext/metric_families.py", "/prometheus_client/")),
@@ -26,7 +27,7 @@ RULES = (
     ("HTTP in", ("scheduler_ext/loopback.py", "scheduler_ext/exchange.py", "/aiohttp/")),
     ("event loop", ("/asyncio/", "selectors.py")),
 )
-"""The first subject counts that any frame of the stack belongs to."""
+"""The first subject with any frame of the stack counts."""
 OTHER = "other"
 
 

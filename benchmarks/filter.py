@@ -1,9 +1,9 @@
-"""`/filter` over HTTP against clusters of thousands of nodes: latency, memory and CPU of the real program.
+"""Measures `/filter` over HTTP against clusters of thousands of nodes: latency, memory and CPU of the real program.
 
-Run it with `python -m benchmarks.filter`. For each cluster an API server that generates it, the extender, and a server
-that only reads a request and answers a constant (the floor of the transport) run as processes of their own; this
-process is kube-scheduler. Every request is for another pod and names all nodes, shuffled. A single client waits 3 ms
-between two pods, as long as kube-scheduler itself needs for one at its best; several ask without a pause.
+Run it with `python -m benchmarks.filter`. For each cluster three processes run: an API server that generates the
+cluster, the extender, and a server that reads a request and answers a constant (the floor of the transport). This
+process plays kube-scheduler. Every request is for another pod and names all nodes, shuffled. A single client waits 3 ms
+between two pods, the least that kube-scheduler itself needs for one. Several clients ask without a pause.
 """
 
 import time
@@ -27,12 +27,12 @@ FLOOR = Ask(name="empty handler", containers=lambda _: [(1, 1024)])
 MIB = 1024 * 1024
 SHAPES_PODS = 4
 ROUNDS = 10
-"""Series take turns, so that what else the machine does slows all of them down."""
+"""Series take turns, so that other work on the machine slows all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Times in ms. `first_ms` is of the first pod of its shape, when nothing about the shape is known yet."""
+    """Times in ms. `first_ms` is for the first pod of its shape, when nothing about the shape is known yet."""
 
     first_ms: float
     p50_ms: float
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One cluster. `rows` are by the number of clients and what was asked; `answer_ms` is of the first pod of all."""
+    """One cluster. `rows` are by number of clients and kind of request. `answer_ms` is for the very first pod."""
 
     nodes: int
     pods: int
@@ -60,12 +60,18 @@ class Measured:
 @click.option("--requests", type=click.IntRange(min=ROUNDS), default=400, show_default=True,
               help="Requests of each series.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="100 and 1000 nodes, 4 pods a node, 150 requests.")
-@click.option("--only", type=click.Choice(["series", "shapes"]), help="One half of the tables.")
-@click.option("--svg", type=click.Path(path_type=Path), help="Draw the p50 of one client at 4 pods a node here.")
+@click.option("--only", type=click.Choice(["series", "shapes"]), help="Only this half of the tables.")
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path),
+    help="Write a chart of the p50 of one client at 4 pods a node to this file.",
+)
 def main(
     *, nodes: str, pods: str, clients: str, requests: int, quick: bool, only: str | None, svg: Path | None
 ) -> None:
-    """Print Markdown tables of `/filter` over HTTP, names only, with the floor of the transport in the same run."""
+    """Print Markdown tables of `/filter` over HTTP with node names only, and the floor of the transport in the same
+    run.
+    """
     if quick:
         nodes, pods, requests = "100,1000", "4", 150
     if only != "shapes":
@@ -108,8 +114,8 @@ def _print(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> No
 
 
 HEAD = ("nodes", "pods a node", "floor p50 / p99", "fits: p50 / p99", "× floor", "fits nowhere: first / p50 / p99",
-        "4 GPUs, topology-aware: first / p50 / p99", "CPU of one that fits", "memory MiB")  # fmt: skip
-START_HEAD = ("nodes", "pods a node", "ready after its start", "first answer after that", "memory then")
+        "4 GPUs, topology-aware: first / p50 / p99", "CPU for one that fits", "memory MiB")  # fmt: skip
+START_HEAD = ("nodes", "pods a node", "ready after start", "first answer after ready", "memory then")
 
 
 def _cells(found: Measured, clients: int) -> list[str]:
@@ -160,7 +166,7 @@ def _measured(nodes: int, pods: int, clients: Sequence[int], requests: int) -> M
 
 
 class _Series:
-    """Pods of one kind, asked about by so many clients at once; the first of all alone."""
+    """Pods of one kind and the number of clients that ask about them at once; the very first pod is asked alone."""
 
     def __init__(self, process: psutil.Process, url: str, ask: Ask, *, nodes: int, clients: int, requests: int) -> None:
         self._process = process

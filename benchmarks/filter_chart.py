@@ -7,7 +7,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 60, 210, 40, 50
 COLOURS = ("#888888", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 TICKS_MS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 MEASURED_BEFORE = {"HAMi 2.10": {100: 7.0, 1000: 75.0, 5000: 445.0}}
-"""p50 of the same request to HAMi's extender, 4 pods a node, on a machine of this kind."""
+"""p50 of the same request to HAMi's extender, 4 pods per node, on a similar machine."""
 
 
 def chart(lines: Mapping[str, Mapping[int, float]]) -> str:

@@ -1,7 +1,7 @@
-"""What `/filter` costs without HTTP: microseconds of Python until the answer is ready, and after it was given.
+"""Measures `/filter` without HTTP: microseconds of Python until the answer is ready, and after it was given.
 
 Run it with `python -m benchmarks.filter_core`. Clusters and requests are those of `benchmarks.filter`, without pauses.
-On a busy machine the minimum is what the work itself takes.
+On a busy machine the minimum is the time of the work itself.
 """
 
 import gc

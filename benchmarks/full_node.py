@@ -1,4 +1,6 @@
-"""A kubelet as the node daemon sees one: it takes registrations, keeps its checkpoint, and lists who holds what."""
+"""A kubelet as the node daemon sees one: it accepts registrations, keeps its checkpoint, and lists which pods hold
+what.
+"""
 
 import asyncio
 import os
@@ -23,7 +25,7 @@ CONTAINER = "main"
 
 @dataclass(slots=True)
 class Kubelet(rpc.RegistrationServicer, PodResourcesListerServicer):
-    """Of one node; `root` is its folder. The benchmark itself calls the daemon."""
+    """The kubelet of one node; `root` is its folder. The benchmark itself calls the daemon."""
 
     root: Path
     registered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -47,7 +49,7 @@ class Kubelet(rpc.RegistrationServicer, PodResourcesListerServicer):
             await server.stop(None)
 
     def admit(self, name: str, uid: str, ids: tuple[str, ...], answer: bytes) -> None:
-        """Written down as kubelet does after every Allocate."""
+        """Written to the checkpoint as kubelet does after every Allocate."""
         entry = CheckpointEntry(
             pod_uid=uid, container=CONTAINER, resource=RESOURCE, ids_by_numa={NO_NUMA: ids}, response=answer
         )
@@ -55,7 +57,7 @@ class Kubelet(rpc.RegistrationServicer, PodResourcesListerServicer):
         self._write()
 
     def release(self, uid: str) -> None:
-        """Kubelet looks for pods that are gone when it admits the next."""
+        """Kubelet looks for deleted pods when it admits the next one."""
         del self._held[uid]
 
     def _write(self) -> None:
@@ -76,11 +78,11 @@ class Kubelet(rpc.RegistrationServicer, PodResourcesListerServicer):
         return wire.ListPodResourcesResponse(pod_resources=[_listed(*held) for held in self._held.values()])
 
     async def GetAllocatableResources(self, request: object, context: object) -> wire.AllocatableResourcesResponse:  # noqa: ARG002, N802
-        """The daemon does not ask."""
+        """The daemon does not call this."""
         return wire.AllocatableResourcesResponse()
 
     async def Get(self, request: object, context: object) -> wire.GetPodResourcesResponse:  # noqa: ARG002, N802
-        """The daemon does not ask."""
+        """The daemon does not call this."""
         return wire.GetPodResourcesResponse()
 
 

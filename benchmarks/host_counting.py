@@ -1,7 +1,7 @@
-"""What it costs to count each node's CPU and memory, and to learn which pods come: memory, and CPU for each event.
+"""Measures what it costs to count each node's CPU and memory and to learn which pods come: memory, and CPU per event.
 
-Run it with `python -m benchmarks.host_counting`. The ledger takes the same events in the same process; its whole time
-for one stands beside that of counting and learning alone.
+Run it with `python -m benchmarks.host_counting`. The ledger takes the same events in the same process. The table shows
+its whole time per event beside that of counting and learning alone.
 """
 
 import gc
@@ -60,7 +60,7 @@ def _pod(node: int, number: int) -> Pod:
 
 
 def _cost(step: Callable[[Pod], None], pods: Sequence[Pod]) -> tuple[str, str, str]:
-    """Memory is of the first half of the pods, timed are the others: tracing takes time."""
+    """Memory is measured with the first half of the pods and time with the other: tracing takes time."""
     half = len(pods) // 2
     gc.collect()
     tracemalloc.start()

@@ -1,8 +1,9 @@
-"""What the most expensive pod costs that the webhook admits: milliseconds of CPU in `/filter`, found by searching.
+"""Searches for the most expensive pod that the webhook admits: milliseconds of CPU in `/filter`.
 
-Run it with `python -m benchmarks.hostile`. Pods are drawn at random from what makes work: GPU containers of each kind,
-counts, amounts that nearly fit or fit nowhere, policies, lists, quotas. Those that the webhook refuses do not count.
-The worst at the first size are asked about again at the others; each is of a shape that was never asked about before.
+Run it with `python -m benchmarks.hostile`. Pods are drawn at random from everything that costs work: GPU containers of
+each kind, counts, amounts that nearly fit or fit nowhere, policies, lists, quotas. Pods that the webhook refuses do not
+count. The worst at the first size are asked about again at the others. Each is of a shape that was never asked about
+before.
 """
 
 import gc
@@ -31,12 +32,12 @@ from scheduler_ext.scheduling.candidates import Candidates
 
 ADMISSION = AdmissionSettings(requests=SETTINGS)
 NEAR = "near"
-"""A namespace whose quota may refuse, so that it is looked at for each GPU."""
+"""A namespace whose quota may refuse, so that it is checked for each GPU."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of CPU: at the webhook, until `/filter` has answered, and after that."""
+    """Milliseconds of CPU: at the webhook, until `/filter` has answered, and afterwards."""
 
     webhook: float
     answer: float
@@ -52,10 +53,10 @@ class Cost:
 @click.option("--nodes", default="1000,5000", help="Sizes of the cluster; the first is searched.")
 @click.option("--pods", default=4, help="Running pods on each node.")
 @click.option("--tries", default=150, help="Pods drawn.")
-@click.option("--seed", default=1, help="Of what is drawn.")
+@click.option("--seed", default=1, help="Seed of the random pods.")
 @click.option("--worst", default=5, help="Rows of the table.")
 def main(*, nodes: str, pods: int, tries: int, seed: int, worst: int) -> None:
-    """Print what the worst pods that were found cost, in CPU time of the thread that answers."""
+    """Print the cost of the worst pods found, in CPU time of the thread that answers."""
     first, *others = (int(word) for word in nodes.split(","))
     drawn = random.Random(seed)
     with_costs = []
@@ -84,7 +85,7 @@ def main(*, nodes: str, pods: int, tries: int, seed: int, worst: int) -> None:
 
 
 class _Asking:
-    """One cluster, and what it answers."""
+    """One cluster, and its answers."""
 
     def __init__(self, nodes: int, pods: int) -> None:
         self._names = [node_name(number) for number in range(nodes)]
@@ -133,7 +134,7 @@ class _Asking:
 
 
 def hostile_pod(drawn: random.Random, number: int, nodes: int) -> Json:
-    """Of a shape of its own."""
+    """A pod with its own shape."""
     apps = drawn.choice([1, 1, 2, 4, 8, MOST_GPU_CONTAINERS])
     inits = drawn.choice([0, 0, 1, 4, MOST_GPU_CONTAINERS - apps])
     containers = [_container(drawn, f"a{n}", number) for n in range(apps)]

@@ -1,10 +1,9 @@
-"""The node daemon's budgets, measured on the daemon as a process: over the fake NVML, a real socket and a real watch.
+"""Measures the node daemon's budgets on the daemon as a process: over the fake NVML, a real socket and a real watch.
 
-Once by slots and once immediately. The node is full of pods when kubelet's calls are measured, and one leaves for each
-that comes.
+It runs once with slots and once with immediate allocation. The node is full of pods when kubelet's calls are measured,
+and one pod leaves for each new one.
 
-python benchmarks/node_daemon.py            about two minutes
-python benchmarks/node_daemon.py --help
+`python benchmarks/node_daemon.py` takes about two minutes; `--help` lists options.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ RUNTIME = "containerd://2.4.2"
 REPLICAS = 128
 """Of each GPU: room for a thousand pods on eight."""
 SETTLE_SECONDS = 5.0
-"""What follows the registration belongs to the start: links are read, hooks looked for, the first watch is opened."""
+"""Work right after the registration belongs to the start: reading links, searching hooks, opening the first watch."""
 
 
 @dataclass(slots=True)
@@ -66,7 +65,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """CPU is in seconds, `idle_cpu` a fraction of one core, times are seconds."""
+    """CPU and times are in seconds; `idle_cpu` is a fraction of one core."""
 
     mode: str
     registered_after: float
@@ -184,7 +183,7 @@ async def registered(kubelet: Kubelet, daemon: asyncio.subprocess.Process, log: 
     for task in tasks:
         task.cancel()
     if not kubelet.registered.is_set():
-        raise click.ClickException(f"the daemon did not register; its last words: {log.read_text()[-500:]}")  # noqa: ASYNC240 - the end
+        raise click.ClickException(f"the daemon did not register; the end of its log: {log.read_text()[-500:]}")  # noqa: ASYNC240 - the end
 
 
 async def reported(server: EmbeddedApiServer) -> tuple[Device, ...]:
@@ -199,7 +198,7 @@ async def reported(server: EmbeddedApiServer) -> tuple[Device, ...]:
 
 @dataclass(slots=True)
 class FullNode:
-    """Pods come one after the other, each asked for as kubelet does once the daemon's watch has brought it."""
+    """Pods come one after the other. Each is asked for as kubelet does, once the daemon's watch has shown it."""
 
     server: EmbeddedApiServer
     kubelet: Kubelet
@@ -230,7 +229,7 @@ class FullNode:
         bind(self.server, name, gpu)
         wish = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=1)
         wishes = pb.PreferredAllocationRequest(container_requests=[wish])
-        # The first finds out whether the watch has brought the pod; what is measured is the daemon's own work.
+        # The first call waits until the watch has shown the pod; measured is the daemon's own work.
         await stub.GetPreferredAllocation(wishes)
         with timed(calls.prefer):
             await stub.GetPreferredAllocation(wishes)
@@ -316,9 +315,11 @@ def add_calls(found: Table, name: str, runs: Sequence[Sequence[float]], budget: 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--machine", default="hgxh100-8x-h100-80g", help="One of simulation/machines.")
-@click.option("--standing", default=500, type=click.IntRange(1, 960), help="How many pods the full node has.")
-@click.option("--pods", default=500, type=click.IntRange(1), help="How many come then, one for each that leaves.")
-@click.option("--idle-seconds", default=30.0, type=click.FloatRange(1), help="How long the idle daemon is watched.")
+@click.option("--standing", default=500, type=click.IntRange(1, 960), help="Pods on the full node.")
+@click.option("--pods", default=500, type=click.IntRange(1), help="Pods that come then, one for each that leaves.")
+@click.option(
+    "--idle-seconds", default=30.0, type=click.FloatRange(1), help="Seconds for which the idle daemon is measured."
+)
 def main(machine: str, standing: int, pods: int, idle_seconds: float) -> None:
     """Measure the node daemon and print a table beside its budgets."""
     modes = ("slots", "immediate")

@@ -1,7 +1,7 @@
 """Reads a folder of Alibaba's trace cluster-trace-gpu-v2023 ("openb") as Nodes and Pods of Kubernetes.
 
-The trace is not part of the project: fetch `data/csv` of hkust-adsl/kubernetes-scheduler-simulator.
-A GPU has 16 000 MiB here, so a pod's `gpu_milli` of it is a whole number; cores are not limited.
+The trace is not part of the project: fetch `data/csv` of hkust-adsl/kubernetes-scheduler-simulator. A GPU has 16 000
+MiB here, so that a pod's `gpu_milli` is a whole number of MiB. Cores are not limited.
 """
 
 import csv
@@ -21,12 +21,12 @@ NODES = "openb_node_list_gpu_node.csv"
 
 
 class TraceError(Exception):
-    """A file of the trace is missing or not as expected; one sentence."""
+    """A file of the trace is missing or not as expected. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One kind of pod. `milli` of a GPU is taken of each of `gpus`; `models` is a comma list, empty for any."""
+    """One kind of pod. It takes `milli` of each of `gpus` GPUs. `models` is a comma list, empty for any."""
 
     host: HostAmount
     gpus: int
@@ -35,11 +35,11 @@ class Asked:
 
     @property
     def amount(self) -> int:
-        """Thousandths of a GPU in all."""
+        """Thousandths of a GPU in total."""
         return self.gpus * self.milli
 
     def pod(self, uid: str) -> Pod:
-        """Waits to be placed."""
+        """A pod that waits to be placed."""
         resources: dict[str, str | int | float] = {
             "cpu": f"{self.host.cpu_milli}m",
             "memory": f"{self.host.memory_mib}Mi",
@@ -68,7 +68,7 @@ def read_nodes(folder: Path) -> Sequence[Node]:
 
 
 def read_pods(folder: Path, workload: str) -> Sequence[Arrival]:
-    """Of `openb_pod_list_<workload>.csv`, in its order. Raises TraceError."""
+    """The pods of `openb_pod_list_<workload>.csv`, in its order. Raises TraceError."""
     arrivals = []
     for row in _rows(folder / f"openb_pod_list_{workload}.csv"):
         gpus, at = int(row["num_gpu"]), float(row["creation_time"] or 0)

@@ -1,4 +1,4 @@
-"""The extender and its client over HTTP, for benchmarks: processes of their own around generated clusters."""
+"""The extender and its client over HTTP, for benchmarks: separate processes around generated clusters."""
 
 import asyncio
 import multiprocessing
@@ -28,12 +28,12 @@ contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
 """
 ANSWER = b'{"Nodes":null,"NodeNames":["x"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
 PAUSE_SECONDS = 0.003
-"""After each answer: kube-scheduler needs that long for a pod by itself."""
+"""Pause after each answer: kube-scheduler itself needs that long for a pod."""
 LONGEST_START_SECONDS = 120
 
 
 def client(url: str, asked: Iterable[bytes], pause_seconds: float, times: list[float]) -> None:
-    """One connection kept open. A bare socket: what the client itself needs would be counted in."""
+    """A client with one open connection. It is a bare socket, because the client's own time would be measured too."""
     where = urlsplit(url)
     with socket.create_connection((where.hostname, where.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,7 +68,7 @@ def _received(connection: socket.socket) -> bytes:
 
 @contextmanager
 def running_extender(nodes: int, pods: int, *, different: bool = False) -> Iterator[tuple[psutil.Process, str, str]]:
-    """The program as it is shipped, once it is ready: where kube-scheduler asks it, and where Prometheus does."""
+    """The program as it is shipped, once it is ready: its addresses for kube-scheduler and for Prometheus."""
     with ExitStack() as stack:
         cluster = (str(nodes), str(pods), *["different"] * different)
         api = stack.enter_context(_process("benchmarks.cluster", *cluster))

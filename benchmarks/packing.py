@@ -1,10 +1,11 @@
-"""How many GPUs of a real cluster are allocated, and how long pods wait, by policy.
+"""Measures how many GPUs of a real cluster are allocated, and how long pods wait, by policy.
 
 Run it with `python -m benchmarks.packing FOLDER`, the folder as `benchmarks.openb` reads it. Pods arrive in random
-order, those of the trace first drawn once and then again until 130 % of all GPUs are asked for; none leaves. With
-`--departures` pods come and go as in the trace. What is decided is decided by the extender's own code on its own
-ledger; kube-scheduler's part, CPU and memory, is played. So are pods without GPUs, which the extender is not asked
-about: `--cpu-pods` says by what they are placed.
+order: all pods of the trace once, then random ones, until 130 % of all GPUs are asked for. None leaves. With
+`--departures` pods come and go as in the trace.
+
+The extender's own code decides on its own ledger. The part of kube-scheduler, CPU and memory, is simulated. So are pods
+without GPUs, about which the extender is not asked: `--cpu-pods` says what places them.
 """
 
 import random
@@ -55,7 +56,8 @@ PUBLISHED = {
     "multigpu50": (95.74, 97.18),
 }
 """Percent of GPUs allocated at 130 %: BestFit and FGD, means of 10 seeds. Source: hkust-adsl's
-kubernetes-scheduler-simulator, experiments/analysis/expected_results/analysis_allo_discrete.csv."""
+kubernetes-scheduler-simulator, experiments/analysis/expected_results/analysis_allo_discrete.csv.
+"""
 CPU_PODS = ("policy", "most", "least")
 
 
@@ -69,7 +71,7 @@ class Cluster:
         )
         self._ledger = Ledger(self._settings)
         self._ledger.replace_nodes(nodes)
-        # One pod after another, without a second to prepare: each node may be looked at for it.
+        # Pods follow each other without time to prepare: each may judge every node.
         self._candidates = Candidates(self._ledger, least_most_effort=1 << 40)
         self._cpu_pods = cpu_pods
         self._orders: dict[Asked, CpuPodOrder] = {}
@@ -105,7 +107,7 @@ class Cluster:
         self._left[node] = self._left[node].plus(asked.host)
 
     def _for_cpu_pod(self, asked: Asked, offered: Sequence[str]) -> str | None:
-        """The node that the policy would take, or that kube-scheduler's LeastAllocated or MostAllocated does."""
+        """The node that the policy would take, or kube-scheduler's LeastAllocated or MostAllocated."""
         if self._cpu_pods == "policy":
             order = self._orders.setdefault(asked, CpuPodOrder(self._ledger, self._settings, asked))
             return order.first(offered)
@@ -161,7 +163,7 @@ class CpuPodOrder:
 
 @dataclass(slots=True)
 class Outcome:
-    """Percent of all GPUs allocated when as many as there are had been asked for, and at the end."""
+    """Percent of all GPUs allocated when the demand reached the number of GPUs, and at the end."""
 
     at_100: float = 0.0
     at_end: float = 0.0
@@ -170,7 +172,7 @@ class Outcome:
 
 
 def arrive(nodes: Sequence[Node], pods: Sequence[Arrival], seed: int, policy: str, cpu_pods: str) -> Outcome:
-    """Nothing leaves."""
+    """Run without departures."""
     capacity = 1000 * sum(map(_gpus, nodes))
     cluster, outcome, asked_for, allocated = Cluster(nodes, policy, cpu_pods), Outcome(), 0, 0
     for number, asked in enumerate(_drawn([each.asked for each in pods], capacity * 1.3, seed)):
@@ -202,10 +204,10 @@ def _drawn(pods: Sequence[Asked], until: float, seed: int) -> list[Asked]:
 
 @dataclass(slots=True)
 class Waits:
-    """What became of the pods that come and go as in the trace."""
+    """The result for pods that come and go as in the trace."""
 
     allocated: float = 0.0
-    """Percent of all GPUs, the mean over the time in which anybody waits, or over all of it if nobody does."""
+    """Percent of all GPUs: the mean over the time in which pods wait, or over all of it if none waits."""
     waited: list[float] = field(default_factory=list)
     """Seconds, of each pod with GPUs that was placed."""
     placed: Counter[int] = field(default_factory=Counter)
@@ -217,8 +219,8 @@ class Waits:
 def replay(nodes: Sequence[Node], pods: Sequence[Arrival], policy: str, cpu_pods: str, times: int) -> Waits:
     """Each pod comes `times` times, a second apart, and keeps its room for as long as in the trace.
 
-    Who waits is tried again, the oldest first, whenever a pod has left; of pods that ask for the same, one that finds
-    no room speaks for all of them.
+    Waiting pods are tried again, the oldest first, whenever a pod has left. Of pods with the same request, one that
+    finds no room stands for all.
     """
     cluster, waits = Cluster(nodes, policy, cpu_pods), Waits()
     events = [(each.at + copy, 1, number, copy) for number, each in enumerate(pods) for copy in range(times)]
@@ -268,12 +270,14 @@ def replay(nodes: Sequence[Node], pods: Sequence[Arrival], policy: str, cpu_pods
 @click.command(context_settings={"show_default": True})
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--workloads", default="default,gpushare100,gpuspec33", help="Comma list of pod lists in the folder.")
-@click.option("--policies", default="binpack/spread,binpack/binpack,fgd/fgd", help="Comma list of node/GPU policy.")
+@click.option(
+    "--policies", default="binpack/spread,binpack/binpack,fgd/fgd", help="Comma list of policies, each as node/GPU."
+)
 @click.option("--seeds", default="1-10", help="First and last.")
 @click.option("--cpu-pods", type=click.Choice(CPU_PODS), default="policy", help="What places pods without GPUs.")
-@click.option("--departures", default=0, help="Pods come and go, each so many times; 0: nothing leaves.")
+@click.option("--departures", default=0, help="Let pods come and go, each this many times; 0: no pod leaves.")
 def main(*, folder: Path, workloads: str, policies: str, seeds: str, cpu_pods: str, departures: int) -> None:
-    """Print a table, the published figures beside ours."""
+    """Print a table with the published figures beside ours."""
     try:
         nodes = read_nodes(folder)
         traces = {name: read_pods(folder, name) for name in workloads.split(",")}

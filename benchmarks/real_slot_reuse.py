@@ -1,10 +1,10 @@
-"""Replicas that pass from pod to pod, on a real container runtime: are a container's GPUs ever another's?
+"""Passes replicas from pod to pod on a real container runtime: does a container ever get another's GPUs?
 
-The daemon is a process and containerd (or CRI-O) a real one, on a machine of its own as in `make test-node`; the
-benchmark does what kubelet does between them: Allocate, PreStartContainer, and CreateContainer at once. Every container
-has a memory limit that no other around it has, and what the runtime would start it with is read back.
+The daemon is a process and containerd (or CRI-O) a real one, on an isolated node as in `make test-node`. The benchmark
+does what kubelet does between them: Allocate, PreStartContainer, and CreateContainer at once. Each container has a
+memory limit that no container near it has. The benchmark reads back what the runtime would start it with.
 
-    python benchmarks/real_slot_reuse.py --uses 10000        as root, about a quarter of an hour on two cores
+`python benchmarks/real_slot_reuse.py --uses 10000` as root takes about 15 minutes on two cores.
 """
 
 import asyncio
@@ -54,8 +54,8 @@ SANDBOX = cri.PodSandboxConfig(
 
 @dataclass(slots=True)
 class Seen:
-    """Of all containers: whose GPUs they had when they were created, and seconds from the last write of the specs until
-    the runtime was asked (`asked`) and had answered (`answered`).
+    """For all containers: whose GPUs they had at creation, and seconds from the last write of the specs until the
+    runtime was asked (`asked`) and had answered (`answered`).
     """
 
     whose: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class Uses:
     seen: Seen = field(default_factory=Seen)
 
     async def work(self, stub: Any, worker: int) -> None:
-        """With one replica, until all uses are done."""
+        """Work with one replica until all uses are done."""
         gpu = self.gpus[worker % len(self.gpus)]
         while self.left > 0:
             self.left -= 1
@@ -129,7 +129,7 @@ class Uses:
                 return made
 
     def _given(self, container: str) -> dict[str, str]:
-        """Of its environment, as the runtime would start it."""
+        """The part of its environment with which the runtime would start it."""
         answer = self.cri.status(cri.ContainerStatusRequest(container_id=container, verbose=True))
         specification = json.loads(answer.info["info"])["runtimeSpec"]
         pairs = dict(each.split("=", 1) for each in specification["process"]["env"])
@@ -172,7 +172,7 @@ async def measure(machine: Machine, found: binaries.NodeBinaries, uses: int, wor
 
 def table(runtime: str, seen: Seen) -> Table:
     found = Table("what", runtime)
-    found.add_row("re-uses of a replica", str(seen.whose.total()))
+    found.add_row("uses of a replica", str(seen.whose.total()))
     for whose in ("own", "another's", "none"):
         found.add_row(f"containers with GPUs and limits: {whose}", str(seen.whose[whose]))
     found.add_row("refused, because the runtime had not read the spec yet", str(seen.refused))
@@ -191,13 +191,13 @@ def _histogram(seconds: Sequence[float]) -> str:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--runtime", default=binaries.NEWEST_CONTAINERD, type=click.Choice(binaries.RUNTIMES), help="Which.")
-@click.option("--uses", default=10_000, type=click.IntRange(1), help="How many pods there are, one after another.")
+@click.option("--uses", default=10_000, type=click.IntRange(1), help="Number of pods, one after another.")
 @click.option("--workers", default=8, type=click.IntRange(1, 64), help="Replicas in use at a time.")
 def main(runtime: str, uses: int, workers: int) -> None:
-    """Let replicas pass from pod to pod and say whose GPUs the containers had."""
+    """Pass replicas from pod to pod and print whose GPUs the containers had."""
     lacking = missing()
     if lacking:
-        raise click.ClickException(f"no machine of its own can be had here: {lacking}")
+        raise click.ClickException(f"this machine cannot run an isolated node: {lacking}")
     try:
         found = binaries.build("", runtime)
     except (NoBinaries, BuildFailed) as problem:

@@ -1,6 +1,7 @@
-"""What one scrape of the node daemon's page in DCGM exporter's names costs, in this process: its calls can be counted.
+"""Measures one scrape of the node daemon's page with DCGM exporter's names, in this process so that its calls can be
+counted.
 
-python -m benchmarks.scrapes            a second; CPU time, so that a busy machine shows the same
+`python -m benchmarks.scrapes` takes a second. It prints CPU time, so a busy machine shows the same.
 """
 
 import os
@@ -38,7 +39,7 @@ class Scrape:
 
 
 def scrapes(machine_name: str) -> Scrape:
-    """The mean of many. What a GPU does not have was asked before."""
+    """The mean of many. The daemon has already asked which fields a GPU lacks."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ[MACHINE_FILE_VARIABLE] = f"{folder}/machine"
         write_machine_file(machines.load(machine_name), Path(folder, "machine"), NODE)

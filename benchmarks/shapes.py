@@ -1,4 +1,4 @@
-"""The worst cases of `/filter`: every pod asks for something else, and tenants send what is costly all the time."""
+"""The worst cases of `/filter`: every pod has another request, and tenants send costly pods all the time."""
 
 import threading
 import time
@@ -16,11 +16,11 @@ WAITING = 60
 TENANTS = (1, 40)
 COSTLY_PODS = 5
 """Of each tenant, by turns: together more shapes than are remembered."""
-HEAD = ("nodes", "pods", "p50 ms", "p99 ms", "budget", "p99 beside the floor's")
+HEAD = ("nodes", "pods", "p50 ms", "p99 ms", "budget", "p99 beside that of the floor")
 
 
 def rows(nodes: int, pods: int, requests: int, *, different: bool) -> Iterator[Sequence[str]]:
-    """Of one cluster, as `HEAD` names them; `different` nodes have each another amount of GPU memory."""
+    """Rows for one cluster, as `HEAD` names them. Each of the `different` nodes has another amount of GPU memory."""
     size = f"{nodes} different" if different else str(nodes)
     with ExitStack() as stack:
         _, url, metrics = stack.enter_context(running_extender(nodes, pods, different=different))
@@ -59,7 +59,7 @@ def _alone(nodes: int, requests: int, url: str, floor_url: str) -> Iterator[tupl
 
 
 def _costly(tenants: int, nodes: int, url: str) -> Callable[[], None]:
-    """Asks about the next pod, of each of them by turns."""
+    """Asks about the next pod of each tenant by turns."""
     asked = [list(bodies(COSTLY, nodes, COSTLY_PODS, str(n), f"tenant-{n}")) for n in range(tenants)]
     by_turns = cycle(chain.from_iterable(zip(*asked, strict=True)))
     return lambda: client(url, [next(by_turns)], 0, [])
@@ -73,7 +73,7 @@ def _one_shape(nodes: int, requests: int, url: str, mark: str) -> list[float]:
 
 @contextmanager
 def _meanwhile(work: Callable[[], object]) -> Iterator[list[float]]:
-    """Done again and again without a pause; how long each took."""
+    """Repeat the work without a pause; how long each run took."""
     taken: list[float] = []
     done = threading.Event()
 

@@ -1,10 +1,10 @@
-"""Replicas that pass from pod to pod, against the cache of CDI specs that containerd and CRI-O have.
+"""Passes replicas from pod to pod, against the cache of CDI specs in containerd and CRI-O.
 
-The specs are written as the daemon writes them; the runtimes' own library (Go) reads them behind inotify, asked at once
-after each write, which no kubelet can. `--held` containers have specs that stand there meanwhile. Both ways in one run:
-a name for each Allocate, and one name for the same replicas, as it was before.
+The specs are written as the daemon writes them. The runtimes' own library (Go) reads them behind inotify. It is asked
+directly after each write, faster than any kubelet. `--held` containers have specs there in the meantime. One run
+compares both ways: a name for each Allocate, and, as in earlier releases, one name for the same replicas.
 
-    python benchmarks/slot_reuse.py --uses 10000
+`python benchmarks/slot_reuse.py --uses 10000`
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Runtime:
 
 
 def edits(gpu: str) -> ContainerEdits:
-    """Of the size that a container with HAMi-core has."""
+    """As large as those of a container with HAMi-core."""
     paths = ("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu", "/tmp/vgpulock", "/etc/ld.so.preload")
     limits = {"CUDA_DEVICE_MEMORY_LIMIT_0": "4000m", "CUDA_DEVICE_SM_LIMIT": "30", "CUDA_DEVICE_SM_LIMIT_0": "30"}
     return applied(
@@ -72,7 +72,7 @@ async def run(program: Path, uses: int, held: int, *, named_anew: bool) -> str:
     try:
         for use in range(uses):
             gpu, slot = f"GPU-{use}", f"slot{use}" if named_anew else f"slot{use % 80}"
-            # With names of their own, the holder before has been created: its spec goes with the next write.
+            # With a name per Allocate, the previous holder has been created: its spec goes with the next write.
             clock[0] += 200.0
             start = _started(clock[0] if named_anew else _NEVER_OVER)
             await specs.put({slot: files.spec(slot, edits(gpu))}, {slot: start})
@@ -98,8 +98,8 @@ def _started(since: float) -> Start:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--uses", type=int, default=10_000, help="how often the replicas pass on")
-    parser.add_argument("--held", type=int, default=160, help="specs that stand there meanwhile, in the second part")
+    parser.add_argument("--uses", type=int, default=10_000, help="Times that the replicas pass on.")
+    parser.add_argument("--held", type=int, default=160, help="Specs that exist meanwhile, in the second part.")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "cdi")

@@ -1,11 +1,15 @@
-"""Pods per second from creation to their node: extender, API server and scheduler as processes of their own.
+"""Measures pods per second from creation to their node; extender, API server and scheduler are separate processes.
 
-Run it with `python -m benchmarks.throughput`. First so many clients each create a pod, ask `/filter`, then `/bind`, one
-pod after the other, as kube-scheduler does; then the same without an extender, each pod bound by a Binding of the
-client's own: what API server and clients need by themselves. At last a scheduler finds all pods waiting, and its rate
-is taken from the first pod that gets a node to the last. With etcd, kube-apiserver and kube-scheduler at hand
-($KUBEBUILDER_ASSETS, or what `make test-cluster` built) all of it is done once more with them, and kube-scheduler takes
-turns with itself without the extender.
+Run it with `python -m benchmarks.throughput`. It has three parts.
+
+1. Clients each create a pod, ask `/filter`, then `/bind`, one pod after the other, as kube-scheduler does.
+
+2. The same without an extender: the client itself writes each Binding. This is what API server and clients need alone.
+
+3. A scheduler finds all pods waiting. Its rate is taken from the first pod that gets a node to the last.
+
+If etcd, kube-apiserver and kube-scheduler are available ($KUBEBUILDER_ASSETS, or what `make test-cluster` built), all
+of it runs once more with them. kube-scheduler then runs with and without the extender by turns.
 """
 
 import asyncio
@@ -53,7 +57,7 @@ Start = Callable[[AsyncExitStack], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """One series; times are seconds."""
+    """One series; times are in seconds."""
 
     peer: str
     who: str
@@ -61,7 +65,7 @@ class Row:
     seconds: float = 0.0
     extender_cpu: float = 0.0
     split: Counter[str] = field(default_factory=Counter)
-    """How often a sample of the extender's CPU time was of this."""
+    """Samples of the extender's CPU time, by subject."""
     writes: Writes = field(default_factory=dict)
     filters: list[float] = field(default_factory=list)
     binds: list[float] = field(default_factory=list)
@@ -81,7 +85,7 @@ class Bench:
     samples: Path
 
     async def split(self) -> Counter[str]:
-        """So far."""
+        """The samples so far."""
         self.samples.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
         async with asyncio.timeout(20):
@@ -117,7 +121,7 @@ _JSON = {"Content-Type": "application/json"}
 
 @asynccontextmanager
 async def bench(peer: Peer, nodes: int, folder: Path, *, split: bool = True) -> AsyncIterator[Bench]:
-    """Nodes that are there, and an extender that knows them; `split` says that its CPU time is sampled."""
+    """Nodes, and an extender that knows them. `split` says whether its CPU time is sampled."""
     samples = folder / "samples.json"
     program = ("benchmarks.cpu_split", str(samples)) if split else ("scheduler_ext",)
     arguments = [
@@ -146,7 +150,7 @@ async def _add_node(on: Bench, number: int) -> None:
     status["capacity"] = status["allocatable"]
     node["metadata"].pop("uid")  # type: ignore[attr-defined]
     await on.send("POST", "/api/v1/nodes", node)
-    # kube-controller-manager would take the taint of a young node away.
+    # kube-controller-manager would remove the taint of a young node.
     path = f"/api/v1/nodes/{node_name(number)}"
     async with on.http.patch(
         on.peer.url + path, data=b'{"spec":{"taints":null}}', headers={"Content-Type": "application/merge-patch+json"}
@@ -155,7 +159,7 @@ async def _add_node(on: Bench, number: int) -> None:
 
 
 async def _ready(on: Bench, nodes: int) -> None:
-    """Waits until the extender has seen the last node."""
+    """Wait until the extender has seen the last node."""
     names, probe = [node_name(number) for number in range(nodes)], pod("probe")
     async with asyncio.timeout(20):
         while True:
@@ -177,7 +181,7 @@ def pod(name: str, *, scheduler: str = "nobody", gpu: bool = True) -> Json:
 
 
 async def by_clients(on: Bench, nodes: int, pods: int, clients: int, *, extender: bool) -> Row:
-    """Each client one pod after the other."""
+    """Each client works on one pod after the other."""
     who = f"{clients} client{'s' * (clients > 1)}" + ("" if extender else ", no extender")
     row = Row(peer=on.peer.name, who=who, pods=pods)
     names, numbers = [node_name(number) for number in range(nodes)], iter(range(pods))
@@ -210,7 +214,7 @@ async def _bind(on: Bench, metadata: Json, node: str) -> None:
 
 @asynccontextmanager
 async def _measured(on: Bench, row: Row) -> AsyncIterator[None]:
-    """Time, CPU of the extender, and writes; events are posted after the fact and waited for."""
+    """Time, CPU of the extender, and writes. Events are written later and are waited for."""
     writes, split, cpu, began = on.peer.writes(), await on.split(), on.cpu(), time.perf_counter()
     yield
     row.seconds = row.seconds or time.perf_counter() - began
@@ -240,7 +244,7 @@ async def by_scheduler(on: Bench, pods: int, who: str, scheduler: Start, *, gpu:
 
 
 async def _bound(on: Bench, version: str, pods: int) -> float:
-    """Seconds from the first pod that is given a node to the last."""
+    """Seconds from the first pod that gets a node to the last."""
     seen: dict[str, float] = {}
     # kube-apiserver ends the watch of a reader that is slow for a moment.
     while len(seen) < pods:
@@ -260,7 +264,7 @@ async def _bound(on: Bench, version: str, pods: int) -> float:
 
 
 async def _clear(on: Bench) -> None:
-    """Of pods: the next series finds the nodes empty."""
+    """Delete all pods: the next series finds the nodes empty."""
     await on.send("DELETE", f"{PODS_URL}?gracePeriodSeconds=0", {"gracePeriodSeconds": 0})
     await asyncio.sleep(1.0)
 
@@ -293,10 +297,10 @@ def kube_scheduler(on: Bench, plane: ControlPlane, *, extender: bool) -> Start:
 @click.option("--pods", default=2000, help="Pods of each series of clients and of kube-scheduler.")
 @click.option("--stand-in-pods", default=500, help="Pods of the series of the stand-in, which is slow with many.")
 @click.option("--clients", default="1,4,16", help="Clients at the same time, one series each.")
-@click.option("--rounds", default=2, help="How often kube-scheduler takes turns with and without the extender.")
-@click.option("--only", multiple=True, default=SERIES, type=click.Choice(SERIES), help="Leave out the other series.")
+@click.option("--rounds", default=2, help="Rounds of kube-scheduler with and without the extender by turns.")
+@click.option("--only", multiple=True, default=SERIES, type=click.Choice(SERIES), help="Run only this series.")
 @click.option("--kubebuilder-assets", envvar="KUBEBUILDER_ASSETS", type=click.Path(exists=True), metavar="DIR",
-              help="Where etcd, kube-apiserver, kube-scheduler and kubectl are.")  # fmt: skip
+              help="Folder with etcd, kube-apiserver, kube-scheduler and kubectl.")  # fmt: skip
 def main(
     *,
     nodes: int,
@@ -307,7 +311,7 @@ def main(
     only: tuple[str, ...],
     kubebuilder_assets: str | None,
 ) -> None:
-    """Print pods per second, times, writes for each pod, and what the extender's CPU time goes to."""
+    """Print pods per second, times, writes per pod, and what the extender's CPU time is used for."""
     numbers = [int(word) for word in clients.split(",")] if "clients" in only else []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg")))
@@ -363,7 +367,7 @@ async def _stand_in(peer: Peer, nodes: int, pods: int, folder: Path) -> Row:
 async def _kube_scheduler(
     peer: Peer, plane: ControlPlane, nodes: int, pods: int, *, rounds: int, folder: Path
 ) -> list[tuple[Row, Row]]:
-    """With the extender and without, by turns."""
+    """With and without the extender, by turns."""
     async with bench(peer, nodes, folder) as on:
         ours, alone = (kube_scheduler(on, plane, extender=extender) for extender in (True, False))
         return [
@@ -387,7 +391,7 @@ def table(rows: list[Row]) -> Table:
 
 
 def split_table(rows: list[Row]) -> Table:
-    """Milliseconds of the extender's CPU time a pod, by what they were for."""
+    """Milliseconds of the extender's CPU time per pod, by purpose."""
     found = Table("API server", "who", *(name for name, _ in RULES), OTHER)
     for row in rows:
         samples = max(row.split.total(), 1)

@@ -1,6 +1,6 @@
-"""How long and in how many steps the best-connected GPUs are found, against trying every choice.
+"""Measures how long, and in how many steps, the best-connected GPUs are found, against trying every choice.
 
-Run it with `python -m benchmarks.topology_search`. Times are of a choice that is not in the cache yet.
+Run it with `python -m benchmarks.topology_search`. Times are for a choice that is not in the cache yet.
 """
 
 import random
@@ -21,7 +21,7 @@ Score = Callable[[random.Random, int, int], int]
 
 
 def _cube_mesh(_rng: random.Random, i: int, j: int) -> int:
-    """Every GPU of a quad by one NVLink to the others, and by two to its counterpart in the neighbouring quad."""
+    """Each GPU of a quad has one NVLink to the others, and two to its counterpart in the neighbouring quad."""
     if i // 4 == j // 4:
         return 140
     return 220 if j - i == 4 and i // 4 % 2 == 0 else 10
@@ -38,7 +38,7 @@ SCORES: dict[str, Score] = {
 }
 SIZES = ((4, 2), (8, 2), (8, 4), (12, 6), (16, 2), (16, 4), (16, 8), (18, 9), (32, 4), (32, 16), (64, 8))
 BRUTE_FORCE_CHOICES = 13_000
-"""More choices than that are not tried one by one."""
+"""Beyond this number, choices are not tried one by one."""
 
 
 @click.command()

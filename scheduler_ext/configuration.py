@@ -1,4 +1,4 @@
-"""Every setting of the extender, declared once: flags, readers, `--print-config` and the manual derive from here."""
+"""Declares every setting of the extender once: flags, readers, `--print-config` and the manual derive from here."""
 
 import re
 from collections.abc import Iterator
@@ -35,15 +35,15 @@ from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, Metric
 
 DEFAULT_TIMEOUT_SECONDS = 10
 DEBUG_VERBOSITY = 4
-"""From there on klog's lines are for debugging, by Kubernetes' convention."""
+"""From here on klog's lines are for debugging, by Kubernetes' convention."""
 REQUESTS = "Requests and policies"
-"""The group of settings that decide where a pod goes."""
+"""The settings that decide where a pod goes."""
 
 _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
 
 
 def _read_label_selector(text: str) -> str:
-    """As the API server takes it. Raises ValueError."""
+    """Parse as the API server does. Raises ValueError."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     if not all(map(_LABEL.fullmatch, parts)):
         raise ValueError(f"{text!r} selects no label")
@@ -51,16 +51,16 @@ def _read_label_selector(text: str) -> str:
 
 
 def _read_local_url(text: str) -> str:
-    """Raises ValueError."""
+    """Parse a URL of this host. Raises ValueError."""
     where = urlsplit(text)
     host = where.hostname or ""
     if text and (where.scheme not in ("http", "https") or not (host == "localhost" or ip_address(host).is_loopback)):
-        raise ValueError(f"{text!r} is no URL of this host")
+        raise ValueError(f"{text!r} is not a URL of this host")
     return text
 
 
 def _read_host(text: str) -> str:
-    """Raises ValueError."""
+    """Parse a host. Raises ValueError."""
     if not re.fullmatch(DNS_NAME, text):
         ip_address(text)
     return text
@@ -108,7 +108,7 @@ class Configuration:
     kubeconfig: str = _connection(
         "",
         path(optional=True),
-        "How the API server is reached. Empty: KUBECONFIG, ~/.kube/config, or the cluster around us.",
+        "Kubeconfig file for the API server. Empty: KUBECONFIG, ~/.kube/config, or the cluster that the pod runs in.",
     )
     kube_timeout: int = _connection(
         DEFAULT_TIMEOUT_SECONDS,
@@ -120,14 +120,19 @@ class Configuration:
     kube_qps: float = _connection(
         0.0,
         Number(maximum=1_000_000),
-        "Writes a second to the API server, events among them; 0 does not limit them.",
+        "Writes per second to the API server, events among them; 0 does not limit them.",
         chart="scheduler.settings.{flag}",
     )
     kube_burst: int = _connection(
-        10, Whole(minimum=1), "Writes at once after a pause, with --kube-qps.", chart="scheduler.settings.{flag}"
+        10,
+        Whole(minimum=1),
+        "Writes allowed at once after a pause, with --kube-qps.",
+        chart="scheduler.settings.{flag}",
     )
     node_scheduler_policy: NodePolicy = _request(
-        NodePolicy.BINPACK, words_of(NodePolicy), "Which of the nodes that fit goes first: the fullest or the emptiest."
+        NodePolicy.BINPACK,
+        words_of(NodePolicy),
+        "Which fitting node is preferred: binpack the fullest, spread the emptiest, fgd where least is stranded.",
     )
     gpu_scheduler_policy: GpuPolicy = _request(
         parse_gpu_policy("spread"),
@@ -217,12 +222,12 @@ class Configuration:
         chart="scheduler.gpuPreemption",
     )
     node_label_selector: str = _placement(
-        "", _LABELS, "Give out GPUs of nodes with these labels only.", chart="scheduler.settings.{flag}"
+        "", _LABELS, "Give out only GPUs of nodes with these labels.", chart="scheduler.settings.{flag}"
     )
     node_lock_timeout: float = _placement(
         300.0,
         DURATION,
-        "After this long another pod may take over a node's lock.",
+        "Age at which another pod may take over a node's lock.",
         environment=("HAMI_NODELOCK_EXPIRE",),
         chart="scheduler.settings.{flag}",
     )
@@ -235,7 +240,7 @@ class Configuration:
     reservation_lease: float = _placement(
         60.0,
         DURATION,
-        "How long GPUs are held for a pod between /filter and /bind, at most.",
+        "Longest time for which GPUs are held for a pod between /filter and /bind.",
         chart="scheduler.settings.{flag}",
     )
     binding_directory: str = _placement(
@@ -255,11 +260,11 @@ class Configuration:
         "", _OPTIONAL_NAME, "The pod that the leader labels.", environment=("{variable}",), flags=()
     )
     pod_namespace: str = _election("", _OPTIONAL_NAME, "That pod's namespace.", environment=("{variable}",), flags=())
-    readyz_requires_leader: bool = _election(False, Switch(), "Answer /readyz with 503 while another replica decides.")
+    readyz_requires_leader: bool = _election(False, Switch(), "Answer /readyz with 503 while another replica leads.")
     kube_scheduler_healthz: str = _election(
         "",
         _LOCAL_URL,
-        "/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then says whether it and we are healthy: "
+        "/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then reports the health of both: "
         "for its liveness probe.",
     )
     webhook_bind_address: ListenAddress = _webhook(
@@ -270,8 +275,8 @@ class Configuration:
     webhook_client_ca_file: str = _webhook(
         "",
         path(optional=True),
-        "PEM of the authorities whose clients the webhook answers, the API server's own; without one it answers every "
-        "caller.",
+        "PEM of authorities: the webhook answers only clients with their certificates, such as the API server's. "
+        "Empty answers every caller.",
     )
     cert_file: str = _webhook(
         "",
@@ -299,13 +304,13 @@ class Configuration:
     force_overwrite_default_scheduler: bool = _webhook(
         True,
         Switch(),
-        "Whether GPU pods that name default-scheduler become ours.",
+        "Whether GPU pods that name default-scheduler are given to this scheduler.",
         chart="webhook.forceOverwriteDefaultScheduler",
     )
     default_gpu: int = _webhook(
         1,
         Whole(minimum=0),
-        "GPUs of a container that asks for GPU memory or cores alone, set by the webhook; 0 adds none.",
+        "GPUs of a container that asks only for GPU memory or cores, set by the webhook; 0 adds none.",
         device_config="nvidia.defaultGPUNum",
         chart="webhook.defaultGpu",
     )
@@ -343,13 +348,13 @@ class Configuration:
     legacy_metrics: bool = _observe(False, Switch(), "Also write metrics under the names they had before HAMi 2.9.")
     log_format: str = _observe("text", Words(words=("text", "json")), "Log lines for people or for programs.")
     log_level: str = _observe(
-        "info", Words(words=("debug", "info", "warning", "error")), "The least severe lines that are logged."
+        "info", Words(words=("debug", "info", "warning", "error")), "Lowest level of lines that are logged."
     )
     debug: bool = _observe(False, Switch(), "As --log-level debug.", chart="")
     verbosity: int = _observe(
         0,
         Whole(minimum=0),
-        f"HAMi's verbosity: from {DEBUG_VERBOSITY} on as --log-level debug.",
+        f"HAMi's verbosity: {DEBUG_VERBOSITY} or more is --log-level debug.",
         flags=("-v", "--v"),
         chart="",
     )
@@ -364,7 +369,7 @@ class Configuration:
 
 
 def conflicts(configuration: Configuration) -> Iterator[str]:
-    """What cannot be together, one sentence each."""
+    """Settings that exclude each other, one sentence each."""
     names = [getattr(configuration, key) for key in TABLE.settings if key.startswith("resource_")]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{name!r} names two resources; each --resource-… flag needs a name of its own"
@@ -390,7 +395,7 @@ TABLE = Table(
     Configuration,
     conflicts,
     without_effect={
-        "profiling": "Go's profiler has nothing to look at here; use py-spy, or the histograms of /metrics",
+        "profiling": "there is no Go profiler here; use py-spy, or the histograms of /metrics",
         **dict.fromkeys(
             ("logtostderr", "alsologtostderr", "stderrthreshold", "log_dir", "log_file", "log_file_max_size"),
             _STANDARD_ERROR,

@@ -1,4 +1,4 @@
-"""One extender put together: watches, events, leadership, and the listeners."""
+"""Puts one extender together: watches, events, leadership, and the listeners."""
 
 import asyncio
 import logging
@@ -46,27 +46,27 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 2.0
 SHUTDOWN_SECONDS = 5.0
-"""So long a listener that closes waits for answers under way."""
+"""How long a closing listener waits for answers under way."""
 
 
 class PartFailed(Exception):
-    """A watch, or whatever else must go on, has failed; the message is one sentence."""
+    """A watch, or another part that must run, has failed. The message is one sentence."""
 
 
 class PortTaken(Exception):
-    """The address cannot be listened on; the message is one sentence."""
+    """The address cannot be listened on. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applications:
-    """What is served: to kube-scheduler, to Prometheus, and to the API server."""
+    """What is served to kube-scheduler, to Prometheus, and to the API server."""
 
     verbs: Verbs
     metrics: web.Application
     webhook: Callable[[AdmissionSettings], web.Application]
-    """For the API server: it holds quotas by what pods are decided by now."""
+    """For the API server. It checks quotas against the current decisions."""
     failed: asyncio.Event
-    """Set when a watch, or whatever else must go on, has failed: what is answered from then on would grow old."""
+    """Set when a watch, or another part that must run, has failed: later answers would be outdated."""
 
 
 @asynccontextmanager
@@ -79,8 +79,8 @@ async def running_extender(
     *,
     files: SentFiles | None = None,
 ) -> AsyncIterator[Applications]:
-    """The extender at work; on the way out binds under way are finished. `certified` is asked for `/readyz`, `files` is
-    where Bindings are written down before they are sent.
+    """Run the extender, and finish binds under way at the end. `/readyz` asks `certified`. `files` is where Bindings
+    are written before they are sent.
     """
     lease, clock = lease or LeaseSettings(), time.monotonic
     state, metrics = Cluster(requests), Metrics()
@@ -161,9 +161,9 @@ async def running_extender(
 
 
 async def _catch_up(binder: Binder, watch: ClusterWatch, *, is_elected: bool) -> None:
-    """Others may have bound pods since anything was reserved here."""
+    """Catch up: other replicas may have bound pods since anything was reserved here."""
     await binder.recover()
-    # Without an election only this replica decides, and all is listed after the start.
+    # Without an election only this replica decides, and everything is listed after the start.
     if is_elected:
         await binder.drop_reservations()
         await watch.list_pods_again()
@@ -197,7 +197,9 @@ def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch
 
 @asynccontextmanager
 async def listening_to_kube_scheduler(verbs: Verbs, address: ListenAddress, flag: str) -> AsyncIterator[str]:
-    """As `listening`; on loopback in less time, on any other address with what strangers make necessary."""
+    """Listen as `listening` does. On loopback a faster server is used; on other addresses one that is safe against
+    strangers.
+    """
     if address.host == "localhost" or is_local(address.host):
         port = loopback.serving(verbs, address.host, address.port, shutdown_seconds=SHUTDOWN_SECONDS)
     else:
@@ -210,7 +212,7 @@ async def listening_to_kube_scheduler(verbs: Verbs, address: ListenAddress, flag
 async def listening(
     served: web.Application, address: ListenAddress, flag: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
-    """The URL under which requests are served; `flag` is what sets the address. Raises PortTaken."""
+    """The URL under which requests are served. `flag` is the setting of the address. Raises PortTaken."""
     port = serving(served, address.host, address.port, tls, shutdown_seconds=SHUTDOWN_SECONDS)
     async with _opened(port, address, flag) as where:
         yield f"{'https' if tls is not None else 'http'}://{where}"
@@ -220,12 +222,12 @@ async def listening(
 async def _opened(
     port: AbstractAsyncContextManager[tuple[str, int]], address: ListenAddress, flag: str
 ) -> AsyncIterator[str]:
-    """Host and port, as a URL has them."""
+    """Host and port, as a URL writes them."""
     async with AsyncExitStack() as stack:
         try:
             host, number = await stack.enter_async_context(port)
         except OSError as error:
-            # asyncio wraps the system's words in its own; a failed name look-up has no positive number.
+            # asyncio wraps the system's error text in its own. A failed name look-up has no positive number.
             known = error.errno is not None and error.errno > 0
             reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
             raise PortTaken(f"Cannot listen on {address}: {reason}; choose another {flag}.") from error

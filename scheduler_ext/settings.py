@@ -1,4 +1,4 @@
-"""What the parts of the extender read of its configuration."""
+"""Settings that the extender's parts read from its configuration."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,27 +6,29 @@ from enum import StrEnum
 DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
 
 LONGEST_LOCK_WAIT_SECONDS = 22.0
-"""With the wait for the first lists and the write it stays below the 30 s that kube-scheduler waits for an extender."""
+"""Together with the wait for the first lists and the write it is below the 30 s that kube-scheduler waits for an
+extender.
+"""
 SHORTEST_BIND_DEADLINE_SECONDS = 20.0
 SLACK_SECONDS = 5.0
-"""For a Binding that was long on its way."""
+"""For a Binding that is delayed on its way."""
 _WRITING_SECONDS = 2.0
-"""What a bind has left for its write when the lock comes at the last moment."""
+"""Time left for the write when a bind gets the lock at the last moment."""
 
 
 class SettingsError(ValueError):
-    """A setting has a value that cannot be used; the message is one sentence."""
+    """A setting has a value that cannot be used. The message is one sentence."""
 
 
 class FilterReturns(StrEnum):
     ONE = "one"
-    """The best node, its GPUs reserved."""
+    """The best node, with its GPUs reserved."""
     ALL = "all"
-    """The best nodes, on each its GPUs reserved until kube-scheduler has chosen one."""
+    """The best nodes. GPUs are reserved on each until kube-scheduler has chosen one."""
 
 
 class MetricsDetail(StrEnum):
-    """What a page has series of: each with those after it."""
+    """Which series a page has. Each value includes those after it."""
 
     PODS = "pods"
     GPUS = "gpus"
@@ -40,35 +42,35 @@ class ServeSettings:
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
     filter_returns: FilterReturns = FilterReturns.ONE
     gpu_preemption: bool = False
-    """Whether we evict pods of lower priority for pods that lack nothing but GPUs."""
+    """Whether we evict pods of lower priority for pods that lack only GPUs."""
     readyz_requires_leader: bool = False
     kube_scheduler_healthz: str = ""
-    """URL on this host; empty where kubelet does not ask us how kube-scheduler is."""
+    """URL on this host; empty if kubelet does not ask us whether kube-scheduler is healthy."""
     node_label_selector: str = ""
-    """Nodes without these labels are as if they were not there."""
+    """Nodes without these labels are ignored."""
     node_lock_ttl_seconds: float = 300.0
     lock_wait_seconds: float = 18.0
     """How long a bind waits for a lock that another pod holds."""
     sync_wait_seconds: float = 5.0
-    """How long `/filter` waits for the first lists before it says that it cannot answer yet."""
+    """How long `/filter` waits for the first lists before it returns an error."""
     bind_deadline_seconds: float = SHORTEST_BIND_DEADLINE_SECONDS
     binding_seconds: float = 5.0
-    """After which an unanswered Binding is sent again, or less where the API server is given less time. The next leader
-    waits twice as long for the Bindings of one that crashed.
+    """After this time an unanswered Binding is sent again, or earlier if the API server has less time. The next leader
+    waits twice as long for the Bindings of a crashed one.
     """
     reservation_lease_seconds: float = 60.0
     """The longest time between `/filter` and `/bind` for which GPUs are held."""
     bound_lease_seconds: float = 600.0
     """How long a written Binding counts from memory if the watch does not show it."""
     settle_seconds: float = 65.0
-    """Until a Binding whose answer was lost is looked for. The API server gives it up with us, but a proxy between may
-    hold what was sent for as long as its own time-out, 60 s in most. Given back any sooner, the GPUs could go to two
-    pods; only this one pod's wait for it.
+    """After this time a Binding whose answer was lost is looked for. The API server gives it up when we do. But a proxy
+    between them may hold the request until its own timeout, 60 s in most. If the GPUs were given back earlier, two pods
+    could get them; so only this pod's GPUs wait.
     """
     metrics_detail: MetricsDetail = MetricsDetail.PODS
     legacy_metrics: bool = False
 
 
 def bind_deadline_seconds(lock_wait_seconds: float) -> float:
-    """For a bind that may wait so long for a lock."""
+    """The deadline of a bind that may wait this long for a lock."""
     return max(SHORTEST_BIND_DEADLINE_SECONDS, lock_wait_seconds + _WRITING_SECONDS)

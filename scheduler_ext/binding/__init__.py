@@ -1,1 +1,1 @@
-"""How a decision becomes a Binding, and the node lock where a node still needs it."""
+"""Turns a decision into a Binding, with the node lock where a node still needs it."""

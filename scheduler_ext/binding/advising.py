@@ -1,4 +1,4 @@
-"""What `/prioritize` and `/preempt` answer: how well each node suits a pod, and what evicting pods would change."""
+"""Answers `/prioritize` and `/preempt`: how well each node suits a pod, and which evictions would help."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from scheduler_ext.scheduling.priorities import preferences, priorities
 def rank(candidates: Candidates, ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:
     """Each node's score, as `/prioritize` answers, for a pod for which `candidates` are prepared.
 
-    What the pod has reserved itself does not stand in its way.
+    The pod's own reservations count as free.
     """
     if ledger.reservation(request.uid) is not None:
         decision = decide(request, ledger.snapshot(request.uid), node_names)
@@ -29,7 +29,7 @@ def rank(candidates: Candidates, ledger: Ledger, request: GpuRequest, node_names
 
 
 def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> list[HostPriority]:
-    """As if nothing ran on the nodes."""
+    """Scores as if nothing ran on the nodes."""
     fitting = preferences(request.policies.node, _simulated(request, nodes, settings))
     return _scored(fitting, [node.metadata.name for node in nodes])
 
@@ -45,14 +45,14 @@ def preempt(
     proposed: NodeVictims,
     effort: Effort,
 ) -> Search[NodeVictims | None]:
-    """Whom to evict from the node so that the pod gets its GPUs; None where that does not help, or nobody has to go.
+    """Pods to evict from the node so that the pod gets its GPUs. None if that does not help or no eviction is needed.
 
-    `holders` are the node's pods that ask for GPUs. What budgets lose by pods without GPUs kube-scheduler has counted.
-    `effort` counts what it takes.
+    `holders` are the node's pods that ask for GPUs. kube-scheduler has already counted what budgets lose by pods
+    without GPUs. `effort` counts the work.
     """
     look = Look(ledger, request, priority, node, effort)
     chosen = yield from victims(priority, frozenset(proposed.uids), holders, look.fits, budgets.violating)
-    # A node without victims would be an error to kube-scheduler (callExtenders of its preemption framework).
+    # kube-scheduler treats a node without victims as an error (callExtenders of its preemption framework).
     if not chosen:
         return None
     uids = by_importance(proposed.uids, chosen, holders)

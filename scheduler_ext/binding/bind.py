@@ -1,4 +1,4 @@
-"""Performs what the machine of `step` says: one run for each bind, and the looks at Bindings that were not answered."""
+"""Performs what the machine of `step` requests: one run for each bind, and the checks of unanswered Bindings."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ _WAITING_FOR_LOCK = frozenset({State.QUEUED, State.LOCKING})
 
 
 class Binder:
-    """Binds pods to nodes, each bind at most once at a time."""
+    """Binds pods to nodes; each bind runs at most once at a time."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Binder:
         lock_waited: Callable[[float], None],
         files: SentFiles | None = None,
     ) -> None:
-        """`lock_waited` gets the seconds that each bind waited for its node's lock, in vain too. `files` are for the
-        next process.
+        """`lock_waited` gets the seconds that each bind waited for its node's lock, also without success. `files` are
+        for the next process.
         """
         self._cluster = cluster
         self._questions = questions
@@ -54,14 +54,16 @@ class Binder:
         self._lock_waited = lock_waited
         self._files = files
         self._left = list(files.left) if files is not None else []
-        """What the process before sent from here, and may still be carried out."""
+        """What the previous process sent and may still be carried out."""
         self._runs: dict[PodName, Run] = {}
-        """Those that kube-scheduler waits for."""
+        """Binds that kube-scheduler waits for."""
         self._numbers = count(1)
         self._binds, self._looks = Tasks(), Tasks()
 
     async def bind(self, args: BindingArgs) -> str:
-        """Empty once the pod is bound to the node, else one sentence; a repeated call joins the first one."""
+        """Bind the pod. Returns an empty text when it is bound, else one sentence. A repeated call joins the
+        first one.
+        """
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         run = self._runs.get(pod)
         if run is None:
@@ -79,12 +81,12 @@ class Binder:
         return pod in self._runs
 
     async def drop_reservations(self) -> None:
-        """Once the binds under way have finished, except those whose Binding the API server may carry out yet."""
+        """Drop them once the binds under way have finished, except those whose Binding may still be carried out."""
         await self._answered()
         self._cluster.apply(LeadershipGained())
 
     async def recover(self) -> None:
-        """Holds the GPUs of each Binding that the process before sent, until it is known what became of it."""
+        """Hold the GPUs of each Binding that the previous process sent, until its outcome is known."""
         said = ""
         while self._left:
             try:
@@ -93,12 +95,12 @@ class Binder:
             except (ApiError, ApiUnreachable) as error:
                 if str(error) != said:
                     said = str(error)
-                    log.warning("it is not known yet what became of %d Bindings: %s", len(self._left), said)
+                    log.warning("the outcome of %d Bindings is not known yet: %s", len(self._left), said)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def finish(self) -> None:
-        """Lets the binds under way finish; each has a deadline of its own. What is unanswered then is left to the next
-        process.
+        """Let the binds under way finish; each has its own deadline. The next process takes over what is then
+        unanswered.
         """
         await self._answered()
         await self._looks.end()
@@ -130,7 +132,7 @@ class Binder:
             self._perform(run, Effect.UNLOCK)
 
     def _step(self, run: Run, event: Event) -> Effect | None:
-        """Does what is done at once; returns what ends in the next event of the bind."""
+        """Do what is immediate. Return the question that leads to the bind's next event."""
         before = run.attempt.state
         run.attempt, effects = step(run.attempt, event)
         attempt = run.attempt
@@ -171,14 +173,14 @@ class Binder:
             await self._questions.unlock(attempt)
 
     def _written_down(self, run: Run) -> bool:
-        """Were this process killed otherwise, the next one would not know of the Binding."""
-        attempt, run.doing = run.attempt, "the API server has not taken the Binding"
+        """Written first: if this process is killed, the next one knows of the Binding."""
+        attempt, run.doing = run.attempt, "the API server did not accept the Binding"
         if self._files is None or attempt.shares is None:
             return True
         try:
             self._files.add(Sent(attempt.pod, attempt.uid, attempt.node, attempt.shares))
         except OSError as error:
-            run.problem = f"the Binding cannot be written down before it is sent: {error.strerror}"
+            run.problem = f"the Binding cannot be written to its file before it is sent: {error.strerror}"
             return False
         return True
 
@@ -188,7 +190,7 @@ class Binder:
     def _failure(self, run: Run) -> str:
         attempt = run.attempt
         sentence = f"pod {attempt.pod} cannot be bound to node {attempt.node}: {run.problem}"
-        log.warning("%s; what led there: %s", sentence, self._questions.story(attempt))
+        log.warning("%s; what led to it: %s", sentence, self._questions.story(attempt))
         return sentence
 
     def _hold(self, attempt: Attempt, lease_seconds: float) -> None:
@@ -205,7 +207,7 @@ class Binder:
         return reservation is not None and reservation.sent_by not in (0, attempt.number)
 
     async def _recover(self, sent: Sent) -> None:
-        """Raises ApiError or ApiUnreachable."""
+        """Recover one Binding. Raises ApiError or ApiUnreachable."""
         attempt = Attempt(
             number=next(self._numbers),
             pod=sent.pod,

@@ -1,4 +1,4 @@
-"""Which GPUs a pod gets on the node that kube-scheduler has chosen."""
+"""Finds the GPUs that a pod gets on the node that kube-scheduler has chosen."""
 
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
@@ -10,7 +10,7 @@ from scheduler_ext.scheduling.kept_rooms import in_that_of_others
 
 
 class BindRefused(Exception):
-    """The bind cannot go on; the message is the sentence for kube-scheduler."""
+    """The bind cannot continue. The message is the sentence for kube-scheduler."""
 
 
 def reserved(cluster: Cluster, uid: str, node: str, now: float) -> PodShares | None:
@@ -21,7 +21,7 @@ def reserved(cluster: Cluster, uid: str, node: str, now: float) -> PodShares | N
 
 
 def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float, until: float) -> PodShares | None:
-    """Reserves on this one node; None for a pod without GPUs. Raises BindRefused when it does not fit any more."""
+    """Decide for this one node and reserve. None for a pod without GPUs. Raises BindRefused if it no longer fits."""
     try:
         request = read_request(pod, cluster.requests)
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""What `/filter` answers: the best node or a few of them, with the GPUs reserved before anybody else can ask."""
+"""Answers `/filter`: the best node or a few of them, with the GPUs reserved before the next question."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,18 +19,22 @@ from scheduler_ext.scheduling.hopeless import told_apart
 from scheduler_ext.scheduling.kept_rooms import in_its_own, in_that_of_others
 
 GROUP_MEMBER_LOST = "GroupMemberLost"
-"""Said of every node, with the member of the pod's group whose GPUs others have got while it waited for this pod."""
+"""Reason for every node, with the member of the pod's group that lost its GPUs to others while it waited for
+this pod.
+"""
 MOST_LAPSED = 64
-"""Members whose GPUs are looked for once more in one question."""
+"""Members whose GPUs are searched for again in one question."""
 LONGEST_PROBLEM = 256
-"""Characters of a sentence that is said of every node."""
+"""Largest number of characters in a reason for every node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """`choice` is what the result was made from, if one was taken on live nodes, and `asked` how many those were.
+    """An answer to `/filter`. `choice` is the decision behind it, if it was taken on live nodes; `asked` is their
+    number.
 
-    `offers` says that kube-scheduler chooses among those that fit; `told` is for the pod's events beside the choice.
+    `offers` means that kube-scheduler chooses among the nodes that fit. `told` is for the pod's events besides the
+    choice.
     """
 
     result: FilterResult
@@ -40,7 +44,7 @@ class Filtered:
     told: tuple[Notice, ...] = ()
 
     def notices(self) -> tuple[Notice, ...]:
-        """For the pod's events. Made when asked for, as nobody waits for them: they tell how things stand then."""
+        """Notices for the pod's events. They are made on request, and describe the state at that time."""
         choice = self.choice
         if choice is None or (self.offers and choice.node is not None):
             return self.told
@@ -50,27 +54,27 @@ class Filtered:
 
 
 def passed_through(args: ExtenderArgs) -> Filtered:
-    """Every node, for a pod that asks for no GPU."""
+    """All nodes, for a pod that asks for no GPU."""
     return Filtered(result=FilterResult(node_names=args.node_names, nodes=args.nodes))
 
 
 def refused(problem: str) -> Filtered:
-    """No node can be named at all; kube-scheduler tries again later."""
+    """No node can be named; kube-scheduler tries again later."""
     return Filtered(result=FilterResult(error=problem), told=(_failure(problem),))
 
 
 def kept(node: str, node_names: Sequence[str]) -> Filtered:
-    """For a pod whose Binding to the node was sent: another node would leave its GPUs there to others."""
+    """For a pod whose Binding to the node was sent: on another node its GPUs would be lost to others."""
     if node not in node_names:
         return refused(f"the pod's Binding to node {node} may have been written already")
     return Filtered(result=FilterResult(node_names=[node]))
 
 
 def hopeless(problem: str, args: ExtenderArgs) -> Filtered:
-    """No node will ever do for the pod as it is written: it waits until it is changed.
+    """No node will ever fit the pod as it is written: it waits until it is changed.
 
-    An error would make kube-scheduler try it again and again; a pod that each node refuses it leaves alone until
-    something changes (determineSchedulingHintForInFlightPod of its queue).
+    An error would make kube-scheduler try again and again. If each node refuses the pod, it waits until something
+    changes (determineSchedulingHintForInFlightPod of its queue).
     """
     names = args.node_names or [node.metadata.name for node in args.nodes or ()]
     result = FilterResult(failed_and_unresolvable_nodes=dict.fromkeys(names, problem[:LONGEST_PROBLEM]))
@@ -89,11 +93,13 @@ def reserve(
     most: int = 1,
     prepared: bool = False,
 ) -> Filtered:
-    """Decides afresh among `node_names`, in place of what the pod had reserved before.
+    """Decide among `node_names`; the result replaces the pod's reservations.
 
-    Of the nodes that fit, the best `most` are offered, the pod's GPUs reserved on each until its bind says which it is.
-    Nothing is awaited between the decision and the reservation, so two pods never get the same share. `candidates` are
-    the cluster's, `prepared` for the pod or not; `now` is monotonic seconds, `lease_seconds` the longest lease.
+    The best `most` of the nodes that fit are offered. The pod's GPUs are reserved on each until its bind names one.
+    Nothing is awaited between the decision and the reservation, so two pods never get the same share.
+
+    `candidates` are the cluster's, `prepared` for the pod or not. `now` is in monotonic seconds, `lease_seconds` is the
+    longest lease.
     """
     cluster.apply(Asked(pod), now)
     ledger = cluster.ledger
@@ -120,9 +126,9 @@ def reserve(
 
 
 def _lost_member(candidates: Candidates, cluster: Cluster, pod: Pod, *, now: float, until: float) -> str:
-    """Reserves once more what members wait with though its lease has ended; names one that cannot have it any more.
+    """Reserve again for waiting members whose lease has ended; return one that can no longer get its GPUs.
 
-    kube-scheduler would bind the others without that one.
+    Otherwise kube-scheduler would bind the group without that member.
     """
     for number, (uid, node, (member, request)) in enumerate(cluster.ledger.lapsed(pod, now)):
         again = candidates.choose(request, [node])
@@ -142,7 +148,7 @@ def _chosen(
     now: float,
     prepared: bool,
 ) -> Choice:
-    """Where room is kept for the pod, else the best node; where it fits nowhere, room kept for lower priorities."""
+    """A node where room is kept for the pod, else the best node. If it fits nowhere: room kept for lower priorities."""
     own = in_its_own(cluster.ledger, request, priority, node_names)
     if own is not None:
         return choice_of(own)
@@ -154,7 +160,7 @@ def _chosen(
 
 
 def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:
-    """All of the given nodes that would fit if nothing ran on them; reserves nothing."""
+    """All given nodes that would fit if nothing ran on them. Reserves nothing."""
     ledger = Ledger(settings)
     ledger.replace_nodes(nodes)
     decision = decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
@@ -166,7 +172,7 @@ def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettin
 
 
 def _nowhere(request: GpuRequest, choice: Choice, asked: int) -> Filtered:
-    """The nodes on which evicting other pods would not help are named apart."""
+    """Names separately the nodes on which evicting other pods would not help."""
     result = FilterResult(error=choice.error)
     if not choice.error:
         result = FilterResult(failed_nodes=choice.failed, failed_and_unresolvable_nodes=choice.hopeless)
@@ -198,7 +204,7 @@ def _fits(choice: Choice, asked: int) -> Notice:
 
 
 def _no_node(choice: Choice, asked: int) -> Notice:
-    """The summary, and how many nodes each reason has, as one line: one event a minute tells everything."""
+    """One line with the summary and the number of nodes for each reason: one event a minute is enough."""
     reasons = {**choice.failed, **choice.hopeless}
     details = "; ".join(
         f"{count} nodes {reason}({_first_names(reasons, reason, count)})"
@@ -209,6 +215,6 @@ def _no_node(choice: Choice, asked: int) -> Notice:
 
 
 def _first_names(reasons: Mapping[str, str], reason: str, count: int) -> str:
-    """Of the nodes with this reason; all if they are few, else those that come first by name."""
+    """Names of the nodes with this reason: all if they are few, else the first ones."""
     names = nsmallest(MOST_NODES_NAMED, (node for node, its_reason in reasons.items() if its_reason == reason))
     return ",".join([*names, "…"] if count > len(names) else names)

@@ -1,4 +1,4 @@
-"""The cluster's state at work: each event gets its time, each effect is performed at once."""
+"""Runs the cluster state: gives each event its time and performs each effect at once."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from scheduler_ext.cluster.state import Cluster
 
 
 class LiveCluster:
-    """`tell` takes the notices for nodes and pods."""
+    """The state in use. `tell` takes the notices for nodes and pods."""
 
     def __init__(
         self, state: Cluster, monotonic: Callable[[], float], tell: Callable[[ObjectReference, Notice], None]
@@ -24,7 +24,7 @@ class LiveCluster:
         """Called when there may be room for more pods."""
         self.tell = tell
         self._waiting: dict[str | PodName, WeakSet[asyncio.Event]] = {}
-        """Those that wait for a change, by the node's or pod's name."""
+        """Tasks that wait for a change, by the node's or pod's name."""
 
     def apply(self, event: Event) -> None:
         now = self.monotonic()

@@ -1,8 +1,8 @@
-"""The node lock `hami.io/mutex.lock`: may this pod take it now, and if not, until when must it wait.
+"""The node lock `hami.io/mutex.lock`: whether a pod may take it now, and if not, until when it must wait.
 
-HAMi's rules (scheduler side, pkg/util/nodelock) with these differences: an unreadable value expires instead of
-blocking the node for ever, a time stamp from the future cannot stretch the lock, and a node is free as soon as the
-owner's devices are handed over.
+The rules are HAMi's (scheduler side, pkg/util/nodelock) with three differences. An unreadable value expires and does
+not block the node for ever. A time stamp from the future cannot extend the lock. A node is free as soon as the owner
+has its devices.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from scheduler_ext.cluster.facts import PodFacts, PodName
 
 
 class Owner(Enum):
-    """What became of the pod that a lock names."""
+    """The state of the pod that a lock names."""
 
     OURSELVES = "ourselves"
-    """It is the very pod that asks, not one of the same name before it. It takes its lock again: the watch may not have
-    shown yet that it was released.
+    """It is the same pod, not an earlier one of the same name. It takes its lock again: the watch may not have shown
+    the release yet.
     """
     WAITING = "waiting"
-    """Its devices are not handed over yet."""
+    """It does not have its devices yet."""
     SERVED = "served"
-    """Bound to the node, and its bind phase says success or failed."""
+    """Bound to the node, and its bind phase is success or failed."""
     ELSEWHERE = "elsewhere"
     """Bound to another node."""
     GONE = "gone"
@@ -48,7 +48,7 @@ class Wait:
 
 
 def owner_state(pod: PodFacts | None, node: str) -> Owner:
-    """What a lock on `node` that names this pod still means; None for a pod that does not exist."""
+    """What a lock on `node` that names this pod still means. None if the pod does not exist."""
     if pod is None or pod.ended:
         return Owner.GONE
     if pod.node and pod.node != node:
@@ -59,7 +59,7 @@ def owner_state(pod: PodFacts | None, node: str) -> Owner:
 
 
 def owner_of(value: str) -> PodName | None:
-    """The pod that a lock names; None for an unreadable value and for the form without an owner."""
+    """The pod that a lock names. None for an unreadable value or one without an owner."""
     lock = _read(value)
     return PodName(namespace=lock.namespace, name=lock.pod) if lock and lock.pod else None
 
@@ -69,8 +69,8 @@ def judge(
 ) -> Take | Wait:
     """Whether `pod` may take a node whose lock annotation reads `value` (empty: no lock).
 
-    `owner` is the state of the pod that the lock names; it is ignored when the lock names none. `first_seen` is when
-    we first saw this very value.
+    `owner` is the state of the pod that the lock names, and is ignored if it names none. `first_seen` is when we first
+    saw this value.
     """
     take = Take(value=encode_lock(NodeLock(taken_at=now.astimezone(UTC), namespace=pod.namespace, pod=pod.name)))
     if not value:
@@ -88,7 +88,7 @@ def judge(
 
 
 def is_held_by(value: str, remembered_uid: str, pod: PodName, uid: str) -> bool:
-    """Whether the lock is this very pod's. `remembered_uid` stands beside it; HAMi's locks have none."""
+    """Whether this very pod has the lock. `remembered_uid` is written beside the lock; HAMi's locks have none."""
     return owner_of(value) == pod and remembered_uid in ("", uid)
 
 

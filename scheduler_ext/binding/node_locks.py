@@ -1,4 +1,4 @@
-"""Takes and gives back the node lock on the API server; waits for the pod before, woken by the watch."""
+"""Takes and releases node locks on the API server. The watch wakes a pod that waits for the one before."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class NodeUnknown(Exception):
 
 
 class LockBusy(Exception):
-    """Another pod holds the lock, and there is no more time to wait for it; the message says who."""
+    """Another pod holds the lock, and the time to wait for it is over. The message names the pod."""
 
 
 class NodeLocks:
@@ -36,7 +36,7 @@ class NodeLocks:
     async def take(
         self, node: str, pod: PodName, uid: str, waiting: Callable[[str], None], *, give_up_at: datetime
     ) -> None:
-        """Returns once the node's lock is this pod's; each reason to wait is told to `waiting`.
+        """Wait until this pod has the node's lock; `waiting` gets each reason to wait.
 
         Raises LockBusy, NodeUnknown, ApiError or ApiUnreachable.
         """
@@ -50,7 +50,7 @@ class NodeLocks:
                 beside = encode_lock_uid(verdict.value, uid)
                 if await self._write(node, verdict.value, beside, facts.resource_version):
                     return
-                # Somebody was faster than our watch.
+                # Another writer was faster than our watch.
                 facts = node_facts(await self._api.get(NODES, node))
             else:
                 waiting(verdict.why)
@@ -60,7 +60,7 @@ class NodeLocks:
                 facts = self._cluster.state.facts.node(node)
 
     async def release(self, node: str, pod: PodName, uid: str) -> bool:
-        """Removes the lock if it is this pod's; False where the node has changed meanwhile.
+        """Remove the lock if it is this pod's. False if the node has changed meanwhile.
 
         Raises ApiError or ApiUnreachable.
         """
@@ -91,7 +91,7 @@ class NodeLocks:
         known = kept.pod(holder)
         if known is not None and facts.lock_uid in ("", known.uid):
             return owner_state(known, node)
-        # A pod younger than our watch must not lose its lock.
+        # A pod that the watch has not shown yet must not lose its lock.
         try:
             found = await self._api.get(PODS, holder.name, holder.namespace)
         except NotFound:
@@ -112,7 +112,7 @@ class NodeLocks:
         return at
 
     async def _write(self, node: str, value: str | None, beside: str | None, resource_version: str) -> bool:
-        """False when the node has changed since `resource_version`."""
+        """False if the node has changed since `resource_version`."""
         annotations = {NODE_LOCK: value, NODE_LOCK_UID: beside}
         metadata = {"annotations": annotations, "resourceVersion": resource_version}
         try:

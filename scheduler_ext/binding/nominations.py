@@ -1,8 +1,8 @@
-"""Keeps the GPUs that were freed for a pod until it comes back for them.
+"""Keeps GPUs that were freed for a pod until kube-scheduler asks about it again.
 
-A pod that others are evicted for waits until those have ended, and kube-scheduler asks about it again only then. What
-becomes free meanwhile is kept for it from pods of the same or a lower priority: in full for as long as its victims
-take to end, and for a short time once it could have it all.
+A pod for which others are evicted waits until those have ended, and kube-scheduler asks about it only then. What
+becomes free meanwhile is kept from pods of the same or a lower priority. All of it is kept while the victims end, and
+for a short time once the pod fits.
 """
 
 from collections.abc import Iterable
@@ -19,21 +19,21 @@ from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.preempt import Look, finished, placed, victims, within
 
 LONGEST_SECONDS = 3600.0
-"""For victims that take their time to end."""
+"""For victims that end slowly."""
 TAKEN_SECONDS = 120.0
-"""Once the pod fits. kube-scheduler asks about it again within seconds, as an end of a pod wakes waiting ones."""
+"""Once the pod fits. kube-scheduler asks again within seconds, because the end of a pod wakes waiting ones."""
 MOST_KEPT = 200
-"""Pods for which room is kept at a time; the rest go without."""
+"""Pods for which room is kept at the same time; further ones get none."""
 MOST_EFFORT = 10_000
-"""As `Effort` counts it, to find out whom kube-scheduler evicts: some 20 ms. Else no room is kept."""
+"""As `Effort` counts it, to find kube-scheduler's victims: about 20 ms. Beyond this no room is kept."""
 MOST_LOOKED_AT = 20
-"""Of them, at a time: each look is a decision about one node."""
+"""Of them, per turn: each look is a decision about one node."""
 
 
 def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now: float) -> bool:
-    """Keeps the room that the pod gets on the node once these pods, and those leaving anyway, are gone.
+    """Keep the room that the pod gets on the node once these pods, and those leaving anyway, are gone.
 
-    False where it gets none, or where room is kept for too many.
+    False if it gets none, or if room is kept for too many pods.
     """
     request, node, priority = nomination.request, nomination.node, nomination.priority
     cluster.apply(RoomWanted(nomination), now)
@@ -51,8 +51,8 @@ def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now
 
 
 def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
-    """kube-scheduler nominates the pod for the node. It evicts whom we told it last; after a restart that is worked
-    out again.
+    """Keep room after kube-scheduler nominated the pod for the node. The victims are those of our last answer; after a
+    restart they are computed again.
     """
     try:
         request = read_request(pod, cluster.requests)
@@ -73,9 +73,9 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
 
 
 def shorten_taken_rooms(cluster: Cluster, start: int, now: float) -> int:
-    """Where a pod fits in what is kept for it by now, that is kept for a short time more.
+    """Keep room for only a short time more once its pod fits in it.
 
-    `MOST_LOOKED_AT` pods are looked at, from number `start` on; returns the number to go on with.
+    Looks at `MOST_LOOKED_AT` pods from number `start` on. Returns the number to continue with.
     """
     cluster.apply(TimePassed(), now)
     uids = cluster.ledger.kept().uids()

@@ -1,7 +1,7 @@
-"""Evicts pods of lower priority for a pod that lacks nothing but GPUs, where kube-scheduler cannot.
+"""Evicts pods of lower priority for a pod that lacks only GPUs, where kube-scheduler cannot.
 
-kube-scheduler looks for victims with its own filters only. They know no GPU memory, so they pass without any victim,
-and it gives up before it asks an extender. Evictions go through the Eviction API: no budget is ever overridden.
+kube-scheduler looks for victims with its own filters only. These know no GPU memory and pass without any victim, so it
+gives up before it asks an extender. All evictions use the Eviction API, so no budget is overridden.
 """
 
 import asyncio
@@ -33,26 +33,26 @@ T = TypeVar("T")
 TURN_SECONDS = 1.0
 """One pod is served at a time."""
 MOST_PODS = 100
-"""Remembered; of more the most important."""
+"""Pods remembered; beyond this the most important ones."""
 MOST_NODES = 100
 MOST_EFFORT = 100_000
-"""As `Effort` counts it, for one node: some 200 ms, in steps between which others get their answers."""
+"""As `Effort` counts it, for one node: about 200 ms, in steps between which others get their answers."""
 LOOK_SECONDS = 0.3
-"""So many nodes are looked at for a pod at a time, and for so long; the next time goes on with those behind them."""
+"""Nodes and seconds per look for one pod. The next look continues with the following nodes."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
-"""Between two looks for a pod, twice as long each time that no eviction helps it."""
+"""Pause between two looks for a pod. It doubles each time that no eviction helps."""
 AFTER_EVICTING_SECONDS = 600.0
-"""A pod that did not come for its room waits for something that we do not know of."""
+"""A pod that did not take its room waits for something that we do not know."""
 SPARED_SECONDS = 300.0
-"""A pod that the API server did not let go is not asked about again for as long."""
+"""How long a pod is left alone after the API server refused its eviction."""
 FORGOTTEN_SECONDS = 900.0
-"""As for waiting pods: kube-scheduler asks about a pod every five minutes at least."""
+"""As for waiting pods: kube-scheduler asks about a pod at least every five minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A pod that may have others evicted. On `nodes` it lacks GPUs only: kube-scheduler's own filters passed there."""
+    """A pod that may have others evicted. On `nodes` it lacks only GPUs: kube-scheduler's own filters passed there."""
 
     pod: Pod
     request: GpuRequest
@@ -62,7 +62,7 @@ class Refused:
     asked: float
     looks: int = 0
     start: int = 0
-    """Where among the nodes the next look begins."""
+    """The position among the nodes where the next look begins."""
     not_before: float = 0.0
 
     @property
@@ -71,7 +71,7 @@ class Refused:
 
 
 class Preempting:
-    """`serving` is whether we evict at all; what is kept for pods is looked after in any case."""
+    """`serving` says whether we evict at all; kept room is managed in any case."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Preempting:
         forbidden: Callable[[], str],
         serving: bool,
     ) -> None:
-        """`forbidden` says why nothing may be decided here, if so."""
+        """`forbidden` says why no decision is possible here; empty if one is."""
         self._api = api
         self._live = cluster
         self._cluster = cluster.state
@@ -97,7 +97,7 @@ class Preempting:
         """Pods whose rooms were looked at in this round."""
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
-        """No node has room; on these evicting pods may help. Nobody is evicted for one member of a group."""
+        """No node has room; on these, evicting pods may help. No pod is evicted for one member of a group."""
         if not self._serving or pod.spec.preemption_policy == "Never" or group_of(pod):
             return
         now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
@@ -113,7 +113,7 @@ class Preempting:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(TURN_SECONDS)
             self._looked_at = shorten_taken_rooms(self._cluster, self._looked_at, self._monotonic())
@@ -134,7 +134,7 @@ class Preempting:
             await self._serve(min(due, key=lambda pod: (-pod.priority, pod.since)))
 
     def _waits(self, pod: Refused) -> bool:
-        """Also with a promise: one that comes to nothing must not have others evicted again before its time."""
+        """Also with a reservation: if that fails, no new evictions may begin before their time."""
         facts = self._cluster.facts.pod(pod.name)
         return facts is not None and facts.uid == pod.request.uid and not facts.node and not facts.leaving
 
@@ -150,11 +150,11 @@ class Preempting:
             return
         for _ in self._candidates.preparing(pod.request, pod.nodes, every=True):
             await asyncio.sleep(0)
-        # Where it fits without any eviction, kube-scheduler only has to ask again.
+        # If it fits without any eviction, kube-scheduler only has to ask again.
         if not self._candidates.fits_nowhere(pod.request, pod.nodes, prepared=True):
             return
         best = await self._best(pod)
-        # Nothing may change between this look and the room that is kept for it.
+        # Nothing may change between this look and the room that is kept.
         if best is not None and self._still_helps(pod, best):
             await self._carry_out(pod, best)
 
@@ -191,7 +191,7 @@ class Preempting:
         return await giving_way(within(search, effort, MOST_EFFORT))
 
     def _still_helps(self, pod: Refused, chosen: Plan) -> bool:
-        """The search gave way to others, and what it looked at may have changed."""
+        """Whether the plan still helps: the search paused, and the cluster may have changed."""
         there = {holder.uid: holder for holder in holders(self._cluster.facts, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
         ledger = self._cluster.ledger
@@ -206,7 +206,7 @@ class Preempting:
         )
 
     async def _carry_out(self, pod: Refused, chosen: Plan) -> None:
-        """The room is kept before the first eviction, so that nothing that becomes free meanwhile is lost."""
+        """The room is kept before the first eviction, so that nothing that becomes free is lost."""
         uid, node = pod.request.uid, chosen.node
         nomination = Nomination(request=pod.request, priority=pod.priority, node=node, ours=True)
         if not keep_room(self._cluster, nomination, [victim.uid for victim in chosen.victims], self._monotonic()):
@@ -217,7 +217,7 @@ class Preempting:
         if problem:
             self._live.apply(NominationEnded(uid))
             self._wait(pod, FIRST_PAUSE_SECONDS)
-            log.info("no room is made for pod %s on node %s: %s", pod.name, node, problem)
+            log.info("pod %s gets no room on node %s: %s", pod.name, node, problem)
             self._live.tell(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
             return
         gone = ", ".join(f"{victim.namespace}/{victim.name}" for victim in chosen.victims) or "pods that end anyway"
@@ -226,7 +226,7 @@ class Preempting:
         self._live.tell(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
 
     async def _evict(self, pod: Refused, chosen: Plan) -> str:
-        """Why not all of them go; empty when they do. All are asked for first, so that none goes in vain."""
+        """Why not all of them are evicted; empty if they are. All are checked first, so that no eviction is useless."""
         for dry_run in (True, False):
             for victim in chosen.victims:
                 problem = self._forbidden() or self._needless(pod) or await self._evict_one(victim, dry_run=dry_run)
@@ -239,7 +239,7 @@ class Preempting:
         return ""
 
     def _needless(self, pod: Refused) -> str:
-        """Why nothing is gained by evicting any more: much may happen while the API server takes its time."""
+        """Why more evictions would be useless: much may happen while the API server answers."""
         if self._cluster.ledger.reservation(pod.request.uid) is not None:
             return "it has its GPUs elsewhere by now"
         if self._cluster.ledger.kept().get(pod.request.uid) is None:
@@ -250,7 +250,7 @@ class Preempting:
         try:
             await self._api.evict(victim.name, victim.namespace, victim.uid, dry_run=dry_run)
         except (NotFound, Conflict):
-            # Gone, or gone and created again under its name.
+            # Gone, or created again under its name.
             return ""
         except ApiError as error:
             self._spared[victim.uid] = self._monotonic() + SPARED_SECONDS
@@ -267,7 +267,7 @@ class Preempting:
 
 
 async def giving_way(search: Search[T]) -> T:
-    """What comes of it; between its steps others get their answers."""
+    """The search's result. Between its steps others get their answers."""
     while True:
         try:
             next(search)
@@ -277,7 +277,7 @@ async def giving_way(search: Search[T]) -> T:
 
 
 def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:
-    """All of them, in a round."""
+    """All of them, from `start` around."""
     return nodes[start:] + nodes[:start]
 
 

@@ -1,4 +1,4 @@
-"""What a bind finds out or has done elsewhere: one question for each event that the machine of `step` waits for."""
+"""Asks what a bind needs to know: one question for each event that the machine of `step` waits for."""
 
 import asyncio
 import logging
@@ -30,12 +30,12 @@ _REFUSALS: Mapping[type[Exception], Event] = {Conflict: Event.CONFLICT, TooManyR
 
 
 class Void(BindRefused):
-    """Whatever was sent for the pod, nothing comes of it."""
+    """Nothing that was sent for the pod can be carried out any more."""
 
 
 @dataclass(slots=True)
 class Run:
-    """`doing` is what a missed deadline is blamed on, `problem` why the last event happened."""
+    """`doing` is the reason given for a missed deadline, `problem` the reason of the last event."""
 
     attempt: Attempt
     answer: "asyncio.Future[str]"
@@ -46,7 +46,7 @@ class Run:
     waits_since: float = 0.0
     """For the node's lock, in monotonic seconds."""
     turn: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """Of the node's pods."""
+    """The turn among the node's pods."""
     doing: str = "reading the pod"
     problem: str = ""
     pause_seconds: float = 0.0
@@ -103,7 +103,7 @@ class Questions:
             run.problem = str(error)
             return Event.VOID if isinstance(error, Void) else Event.STOPPED
         except Exception as error:
-            log.exception("pod %s: its bind failed; what led there: %s", run.attempt.pod, self.story(run.attempt))
+            log.exception("pod %s: its bind failed; what led to it: %s", run.attempt.pod, self.story(run.attempt))
             run.problem = f"internal error, see the log: {error!r}"
             return Event.CUT_OFF
 
@@ -111,7 +111,7 @@ class Questions:
         return self._cluster.state.stories.line(attempt.uid, self._monotonic())
 
     def until(self, lease_seconds: float) -> float:
-        """For as long as a bind can take, and the lease beyond."""
+        """As long as a bind can take, plus the lease."""
         return self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
 
     async def _decide(self, run: Run) -> Event:
@@ -143,7 +143,7 @@ class Questions:
             raise NodeUnknown(name) from error
 
     async def pod(self, run: Run) -> Pod:
-        """The live pod. Fills in its uid when the caller gave none. Raises BindRefused if it is not the one meant."""
+        """The live pod. Fills in its uid if the caller gave none. Raises BindRefused if it is another pod."""
         attempt = run.attempt
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
@@ -161,7 +161,7 @@ class Questions:
         queue = self._queues.setdefault(run.attempt.node, asyncio.Lock())
         seconds = self._settings.lock_wait_seconds
         run.waits_since, run.give_up_at = self._monotonic(), self._now() + timedelta(seconds=seconds)
-        run.doing = "other pods are being bound to it one after the other"
+        run.doing = "other pods are bound to the node first, one after the other"
         try:
             async with asyncio.timeout(seconds):
                 await queue.acquire()
@@ -192,9 +192,9 @@ class Questions:
         return await self._ask(run)
 
     async def _send(self, run: Run) -> Event:
-        """Sent again until the API server answers. Twice does no harm: the second conflicts with the first."""
+        """Send again until the API server answers. A duplicate does no harm: it conflicts with the first."""
         attempt = run.attempt
-        # With slots the devices are the pod's as soon as it is bound; a daemon without them says when they are.
+        # With slots the pod has its devices as soon as it is bound. A daemon without slots reports when it has them.
         phase = BindPhase.ALLOCATING if attempt.locked else BindPhase.SUCCESS
         run.pause_seconds = RETRY_SECONDS
         try:
@@ -218,7 +218,7 @@ class Questions:
         return Event.NOT_BOUND
 
     async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> Event:
-        """What became of a Binding whose answer was lost."""
+        """The outcome of a Binding whose answer was lost."""
         if not self._is_open(attempt):
             return Event.OVERTAKEN
         await asyncio.sleep(self._settings.settle_seconds)
@@ -230,14 +230,14 @@ class Questions:
             return Event.UNKNOWN
         else:
             if pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
-                # The watch shows it, and until then it is held from memory.
+                # The watch will show it; until then it is held from memory.
                 return Event.HAS_NODE
         if not self._is_open(attempt):
             return Event.OVERTAKEN
-        # A bind that has begun meanwhile knows better.
+        # A bind that has begun meanwhile has newer knowledge.
         if is_binding(attempt.pod):
             return Event.UNKNOWN
-        log.info("pod %s was not bound to node %s after all", attempt.pod, attempt.node)
+        log.info("pod %s was not bound to node %s", attempt.pod, attempt.node)
         return Event.NOT_BOUND
 
     def _is_open(self, attempt: Attempt) -> bool:

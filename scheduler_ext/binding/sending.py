@@ -1,4 +1,4 @@
-"""Bindings on their way to the API server, each given up after the same time by both."""
+"""Sends Bindings to the API server; both sides give each up after the same time."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from scheduler_ext.settings import SLACK_SECONDS
 
 class Sending:
     def __init__(self, api: ApiServer, seconds: float, monotonic: Callable[[], float]) -> None:
-        """`seconds` is the time that each has."""
+        """`seconds` is the time for each Binding."""
         self.seconds = min(api.timeout_seconds, seconds)
         self._api = api
         self._monotonic = monotonic
@@ -21,10 +21,10 @@ class Sending:
         """Set whenever no Binding is on its way."""
         self._answered.set()
         self._open_until = -inf
-        """Until then the API server may carry out a Binding of which no answer came."""
+        """Until then the API server may carry out a Binding without an answer."""
 
     async def send(self, binding: Binding) -> None:
-        """Given up in the time after which the API server gives up, so that nothing comes of it any later.
+        """Send a Binding. It is given up when the API server gives it up too, so that it cannot be carried out later.
 
         Raises ApiError or ApiUnreachable.
         """
@@ -50,6 +50,6 @@ class Sending:
                 self._answered.set()
 
     async def written(self) -> bool:
-        """Once no Binding is on its way; whether each that was sent has been carried out or never will be."""
+        """Wait until no Binding is on its way. Returns whether none that was sent can still be carried out."""
         await self._answered.wait()
         return self._monotonic() >= self._open_until

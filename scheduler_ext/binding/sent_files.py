@@ -1,7 +1,7 @@
-"""Bindings that were sent and not answered yet, in files: what a process that is killed was doing, for the next one.
+"""Keeps sent and unanswered Bindings in files, for the process after one that was killed.
 
-One file for each, written before the Binding is sent, so a file that cannot be read was cut short and nothing was sent
-for it. The folder must last exactly as long as the page cache does, as an emptyDir in memory: nothing is synchronised.
+Each file is written before its Binding is sent. So a file that cannot be read was cut short, and nothing was sent for
+it. The folder must last exactly as long as the page cache, as an emptyDir in memory does: nothing is synchronised.
 """
 
 import fcntl
@@ -36,10 +36,10 @@ class Sent:
 
 
 class SentFiles:
-    """The folder, held until it is closed or the process ends."""
+    """The folder, locked until it is closed or the process ends."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises SettingsError where it cannot be used, or is another process's."""
+        """Raises SettingsError if it cannot be used, or another process uses it."""
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -53,12 +53,12 @@ class SentFiles:
             raise SettingsError(f"{folder} cannot hold the Bindings under way: {error.strerror}") from error
 
     def close(self) -> None:
-        """From now on it may be another process's."""
+        """From now on another process may use it."""
         os.close(self._lock)
 
     def add(self, sent: Sent) -> None:
-        """Raises OSError."""
-        # What was written down for the pod before stays until this is whole.
+        """Write a file. Raises OSError."""
+        # The pod's previous file stays until this one is complete.
         unfinished = self._folder / _UNFINISHED
         unfinished.write_bytes(msgspec.json.encode(sent))
         unfinished.replace(self._file(sent.uid))
@@ -70,7 +70,7 @@ class SentFiles:
             log.warning("%s cannot be removed: %s", self._file(uid), error.strerror)
 
     def _name(self) -> str:
-        """That of every process that goes on with this folder."""
+        """The same for every process that continues with this folder."""
         written = os.read(self._lock, 100).decode(errors="replace")
         try:
             return str(UUID(written))
@@ -81,7 +81,7 @@ class SentFiles:
             return name
 
     def _read(self) -> tuple[Sent, ...]:
-        """What the process before left."""
+        """What the previous process left."""
         found = []
         for file in self._folder.glob(f"*{_SUFFIX}"):
             try:

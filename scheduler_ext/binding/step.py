@@ -1,7 +1,7 @@
-"""One bind as a machine: in each state each thing that happens has one row in `TABLE`, and nothing else can happen.
+"""One bind as a state machine. Each event has one row per state in `TABLE`; nothing else can happen.
 
-The law behind it: the GPUs of a Binding that may still be carried out are reserved. An attempt is `unanswered` while
-that is so; it then ends in no other way than by looking what became of the Binding.
+The law behind it: the GPUs of a Binding that may still be carried out are reserved. During that time the attempt is
+`unanswered`. It then ends only by a check of the Binding's outcome.
 """
 
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from scheduler_ext.cluster.facts import PodName
 
 class State(StrEnum):
     RECOVERING = "Recovering"
-    """A process before this one sent a Binding."""
+    """The previous process sent a Binding."""
     DECIDING = "Deciding"
-    """Which GPUs the pod gets on the node is looked up, or decided again."""
+    """The pod's GPUs on the node are looked up, or decided again."""
     QUEUED = "Queued"
-    """Other pods are bound to the node first, as it needs a lock."""
+    """Other pods are bound to the node first, because it needs a lock."""
     LOCKING = "Locking"
     WRITING = "Writing"
-    """A Binding is to be sent as soon as it is permitted."""
+    """A Binding will be sent as soon as it is permitted."""
     SENDING = "Sending"
     """A Binding is on its way."""
     CHECKING = "Checking"
-    """The API server says that the pod has a node: it is read which."""
+    """The API server says that the pod has a node: which one is being read."""
     SETTLING = "Settling"
-    """kube-scheduler was told that it failed; a Binding may be carried out yet."""
+    """kube-scheduler got an error, but a Binding may still be carried out."""
     BOUND = "Bound"
     REFUSED = "Refused"
     """No Binding was carried out, and none will be."""
@@ -51,7 +51,7 @@ class Event(StrEnum):
     HAS_NODE = "pod has the node"
     NOT_BOUND = "pod has no node"
     VOID = "no Binding possible"
-    """The pod is gone or has another node: whatever was sent, nothing comes of it."""
+    """The pod is gone or has another node: nothing that was sent can be carried out any more."""
     STOPPED = "cannot go on"
     CUT_OFF = "time is up"
     UNKNOWN = "not known yet"
@@ -84,10 +84,10 @@ QUESTIONS = frozenset(
 
 
 class Row(NamedTuple):
-    """To which state, and what is done. `unanswered`: what is known from now on; None leaves it."""
+    """The next state and the actions. `unanswered` is the new value; None leaves it."""
 
     to: State | None
-    """None where the attempt gives up: to SETTLING if it is unanswered, else to REFUSED."""
+    """None if the attempt gives up: SETTLING if it is unanswered, else REFUSED."""
     effects: tuple[Effect, ...] = ()
     unanswered: bool | None = None
 
@@ -146,7 +146,9 @@ TABLE: dict[tuple[State, Event], Row] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """`number` tells it from other attempts at the same pod; `shares` is None until decided, and without GPUs."""
+    """One attempt at a bind. `number` distinguishes it from other attempts for the same pod. `shares` is None until
+    decided, and without GPUs.
+    """
 
     number: int
     pod: PodName
@@ -154,14 +156,14 @@ class Attempt:
     node: str
     state: State = State.DECIDING
     unanswered: bool = False
-    """Whether a Binding was sent, here or by an attempt before, that may still be carried out."""
+    """Whether a Binding that was sent, here or by an earlier attempt, may still be carried out."""
     locked: bool = False
     """Whether it may hold the node's lock."""
     shares: PodShares | None = None
 
 
 def step(attempt: Attempt, event: Event) -> tuple[Attempt, tuple[Effect, ...]]:
-    """Raises KeyError for what cannot happen in this state."""
+    """The attempt after the event, and the actions. Raises KeyError for an event that cannot happen in this state."""
     row = TABLE[attempt.state, event]
     unanswered = attempt.unanswered if row.unanswered is None else row.unanswered
     state, effects = GIVING_UP[unanswered] if row.to is None else (row.to, row.effects)

@@ -26,13 +26,13 @@ def binding_of(
 ) -> Binding:
     """A Binding that carries the decision; `shares` is None for a pod that asks for no GPU.
 
-    `phase` is `allocating` where the node's plugin says what became of it, `success` where nobody will: with slots the
-    devices are the pod's from the moment it is bound. The uid makes the API server refuse a later pod of the same name.
+    `phase` is `allocating` if the node's plugin reports the result, and `success` if not: with slots the pod has its
+    devices as soon as it is bound. The uid makes the API server refuse a later pod of the same name.
     """
     metadata = ObjectMeta(name=pod.name, namespace=pod.namespace, uid=uid)
     if shares is not None:
         metadata.annotations = _annotations(node, shares, now, phase)
-        # Only HAMi's monitor reads the label; a longer node name cannot be a label value.
+        # Only HAMi's monitor reads the label. A longer node name cannot be a label value.
         metadata.labels = {POD_NODE: node} if len(node) <= LONGEST_LABEL_VALUE else {}
     target = ObjectReference(api_version="v1", kind="Node", name=node)
     return Binding(metadata=metadata, target=target)

@@ -4,7 +4,7 @@ Each serving certificate has its own authority, whose key is deleted as soon as 
 can be signed, and only the serving key is secret.
 """
 
-# ruff: noqa: PLC0415 - the library is 10 MiB that a webhook with certificates of somebody else's never needs.
+# ruff: noqa: PLC0415 - the library is 10 MiB that a webhook needs only for its own certificate.
 
 from dataclasses import dataclass
 from datetime import datetime

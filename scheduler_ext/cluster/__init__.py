@@ -1,1 +1,1 @@
-"""What the cluster has and who holds it: registered GPUs, accounting, the ledger."""
+"""What the cluster has and which pods hold it: registered GPUs, holdings, the ledger. Events enter, effects leave."""

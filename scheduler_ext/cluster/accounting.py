@@ -1,4 +1,4 @@
-"""What a pod holds of each GPU."""
+"""Computes what a pod holds of each GPU."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from scheduler_ext.requests import ContainerKind, ContainerNeed
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Part of one GPU."""
+    """An amount of one GPU."""
 
     slots: int = 0
     memory_mib: int = 0
@@ -22,7 +22,7 @@ class Footprint:
         return Footprint(self.slots - other.slots, self.memory_mib - other.memory_mib, self.cores - other.cores)
 
     def __or__(self, other: "Footprint") -> "Footprint":
-        """The larger of each dimension."""
+        """The larger value of each dimension."""
         return Footprint(
             max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores)
         )
@@ -33,13 +33,13 @@ Footprints = Mapping[DeviceUUID, Footprint]
 
 
 def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
-    """The most a pod ever holds of each GPU at once, each dimension by itself; it holds that until it ends.
+    """The most that a pod ever holds of each GPU at once, for each dimension. It holds that until it ends.
 
-    What an init container had is not given away after its end: kubelet may run it again in a new sandbox, say after a
-    reboot, and it admits other pods by what all pods of the node ask for, ended init containers included.
+    An ended init container's share is not given away. Kubelet may run the container again in a new sandbox, for example
+    after a reboot. Kubelet also admits other pods by what all pods of the node ask for, ended init containers included.
 
-    Containers start in order: an init container runs beside the sidecars started before it, the app containers run
-    beside all sidecars (KEP-753 of kubernetes/enhancements). `kinds` and `shares` have one entry per container.
+    Containers start in order. An init container runs beside the sidecars started before it, the app containers beside
+    all sidecars (KEP-753 of kubernetes/enhancements). `kinds` and `shares` have one entry per container.
     """
     running: dict[DeviceUUID, Footprint] = {}
     peak: dict[DeviceUUID, Footprint] = {}
@@ -53,7 +53,7 @@ def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
 
 
 def least(kinds: Sequence[ContainerKind], needs: Sequence[ContainerNeed | None]) -> Footprint:
-    """What a pod holds of all its GPUs together at its peak, at the least: a percentage of memory counts 0.
+    """The least that a pod holds of all its GPUs together at its peak: a percentage of memory counts 0.
 
     A percentage is known once there is a GPU. `kinds` and `needs` have one entry per container.
     """

@@ -1,4 +1,4 @@
-"""One node by itself: what would be free on it if some of its pods were gone."""
+"""One node alone: what would be free on it if some of its pods were gone."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from scheduler_ext.cluster.usage import left_of, usage_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAlone:
-    """As the ledger was when it was asked: a search may take its time and sees the same node all along.
+    """The node as the ledger had it at one moment: a long search sees the same node throughout.
 
-    `used` is the sum of what is `held`, by pod UID. `kept` is the room that counts beside it, by pod UID. `quotas` are
-    those of one namespace.
+    `used` is the sum of `held`, by pod UID. `kept` is the room that counts beside it, by pod UID. `quotas` are those of
+    one namespace.
     """
 
     node: RegisteredNode

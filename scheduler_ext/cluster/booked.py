@@ -1,8 +1,9 @@
-"""What kubelet counts when it admits a pod: the sums of what the node's pods ask for, against the Node's totals.
+"""Sums as kubelet counts them at admission: what the node's pods ask for, against the Node's totals.
 
-Kubelet knows nothing of single GPUs. It counts no more of a plain pod than is charged to GPUs here, so beside plain
-pods a pod that fits is admitted. But 150 percent of cores are charged as 100, a percentage beside an amount of memory
-not at all, nor what containers without GPUs name: where such a pod is, kubelet's own sums decide as well.
+Kubelet knows nothing of single GPUs. For a plain pod it counts no more than is charged to GPUs here, so beside plain
+pods every pod that fits is admitted. Other pods differ. 150 percent of cores are charged as 100. A percentage beside an
+amount of memory is not charged, and neither is what containers without GPUs name. Where such a pod is, kubelet's own
+sums decide too.
 """
 
 from collections import Counter
@@ -66,17 +67,17 @@ class Bookings:
     names: ResourceNames
     _by_node: dict[str, dict[_Key, Asked]] = field(default_factory=dict)
     _nodes: dict[_Key, tuple[str, ...]] = field(default_factory=dict)
-    """Where each books."""
+    """The nodes on which each counts."""
     _totals: dict[str, Mapping[str, int]] = field(default_factory=dict)
     _short: set[str] = field(default_factory=set)
     """Nodes whose totals are below what their GPUs have."""
     _odd: Counter[str] = field(default_factory=Counter)
-    """How many pods of a node are not plain."""
+    """Number of pods on a node that are not plain."""
     _looked_at: tuple[Pod, Asked] | None = None
-    """The pod that was asked about last, until it is reserved."""
+    """The pod of the last question, until it is reserved."""
 
     def tell(self, node: Node, devices: Sequence[Device]) -> None:
-        """What its kubelet may give out; a resource without a total is not limited."""
+        """What the node's kubelet may give out; a resource without a total is not limited."""
         name, amounts, names = node.metadata.name, node.status.allocatable, self.names
         has = {
             names.memory: sum(device.memory_mib for device in devices),
@@ -119,7 +120,7 @@ class Bookings:
         self._drop((uid, False))
 
     def choose(self, uid: str, node: str) -> None:
-        """Of its nodes the pod keeps one."""
+        """The pod keeps one of its nodes."""
         key = (uid, False)
         asked = self._by_node.get(node, {}).get(key)
         if asked is not None:
@@ -151,8 +152,8 @@ class Bookings:
                 del self._by_node[node]
 
     def refusing(self, uid: str, pod: Pod, names: Sequence[str], gone: Collection[str] = ()) -> Mapping[str, str]:
-        """Those of the nodes whose kubelets would refuse the pod, were the pods `gone` not there, and the resource of
-        which too little is left.
+        """Nodes whose kubelets would refuse the pod if the pods `gone` were not there, and the resource of which too
+        little is left.
         """
         asked, gone = asked_by(pod, self.names), {uid, *gone}
         self._looked_at = pod, asked
@@ -163,7 +164,7 @@ class Bookings:
         return {node: resource for node, resource in found if resource}
 
     def _exceeded(self, asked: Asked, gone: Collection[str], node: str) -> str:
-        """Empty where the pod would be admitted."""
+        """Empty if the pod would be admitted."""
         totals = self._totals.get(node, {})
         others = [each for key, each in self._by_node.get(node, {}).items() if key[0] not in gone]
         for resource, amount in asked.amounts.items():
@@ -174,7 +175,7 @@ class Bookings:
 
 
 def _amount(value: str | float) -> int:
-    """0 of one that cannot be read: kubelet admits nothing then."""
+    """0 for an unreadable one: kubelet then admits nothing."""
     try:
         return integer_quantity(value)
     except QuantityError:

@@ -27,7 +27,7 @@ class Budgets:
         self._by_namespace: dict[str, dict[str, PodDisruptionBudget]] = {}
 
     def replace(self, budgets: Iterable[PodDisruptionBudget]) -> None:
-        """These and no others."""
+        """Replace all budgets."""
         self._by_namespace.clear()
         for budget in budgets:
             self.apply(budget)
@@ -43,16 +43,16 @@ class Budgets:
             self._by_namespace.pop(budget.metadata.namespace, None)
 
     def violating(self, pods: Iterable[Labelled]) -> frozenset[str]:
-        """UIDs of those for which nothing is left of some budget, were they evicted in this order.
+        """UIDs of the pods that exhaust some budget if they were evicted in this order.
 
-        As kube-scheduler counts (filterPodsWithPDBViolation of kubernetes/kubernetes): a pod whose eviction was granted
-        before costs nothing more.
+        It counts as kube-scheduler does (filterPodsWithPDBViolation of kubernetes/kubernetes): a pod whose eviction was
+        granted before costs nothing more.
         """
         left: dict[tuple[str, str], int] = {}
         violating = set()
         for pod in pods:
             for name, budget in self._by_namespace.get(pod.namespace, {}).items():
-                # As the API server has it, a pod without labels is in no budget, also not in one for all pods.
+                # As in the API server: a pod without labels is in no budget, not even in one for all pods.
                 selected = bool(pod.labels) and selects(budget.spec.selector, pod.labels)
                 if not selected or pod.name in budget.status.disrupted_pods:
                     continue
@@ -64,7 +64,7 @@ class Budgets:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """As policy/v1 means it: no selector selects nothing, an empty one everything."""
+    """As policy/v1 defines it: no selector selects nothing, an empty one everything."""
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
@@ -73,7 +73,7 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def _meets(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    """An operator that is not known selects: a budget protects more pods then, not fewer."""
+    """An unknown operator selects: a budget then protects more pods, not fewer."""
     match requirement.operator:
         case "In":
             return labels.get(requirement.key) in requirement.values

@@ -1,4 +1,4 @@
-"""What happens to the cluster, and what has to be done about it outside: values only."""
+"""Events of the cluster, and their effects outside: values only."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -18,14 +18,14 @@ T = TypeVar("T", bound=Object)
 
 
 class Event(Struct, frozen=True):
-    """An event has no time: the machine is told when it happened."""
+    """An event has no time of its own: `apply` gets the time with it."""
 
 
 # What the API server shows: nodes, pods, resource quotas and disruption budgets.
 
 
 class Listed(Event, Generic[T], frozen=True):
-    """These objects of this kind, and no others."""
+    """All objects of this kind."""
 
     kind: type[T]
     objects: Sequence[T]
@@ -42,25 +42,25 @@ class Removed(Event, frozen=True):
 
 
 class PodRead(Event, frozen=True):
-    """A pod that was read may be newer than the watch: only its facts count, what it holds the watch shows."""
+    """A pod was read, and may be newer than the watch. Only its facts count; the watch shows what it holds."""
 
     pod: Pod
 
 
-# What kube-scheduler asks, and what is decided.
+# Questions of kube-scheduler, and decisions.
 
 
 class Asked(Event, frozen=True):
-    """About the pod: what it, or its group, was promised before is free."""
+    """A question about the pod: earlier reservations for it or its group are free."""
 
     pod: Pod
 
 
 class Decided(Event, frozen=True):
-    """The pod gets `shares` on `node`. They are reserved until it is seen bound, dropped, or `until` passes.
+    """The pod gets `shares` on `node`. They are reserved until the pod is seen bound or dropped, or `until` passes.
 
-    `others` is reserved on further nodes until the bind says which one it is. With its `request` the pod gets them
-    again if the lease ends while the pod waits in Permit.
+    `others` is reserved on further nodes until the bind names one. With its `request` the pod gets them again if the
+    lease ends while the pod waits in Permit.
     """
 
     uid: str
@@ -73,7 +73,7 @@ class Decided(Event, frozen=True):
 
 
 class Refused(Event, frozen=True):
-    """The pod fits nowhere; without a `request` because it cannot be read."""
+    """The pod fits nowhere. Without a `request` it could not be read."""
 
     pod: Pod
     request: GpuRequest | None
@@ -87,41 +87,41 @@ class Explained(Event, frozen=True):
 
 
 class NodeChosen(Event, frozen=True):
-    """Of the nodes on which the pod has something reserved, kube-scheduler has chosen this one."""
+    """kube-scheduler chose this one of the nodes on which the pod has reservations."""
 
     uid: str
     node: str
 
 
 class BindBegan(Event, frozen=True):
-    """What is reserved for the pod stays reserved until then."""
+    """The pod's reservation stays until then."""
 
     uid: str
     until: float
 
 
 class Dropped(Event, frozen=True):
-    """What is reserved for the pod is free."""
+    """The pod's reservation is free."""
 
     uid: str
 
 
 class BindingSent(Event, frozen=True):
-    """From now on a Binding of this bind, by its number, may be carried out: the pod is tied to its node."""
+    """From now on a Binding of this bind, by its number, may be carried out. The pod is tied to its node."""
 
     uid: str
     attempt: int
 
 
 class BindStep(Event, frozen=True):
-    """For the story alone."""
+    """Only for the story."""
 
     uid: str
     words: str
 
 
 class Nudged(Event, frozen=True):
-    """kube-scheduler was made to look at the waiting pod again."""
+    """The extender made kube-scheduler try the waiting pod again."""
 
     uid: str
 
@@ -136,14 +136,14 @@ class WaitEnded(Event, frozen=True):
 
 
 class Proposed(Event, frozen=True):
-    """What `/preempt` answered: by node, whom kube-scheduler may evict for the pod."""
+    """The answer of `/preempt`: by node, the pods that kube-scheduler may evict for the pod."""
 
     pod: Pod
     victims_of: Mapping[str, Collection[str]]
 
 
 class RoomWanted(Event, frozen=True):
-    """The pod is to go to this node; room that was kept for it before is free."""
+    """The pod shall go to this node. Room that was kept for it before is free."""
 
     nomination: Nomination
 
@@ -154,30 +154,30 @@ class RoomKept(Event, frozen=True):
 
 
 class RoomShortened(Event, frozen=True):
-    """What is kept for the pod is kept until then at the latest."""
+    """Room kept for the pod ends then at the latest."""
 
     uid: str
     until: float
 
 
 class RoomsGivenUp(Event, frozen=True):
-    """What is kept for these pods is free."""
+    """Room kept for these pods is free."""
 
     uids: Collection[str]
 
 
 class NominationEnded(Event, frozen=True):
-    """The pod is no longer nominated: nothing is kept for it."""
+    """The pod is no longer nominated: no room is kept for it."""
 
     uid: str
 
 
 class LeadershipGained(Event, frozen=True):
-    """Others may have bound pods meanwhile: only what may have been sent from here stays reserved."""
+    """Other replicas may have bound pods meanwhile: only what may have been sent from here stays reserved."""
 
 
 class LeadershipLost(Event, frozen=True):
-    """Another replica decides now, and knows nothing of whom we have evicted for."""
+    """Another replica leads now. It does not know for which pods we have evicted others."""
 
 
 class TimePassed(Event, frozen=True):
@@ -189,11 +189,11 @@ class Effect(Struct, frozen=True):
 
 
 class Freed(Effect, frozen=True):
-    """There may be room for more pods: waiting ones are to be looked at."""
+    """There may be room for more pods: look at waiting ones."""
 
 
 class Changed(Effect, frozen=True):
-    """Wake those that wait for a change of this node or pod; without a name for any change."""
+    """Wake tasks that wait for a change of this node or pod; without a name for any change."""
 
     name: str | PodName | None = None
 
@@ -206,7 +206,7 @@ class Tell(Effect, frozen=True):
 
 
 class Nominated(Effect, frozen=True):
-    """kube-scheduler means this pod for this node: the room that it gets there is to be found and kept."""
+    """kube-scheduler nominated this pod for this node: find the room that the pod gets there, and keep it."""
 
     pod: Pod
     node: str

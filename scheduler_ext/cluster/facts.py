@@ -1,4 +1,4 @@
-"""What is kept of each node and of each pod that asks for GPUs: a few words."""
+"""The few facts that are kept of each node and of each pod that asks for GPUs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ class NodeFacts:
     resource_version: str
     lock: str
     lock_uid: str
-    """Of the pod that holds the lock; empty where the lock does not say."""
+    """UID of the pod that holds the lock; empty if the lock has none."""
     slots: bool
     """Whether its daemon proves the pod of each Allocate itself and so needs no lock."""
     offer: int
-    """Another number as soon as other GPUs are offered."""
+    """A number that changes when other GPUs are offered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class PodFacts:
 
 
 def node_facts(node: Node) -> NodeFacts:
-    """What is kept of a Node; `offer` changes with whatever it has for pods."""
+    """What is kept of a Node. `offer` changes with everything that it has for pods."""
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
@@ -100,7 +100,7 @@ class Facts:
         self._nodes: dict[str, NodeFacts] = {}
         self._pods: dict[PodName, PodFacts] = {}
         self._running: dict[str, dict[PodName, PodFacts]] = {}
-        """Bound and not ended, by node."""
+        """Bound pods that have not ended, by node."""
 
     def node(self, name: str) -> NodeFacts | None:
         return self._nodes.get(name)
@@ -117,14 +117,14 @@ class Facts:
         return self._running.get(node, {})
 
     def concerns_gpus(self, pod: Pod) -> bool:
-        """Whether the pod asks for GPUs or any scheduler has treated it so."""
+        """Whether the pod asks for GPUs, or a scheduler has treated it so."""
         if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
             return True
         asked = (each.resources for each in pod.all_containers)
         return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        """These nodes and no others."""
+        """Replace all nodes."""
         self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
 
     def apply_node(self, node: Node) -> bool:
@@ -137,14 +137,14 @@ class Facts:
         self._nodes.pop(name, None)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """These pods and no others."""
+        """Replace all pods."""
         self._pods, self._running = {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
                 self._put(pod_name(pod), pod_facts(pod))
 
     def apply_pod(self, pod: Pod) -> None:
-        """A pod that concerns GPUs."""
+        """Keep a pod that concerns GPUs."""
         name = pod_name(pod)
         self._drop(name)
         self._put(name, pod_facts(pod))

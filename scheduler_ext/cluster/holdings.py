@@ -1,4 +1,4 @@
-"""What one bound pod holds, read from its annotations with no trust in them."""
+"""Reads what one bound pod holds from its annotations, without trusting them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,25 +25,27 @@ _NO_PLACEMENTS: Placements = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A pod's part of a node's GPUs. `unreadable` is the text of an annotation nobody could decode."""
+    """A pod's part of a node's GPUs. `unreadable` is the text of an annotation that could not be decoded."""
 
     node: str
     namespace: str
     quota_class: QuotaClass
     footprints: Footprints = field(default_factory=dict)
     placements: Placements = field(default_factory=lambda: _NO_PLACEMENTS)
-    """Of the GPUs whose every share is known to be a MIG instance: until the pod is gone, also its init containers'."""
+    """Of GPUs where every share is known to be a MIG instance. They include those of init containers until the pod is
+    gone.
+    """
     instances: tuple[MigAllocation, ...] = ()
     """The MIG instances that its daemon has made and named."""
     unreadable: str = ""
     wanted: int = 0
-    """The most GPUs one of its containers asks for."""
+    """The most GPUs that one of its containers asks for."""
     uid: str = ""
     """Of a pod without a decision, as its node's daemon names it."""
     pod: str = ""
     """Its namespace and name, for people."""
     undecided: int = 0
-    """Ids that kubelet gave it without a decision."""
+    """Device ids that kubelet gave it without a decision."""
     everywhere: bool = False
     """Whether it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
     remembered: bool = False
@@ -57,10 +59,10 @@ class Holding:
 
 
 def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -> Holding | None:
-    """None unless the pod is bound, has devices and still runs or may yet run; a terminating pod still holds them.
+    """None unless the pod is bound, has devices and runs or may still run; a terminating pod still holds them.
 
-    What it was `known` to hold it holds until it ends, though its annotation is gone. One that never had a decision
-    holds what kubelet gave it.
+    The pod holds what it was `known` to hold until it ends, even if its annotation is gone. A pod that never had a
+    decision holds what kubelet gave it.
     """
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     if not pod.spec.node_name or pod.has_ended:
@@ -96,9 +98,9 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
 
 
 def outlives(pod: Pod) -> bool:
-    """Whether containers of a bound pod may go on though it is deleted: by force, when it was last said that they run.
+    """Whether containers of a bound pod may go on after its deletion: it was forced while they ran by the last status.
 
-    Otherwise kubelet deletes a pod for good, and not before it has said of each container that it has ended.
+    Otherwise kubelet removes a pod only after it has reported the end of each container.
     """
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     running = any(status.state.running is not None for status in statuses)
@@ -111,13 +113,13 @@ def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
     if not ids:
         return None
     node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
-    # Something has let it run, so it may use any memory of what it was given.
+    # It runs without a decision, so it may use any memory of what it was given.
     runs = pod.is_running
     problem = (
         f"runs on node {node} without {DEVICES_ALLOCATED}; until it ends all GPUs of the node count as full, or only "
         "those that kubelet gave it where the node's daemon names them"
         if runs
-        else f"bound to node {node} past the scheduler; {ids} of its {names.count} count as taken until it ends"
+        else f"bound to node {node} by another scheduler; {ids} of its {names.count} count as taken until it ends"
     )
     name = f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
     return Holding(
@@ -133,18 +135,18 @@ def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
 
 
 def known_given(holding: Holding, node: RegisteredNode) -> Given:
-    """What the node's daemon says that kubelet gave the pod; empty where it says nothing, or what cannot be all."""
+    """What kubelet gave the pod, as the node's daemon reports it; empty if it reports nothing or too little."""
     given = node.given.get(holding.uid, {}) if holding.undecided else {}
     known = given.keys() <= {device.uuid for device in node.devices}
     return given if known and sum(given.values()) >= holding.undecided else {}
 
 
 def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[GpuUsage, ...]:
-    """With so many slots more in use: of the GPUs they were `given` of as far as these have any left, the others one
-    after the other on the GPU with most slots left, then the first.
+    """The GPUs with `ids` more slots in use. The slots of the GPUs `given` come first. Each further one is on the GPU
+    with the most slots left, then the first.
 
-    Kubelet counts ids of all the node's GPUs together, and a container that was decided for has the GPUs decided for
-    it, whatever its ids are: any GPUs with slots left stand for those it took from.
+    Kubelet counts ids of all the node's GPUs together. A container with a decision has the GPUs of that decision,
+    whatever its ids are. So any GPUs with slots left can represent those that it took from.
     """
     charged = []
     for gpu in gpus:
@@ -176,10 +178,10 @@ def decided_holding(
 
 
 def counted_as_full(holding: Holding, node: RegisteredNode) -> frozenset[DeviceUUID]:
-    """The GPUs of which nobody can say what the holding leaves.
+    """The GPUs where it is unknown what the holding leaves.
 
-    All when nothing is known of it; those an unreadable annotation names, or all when it names too few; those in MIG
-    mode on which its instances are unknown; those not in MIG mode on which it has instances.
+    All if nothing is known of it; those that an unreadable annotation names, or all if it names too few; those in MIG
+    mode where its instances are unknown; those not in MIG mode where it has instances.
     """
     devices = node.devices
     if holding.everywhere:
@@ -210,7 +212,7 @@ def _read_allocations(pod: Pod) -> tuple[tuple[MigAllocation, ...], str]:
 
 
 def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Placements:
-    """By GPU. A GPU with more or fewer instances than shares is left out: what is held of it is not known."""
+    """By GPU. A GPU with more or fewer instances than shares is left out: what the pod holds of it is unknown."""
     found: dict[DeviceUUID, list[MigPlacement]] = {}
     for allocation in allocations:
         found.setdefault(allocation.gpu, []).append(allocation.instance.placement)
@@ -221,8 +223,8 @@ def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Plac
 def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[ContainerKind, ...], PodShares]:
     """Containers and their shares, one by one.
 
-    HAMi 2.10 leaves out the entries of containers without GPUs, so entries are matched to the containers that ask for
-    GPUs when their numbers agree, else by position; entries that match nothing count as running all at once.
+    HAMi 2.10 leaves out the entries of containers without GPUs. So entries are matched to the containers that ask for
+    GPUs if their numbers agree, else by position. Entries that match nothing count as running all at once.
     """
     kinds = container_kinds(pod)
     written = decode_pod_devices(DEVICES_ALLOCATED, value)
@@ -240,7 +242,7 @@ def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[Containe
 
 
 def _refuse_templates(shares: PodShares) -> None:
-    """HAMi 2.5 to 2.9 name a MIG instance `GPU-a[template-slot]`; what it leaves of the GPU is in no annotation."""
+    """HAMi 2.5 to 2.9 name a MIG instance `GPU-a[template-slot]`. No annotation says what it leaves of the GPU."""
     for position, container in enumerate(shares):
         for share in container:
             if "[" in share.uuid:

@@ -1,4 +1,4 @@
-"""CPU and memory that is left of each node: of its allocatable what no bound pod and no reservation asks for.
+"""Counts CPU and memory left on each node: its allocatable, minus requests of bound pods and reservations.
 
 Pods without GPUs count too: a GPU on a node without CPU is stranded.
 """
@@ -17,17 +17,17 @@ _NOWHERE: _Asked = (), NO_HOST
 
 @dataclass(slots=True)
 class Hosts:
-    """Sums, kept up to date event by event."""
+    """Sums that each event updates."""
 
     _totals: dict[str, HostAmount] = field(default_factory=dict)
     _booked: dict[str, HostAmount] = field(default_factory=dict)
-    """By node; of a node on which nothing is asked for there is no entry."""
+    """By node; a node without requests has no entry."""
     _bound: dict[str, _Asked] = field(default_factory=dict)
     _reserved: dict[str, _Asked] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
 
     def tell(self, node: Node) -> None:
-        """What the node has; nothing is known of one that does not say."""
+        """What the node has; nothing is known of a node that does not state it."""
         name, total = node.metadata.name, host_amount(node.status.allocatable)
         if total == NO_HOST:
             self.forget(name)
@@ -53,20 +53,20 @@ class Hosts:
             self.unbind(uid)
 
     def reserve(self, uid: str, pod: Pod, nodes: Iterable[str]) -> None:
-        """On each of the nodes, until `choose` says which one it is."""
+        """On each of the nodes, until `choose` names one."""
         self._put(self._reserved, uid, (tuple(nodes), host_requested(pod)))
 
     def unreserve(self, uid: str) -> None:
         self._put(self._reserved, uid, _NOWHERE)
 
     def choose(self, uid: str, node: str) -> None:
-        """Of its nodes the pod keeps one."""
+        """The pod keeps one of its nodes."""
         nodes, amount = self._reserved.get(uid, _NOWHERE)
         if node in nodes:
             self._put(self._reserved, uid, ((node,), amount))
 
     def left(self, node: str, without: str = "") -> HostAmount | None:
-        """None of a node whose allocatable is not known; what the pod `without` asks for does not count.
+        """None for a node without a known allocatable. What the pod `without` asks for does not count.
 
         It is below 0 where the pods ask for more than there is.
         """
@@ -80,7 +80,7 @@ class Hosts:
         return left
 
     def take_changed(self) -> set[str]:
-        """Nodes of which more or less is left than at the last call."""
+        """Nodes where the rest has changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
@@ -106,7 +106,7 @@ class Hosts:
             self._changed.add(node)
 
 
-# The same object for all pods of a node that ask for the same: there are many of them.
+# One object for all pods of a node with the same request: there are many of them.
 @lru_cache(maxsize=65_536)
 def _on_one_node(node: str, amount: HostAmount) -> _Asked:
     return (node,), amount

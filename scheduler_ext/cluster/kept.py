@@ -1,4 +1,4 @@
-"""Room on a node that is kept for a pod which others are evicted for."""
+"""Room that is kept on a node for a pod for which others are evicted."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,9 @@ from scheduler_ext.cluster.holdings import Holding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRoom:
-    """What a pod of this priority is to get on a node, though others may hold it yet. `until` is monotonic seconds."""
+    """What a pod of this priority will get on a node, though others may still hold it. `until` is in
+    monotonic seconds.
+    """
 
     holding: Holding
     priority: int
@@ -22,7 +24,7 @@ class KeptRoom:
 
 @dataclass(slots=True)
 class KeptRooms:
-    """By pod, one at most for each."""
+    """By pod, at most one for each."""
 
     _rooms: dict[str, KeptRoom] = field(default_factory=dict)
     _first_end: float = inf
@@ -50,7 +52,7 @@ class KeptRooms:
             self.put(uid, replace(room, until=until))
 
     def on(self, node: str, *, without: Container[str] = ()) -> dict[str, KeptRoom]:
-        """What is kept there, by pod, those apart that `without` names."""
+        """What is kept there, by pod, except for those that `without` names."""
         return {uid: room for uid, room in self._rooms.items() if room.node == node and uid not in without}
 
     def below(self, priority: int) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Who holds which part of which GPU: the one place that knows, kept up to date event by event."""
+"""Knows which pod holds which part of which GPU. It is the only such place, and each event updates it."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,8 +27,8 @@ from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, po
 class Ledger:
     """Nodes, the holdings of bound pods, reservations and quotas.
 
-    A node's usage and a namespace's are sums over their holdings, changed with each event; only nodes that changed are
-    rebuilt, when somebody looks.
+    The usage of a node and of a namespace is the sum of their holdings. Each event changes it, and only changed nodes
+    are rebuilt, at the next read.
     """
 
     def __init__(self, settings: RequestSettings | None = None) -> None:
@@ -53,12 +53,12 @@ class Ledger:
         self._quotas = Quotas(self._settings)
         self._usages: dict[str, NodeUsage] = {}
         self._outdated: set[str] = set()
-        """Nodes whose entry in `_usages` is to be rebuilt."""
+        """Nodes whose entry in `_usages` must be rebuilt."""
         self._changed: set[str] = set()
-        """Nodes not yet handed out by `take_changed`."""
+        """Nodes that `take_changed` has not returned yet."""
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        """These nodes and no others."""
+        """Replace all nodes."""
         current = {node.metadata.name: node for node in nodes}
         for name in (self._registered.keys() | self._unregistered.keys()) - current.keys():
             self.remove_node(name)
@@ -87,7 +87,7 @@ class Ledger:
             self._touch(name)
 
     def remove_node(self, name: str) -> None:
-        """Its pods keep what they hold, for the node may come back; those that are gone themselves do not."""
+        """Its pods keep what they hold, because the node may come back. Deleted pods hold nothing more."""
         for uid in self._orphans.forget(name):
             self.remove_pod(uid)
         self._hosts.forget(name)
@@ -102,7 +102,7 @@ class Ledger:
         self._outdated.discard(name)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """These pods and no others; reservations stay until they are forgotten or expire."""
+        """Replace all pods. Reservations stay until they are forgotten or expire."""
         current = {pod_key(pod): pod for pod in pods}
         for uid in self._bound.keys() - current.keys() - self._orphans.uids():
             self._unbind(uid)
@@ -116,9 +116,9 @@ class Ledger:
             self._settle(name)
 
     def apply_pod(self, pod: Pod) -> None:
-        """A pod seen bound takes over from its reservation; one that ended holds nothing.
+        """Add or update a pod. A bound one takes over from its reservation; an ended one holds nothing.
 
-        One that kube-scheduler no longer means to bind loses its reservation, and its group theirs.
+        A pod that kube-scheduler no longer means to bind loses its reservation, and its group loses theirs.
         """
         uid = pod_key(pod)
         self._orphans.drop(uid)
@@ -144,8 +144,8 @@ class Ledger:
             self._add(uid, holding)
 
     def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0) -> None:
-        """It holds nothing more. With a time it holds what it held until its node's daemon says that all that was
-        deleted up to that resourceVersion has ended, or until then if the daemon says nothing.
+        """The pod holds nothing more. With a time it holds its part until its node's daemon reports that everything
+        deleted up to that resourceVersion has ended, or until then if the daemon reports nothing.
         """
         self._booked.unbind(uid)
         self._hosts.unbind(uid)
@@ -161,7 +161,7 @@ class Ledger:
         self.give_up(uid)
 
     def replace_quotas(self, quotas: Iterable[ResourceQuota]) -> None:
-        """These quotas and no others."""
+        """Replace all quotas."""
         self._quotas.replace(quotas)
 
     def apply_quota(self, quota: ResourceQuota) -> None:
@@ -171,12 +171,12 @@ class Ledger:
         self._quotas.remove(quota)
 
     def ask(self, pod: Pod) -> None:
-        """kube-scheduler asks about the pod: what this shows it to have given up is free."""
+        """kube-scheduler asks about the pod: whatever it has given up, as this shows, is free."""
         for void in self._reservations.asked_about(pod_key(pod), group_of(pod)):
             self.forget(void)
 
     def refuse(self, pod: Pod, now: float) -> None:
-        """The pod fits nowhere: soon its group holds nothing either, unless others of it are bound."""
+        """The pod fits nowhere. Soon its group holds nothing either, unless other members are bound."""
         self._reservations.refused(group_of(pod), now)
 
     def preempt(self, pod: Pod) -> None:
@@ -184,12 +184,12 @@ class Ledger:
         self._reservations.preempts(group_of(pod))
 
     def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
-        """UID, node and request of members that wait for the pod with their group though their lease has ended."""
+        """UID, node and request of members that wait for the pod with their group although their lease has ended."""
         lapsed = self._reservations.lapsed(group_of(pod), now)
         return [(uid, each.node, each.waits) for uid, each in lapsed.items() if each.waits is not None]
 
     def lease_seconds(self, pod: Pod, longest: float) -> float:
-        """For which the pod's next reservation may last."""
+        """How long the pod's next reservation may last."""
         return self._reservations.lease_seconds(pod_key(pod), group_of(pod), longest)
 
     def reserve(
@@ -203,14 +203,15 @@ class Ledger:
         others: Mapping[str, PodShares] = NO_OTHERS,
         request: GpuRequest | None = None,
     ) -> None:
-        """Holds `shares` for the pod until it is seen bound, forgotten, or `until` passes; replaces an earlier one.
+        """Hold `shares` for the pod until it is seen bound, forgotten, or `until` passes. Replaces an earlier
+        reservation.
 
-        `others` is held on further nodes until the bind says which one it is; the namespace is charged once.
-        With its `request` the pod gets it once more if the lease ends while the pod waits in Permit.
+        `others` is held on further nodes until the bind names one; the namespace is charged once. With its `request`
+        the pod gets it once more if the lease ends while the pod waits in Permit.
         """
         self.forget(uid)
         if self._orphans.is_claimed(uid):
-            # It waits to be bound, so what a node's daemon says of it is not so.
+            # The pod waits to be bound, so the daemon's report about it is wrong.
             self._orphans.drop(uid)
             self._unbind(uid)
         if uid in self._bound:
@@ -233,7 +234,7 @@ class Ledger:
             self._add(uid, holding)
 
     def choose(self, uid: str, node: str) -> PodShares | None:
-        """What the pod has reserved on this node, and from now on nowhere else; None if it has nothing there."""
+        """What the pod has reserved on this node, and from now on nowhere else. None if it has nothing there."""
         reservation = self._reservations.get(uid)
         shares = None if reservation is None else reservation.on(node)
         if shares is not None and reservation is not None and reservation.others:
@@ -250,25 +251,25 @@ class Ledger:
         return shares
 
     def extend(self, uid: str, until: float) -> None:
-        """Holds the pod's reservation until then instead, for the bind that has begun; nothing if it has none."""
+        """Hold the pod's reservation until then, for a bind that has begun. No effect without a reservation."""
         self._reservations.bind_begins(uid, until)
 
     def send(self, uid: str, attempt: int) -> None:
-        """From now on a Binding of this bind may be carried out; nothing if the pod has no reservation."""
+        """From now on a Binding of this bind may be carried out. No effect without a reservation."""
         self._reservations.change(uid, sent_by=attempt)
 
     def sent_to(self, uid: str) -> str:
-        """The node to which the pod may be bound by now though the watch has not shown it; empty for any other pod."""
+        """The node to which the pod may be bound although the watch has not shown it; empty for any other pod."""
         reservation = self._reservations.get(uid)
         return reservation.node if reservation is not None and reservation.sent_by else ""
 
     def drop_unsent(self) -> None:
-        """Drops every reservation of which no Binding was sent."""
+        """Drop every reservation for which no Binding was sent."""
         for uid in self._reservations.unsent():
             self.forget(uid)
 
     def forget(self, uid: str) -> None:
-        """Drops the pod's reservation, if it has one."""
+        """Drop the pod's reservation, if it has one."""
         self._reservations.pop(uid)
         self._booked.unreserve(uid)
         self._hosts.unreserve(uid)
@@ -276,23 +277,23 @@ class Ledger:
             self._subtract(uid, holding)
 
     def keep(self, uid: str, room: KeptRoom) -> None:
-        """Keeps room for the pod until it is given up or `room.until` passes; it replaces what was kept before."""
+        """Keep room for the pod until it is given up or `room.until` passes. Replaces the room kept before."""
         self.give_up(uid)
         self._kept.put(uid, room)
         self._touch(room.node)
 
     def give_up(self, uid: str) -> None:
-        """What is kept for the pod, if anything, is free for others."""
+        """Free the room kept for the pod, if any."""
         room = self._kept.drop(uid)
         if room is not None:
             self._touch(room.node)
 
     def kept(self) -> KeptRooms:
-        """To look at; it is changed by `keep`, `give_up` and `expire`."""
+        """For reading; `keep`, `give_up` and `expire` change it."""
         return self._kept
 
     def expire(self, now: float) -> None:
-        """Drops every reservation, all kept room and what is left of deleted pods whose time has come."""
+        """Drop expired reservations, expired kept room and expired parts of deleted pods."""
         for uid in self._orphans.expired(now):
             self.remove_pod(uid)
         for uid in self._kept.ended(now):
@@ -310,7 +311,7 @@ class Ledger:
         return self._reservations.get(uid)
 
     def snapshot(self, excluding_uid: str = "") -> Snapshot:
-        """The cluster as it is now; what the pod `excluding_uid` holds itself does not count."""
+        """The cluster as it is now. What the pod `excluding_uid` itself holds does not count."""
         self._rebuild()
         nodes = dict(self._usages)
         bound = self._bound.get(excluding_uid)
@@ -329,7 +330,7 @@ class Ledger:
         )
 
     def snapshot_for(self, pod: Pod) -> Snapshot:
-        """As a decision about this pod finds it: nodes whose kubelets would refuse it offer nothing."""
+        """The cluster for a decision about this pod: nodes whose kubelets would refuse it offer nothing."""
         snapshot = self.snapshot(pod_key(pod))
         crowded = self.refused_by_kubelet(pod, list(snapshot.nodes))
         nodes = {name: usage for name, usage in snapshot.nodes.items() if name not in crowded}
@@ -340,8 +341,8 @@ class Ledger:
         return replace(snapshot, nodes=nodes, unregistered={**snapshot.unregistered, **reasons})
 
     def without(self, node: str, uids: Collection[str], namespace: str, *, priority: int) -> Snapshot:
-        """This one node, and this namespace's quotas, as they would be for a pod of this priority if these pods of the
-        node were gone: room that is kept for pods of lower priority is free for it.
+        """This node, and this namespace's quotas, as a pod of this priority would find them if these pods of the node
+        were gone. Room kept for pods of lower priority is free for it.
         """
         alone = self.alone(node, namespace)
         if alone is None:
@@ -350,7 +351,7 @@ class Ledger:
         return Snapshot(nodes={node: alone.usage(uids, at_least=priority)}, quotas={namespace: quotas})
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
-        """The node and the namespace's quotas as they are now; None for a node that is not registered."""
+        """The node and the namespace's quotas as they are now. None for a node that is not registered."""
         registered = self._registered.get(node)
         if registered is None:
             return None
@@ -367,25 +368,25 @@ class Ledger:
         return {**self._bound, **{uid: holdings[0] for uid, holdings in self._reserved.items()}}
 
     def reservations(self) -> int:
-        """How many there are."""
+        """The number of reservations."""
         return len(self._reservations)
 
     def take_changed(self) -> set[str]:
-        """Nodes that came, went or changed in any way since the last call."""
+        """Nodes that were added, removed or changed in any way since the last call."""
         self._rebuild()
         changed, self._changed = self._changed, set()
         return changed
 
     def host_left(self, node: str) -> HostAmount | None:
-        """CPU and memory as in a snapshot; None where the node does not say what it has."""
+        """CPU and memory as in a snapshot. None if the node does not state what it has."""
         return self._hosts.left(node)
 
     def take_changed_hosts(self) -> set[str]:
-        """Nodes of whose CPU or memory more or less is left than at the last call."""
+        """Nodes whose free CPU or memory has changed since the last call."""
         return self._hosts.take_changed()
 
     def workload(self) -> Workload:
-        """The same object until enough pods have come to look again."""
+        """The same object until enough pods have come to count again."""
         return self._classes.workload(self._registered.values())
 
     def _learn(self, uid: str, pod: Pod) -> None:
@@ -405,11 +406,13 @@ class Ledger:
         return self._usages.get(node)
 
     def quota(self, namespace: str, pods: QuotaClass) -> Quota | None:
-        """What the namespace's quotas leave to these pods, in one; None where none holds for them. For any thread."""
+        """What the namespace's quotas leave to these pods, combined. None if no quota applies to them. Safe in any
+        thread.
+        """
         return quota_for(pods, self._quotas.of(namespace))
 
     def unregistered(self, node: str) -> str:
-        """Why a node that is not registered is not."""
+        """Why a node is not registered."""
         return self._unregistered.get(node, UNREGISTERED)
 
     def is_bound(self, uid: str) -> bool:
@@ -421,12 +424,12 @@ class Ledger:
         return holding is not None and not (holding.undecided or holding.everywhere or holding.remembered)
 
     def pod_problem(self, uid: str) -> str:
-        """Why what this bound pod holds is not known from its annotation; empty when it is."""
+        """Why it is unknown from its annotation what this bound pod holds; empty if it is known."""
         holding = self._bound.get(uid)
         return holding.problem if holding is not None else ""
 
     def node_problem(self, name: str) -> str:
-        """Why this node's annotations cannot be read; empty when they can."""
+        """Why this node's annotations cannot be read; empty if they can."""
         return self._unregistered[name] if name in self._malformed else ""
 
     def problems(self) -> Mapping[str, str]:
@@ -436,7 +439,7 @@ class Ledger:
         return {**nodes, **pods, **self._quotas.problems()}
 
     def _settle(self, node: str) -> None:
-        """What is gone and runs on there holds its part, what ended does not."""
+        """A deleted pod that still runs there holds its part; an ended one does not."""
         for uid in self._orphans.ended(node):
             self.remove_pod(uid)
         for uid, holding in self._orphans.held(node):
@@ -463,7 +466,7 @@ class Ledger:
         self._touch_kept(uid)
 
     def _subtract(self, uid: str, holding: Holding) -> None:
-        """Of a node of which nothing is held any more nothing stays: most names never come back."""
+        """Of a node without holdings nothing stays: most names never come back."""
         used, held = self._used[holding.node], self._held[holding.node]
         for device, footprint in holding.footprints.items():
             left = used[device] - footprint

@@ -1,4 +1,4 @@
-"""Pods for which others are evicted, and where they are to go."""
+"""Pods for which others are evicted, and the nodes where they will go."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import GpuRequest, pod_key
 
 MOST_PROPOSED = 200
-"""Pods of which it is remembered whom kube-scheduler was told to evict; kube-scheduler chooses at once."""
+"""Pods whose proposed victims are remembered; kube-scheduler chooses at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nomination:
-    """Where a pod is to go. `ours` says that we have evicted for it, and not kube-scheduler."""
+    """Where a pod will go. `ours` says that we evict for it, not kube-scheduler."""
 
     request: GpuRequest
     priority: int
@@ -21,19 +21,19 @@ class Nomination:
 
 
 class Nominations:
-    """By pod UID; the room that is kept for them is in the ledger."""
+    """By pod UID. The room that is kept for them is in the ledger."""
 
     def __init__(self) -> None:
         self._known: dict[str, Nomination] = {}
         """Also of pods whose time has passed: room is kept once for a nomination."""
         self._proposed: dict[str, Mapping[str, Collection[str]]] = {}
-        """By pod and node, whom kube-scheduler was told to evict."""
+        """By pod and node, the victims proposed to kube-scheduler."""
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._known or uid in self._proposed
 
     def of(self, uid: str) -> Nomination | None:
-        """Also when what was kept for it has gone."""
+        """Also when its kept room is gone."""
         return self._known.get(uid)
 
     def ours(self) -> list[str]:
@@ -41,11 +41,13 @@ class Nominations:
         return [uid for uid, known in self._known.items() if known.ours]
 
     def proposed(self, uid: str, node: str) -> frozenset[str]:
-        """Whom kube-scheduler was told to evict for the pod on this node."""
+        """The victims proposed to kube-scheduler for the pod on this node."""
         return frozenset(self._proposed.get(uid, {}).get(node, ()))
 
     def propose(self, uid: str, victims_of: Mapping[str, Collection[str]]) -> None:
-        """kube-scheduler takes one of the nodes, and nominates the pod for it. The oldest proposal makes way."""
+        """kube-scheduler takes one of the nodes, and nominates the pod for it. Beyond the limit the oldest proposal
+        goes.
+        """
         self._proposed.pop(uid, None)
         if len(self._proposed) >= MOST_PROPOSED:
             del self._proposed[next(iter(self._proposed))]
@@ -66,7 +68,7 @@ class Nominations:
         return bool(node) and _may_be_nominated(pod) and (known is None or known.node != node)
 
     def is_over(self, pod: Pod) -> bool:
-        """Whether the pod needs its room no more, or kube-scheduler nominates it no more."""
+        """Whether the pod no longer needs its room, or kube-scheduler no longer nominates it."""
         known = self._known.get(pod_key(pod))
         return not _may_be_nominated(pod) or (
             not pod.status.nominated_node_name and known is not None and not known.ours

@@ -1,6 +1,6 @@
-"""Pods that the API server has no more though their containers may run: they hold their GPUs until their node's daemon
-says that they ended. Where the daemon says nothing (HAMi's, or one that does not see the host's control groups), for a
-time.
+"""Pods that the API server has deleted though their containers may still run. They hold their GPUs until their node's
+daemon reports their end. Where the daemon reports nothing (HAMi's, or one that does not see the host's control groups)
+they hold them for a time.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,9 +17,9 @@ from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.quota_class import QuotaClass
 
 ORPHAN_SECONDS = 120.0
-"""For which a pod deleted by force keeps its GPUs where the node's daemon does not say when its containers have ended.
+"""How long a pod deleted by force keeps its GPUs if the node's daemon does not report the end of its containers.
 
-kubelet kills them then, and gives them their grace period, 30 s unless the pod says otherwise.
+kubelet then kills them with their grace period, 30 s unless the pod says otherwise.
 """
 
 
@@ -28,7 +28,7 @@ class _Orphan:
     deleted_at: int
     """The resourceVersion of its end."""
     until: float
-    """In monotonic seconds, where the daemon says nothing; infinite where it is known from the daemon alone."""
+    """In monotonic seconds, if the daemon reports nothing; infinite if it is known only from the daemon."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Orphans:
     _nodes: dict[str, str] = field(default_factory=dict)
     """By UID."""
     _said: dict[str, Outliving] = field(default_factory=dict)
-    """What each node's daemon says."""
+    """What each node's daemon reports."""
 
     def uids(self) -> AbstractSet[str]:
         return self._nodes.keys()
@@ -56,12 +56,12 @@ class Orphans:
                 del self._on[node]
 
     def is_claimed(self, uid: str) -> bool:
-        """Whether only a node's daemon says that there is such a pod."""
+        """Whether the pod is known only from a node's daemon."""
         node = self._nodes.get(uid)
         return node is not None and self._on[node][uid].until == inf
 
     def heard(self, node: Node) -> None:
-        """What cannot be read is as if it were not said."""
+        """An unreadable report counts as none."""
         value = node.metadata.annotations.get(NODE_OUTLIVING, "")
         try:
             said = decode_outliving(value) if value else None
@@ -73,16 +73,16 @@ class Orphans:
             self._said[node.metadata.name] = said
 
     def forget(self, node: str) -> list[str]:
-        """There is no such Node any more: those that were on it."""
+        """The Node is gone, and so are the pods that were on it."""
         self._said.pop(node, None)
         return list(self._on.get(node, ()))
 
     def nodes(self) -> Collection[str]:
-        """Those whose daemons say something."""
+        """Nodes whose daemons report something."""
         return tuple(self._said)
 
     def ended(self, node: str) -> list[str]:
-        """Those of the node that its daemon says have ended."""
+        """Pods of the node that its daemon reports as ended."""
         said = self._said.get(node)
         if said is None:
             return []
@@ -90,7 +90,7 @@ class Orphans:
         return [uid for uid, orphan in mine.items() if said.has_ended(uid, orphan.deleted_at)]
 
     def expired(self, now: float) -> list[str]:
-        """Those of silent nodes whose time has come. It begins with the silence for one known from the daemon alone."""
+        """Those of silent nodes whose time is over. For one known only from the daemon it begins with the silence."""
         due: list[str] = []
         for node in self._on.keys() - self._said.keys():
             mine = self._on[node]
@@ -102,7 +102,7 @@ class Orphans:
         return due
 
     def held(self, node: str) -> Iterator[tuple[str, Holding]]:
-        """What the node's daemon says that such pods hold, by UID."""
+        """What such pods hold, as the node's daemon reports it, by UID."""
         said = self._said.get(node)
         for uid, held in said.pods.items() if said is not None else ():
             if held:

@@ -14,7 +14,7 @@ from scheduler_ext.requests import RequestSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one ResourceQuota. None does not limit; `scopes` are those of a `Quota`."""
+    """Limits of one ResourceQuota. None does not limit; `scopes` are those of a `Quota`."""
 
     memory_mib: int | None = None
     cores: int | None = None
@@ -32,8 +32,8 @@ class Limits:
 class Quotas:
     """The ResourceQuotas of all namespaces, and what pods hold there.
 
-    What is held is added up by class of pods: it need not be counted again when a quota changes its scopes. Any thread
-    may call `of`.
+    Holdings are summed by class of pods, so a quota may change its scopes without a new count. Any thread may call
+    `of`.
     """
 
     _settings: RequestSettings
@@ -42,7 +42,7 @@ class Quotas:
     _held: dict[str, dict[QuotaClass, Footprint]] = field(default_factory=dict)
 
     def replace(self, quotas: Iterable[ResourceQuota]) -> None:
-        """These quotas and no others."""
+        """Replace all quotas."""
         limits: dict[str, dict[str, Limits]] = {}
         for quota in quotas:
             limits.setdefault(_namespace(quota), {})[quota.metadata.name] = read_limits(quota, self._settings)
@@ -64,7 +64,7 @@ class Quotas:
         self._change(holding, NOTHING - total(holding.footprints.values()))
 
     def _change(self, holding: Holding, more: Footprint) -> None:
-        """Nothing stays of namespaces and classes of which nothing is held any more: most names never come back."""
+        """Nothing stays of namespaces and classes without holdings: most names never come back."""
         held = self._held.setdefault(holding.namespace, {})
         now = held.get(holding.quota_class, NOTHING) + more
         if now != NOTHING:
@@ -97,7 +97,7 @@ class Quotas:
         return {namespace: self.of(namespace, gone) for namespace in self._limits}
 
     def problems(self) -> dict[str, str]:
-        """By `resourcequota ns/q`, what of it cannot be read."""
+        """By `resourcequota ns/q`, what cannot be read of it."""
         return {
             f"resourcequota {namespace}/{name}": "; ".join(limits.problems)
             for namespace, by_name in self._limits.items()
@@ -107,7 +107,7 @@ class Quotas:
 
 
 def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
-    """An unreadable limit counts as 0 and an unreadable scope as one of all pods, so that nobody is let past it.
+    """An unreadable limit counts as 0, and an unreadable scope as one of all pods, so that no pod gets past it.
 
     `problems` names them.
     """
@@ -119,7 +119,7 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
         try:
             return integer_quantity(quota.spec.hard[key])
         except QuantityError as error:
-            problems.append(f"{key}: {error}; nothing is admitted until it is corrected")
+            problems.append(f"{key}: {error}; no pod is admitted until it is corrected")
             return 0
 
     memory, cores = limit(f"limits.{settings.names.memory}"), limit(f"limits.{settings.names.cores}")
@@ -129,7 +129,7 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
         try:
             scopes.append(Scope(each.scope_name, each.operator, tuple(each.values)))
         except ScopeError as error:
-            problems.append(f"{error}; the quota holds for pods in and out of this scope until it is corrected")
+            problems.append(f"{error}; until it is corrected the quota applies to pods in and out of this scope")
     return Limits(
         memory_mib=None if memory is None else memory * max(settings.memory_factor, 1),
         cores=cores,

@@ -31,7 +31,7 @@ class Unregistered(Exception):
     def __init__(self, problem: str = "", *, malformed: bool = False) -> None:
         self.reason = f"{UNREGISTERED}: {problem}" if problem else UNREGISTERED
         self.malformed = malformed
-        """Whether an annotation is to blame that nobody can read."""
+        """Whether the cause is an unreadable annotation."""
         super().__init__(self.reason)
 
 
@@ -44,14 +44,15 @@ class RegisteredNode:
     pair_scores: PairScores = field(default_factory=dict)
     cordoned: frozenset[DeviceUUID] = frozenset()
     slots: bool = False
-    """Its daemon knows containers by the device ids that kubelet gave them."""
+    """Whether its daemon knows containers by the device ids that kubelet gave them."""
     limits: Limits = Limits.HAMI_CORE
     given: Mapping[str, Given] = field(default_factory=dict)
-    """What kubelet gave to pods without a decision, by UID, as far as the daemon knows it."""
+    """What kubelet gave to pods without a decision, by UID, as far as the daemon knows."""
 
 
 def read_node(node: Node, count_name: str) -> RegisteredNode:
-    """Raises Unregistered for a node without GPUs, unreadable annotations, or a kubelet that is away or offers none.
+    """Read a Node. Raises Unregistered for a node without GPUs, unreadable annotations, or a kubelet that is away or
+    offers none.
 
     `count_name` is the resource under which kubelet offers them.
     """
@@ -81,7 +82,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
 
 
 def _given(value: str) -> Mapping[str, Given]:
-    """Without a word that can be read such pods count as before it: more than they may hold."""
+    """Without a readable report such pods count as more than they may hold."""
     try:
         return decode_undecided(value) if value else {}
     except AnnotationError:
@@ -89,7 +90,7 @@ def _given(value: str) -> Mapping[str, Given]:
 
 
 def _kubelet_offers_none(node: Node, count_name: str) -> bool:
-    """A missing count says nothing; an explicit 0 is kubelet's word that the plugin is gone."""
+    """A missing count proves nothing. An explicit 0 is kubelet's report that the plugin is gone."""
     try:
         return integer_quantity(node.status.allocatable.get(count_name, 1)) == 0
     except QuantityError:

@@ -1,12 +1,18 @@
-"""What was promised and is not bound yet: for how long, to which group, and what tells that kube-scheduler let it go.
+"""Decisions that are not bound yet: how long each is kept, its group, and the signs that kube-scheduler gave it up.
 
-No verb of an extender says that kube-scheduler took a decision back. It shows in four ways. The pod is asked about
-again. A member of its group is refused, or the group came to nothing before, and the next question is about another
-pod: kube-scheduler looks at one pod or one group at a time. The pod's status says that it is not scheduled after all.
-Or time passes, and less of it each time.
+No verb of an extender says that kube-scheduler took a decision back. There are four signs:
 
-Time and other pods' questions may be wrong about a pod that waits in Permit for its group. What it had is remembered,
-and is reserved once more when the next member comes.
+1. kube-scheduler asks about the pod again.
+
+2. It asks about another pod after a member of the group was refused, or after the group failed before: kube-scheduler
+handles one pod or one group at a time.
+
+3. The pod's status says that it is not scheduled.
+
+4. Time passes. Each lease of the same pod is shorter than the one before.
+
+Time and questions about other pods may be wrong for a pod that waits in Permit for its group. Its reservation is
+remembered, and made again when the next member comes.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,25 +25,25 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import GpuRequest
 
 SHORTEST_LEASE_SECONDS = 2.0
-"""Of a pod that made nothing of its promises again and again."""
+"""The lease of a pod that used none of its reservations, again and again."""
 LONGEST_PERMIT_SECONDS = 900.0
 """kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 FEWEST_THAT_WAIT_ON = 9
 """Of a group's members when one more is refused: coscheduling rejects them all unless a tenth or less is missing."""
 REFUSED_SECONDS = 1.0
-"""For which the rest of a group is kept after a member was refused, as a group may do without some of its members.
+"""How long the rest of a group is kept after a member was refused: a group may do without some members.
 
-It is kept no longer than until kube-scheduler asks about another pod.
+It is kept only until kube-scheduler asks about another pod.
 """
 MOST_MEMBERS = 10_000
-"""Remembered of one attempt at a group; more than that are pods that come and go under one name."""
+"""Remembered of one attempt at a group. More than that are pods that come and go under one name."""
 _GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 """Of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a pod's status says of kube-scheduler's last attempt. `version` is the object's resourceVersion."""
+    """The result of kube-scheduler's last attempt by the pod's status. `version` is the object's resourceVersion."""
 
     version: int = 0
     refusal: str = ""
@@ -50,7 +56,7 @@ NO_OTHERS: Mapping[str, PodShares] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A decision that is not bound yet. `until` is a monotonic time in seconds."""
+    """A decision that is not bound yet. `until` is in monotonic seconds."""
 
     node: str
     shares: PodShares
@@ -58,11 +64,11 @@ class Reservation:
     others: Mapping[str, PodShares] = field(default_factory=lambda: NO_OTHERS)
     """What is held on further nodes until kube-scheduler has chosen among them."""
     group: str = ""
-    """Namespace and name of the pod's group; empty for a pod on its own."""
+    """Namespace and name of the pod's group; empty for a pod without one."""
     waits: tuple[Pod, GpuRequest] | None = None
-    """Of a pod that waits in Permit for its group, which is then bound without another question about this pod."""
+    """For a pod that waits in Permit for its group. The group is then bound without another question about this pod."""
     seen: Verdict = field(default_factory=Verdict)
-    """Of the pod as kube-scheduler asked about it, or later."""
+    """The status when kube-scheduler asked about the pod, or later."""
     binding: bool = False
     """Whether a bind has begun: from then on only the bind gives it back."""
     sent_by: int = 0
@@ -73,7 +79,7 @@ class Reservation:
 
 
 def group_of(pod: Pod) -> str:
-    """Namespace and name of the group that kube-scheduler schedules as a whole; empty for a pod on its own."""
+    """Namespace and name of the group that kube-scheduler schedules as a whole; empty for a pod without one."""
     named = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else ""
     labels = (pod.metadata.labels.get(label, "") for label in _GROUP_LABELS)
     name = named or next(filter(None, labels), "")
@@ -81,7 +87,7 @@ def group_of(pod: Pod) -> str:
 
 
 def waits_of(pod: Pod, request: GpuRequest | None) -> tuple[Pod, GpuRequest] | None:
-    """For `Reservation.waits`: coscheduling takes a group member by member, kube-scheduler itself at one go."""
+    """For `Reservation.waits`: coscheduling schedules a group member by member, kube-scheduler itself all at once."""
     return (pod, request) if request is not None and pod.spec.scheduling_group is None and group_of(pod) else None
 
 
@@ -96,7 +102,7 @@ def verdict_of(pod: Pod) -> Verdict:
 
 
 def lets_go(before: Verdict, after: Verdict) -> bool:
-    """Whether kube-scheduler took its decision back in between: it says why not, or nominates no node any more."""
+    """Whether kube-scheduler took its decision back in between: it says why not, or no longer nominates a node."""
     refused = bool(after.refusal) and after.refusal != before.refusal
     return after.version > before.version and (refused or (bool(before.nominated) and not after.nominated))
 
@@ -114,18 +120,18 @@ class _Round:
     rejected: dict[str, Reservation] = field(default_factory=dict)
     """What had lapsed when the member was refused."""
     again: bool = False
-    """Whether members wait in Permit for whom an earlier promise came to nothing, and none was bound since."""
+    """Whether members wait in Permit whose earlier reservation was dropped, and none was bound since."""
 
 
 @dataclass(slots=True)
 class Reservations:
-    """By pod UID. What has to go is named here, and goes with `pop`."""
+    """By pod UID. The methods name the reservations to drop, and `pop` drops them."""
 
     _promised: dict[str, Reservation] = field(default_factory=dict)
     _rounds: dict[str, _Round] = field(default_factory=dict)
-    """By group: those that are promised something, and the one that was asked about last."""
+    """By group: those with reservations, and the one that was asked about last."""
     _unused: dict[str, int] = field(default_factory=dict)
-    """How many promises each pod had since a bind of it began, without those that were void for its group's sake."""
+    """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
     _lapsed: dict[str, Reservation] = field(default_factory=dict)
     """Those of pods that may still wait in Permit, though their lease has ended."""
     _first_expiry: float = inf
@@ -138,11 +144,11 @@ class Reservations:
         return self._promised.get(uid)
 
     def asked_about(self, uid: str, group: str) -> set[str]:
-        """Whose promises are void because kube-scheduler asks about this pod now.
+        """The pods that lose their reservations because kube-scheduler asks about this pod now.
 
-        Its own; its group's if it was asked about before, for the group is tried once more; those of groups that were
-        refused, or are tried again, for kube-scheduler has gone on. Coscheduling may have rejected such a group because
-        another plugin refuses a member: nothing says so, since the pods' status has had the same words before.
+        They are: the pod itself; its group if it was asked about before, because the group is tried again; groups that
+        were refused, or are tried again, because kube-scheduler has moved on. Coscheduling may have rejected such a
+        group because another plugin refuses a member. Nothing shows that: the pods' status had the same words before.
         """
         void = {uid} & self._promised.keys()
         if uid in self._lapsed:
@@ -165,7 +171,7 @@ class Reservations:
         return void
 
     def refused(self, group: str, now: float) -> None:
-        """A member fits nowhere. The others are bound without it at once or not at all; they are not to blame."""
+        """A member fits nowhere. The others are bound without it at once or not at all; they are not the cause."""
         if not group:
             return
         this = self._rounds.setdefault(group, _Round())
@@ -185,14 +191,14 @@ class Reservations:
             self._lapsed.update(this.rejected)
 
     def lapsed(self, group: str, now: float) -> dict[str, Reservation]:
-        """The members that are bound with the group if it becomes whole now, but are promised nothing any more."""
+        """Members without a reservation that are bound with the group if it becomes complete now."""
         if not group:
             return {}
         of_group = ((uid, lapsed) for uid, lapsed in self._lapsed.items() if lapsed.group == group)
         return {uid: lapsed for uid, lapsed in of_group if now < lapsed.until + LONGEST_PERMIT_SECONDS}
 
     def lease_seconds(self, uid: str, group: str, longest: float) -> float:
-        """Half of the time before, for each promise that the pod made nothing of."""
+        """Half of the previous time for each unused reservation of the pod."""
         this = self._rounds.get(group)
         if this is not None and this.refused:
             return min(longest, REFUSED_SECONDS)
@@ -216,7 +222,7 @@ class Reservations:
             self._rounds[reservation.group].promised.discard(uid)
 
     def change(self, uid: str, **changes: Any) -> None:
-        """Other fields of a reservation; nothing if the pod has none."""
+        """Change other fields of a reservation. No effect if the pod has none."""
         reservation = self._promised.get(uid)
         if reservation is not None:
             self._promised[uid] = changed = replace(reservation, **changes)
@@ -232,11 +238,11 @@ class Reservations:
             self.change(uid, until=until, binding=True)
 
     def unsent(self) -> list[str]:
-        """Those of which no Binding was sent."""
+        """Those for which no Binding was sent."""
         return [uid for uid, reservation in self._promised.items() if not reservation.sent_by]
 
     def told(self, uid: str, pod: Pod) -> set[str]:
-        """Whose promises are void because of what the status of this unbound pod says."""
+        """The pods that lose their reservations because of the status of this unbound pod."""
         after = verdict_of(pod)
         if uid in self._lapsed and lets_go(self._lapsed[uid].seen, after):
             del self._lapsed[uid]
@@ -256,12 +262,12 @@ class Reservations:
         self._lapsed.pop(uid, None)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """Of what is remembered, that of these pods and of those that are promised something."""
+        """Forget everything except about these pods and those with reservations."""
         self._unused = {uid: n for uid, n in self._unused.items() if uid in uids or uid in self._promised}
         self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if uid in uids}
 
     def expired(self, now: float) -> set[str]:
-        """Whose time has come."""
+        """Reservations whose time is over."""
         if now < self._first_expiry:
             return set()
         ended = {uid for uid, reservation in self._promised.items() if reservation.until <= now}
@@ -270,7 +276,7 @@ class Reservations:
         return self._lapse(ended)
 
     def _lapse(self, ended: set[str]) -> set[str]:
-        """Remembers those that may wait in Permit all the same."""
+        """Remember those that may still wait in Permit."""
         waiting = {uid: self._promised[uid] for uid in ended if self._promised[uid].waits}
         rejected = set(filter(self._is_rejected, {reservation.group for reservation in waiting.values()}))
         for uid, reservation in waiting.items():
@@ -290,5 +296,5 @@ class Reservations:
         self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.group != group}
 
     def _held_back(self, this: _Round) -> set[str]:
-        """The members that are promised something for which no bind has begun."""
+        """Members with a reservation for which no bind has begun."""
         return {uid for uid in this.promised if not self._promised[uid].binding}

@@ -1,4 +1,4 @@
-"""The state of the cluster one decision is taken on."""
+"""The cluster's state for one decision."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from scheduler_ext.cluster.workload import NO_WORKLOAD, Workload
 from scheduler_ext.quota_class import QuotaClass, Scope, are_in
 
 TOTAL_EXCEEDED = "NodeTotalExceeded"
-"""Said of a node whose kubelet would refuse the pod, with the resource of which its pods would ask for too much."""
+"""Reason for a node whose kubelet would refuse the pod, with the resource of which its pods would ask for too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class GpuUsage:
     memory_mib: int = 0
     cores: int = 0
     placements: tuple[MigPlacement, ...] = ()
-    """Where MIG instances lie."""
+    """Where MIG instances are placed."""
 
     def plus(self, share: DeviceShare) -> "GpuUsage":
-        """With one more container's share of it."""
+        """The GPU with one more container's share taken."""
         placements = self.occupied(share.instance).placements
         memory_mib, cores = self.memory_mib + share.memory_mib, self.cores + share.cores
         return GpuUsage(self.device, self.slots + 1, memory_mib, cores, placements)
 
     def occupied(self, instance: MigInstance | None) -> "GpuUsage":
-        """With only an instance's place taken; the same without one."""
+        """The GPU with only an instance's placement taken; unchanged without one."""
         return self if instance is None else replace(self, placements=(*self.placements, instance.placement))
 
 
@@ -48,7 +48,7 @@ class NodeUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What pods of a namespace may hold of all GPUs together; None does not limit."""
+    """What pods of a namespace may hold of all GPUs together. None does not limit."""
 
     memory_mib: int | None = None
     cores: int | None = None
@@ -56,15 +56,15 @@ class Quota:
     """Shares of GPUs, as many as containers ask for; in `used` they are slots."""
     used: Footprint = NOTHING
     scopes: tuple[Scope, ...] = ()
-    """It counts and limits the pods that are in every one of them."""
+    """It counts and limits the pods that are in every one of these scopes."""
 
     def charged(self, shares: ContainerShares) -> "Quota":
-        """With one more container counted."""
+        """The quota with one more container counted."""
         more = Footprint(len(shares), sum(s.memory_mib for s in shares), sum(s.cores for s in shares))
         return replace(self, used=self.used + more)
 
     def admits(self, memory_mib: int, cores: int, gpus: int = 0) -> bool:
-        """Whether so much more stays within the limits."""
+        """Whether this much more stays within the limits."""
         used = self.used
         return (
             (self.memory_mib is None or used.memory_mib + memory_mib <= self.memory_mib)
@@ -74,15 +74,15 @@ class Quota:
 
 
 def quota_for(pods: QuotaClass, quotas: Iterable[Quota]) -> Quota | None:
-    """All quotas that hold for these pods in one; None without any.
+    """All quotas that apply to these pods, combined; None without any.
 
-    What a pod takes counts in each of them, so of every amount the quota that leaves least of it decides.
+    A pod counts in each of them, so for every amount the quota that leaves least decides.
     """
     return least_left(quota for quota in quotas if are_in(pods, quota.scopes))
 
 
 def least_left(quotas: Iterable[Quota]) -> Quota | None:
-    """Of every amount limit and use in the quota that leaves least of it; `used` of what none limits is 0."""
+    """For every amount the limit and use of the quota that leaves least. `used` is 0 where none limits."""
     every = tuple(quotas)
     if not every:
         return None
@@ -107,5 +107,5 @@ class Snapshot:
     quotas: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
     """By namespace; a namespace without one is not limited."""
     hosts: Mapping[str, HostAmount] = field(default_factory=dict)
-    """By node, what is left of its CPU and memory; nothing is known of a node that is not named."""
+    """CPU and memory left, by node. Nothing is known of a node that is not named."""
     workload: Workload = NO_WORKLOAD

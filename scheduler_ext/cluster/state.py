@@ -1,8 +1,7 @@
 """The one state of the extender: nodes, pods, quotas, budgets, reservations, waiting and nominated pods.
 
-Events go in with their time, and effects come out for the shell to perform. Everything that answers or acts reads it
-here; nothing writes past `apply`. Rankings of nodes (`scheduling.candidates`) are no state: they follow the ledger and
-can be worked out again.
+Events enter with their time, and effects leave for the shell to perform. All readers use this state, and only `apply`
+writes it. Rankings of nodes (`scheduling.candidates`) are not state: they follow the ledger and can be computed again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ Handler = Callable[[Any, float], Sequence[Effect] | None]
 
 
 class Cluster:
-    """A façade over small parts, each with its own file. The parts are for reading: `apply` alone changes them."""
+    """The cluster's parts, each with its own file. Read them freely: only `apply` changes them."""
 
     def __init__(self, requests: RequestSettings | None = None) -> None:
         self.requests = requests or RequestSettings()
@@ -47,10 +46,10 @@ class Cluster:
         self._handlers: Mapping[type[Event], Handler] = self._own_events() | self._watched()
 
     def apply(self, event: Event, now: float) -> Sequence[Effect]:
-        """What ends by `now`, in monotonic seconds, ends before the event.
+        """Apply the event. What ends by `now`, in monotonic seconds, ends before it.
 
-        What this process decides itself has no effect outside; only what the API server shows, or kube-scheduler is
-        told about evictions, has.
+        Decisions of this process have no effect outside. What the API server shows has, and so do the evictions
+        proposed to kube-scheduler.
         """
         if now != self._now:
             self._now = now
@@ -174,7 +173,7 @@ class Cluster:
     def _unreadable_node(self, node: Node) -> Sequence[Tell]:
         name = node.metadata.name
         problem = self.ledger.node_problem(name)
-        # Kubelet's events carry the name as uid as well, and `kubectl describe node` looks for that.
+        # The uid is the name, as in kubelet's events: `kubectl describe node` looks for that.
         return self._unreadable_nodes.update(
             name, problem, lambda: ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
         )
@@ -209,7 +208,7 @@ class Cluster:
         deleted_at = int(version) if version.isascii() and version.isdigit() else 0
         self.ledger.remove_pod(uid, now + ORPHAN_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
         self._unreadable_pods.drop(uid)
-        # One without GPUs may have had annotations of a GPU scheduler, and lost them.
+        # A pod without GPUs may have lost annotations of a GPU scheduler.
         if self.facts.pod(pod_name(pod)) is None and not self.facts.concerns_gpus(pod):
             return _NOTHING
         self.facts.remove_pod(pod)
@@ -229,7 +228,7 @@ class Cluster:
             self._unreadable_pods.drop(uid)
             return ()
         if self.ledger.is_decided(uid):
-            problem = f"{problem}; until it is corrected the GPUs it may be about count as full"
+            problem = f"{problem}; until it is corrected the GPUs that it may concern count as full"
         return self._unreadable_pods.update(uid, problem, lambda: pod_reference(pod))
 
     # Quotas
@@ -274,7 +273,7 @@ class Cluster:
 
 
 class _Complaints:
-    """Says of each object what is wrong with it: once, and again when that changes."""
+    """Reports what is wrong with each object: once, and again when that changes."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

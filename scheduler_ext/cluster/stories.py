@@ -1,11 +1,11 @@
-"""What happened to each pod, so that people can ask later where it went and why, and a failure tells what led to it."""
+"""Records what happened to each pod: people can ask later why it is where it is, and a failure shows what led to it."""
 
 from collections import OrderedDict
 from typing import NamedTuple
 
 MOST_PODS = 5_000
 MOST_STEPS = 16
-"""The last of each pod."""
+"""The last ones of each pod."""
 
 
 class Step(NamedTuple):
@@ -16,14 +16,14 @@ class Step(NamedTuple):
 
 
 class Story(NamedTuple):
-    """`steps` are the last ones, the oldest first; `decided` is the last decision, in the words of the pod's event."""
+    """`steps` are the last ones, oldest first. `decided` is the last decision, in the words of the pod's event."""
 
     steps: tuple[Step, ...] = ()
     decided: Step | None = None
 
 
 class Stories:
-    """By pod UID; the pod to which nothing has happened for longest is forgotten first."""
+    """By pod UID. The pod with the oldest last step is forgotten first."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[str, tuple[Step, ...]] = OrderedDict()
@@ -43,7 +43,7 @@ class Stories:
             self.tell(uid, now, what)
 
     def decide(self, uid: str, now: float, words: str) -> None:
-        """For a pod that something happened to."""
+        """Ignored for a pod without any step."""
         if uid in self._steps:
             self._decided[uid] = Step(now, words)
 

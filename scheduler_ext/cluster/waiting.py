@@ -1,4 +1,4 @@
-"""Pods that no node had room for: who may be tried again, and when, after room was made."""
+"""Pods that fitted on no node: which of them to try again, and when, after room became free."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +10,15 @@ MOST_REMEMBERED = 10_000
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 FORGOTTEN_SECONDS = 900.0
-"""kube-scheduler tries a pod anew after five minutes at the latest (flushUnschedulablePodsLeftover of its queue): one
-that it asks nothing about for longer is gone, though nobody has told, or waits for something else.
+"""kube-scheduler tries a pod again after five minutes at the latest (flushUnschedulablePodsLeftover of its queue). A
+pod that it has not asked about for longer is gone without notice, or waits for something else.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingPod:
-    """`since`, `asked` and `not_before` are monotonic seconds: of the first and the last refusal, and until when a pod
-    is left alone, for longer each time that it was nudged in vain.
+    """Times are in monotonic seconds: `since` the first and `asked` the last refusal; until `not_before` the pod is
+    left alone. That pause grows each time that a nudge brought nothing.
     """
 
     request: GpuRequest
@@ -35,7 +35,7 @@ class WaitingPods:
     def __init__(self) -> None:
         self._pods: dict[str, WaitingPod] = {}
         self._first_forgotten = inf
-        """No pod is forgotten before."""
+        """No pod is forgotten earlier."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -44,7 +44,9 @@ class WaitingPods:
         return uid in self._pods
 
     def refused(self, request: GpuRequest, priority: int, now: float) -> None:
-        """The pod fits nowhere now. Beyond `MOST_REMEMBERED` nobody is remembered: kube-scheduler retries by itself."""
+        """The pod fits nowhere now. Beyond `MOST_REMEMBERED` no pod is added: kube-scheduler retries by its
+        own timers.
+        """
         known = self._pods.get(request.uid)
         if known is not None:
             self._pods[request.uid] = replace(known, request=request, priority=priority, asked=now)
@@ -63,8 +65,8 @@ class WaitingPods:
             self._first_forgotten = min((pod.asked for pod in self._pods.values()), default=inf) + FORGOTTEN_SECONDS
 
     def due(self, now: float) -> Sequence[WaitingPod]:
-        """Whom to try: higher priority first, as kube-scheduler does, then who was nudged in vain least, then who waits
-        longest. So pods that something else keeps from fitting, however many, leave the others their turn.
+        """Pods to try, in this order: higher priority first, as in kube-scheduler; then fewer nudges without result;
+        then the longest wait. So pods that cannot fit for another reason, however many, leave the others their turn.
         """
         ready = [pod for pod in self._pods.values() if pod.not_before <= now]
         return sorted(ready, key=lambda pod: (-pod.priority, pod.nudges, pod.since))

@@ -1,6 +1,6 @@
-"""Which kinds of pods ask for GPUs here, and how often: learned from the pods that are seen.
+"""Learns which kinds of pods ask for GPUs here, and how often.
 
-Policy `fgd` asks of every node what it leaves for the pods that usually come.
+Policy `fgd` rates every node by what it leaves for the pods that usually come.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,33 +12,33 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.requests import ContainerNeed, GpuRequest
 
 REMEMBERED = 10_000
-"""Pods: one that came so many pods ago counts 1/e of one that comes now."""
+"""Pods: one that came this many pods ago counts 1/e of one that comes now."""
 MOST_CLASSES = 1_000
-"""Kept apart; beyond them the rarest is forgotten."""
+"""Classes kept; beyond them the rarest is forgotten."""
 MOST_COUNTED = 64
-"""Classes that a decision looks at, the most popular first."""
+"""Classes that a decision reads, the most popular first."""
 COVERED = 0.95
-"""Of the pods; rarer classes are left out (as in FGD's evaluation)."""
+"""Fraction of the pods; rarer classes are left out (as in FGD's evaluation)."""
 RENEWED = 1_000
-"""New pods after which the popularity that decisions use is taken afresh; earlier while there are few."""
+"""New pods after which the popularity for decisions is computed again; earlier while there are few."""
 MOST_TYPES = 16
 LONGEST_TYPES = 256
-"""Characters of the types that a pod allows and refuses. One that lists more, or more types, is not learned: each list
-is kept, and gone through for each type of GPU.
+"""Characters of the types that a pod allows and refuses. A pod with more characters or types is not learned: each list
+is kept, and searched for each type of GPU.
 """
 _LARGEST_WEIGHT = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClass:
-    """What pods of one kind ask of a node. Several containers count as one that asks for all their GPUs, and of each
-    GPU for the most that one of them does.
+    """What pods of one kind ask of a node. Several containers count as one that asks for all their GPUs, and for each
+    GPU the most that any of them asks.
     """
 
     host: HostAmount = NO_HOST
     need: ContainerNeed
     types: tuple[str, ...] | None = None
-    """Words of which a GPU's type must contain one; None allows every type."""
+    """Words; a GPU's type must contain one of them. None allows every type."""
     refused_types: tuple[str, ...] = ()
     modes: str | None = None
     idle_only: bool = False
@@ -46,20 +46,20 @@ class PodClass:
     """Whether its GPUs should be connected well."""
 
     def allows(self, model: str) -> bool:
-        """A GPU of this type."""
+        """Whether it allows a GPU of this type."""
         lower = model.lower()
         named = self.types is None or any(word in lower for word in self.types)
         return named and not any(word in lower for word in self.refused_types)
 
     def fraction(self, memory_mib: int) -> float:
-        """Of each GPU with so much memory, at most 1."""
+        """Of each GPU with this much memory, at most 1."""
         memory = self.need.reserved_mib(memory_mib) / memory_mib if memory_mib else 1.0
         return min(max(memory, self.need.reserved_cores / 100), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Popular:
-    """A class and its share of all pods that ask for GPUs."""
+    """A class and its fraction of all pods that ask for GPUs."""
 
     pods: PodClass
     share: float
@@ -67,10 +67,10 @@ class Popular:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The pods that usually come. Without classes nothing is known of them, and no node is better for them.
+    """The pods that usually come. Without classes nothing is known of them, and all nodes rate the same.
 
-    `per_gpu` is the CPU and memory that they ask for with each whole GPU, 0 where that is not to be looked at.
-    `pressure` says of a type of GPU how much is asked of it for each GPU there is, 1 being the average.
+    `per_gpu` is the CPU and memory that they ask for with each whole GPU, 0 where that does not count. `pressure` is
+    the demand for a type of GPU per GPU that exists; the average is 1.
     """
 
     classes: tuple[Popular, ...] = ()
@@ -100,7 +100,7 @@ def class_of(request: GpuRequest) -> PodClass:
 
 
 def _merged(needs: Sequence[ContainerNeed]) -> ContainerNeed:
-    """Where one names an amount of memory and another a percentage, the amount counts, as for one container."""
+    """If one need has an amount of memory and another a percentage, the amount counts, as within one container."""
     return ContainerNeed(
         count=sum(need.count for need in needs),
         memory_mib=max(need.memory_mib for need in needs),
@@ -110,10 +110,10 @@ def _merged(needs: Sequence[ContainerNeed]) -> ContainerNeed:
 
 
 class Classes:
-    """Counts each pod once, and recent ones more."""
+    """Counts each pod once. Recent pods count more."""
 
     def __init__(self, seeds: Iterable[tuple[PodClass, float]] = ()) -> None:
-        """`seeds` count as so many pods each that came before all others."""
+        """`seeds` count as that many pods of each class before all others."""
         self._weights: dict[PodClass, float] = dict(seeds)
         self._next = 1.0
         self._seen: set[str] = set()
@@ -123,7 +123,7 @@ class Classes:
         self._workload = NO_WORKLOAD
 
     def see(self, uid: str, request: GpuRequest) -> None:
-        """A pod that asks for GPUs; nothing if it has been seen."""
+        """Count a pod that asks for GPUs, unless it was counted."""
         if uid in self._seen:
             return
         self._seen.add(uid)
@@ -141,18 +141,18 @@ class Classes:
             self._next = 1.0
 
     def __len__(self) -> int:
-        """How many are kept apart."""
+        """The number of classes kept."""
         return len(self._weights)
 
     def has_seen(self, uid: str) -> bool:
         return uid in self._seen
 
     def forget(self, uid: str) -> None:
-        """The pod is gone; that it came counts on."""
+        """The pod is gone; its arrival still counts."""
         self._seen.discard(uid)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """No other pod is there."""
+        """No other pod exists."""
         self._seen.intersection_update(uids)
 
     def workload(self, nodes: Collection[RegisteredNode]) -> Workload:
@@ -188,7 +188,7 @@ def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[RegisteredNod
 
 
 def _popular(weights: Mapping[PodClass, float]) -> tuple[Popular, ...]:
-    """The fewest classes that cover enough of the pods, most popular first; the shares add up to 1."""
+    """The fewest classes that cover enough of the pods, most popular first. The fractions add up to 1."""
     ranked = sorted(weights.items(), key=lambda item: (-item[1], repr(item[0])))
     total, covered, chosen = sum(weights.values()), 0.0, []
     for pods, weight in ranked[:MOST_COUNTED]:
@@ -200,7 +200,7 @@ def _popular(weights: Mapping[PodClass, float]) -> tuple[Popular, ...]:
 
 
 def _gpus_by_type(nodes: Iterable[RegisteredNode]) -> Mapping[str, tuple[int, int]]:
-    """How many GPUs there are of each type, and the MiB of one of them."""
+    """The number of GPUs of each type, and the MiB of one of them."""
     found: dict[str, tuple[int, int]] = {}
     devices: Iterable[Device] = (device for node in nodes for device in node.devices)
     for device in devices:
@@ -209,7 +209,7 @@ def _gpus_by_type(nodes: Iterable[RegisteredNode]) -> Mapping[str, tuple[int, in
 
 
 def _asked_gpus(pods: PodClass, gpus: Mapping[str, tuple[int, int]]) -> Mapping[str, float]:
-    """How much of GPUs of each type one pod of the class asks for, if it took each GPU it may equally often."""
+    """How many GPUs of each type one pod of the class asks for, if it used each allowed GPU equally often."""
     allowed = {model: each for model, each in gpus.items() if pods.allows(model)}
     total = sum(count for count, _ in allowed.values())
     return {

@@ -45,7 +45,7 @@ async def test_a_pod_with_an_unreadable_annotation_is_told_once_and_again_when_t
         assert event["involvedObject"]["kind"] == "Pod"
         assert event["involvedObject"]["uid"] == created["metadata"]["uid"]
         assert keys.DEVICES_ALLOCATED in event["message"]
-        assert event["message"].endswith("; until it is corrected the GPUs it may be about count as full")
+        assert event["message"].endswith("; until it is corrected the GPUs that it may concern count as full")
 
         annotate(rig, "pods", "p", "example.com/other", "1")
         annotate(rig, "pods", "p", keys.DEVICES_ALLOCATED, "G0,NVIDIA,many,0:;")

@@ -149,8 +149,7 @@ def test_every_flag_of_hamis_is_known_and_has_a_row_in_the_document() -> None:
 def test_flags_that_can_mean_nothing_here_say_what_to_use_instead() -> None:
     *lines, last = told("--profiling", "--logtostderr=false", "--vmodule", "a=4")
     assert [line.partition("scheduler_ext.cli.")[2] for line in lines] == [
-        "serve: --profiling changes nothing: Go's profiler has nothing to look at here; "
-        "use py-spy, or the histograms of /metrics",
+        "serve: --profiling changes nothing: there is no Go profiler here; use py-spy, or the histograms of /metrics",
         "serve: --vmodule changes nothing: use --log-level debug",
     ]
     assert last == "Error: The kubeconfig /nowhere is missing or is not a file: check --kubeconfig."
