@@ -332,7 +332,7 @@ async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_any
             await eventually(lambda: decides(rig))
             assert set((await rig.filter(other, "n"))["FailedNodes"]) == {"n"}
             assert await rig.bind(sent, "n") == ""
-        assert [each.message.startswith("it is not known yet") for each in caplog.records].count(True) == 1
+        assert [each.message.startswith("the outcome of") for each in caplog.records].count(True) == 1
 
 
 async def test_without_the_right_to_write_the_lease_nothing_is_decided_and_the_answer_says_why() -> None:
