@@ -79,7 +79,7 @@ def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvV
     if turns_off:
         assert told_apart(decision.misfits)[1]["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
         (line,) = explain(request(pod(part)), decision)
-        assert line.gpus[0].sentence.endswith("held to it, and its CUDA_DISABLE_CONTROL turns that off")
+        assert line.gpus[0].sentence.endswith("are limited, and the container's CUDA_DISABLE_CONTROL turns that off")
 
 
 def test_what_is_a_part_of_a_large_gpu_may_be_all_of_a_small_one() -> None:
