@@ -116,7 +116,7 @@ class _Round:
     refused: bool = False
     """Whether a member was refused, and none bound since."""
     preempts: bool = False
-    """Whether kube-scheduler evicts others for the member that was refused: coscheduling rejects nobody then."""
+    """Whether kube-scheduler evicts others for the member that was refused: then coscheduling rejects no member."""
     rejected: dict[str, Reservation] = field(default_factory=dict)
     """What had lapsed when the member was refused."""
     again: bool = False
