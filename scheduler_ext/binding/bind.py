@@ -142,7 +142,7 @@ class Binder:
         for effect in effects:
             if effect in QUESTIONS:
                 return effect
-            if effect is Effect.WRITE_DOWN and not self._written_down(run):
+            if effect is Effect.WRITE_DOWN and not (self._is_held(run) and self._written_down(run)):
                 return self._step(run, Event.STOPPED)
             self._perform(run, effect)
         return None
@@ -171,6 +171,15 @@ class Binder:
         """Before the next turn on the node: the pod's own next bind would take the lock for its own, and lose it."""
         async with turn:
             await self._questions.unlock(attempt)
+
+    def _is_held(self, run: Run) -> bool:
+        """Without a reservation others may get the GPUs before the watch shows the pod. One that is bound has none."""
+        attempt, known = run.attempt, self._cluster.state.facts.pod(run.attempt.pod)
+        is_bound = known is not None and known.uid == attempt.uid and known.node == attempt.node
+        if attempt.shares is None or is_bound or self._has_reservation(attempt):
+            return True
+        run.problem = "its reservation ended before its Binding was sent"
+        return False
 
     def _written_down(self, run: Run) -> bool:
         """Written first: if this process is killed, the next one knows of the Binding."""

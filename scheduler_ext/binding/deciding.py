@@ -13,9 +13,9 @@ class BindRefused(Exception):
     """The bind cannot continue. The message is the sentence for kube-scheduler."""
 
 
-def reserved(cluster: Cluster, uid: str, node: str, now: float) -> PodShares | None:
-    """What `/filter` decided for this node."""
-    cluster.apply(NodeChosen(uid, node), now)
+def reserved(cluster: Cluster, uid: str, node: str, *, now: float, until: float) -> PodShares | None:
+    """What `/filter` decided for this node; it is held until then."""
+    cluster.apply(NodeChosen(uid, node, until), now)
     reservation = cluster.ledger.reservation(uid)
     return None if reservation is None else reservation.on(node)
 

@@ -120,14 +120,15 @@ class Questions:
         if known is not None and known.node and known.uid == attempt.uid:
             return _has_node(attempt, known.node)
         node = await self._node(attempt.node)
-        shares = reserved(state, attempt.uid, attempt.node, self._monotonic())
+        until = self.until(self._settings.reservation_lease_seconds)
+        shares = reserved(state, attempt.uid, attempt.node, now=self._monotonic(), until=until)
         if shares is None:
             pod = await self.pod(run)
             if pod.spec.node_name:
                 return _has_node(attempt, pod.spec.node_name)
             uid, now = run.attempt.uid, self._monotonic()
             until = self.until(self._settings.reservation_lease_seconds)
-            shares = reserved(state, uid, attempt.node, now)
+            shares = reserved(state, uid, attempt.node, now=now, until=until)
             shares = shares or decide_again(state, pod, uid, attempt.node, now=now, until=until)
         run.attempt = replace(run.attempt, shares=shares)
         return Event.DECIDED if shares is None or node.slots else Event.LOCK_NEEDED

@@ -87,10 +87,14 @@ class Explained(Event, frozen=True):
 
 
 class NodeChosen(Event, frozen=True):
-    """kube-scheduler chose this one of the nodes on which the pod has reservations."""
+    """kube-scheduler binds the pod to this node. What is reserved there stays so until then; elsewhere nothing is.
+
+    One event does both. A lease that ended between two events would leave a bind without its GPUs.
+    """
 
     uid: str
     node: str
+    until: float
 
 
 class BindBegan(Event, frozen=True):

@@ -106,7 +106,8 @@ class Cluster:
             tell(pod_key(event.pod), now, "no node fitted")
 
         def node_chosen(event: events.NodeChosen, now: float) -> None:
-            ledger.choose(event.uid, event.node)
+            if ledger.choose(event.uid, event.node) is not None:
+                ledger.extend(event.uid, event.until)
             go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
 
         def bind_began(event: events.BindBegan, now: float) -> None:

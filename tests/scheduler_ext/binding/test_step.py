@@ -118,10 +118,11 @@ class Binds(RuleBasedStateMachine):
         self.files: dict[str, Sent] = {}
         self.other_leads = False
         self.ended: dict[int, Attempt] = {}
+        self.time = 0.0
         self.start()
 
     def start(self) -> None:
-        self.live = LiveCluster(Cluster(), lambda: 0.0, lambda *_: None)
+        self.live = LiveCluster(Cluster(), self.clock, lambda *_: None)
         self.state = self.live.state
         self.candidates = Candidates(self.state.ledger)
         self.live.apply(Listed(Node, [node(name, [device(0, slots=1)]) for name in NODES]))
@@ -139,6 +140,11 @@ class Binds(RuleBasedStateMachine):
         self.answers: dict[str, asyncio.Task[str]] = {}
         self.loop.run_until_complete(self.binder.recover())
         self.turn()
+
+    def clock(self) -> float:
+        """Time passes between any two looks at it: a lease may end between two steps of one bind."""
+        self.time += 1.0
+        return self.time
 
     def list_pods(self) -> None:
         self.live.apply(Listed(Pod, [self.at_api(name) for name, bound in self.bound.items() if bound is not None]))
@@ -165,15 +171,21 @@ class Binds(RuleBasedStateMachine):
     # kube-scheduler
 
     @precondition(lambda self: not self.other_leads and len(self.answers) < len(PODS))
-    @rule(name=st.sampled_from(PODS), direct=st.sampled_from([None, None, *NODES]))
-    def bind(self, name: str, direct: str | None) -> None:
+    @rule(
+        name=st.sampled_from(PODS),
+        direct=st.sampled_from([None, None, *NODES]),
+        lease_seconds=st.sampled_from([2.0, 3.0, 4.0, 5.0, UNTIL]),
+    )
+    def bind(self, name: str, direct: str | None, lease_seconds: float) -> None:
         """To the node that `/filter` offers, or to one that it did not."""
         if name in self.answers or self.bound.get(name) is None:
             return
         chosen, asked = direct, asking(name)
         if chosen is None and not (chosen := self.state.ledger.sent_to(f"uid-{name}")):
             answer = reserve(
-                *(self.candidates, self.state, asked, request(asked), list(NODES)), now=0.0, lease_seconds=UNTIL
+                *(self.candidates, self.state, asked, request(asked), list(NODES)),
+                now=self.clock(),
+                lease_seconds=lease_seconds,
             )
             chosen = (answer.result.node_names or [""])[0]
         if chosen:
@@ -223,12 +235,12 @@ class Binds(RuleBasedStateMachine):
 
     def decided(self, run: Run, name: str, to: str) -> Event:
         uid = run.attempt.uid
-        shares = reserved(self.state, uid, to, 0.0)
+        shares = reserved(self.state, uid, to, now=self.clock(), until=UNTIL)
         if shares is None:
             if self.bound.get(name) != "":
                 return self.read(name, to)
             try:
-                shares = decide_again(self.state, asking(name), uid, to, now=0.0, until=UNTIL)
+                shares = decide_again(self.state, asking(name), uid, to, now=self.clock(), until=UNTIL)
             except BindRefused:
                 return Event.STOPPED
         run.attempt = Attempt(**{**_fields(run.attempt), "shares": shares})

@@ -60,7 +60,7 @@ def cluster(*happened: Event) -> Cluster:
         Refused(WAITING, request(WAITING)),
         Refused(WAITING, None),
         Explained("uid-p", "no node"),
-        NodeChosen("uid-p", "n"),
+        NodeChosen("uid-p", "n", 1e9),
         BindBegan("uid-p", 90.0),
         Dropped("uid-p"),
         BindStep("uid-p", "refused"),
@@ -139,6 +139,11 @@ def test_stories_take_no_more_memory_than_they_may() -> None:
 def test_a_pod_without_gpus_has_no_story() -> None:
     """kube-scheduler has every pod bound here, where it is told so."""
     made = Cluster()
-    for event in (NodeChosen("uid-p", "n"), BindBegan("uid-p", 60.0), BindStep("uid-p", "bound"), Dropped("uid-p")):
+    for event in (
+        NodeChosen("uid-p", "n", 60.0),
+        BindBegan("uid-p", 60.0),
+        BindStep("uid-p", "bound"),
+        Dropped("uid-p"),
+    ):
         made.apply(event, 0.0)
     assert made.stories.of("uid-p").steps == ()
