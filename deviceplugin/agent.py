@@ -1,4 +1,4 @@
-"""The node daemon's parts and the order they stand in."""
+"""The node daemon: its parts, and the order in which they start and run."""
 
 import asyncio
 import logging
@@ -59,12 +59,12 @@ from proto.kubernetes.objects import Pod
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 10.0
-"""What a container may write in its folders beyond their quota before the rest is removed."""
+"""Seconds between two checks of what containers wrote in their folders beyond the quota."""
 _CLASSES_SECONDS = 600.0
 _MEMORY_SECONDS = 0.2
-"""Between two writes: in a burst many pods share one."""
+"""Seconds between two writes: in a burst many pods share one."""
 _ADMITTED = timedelta(seconds=5)
-"""Between looks whether kubelet has admitted a pod without a decision; it mostly says so at once."""
+"""Seconds between checks whether kubelet has admitted a pod without a decision; mostly the first check finds it."""
 EVENT_SOURCE = "topogpu-device-plugin"
 
 
@@ -118,7 +118,7 @@ class Agent:
             now=now,
         )
         self._outliving = Reporter(
-            lambda: f"the pods of node {self._own.name} that run on without their objects",
+            lambda: f"the pods of node {self._own.name} that run although they were deleted",
             changes,
             due=OutlivingPods(self._own, gpus, PodCgroups(Path(settings.cgroup_root)), kubelet.resource_name).due,
             write=self._own.patch_node,
@@ -182,7 +182,9 @@ class Agent:
         self._plugins: dict[str, PluginServer] = {}
 
     async def run(self, *beside: Coroutine[None, None, None]) -> None:
-        """Until cancelled; then kubelet's plugin sockets are gone. Raises what a loop raises, in an exception group."""
+        """Runs until cancelled, and then removes kubelet's plugin sockets. Raises what a loop raises, in an exception
+        group.
+        """
         try:
             async with asyncio.TaskGroup() as group:
                 for loop in (
@@ -214,11 +216,11 @@ class Agent:
             await self._pod_resources.end()
 
     async def follow(self, choice: Choice) -> None:
-        """The label of the Node that names a configuration, until another one begins."""
+        """Follows the label of the Node that names a configuration, until another one starts."""
         await follow(self._own, self._changes, self._events, choice)
 
     def view(self) -> DaemonView:
-        """For metrics and probes."""
+        """Returns the daemon's view of itself, for metrics and probes."""
         return DaemonView(
             node_name=self._own.name,
             devices=self._gpus.inventory.devices,
@@ -241,7 +243,7 @@ class Agent:
         return frozenset(split_replica(identifier)[0] for each in holdings for identifier in each.ids)
 
     def _report_due(self, now: datetime, last: datetime | None) -> Report:
-        """None before there is something to say: a node, its GPUs, and how it allocates and limits."""
+        """Returns the report that is due. None until the node, its GPUs, and how it allocates and limits are known."""
         inventory, limits = self._gpus.inventory, self._hook.limits
         if self._own.node is None or self._mode is None or limits is None or not inventory.devices:
             return Report()
@@ -257,7 +259,7 @@ class Agent:
         )
 
     def _totals_due(self, _now: datetime, _last: datetime | None) -> Report:
-        """Without a GPU what the Node says stands, as its registration does."""
+        """Returns the totals that are due. Without a GPU the Node keeps its totals, as it keeps its registration."""
         node, devices, names = self._own.node, self._gpus.inventory.devices, self._settings.total_names
         if node is None:
             return Report()
@@ -269,7 +271,9 @@ class Agent:
         return Report(body=totals_patch(node, totals_with(names, devices, self._asked.of(self._own.pods, names))))
 
     def _undecided_due(self, now: datetime, _last: datetime | None) -> Report:
-        """What the Node says stands until pods and GPUs are known: no pod is given other GPUs while it lives."""
+        """Returns the patch that is due. Until pods and GPUs are known the annotation stays: no pod gets other GPUs
+        while it lives.
+        """
         node, gpus = self._own.node, self._gpus.by_uuid()
         if node is None or not self._own.pods_known or not gpus:
             return Report()
@@ -280,7 +284,7 @@ class Agent:
         return due if len(known) == len(pods) else replace(due, look_again=now + _ADMITTED)
 
     async def _warn_without_totals(self) -> None:
-        """Of every DeviceClass because of which pods that name memory or cores are refused here, once."""
+        """Writes an event, once, about every DeviceClass for which pods that name memory or cores are refused here."""
         resource, told, problem = self._kubelet.resource_name, frozenset[str](), ""
         while not self._settings.node_totals:
             try:
@@ -291,11 +295,11 @@ class Agent:
             except (ApiError, ApiUnreachable) as error:
                 if str(error) != problem:
                     problem = str(error)
-                    log.warning("whether a DeviceClass keeps pods off this node cannot be known: %s", problem)
+                    log.warning("cannot read whether a DeviceClass keeps pods off this node: %s", problem)
             await asyncio.sleep(_CLASSES_SECONDS)
 
     async def _serve(self) -> None:
-        """Kubelet hears of a resource once there is a GPU of it."""
+        """Registers a resource with kubelet once there is a GPU of it."""
         async with asyncio.TaskGroup() as group:
             async for found in self._changes.of(self._resources):
                 for resource in sorted(found - self._plugins.keys()):
@@ -330,7 +334,7 @@ class Agent:
         return self._immediate, AllocationMode.IMMEDIATE
 
     async def _allocate(self) -> None:
-        """Choose how; until then nothing is reported or served."""
+        """Chooses how to allocate; until then nothing is reported or served."""
         memory = await self._memory_thread.call(self._memory_file.read)
         boot = await self._memory_thread.call(self._memory_file.boot)
         chosen = await choose_allocation(
@@ -345,7 +349,10 @@ class Agent:
         log.info("%s", chosen.sentence)
         if chosen.memory is not None:
             known = f"{len(chosen.memory.pods)} pods are remembered, others are refused"
-            log.warning("the API server is away: what this node's last daemon knew stands until it is back; %s", known)
+            log.warning(
+                "the API server is unreachable: until it answers, the state of this node's last daemon is used; %s",
+                known,
+            )
             self._own.recall(chosen.memory.pods)
         self._changes.announce()
         async with asyncio.TaskGroup() as group:
@@ -354,7 +361,7 @@ class Agent:
                 group.create_task(confirm(self._own, self._changes, self._settings, chosen, chosen.memory))
 
     def _recalled(self, memory: Memory | None, boot: str) -> Memory | None:
-        """None before the GPUs are known, and where it is of another node or time."""
+        """Returns the memory; None before the GPUs are known, and if it is of another node or time."""
         gpus = self._gpus.inventory.physical
         if memory is None or not gpus:
             return None
@@ -365,7 +372,7 @@ class Agent:
         return None if problem else memory
 
     async def _remember(self) -> None:
-        """What the next life of this process needs while the API server is away."""
+        """Writes what the next daemon needs if the API server is unreachable."""
         boot = await self._memory_thread.call(self._memory_file.boot)
         written: Memory | None = None
         reduced = ByPod[None, Pod | None](lambda pod, _: memorable(pod))
@@ -387,7 +394,7 @@ class Agent:
             await change.wait()
 
     async def _sweep(self) -> None:
-        """Folders that containers left behind would pile up; those of running containers have a quota."""
+        """Removes folders that containers left behind, and enforces the quota of running containers."""
         sweeping = OwnThreads("sweep")
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)

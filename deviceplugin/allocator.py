@@ -1,4 +1,4 @@
-"""What the edge to kubelet asks, and the rooms that allocate answer."""
+"""The interface between the edge to kubelet and the packages that allocate."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
@@ -12,20 +12,20 @@ class CannotAllocate(Exception):
 
 
 class Allocator(Protocol):
-    """Who answers for the GPUs."""
+    """Answers kubelet's calls about the GPUs."""
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
         """The GPUs now and after every change."""
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """The replica ids that land on the GPUs decided for whoever asks; empty when that is unknown."""
+        """Returns the replica ids on the GPUs decided for the container that asks; empty if unknown."""
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """What the container that asks is given. Raises CannotAllocate."""
+        """Returns what the container that asks gets. Raises CannotAllocate."""
 
     @property
     def pre_start_required(self) -> bool:
-        """Does `pre_start` need to be called before each start of a container?"""
+        """Whether `pre_start` must be called before each start of a container."""
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """A container that holds these ids is about to be created. Raises CannotAllocate."""

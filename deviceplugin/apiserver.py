@@ -1,4 +1,4 @@
-"""Edge to the API server: this node and the pods bound to it, and what the daemon writes on them."""
+"""Reads this node and its pods from the API server, and writes on them (edge)."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,12 +31,12 @@ _RELEASE_ATTEMPTS = 5
 
 
 class OwnNode:
-    """The last state known; it stands while the API server is away."""
+    """The last known state; it is used while the API server is unreachable."""
 
     def __init__(
         self, api: ApiServer, name: str, changes: Changes, *, heard: Callable[[str], None] = lambda _: None
     ) -> None:
-        """`heard` is called with the resource whenever the API server says something of it."""
+        """Calls `heard` with the resource whenever its watch brings something."""
         self._api = api
         self._heard = heard
         self._changes = changes
@@ -46,17 +46,17 @@ class OwnNode:
         """By UID, in the order in which they were bound."""
         self.pods_known = False
         self.pods_version = 0
-        """The resourceVersion of the last that was heard of them."""
+        """The resourceVersion of their last change."""
         self._problems: dict[str, str] = {}
         """By the resource whose watch is interrupted."""
 
     @property
     def problem(self) -> str:
-        """Why the state may be old; empty while the API server answers for both node and pods."""
+        """Returns why the state may be old; empty while the watches of both node and pods work."""
         return next(iter(self._problems.values()), "")
 
     def lock(self) -> NodeLock | None:
-        """The node lock as far as it can be read; an unreadable one proves nothing."""
+        """Returns the node lock if it can be read; an unreadable one proves nothing."""
         value = None if self.node is None else self.node.metadata.annotations.get(NODE_LOCK)
         try:
             return None if value is None else decode_lock(value)
@@ -65,7 +65,7 @@ class OwnNode:
             return None
 
     def lock_uid(self) -> str:
-        """The UID written down beside the lock, empty when there is none for this very lock."""
+        """Returns the UID beside the lock; empty if there is none for this lock."""
         return "" if self.node is None else _lock_uid(self.node)
 
     def reference(self) -> ObjectReference:
@@ -117,13 +117,13 @@ class OwnNode:
             self._changes.announce()
 
     def recall(self, pods: Iterable[Pod]) -> None:
-        """What was known in an earlier life: it stands until the API server answers, and `pods_known` stays False."""
+        """Takes an earlier daemon's state: it is used until the API server answers, and `pods_known` stays False."""
         if not self.pods_known:
             self.pods = {pod.metadata.uid: pod for pod in pods}
             self._changes.announce()
 
     async def read_pod(self, namespace: str, name: str) -> Pod:
-        """As it is now, wherever it is bound. Raises ApiError or ApiUnreachable."""
+        """Reads the pod as it is now, on any node. Raises ApiError or ApiUnreachable."""
         return await self._api.get(PODS, name, namespace=namespace)
 
     async def patch_node(self, body: Mapping[str, object]) -> None:
@@ -142,9 +142,10 @@ class OwnNode:
         self._changes.announce()
 
     async def settle(self, pod: Pod, body: Mapping[str, object], *, release: bool) -> None:
-        """Patch the pod; then, if asked to or if it is gone, release its lock. Raises ApiError or ApiUnreachable.
+        """Patches the pod; then, if asked to or if the pod is gone, releases its lock. Raises ApiError or
+        ApiUnreachable.
 
-        Where the patch will never be taken the lock is released all the same: its pod has been answered.
+        If the patch is refused for good, it releases the lock anyway: the pod has been answered.
         """
         namespace, name = pod.metadata.namespace, pod.metadata.name
         lock_uids = {"", pod.metadata.uid}
@@ -155,7 +156,7 @@ class OwnNode:
             release = True
         except Invalid as error:
             if (await self.read_pod(namespace, name)).metadata.uid != pod.metadata.uid:
-                # Another pod took the name: a lock without a UID may be that one's.
+                # Another pod has the name: a lock without a UID may be its lock.
                 lock_uids, release = {pod.metadata.uid}, True
             else:
                 refusal = error
@@ -165,7 +166,7 @@ class OwnNode:
             raise refusal
 
     async def _release_lock(self, pod: Pod, uids: Collection[str]) -> None:
-        """Remove the node lock if it has the pod's name and one of the UIDs. Raises ApiError or ApiUnreachable."""
+        """Removes the node lock if it has the pod's name and one of the UIDs. Raises ApiError or ApiUnreachable."""
         for attempt in range(_RELEASE_ATTEMPTS):
             node = await self._api.get(NODES, self.name)
             if not _holds(node, pod, uids):
@@ -176,12 +177,12 @@ class OwnNode:
                 await self.patch_node({"metadata": metadata})
                 return
             except Conflict:
-                # Somebody else wrote the node meanwhile, perhaps the lock: look again.
+                # Another program wrote the Node meanwhile, perhaps the lock: read again.
                 if attempt == _RELEASE_ATTEMPTS - 1:
                     raise
 
     def _take_node(self, node: Node) -> None:
-        """The newer of two states: our own write may be answered before the watch brings what was there before."""
+        """Returns the newer of two states: the answer to our write may come before the watch brings an older state."""
         if self.node is None or _version(node) >= _version(self.node):
             self.node = node
 
@@ -192,7 +193,7 @@ class OwnNode:
 
     def _interrupted(self, resource: Resource[T], problem: str) -> None:
         if not self._problems:
-            log.warning("%s; the last known state stands", problem)
+            log.warning("%s; using the last known state", problem)
         self._problems[resource.plural] = problem
 
 
@@ -220,8 +221,8 @@ def _lock_uid(node: Node) -> str:
 
 
 def in_order(listed: Sequence[Pod], known: Mapping[str, Pod]) -> Mapping[str, Pod]:
-    """By UID: as they were known, then those that kubelet has written of, then those that were last changed when they
-    were bound.
+    """Sorts pods: those known before, then those that kubelet has written, then those last changed when they were
+    bound.
     """
     places = {uid: place for place, uid in enumerate(known)}
 

@@ -1,4 +1,4 @@
-"""What is worked out of each pod once, and again when the pod has changed: news come far more often."""
+"""Results that are computed once for each pod, and again only when the pod has changed."""
 
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class ByPod(Generic[G, T]):
-    """`work` is given a pod and what else the answer depends on. A pod that changed is another object."""
+    """Caches `work`, which gets a pod and what else the answer depends on. A changed pod is another object."""
 
     def __init__(self, work: Callable[[Pod, G], T]) -> None:
         self._work = work
@@ -20,7 +20,7 @@ class ByPod(Generic[G, T]):
         self._results: tuple[T, ...] = ()
 
     def of(self, pods: Mapping[str, Pod], given: G) -> tuple[T, ...]:
-        """By pod, in order. `pods` by UID, never changed in place; those that are gone are forgotten."""
+        """Returns results by pod, in order. `pods` are by UID, never changed in place; deleted ones are forgotten."""
         if given != self._given:
             self._given, self._pods, self._known, self._results = given, {}, {}, ()
         before = self._pods
@@ -28,7 +28,7 @@ class ByPod(Generic[G, T]):
             return self._results
         found = {uid: self._work(pod, given) for uid, pod in pods.items() if before.get(uid) is not pod}
         known = self._known | found
-        # Those that stay keep their place, and those that come are the last, in hardly any other way.
+        # Almost always, remaining pods keep their place and new ones come last.
         self._pods, self._known = pods, known if list(known) == list(pods) else {uid: known[uid] for uid in pods}
         self._results = tuple(self._known.values())
         return self._results

@@ -1,4 +1,4 @@
-"""Wakes all that wait for something to change."""
+"""Wakes all tasks that wait for a change."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Changes:
-    """One for all changes of a daemon: each that is woken looks whether anything changed for it."""
+    """One signal for all changes of a daemon: each woken task checks what changed for it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -22,7 +22,7 @@ class Changes:
         return self._event
 
     async def of(self, look: Callable[[], T]) -> AsyncGenerator[T, None]:
-        """What `look` sees now, and again whenever that is something else."""
+        """Yields what `look` returns now, and again whenever it differs."""
         last: T | None = None
         while True:
             following = self.next()

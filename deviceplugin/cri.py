@@ -1,4 +1,4 @@
-"""Edge to the container runtime's own socket, which is asked one thing: whether it applies CDI devices."""
+"""Asks the container runtime, on its own socket, whether it applies CDI devices (edge)."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 async def ask_enable_cdi(socket: str, *, deadline_seconds: float = 3.0) -> bool | None:
-    """The runtime's switch for CDI; None where there is no socket, no such switch, or no answer."""
+    """Returns the runtime's switch for CDI; None without a socket, a switch or an answer."""
     if not _is_there(socket):
         return None
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -23,7 +23,7 @@ async def ask_enable_cdi(socket: str, *, deadline_seconds: float = 3.0) -> bool 
                 pb.StatusRequest(verbose=True), timeout=deadline_seconds
             )
         except grpc.aio.AioRpcError as error:
-            log.warning("the container runtime on %s does not tell its status: %s", socket, error.details())
+            log.warning("the container runtime on %s does not report its status: %s", socket, error.details())
             return None
     return enabled_cdi(answer.info)
 

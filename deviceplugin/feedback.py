@@ -1,4 +1,4 @@
-"""The loop between GPU tasks of one node: what their regions tell, and what is written there because of the others."""
+"""The feedback loop between GPU tasks of one node: it reads their HAMi-core regions and makes tasks wait for others."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ from proto.kubernetes.objects import ObjectReference, Pod
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 5.0
-"""HAMi's. HAMi-core counts on it: what it writes at a launch lasts for two rounds."""
+"""Seconds of one round, as in HAMi. HAMi-core relies on it: what it writes at a launch lasts for two rounds."""
 
 _END_SECONDS = 3.0
-"""For the last words to all tasks. A disk may hang, and kubelet kills a pod that has not ended in its grace period."""
+"""Seconds for the last writes to all regions. A disk may hang, and kubelet kills a pod after its grace period."""
 
 
 class FeedbackLoop:
@@ -62,7 +62,7 @@ class FeedbackLoop:
         """The containers whose tasks wait for those of others."""
 
     async def run(self) -> None:
-        """Until cancelled; then no task waits any more."""
+        """Runs until cancelled; then it releases all tasks."""
         try:
             while True:
                 if self._own.pods_known:
@@ -82,13 +82,13 @@ class FeedbackLoop:
                 await OwnThreads("feedback's end").call(partial(self.end, self._tasks()))
         except TimeoutError:
             log.warning(
-                "%s does not answer, so GPU tasks may go on waiting for others until this daemon runs again",
+                "%s does not answer, so GPU tasks may wait for others until this daemon runs again",
                 self._containers,
             )
 
     def go(self, tasks: Mapping[Who, Tasks]) -> None:
-        """One round. Blocks. The first looks at all regions, for an earlier life of this process, or HAMi's monitor,
-        may have told tasks something.
+        """Does one round. Blocks. The first reads all regions, because an earlier daemon, or HAMi's monitor, may have
+        written there.
         """
         with self._lock, self._telling():
             if self._has_ended:
@@ -108,27 +108,29 @@ class FeedbackLoop:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """The folder of all regions may be none, or a link that is not followed: then no task is changed."""
+        """Handles a folder of regions that is missing, or a link, which is not followed: then no task is changed."""
         try:
             yield
         except OSError as error:
             problem = f"{self._containers} cannot be opened: {error.strerror or error}"
             if problem != self._problem:
                 self._problem = problem
-                log.warning("%s; until then no GPU task is made to wait for another, or to go on", problem)
+                log.warning("%s; until that changes, no GPU task is paused or resumed", problem)
 
     def _round(self, tasks: Mapping[Who, Tasks]) -> None:
         wanted = frozenset(tasks) if self._is_first else of_interest(tasks, self._watched, self._feedback)
         seen, problems = read_switches(self._containers, sorted(wanted))
         for who in sorted(problems.keys() - self._told):
-            log.warning("region of container %s of pod %s: %s; its tasks are left alone", *reversed(who), problems[who])
-        # Once for each container: its tenant decides how often it happens.
+            log.warning(
+                "region of container %s of pod %s: %s; its tasks are not changed", *reversed(who), problems[who]
+            )
+        # Log once for each container: its tenant decides how often it happens.
         self._told = (self._told | problems.keys()) & tasks.keys()
         after = told(tasks, seen, self._feedback, self._now())
         write_switches(self._containers, {who: each for who, each in after.items() if each != seen[who]})
         self.waiting = frozenset(who for who, each in after.items() if each.recent_kernel < 0)
-        # Until it is seen that they wait no more: what was written may not have come to the disk, and a region that
-        # cannot be read now may say that they wait.
+        # Keep them until they are seen not to wait: a write may not have reached the disk, and an unreadable region may
+        # still make them wait.
         were = {who for who, each in seen.items() if each.recent_kernel < 0}
         self._watched = self.waiting | were | (self._watched & tasks.keys() - seen.keys())
 
@@ -142,13 +144,13 @@ class FeedbackLoop:
         self.waiting = frozenset()
 
     def _tell_of_priorities(self, tasks: Mapping[Who, Tasks]) -> None:
-        """Once for each pod: it asks for something that nobody does."""
+        """Writes an event, once for each pod whose priority has no effect."""
         asking = {uid for (uid, _), each in tasks.items() if each.priority != DEFAULT_PRIORITY}
         for uid in sorted(asking - self._warned):
             pod = self._own.pods.get(uid)
             if pod is not None:
                 message = (
-                    f"{self._resource} has no effect on node {self._own.name}: its daemon tells no task to wait for "
+                    f"{self._resource} has no effect on node {self._own.name}: its daemon makes no task wait for "
                     "another (setting feedback: off)"
                 )
                 self._announce(_reference(pod), Notice(reason="PriorityIgnored", message=message))
@@ -156,7 +158,7 @@ class FeedbackLoop:
 
 
 def tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, Tasks]:
-    """Of each of its containers that has GPUs, by what was decided for the pod and what its spec says."""
+    """Returns the tasks of each container with GPUs, by the pod's decision and spec."""
     containers = {each.name: each for each in pod.all_containers}
     found: dict[Who, Tasks] = {}
     for name, gpus in held_by(pod).items():

@@ -1,6 +1,6 @@
-"""Edge to inotify: a file of a folder that comes, goes or is replaced.
+"""Watches a folder for a file that appears, disappears or is replaced, with inotify (edge).
 
-Source: inotify(7). A process may have used up what its user is allowed; then the caller has to look by itself.
+Source: inotify(7). The user's limit may be used up; then the caller has to poll.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _MANY_EVENTS = 64 * 1024
 
 
 class FolderWatch:
-    """Of the file with this name. One task waits at a time."""
+    """Watches the file with this name. One task waits at a time."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._folder, self._name = os.fsencode(folder), os.fsencode(name)
@@ -28,7 +28,9 @@ class FolderWatch:
         self._changed = asyncio.Event()
 
     def begin(self) -> bool:
-        """Whether changes from now on end `wait`. To be called again before each: the folder may be another by now."""
+        """Starts the watch, and tells whether changes from now on end `wait`. Call it before each `wait`, because the
+        folder may have been replaced.
+        """
         if self._file is None:
             file = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if file < 0:
@@ -38,7 +40,7 @@ class FolderWatch:
         return bool(self._libc.inotify_add_watch(self._file, self._folder, _MASK) >= 0)
 
     async def wait(self, seconds: float) -> None:
-        """Up to `seconds`, less when a change has been seen since the last wait."""
+        """Waits up to `seconds`, or until a change has been seen since the last wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()

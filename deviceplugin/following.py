@@ -1,4 +1,4 @@
-"""Follows the Node's label that names a configuration: another is checked, then the daemon ends to begin with it."""
+"""Follows the Node's label that names a configuration: it checks a new one, then ends the daemon to restart with it."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ class Choice:
 
     name: str
     wanted: Callable[[Mapping[str, str]], str]
-    """The name by the Node's labels."""
+    """Returns the name in the Node's labels."""
     check: Callable[[str], str]
-    """What is wrong with a configuration, a sentence; empty where it can be used. Blocks."""
+    """What is wrong with a configuration, as a sentence; empty if it can be used. Blocks."""
     restart: Callable[[], None]
 
 
 async def follow(own: OwnNode, changes: Changes, events: EventRecorder, choice: Choice) -> None:
-    """Until cancelled, which a restart brings about. What cannot be used leaves the old one in use."""
+    """Runs until cancelled by a restart. An unusable configuration leaves the old one in use."""
     thread = OwnThreads("configuration")
     async for name in changes.of(lambda: None if own.node is None else choice.wanted(own.node.metadata.labels)):
         if name is None or name == choice.name:
@@ -38,7 +38,7 @@ async def follow(own: OwnNode, changes: Changes, events: EventRecorder, choice: 
             message = f"{_called(choice.name)} remains in use: {problem}"
             events.record(own.reference(), Notice(reason="ConfigurationNotUsed", message=message, distinct=True))
             continue
-        log.info("ending, to begin again with %s: so says node %s", _called(name), own.name)
+        log.info("ending, to restart with %s, as node %s says", _called(name), own.name)
         choice.restart()
         return
 

@@ -1,4 +1,4 @@
-"""The GPUs of this node as it shares them now: the last reading, and over it what health has found since."""
+"""The GPUs of this node as it shares them now: the last reading, and what health has found since."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 _VANISHED = "the driver no longer shows it"
 _DOUBT_SECONDS = 1.0
-"""From a reading in which a call failed, perhaps by chance, to the next."""
+"""Seconds to the next reading after a call failed, perhaps by chance."""
 _SILENT_SECONDS = 60.0
 """A driver without persistence mode needs half a minute to wake many GPUs; one that hangs never answers."""
 
 
 class GpusUnavailable(Exception):
     """No driver, or no GPU; one sentence. `needs_restart`: only a new process can see them again. `are_gone`: the
-    driver answered that no GPU works; without an answer nothing is known, and what runs on them may run well.
+    driver answered that no GPU works. Without an answer nothing is known, and programs on the GPUs may still run.
     """
 
     def __init__(self, sentence: str, *, needs_restart: bool = False, are_gone: bool = False) -> None:
@@ -78,7 +78,7 @@ class Gpus:
     ) -> None:
         """`found` is called after every reading, `took` with the seconds of each that succeeded.
 
-        After `silent_seconds` of waiting for one people are told.
+        After `silent_seconds` without a reading it logs a warning.
         """
         self._silent_seconds = silent_seconds
         self._read = read
@@ -95,7 +95,7 @@ class Gpus:
         self.inventory = Inventory()
         """The last reading with ailing GPUs unhealthy."""
         self.known = False
-        """Whether the driver has answered yet, be it that it has none."""
+        """Whether the driver has answered yet, even without a GPU."""
         self.problem = ""
         """Why no GPU can be read; empty while they can."""
         self.is_blind = False
@@ -105,9 +105,10 @@ class Gpus:
         return {device.uuid: device for device in self.inventory.devices}
 
     def set_ailing(self, problems: Mapping[DeviceUUID, str]) -> None:
-        """What health found, by GPU. The machine is read again: links may have gone or come with the GPUs.
+        """Takes what health found, by GPU, and reads the machine again, because links may have changed with the GPUs.
 
-        A GPU falls ill at once and recovers with that reading, so that it is never offered with links it lost.
+        A GPU becomes unhealthy at once, and healthy only with that reading, so that it is never offered with links it
+        lost.
         """
         self._wanted = dict(problems)
         self._ailing = {**self._ailing, **problems}
@@ -115,7 +116,7 @@ class Gpus:
         self._again.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises GpusUnavailable when only a new process can see the GPUs again."""
+        """Reads until cancelled. Raises GpusUnavailable when only a new process can see the GPUs again."""
         while True:
             self._again.clear()
             pause = await self._look()
@@ -157,7 +158,7 @@ class Gpus:
         return min(_DOUBT_SECONDS, self._settings.read_seconds) if found.is_doubtful else self._settings.read_seconds
 
     def _tell_silence(self) -> None:
-        what = "what it told last stands" if self.known else "nothing is served"
+        what = "its last answer is used" if self.known else "nothing is served"
         log.warning("the NVIDIA driver has not answered for %g s, %s; dmesg may say why", self._silent_seconds, what)
 
     def _judge(self) -> None:
@@ -187,7 +188,7 @@ class Gpus:
 
 
 def _with_missing(before: Inventory, now: Inventory) -> Inventory:
-    """What was there before and vanished stays, unhealthy."""
+    """Keeps GPUs that vanished, as unhealthy."""
     instances = {
         resource: with_missing(before.instances.get(resource, ()), now.instances.get(resource, ()))
         for resource in sorted({*before.instances, *now.instances})

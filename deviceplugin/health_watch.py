@@ -1,4 +1,4 @@
-"""Watches the health of this node's GPUs: the driver's events as they come, every GPU's signals every few seconds."""
+"""Watches the health of this node's GPUs: the driver's events at once, every GPU's signals every few seconds."""
 
 import asyncio
 import logging
@@ -30,20 +30,20 @@ from proto.devices import DeviceUUID
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.5
-"""Between two looks for GPUs that went without an event: they are to be known within two seconds."""
+"""Seconds between two checks for GPUs that vanished without an event: they must be known within two seconds."""
 _DOUBT_SECONDS = 1.0
-"""From a poll that was not answered, perhaps by chance, to the next."""
+"""Seconds to the next poll after one without an answer, perhaps by chance."""
 _CLOSEST_POLLS_SECONDS = 0.25
 """A GPU that reports one XID after the other is not asked more often than this."""
 
 _KINDS = {XidSeen: "xid", DoubleBitError: "double_bit_error", Hint: "hint", Monitored: "registration"}
-"""What the driver tells, in the words it is counted by."""
+"""The kinds of the driver's events, as metrics count them."""
 
 _XID_QUIET_SECONDS = 60.0
 """The same XID of a GPU is logged once in this time: programs of tenants cause some at will. The metric counts all."""
 
 _REGISTER_SECONDS = 60.0
-"""Between two tries to hear of GPUs that no events are heard of."""
+"""Seconds between two tries to register GPUs without events."""
 
 T = TypeVar("T")
 
@@ -65,8 +65,8 @@ class Events(Protocol):
 class HealthWatch:
     """`open_nvml` runs on `thread` and raises NvmlUnavailable; `changed` is called after `problems` has changed.
 
-    `count` hears the kind of each event: xid, double_bit_error, hint, registration, unhealthy or recovered.
-    Whoever is told of a GPU's return reads its links again before offering it: a reset may have left it with fewer.
+    `count` is called with the kind of each event: xid, double_bit_error, hint, registration, unhealthy or recovered. On
+    a GPU's return the caller must read its links again before it offers the GPU: a reset may have left fewer.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class HealthWatch:
 
     @property
     def unmonitored(self) -> Mapping[DeviceUUID, str]:
-        """GPUs that are polled only, because no events are heard of them, and why."""
+        """GPUs that are only polled, because they give no events, and why."""
         return self._state.unmonitored
 
     @property
@@ -158,7 +158,7 @@ class HealthWatch:
         try:
             calls, answers = await self._thread.call(lambda: self._read(gpus))
         except NvmlUnavailable:
-            return  # told by those who read the machine; without a driver no GPU is offered
+            return  # the machine's reading reports this; without a driver no GPU is offered
         for answer in answers:
             self._take(answer)
         if self._needs_registering(calls, gpus):
@@ -175,7 +175,7 @@ class HealthWatch:
         return calls, self._reader.poll(calls, sorted(gpus))
 
     def _hear(self, event: HealthEvent) -> None:
-        """An event is followed by a poll: it may have been the first sign of more, and events can be lost."""
+        """Polls after an event: it may be the first sign of more, and events can be lost."""
         if isinstance(event, XidSeen):
             self._log_xid(event)
         if isinstance(event, Monitored):

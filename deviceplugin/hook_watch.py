@@ -1,4 +1,4 @@
-"""What holds this node's containers to a part of a GPU, looked at again as long as the daemon runs."""
+"""Checks, as long as the daemon runs, what enforces the shares of this node's containers."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from proto.annotations.node_limits import Limits
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""A start of a container looks for itself; this is for what the Node says."""
+"""Seconds between checks, for the Node's annotation; the start of a container checks separately."""
 
 
 class HookWatch:
@@ -44,12 +44,12 @@ class HookWatch:
 
 def _tell(found: Hook | NoHook, unenforced: UnenforcedShares) -> None:
     if isinstance(found, Hook):
-        log.info("HAMi-core holds containers to their part of a GPU: %s", found.library)
+        log.info("HAMi-core enforces the shares of containers: %s", found.library)
         return
     install = "HAMi-core is installed with `topogpu-device-plugin install-hook`"
     if unenforced is UnenforcedShares.ALLOW:
         log.warning(
-            "nothing holds containers to their part of a GPU, because %s, and unenforced_shares allows it: each of "
+            "nothing enforces the shares of containers, because %s, and unenforced_shares allows it: each of "
             "them can use all memory and cores of its GPUs; %s",
             *(found.problem, install),
         )

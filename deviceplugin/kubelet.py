@@ -1,15 +1,15 @@
-"""Edge to kubelet: our device plugin's registration, through restarts of kubelet and of the daemon.
+"""Registers our device plugin with kubelet, through restarts of kubelet and of the daemon (edge).
 
-Kubelet empties its plugin folder when it starts and forgets every plugin. So both sockets are watched: a new
-kubelet socket asks for a registration, and so does a vanished plugin socket. Kubelet also gives up for good a plugin
-whose ListAndWatch broke off, and asks for it no more: so it is registered with again.
+Kubelet empties its plugin folder when it starts and forgets every plugin. So both sockets are watched: a new kubelet
+socket requires a registration, and so does a vanished plugin socket. Kubelet also gives up for good a plugin whose
+ListAndWatch ended; then the plugin registers again.
 
-While a daemon is replaced, two are registered, and kubelet calls the one that came last. From 1.37 on it knows its
-connections by their sockets, and the end of the first leaves the second alone. Before 1.37 it knows one connection for
-each resource: when the first ends, it closes the one it knows, which is the second's, and counts no GPU until that
-registers again. So the second, once it is registered, has kubelet forget that connection by a registration that it
-refuses itself (the devices stay), and registers again when the first has ended.
-Source: client.go and handler.go in pkg/kubelet/cm/devicemanager/plugin/v1beta1 of Kubernetes 1.29 to 1.37.
+While a daemon is replaced, two are registered, and kubelet calls the one that registered last. From 1.37 on kubelet
+keeps connections by socket, and the end of the first does not affect the second. Before 1.37 it keeps one connection
+for each resource: when the first plugin ends, it closes that one, which is the second's, and counts no GPU until the
+second registers again. So the second daemon, once registered, makes kubelet forget that connection by a registration
+that the daemon itself refuses (the devices stay). It registers again when the first has ended. Source: client.go and
+handler.go in pkg/kubelet/cm/devicemanager/plugin/v1beta1 of Kubernetes 1.29 to 1.37.
 """
 
 import asyncio
@@ -36,20 +36,22 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "v1beta1"
 _LOOK_SECONDS = 0.2
-"""Between two looks while daemons come and go, and where the kernel does not tell of changes."""
+"""Seconds between two checks while daemons are replaced, and where the kernel does not report changes."""
 _FIRST_RETRY_SECONDS = 0.1
 _SLOWEST_RETRY_SECONDS = 5.0
 _MOST_LOSSES = 3
 """Of the registration within `_LOSS_SECONDS`; more are another process that serves the same."""
 _LOSS_SECONDS = 60.0
 _TRUCE_SECONDS = 30.0
-"""Two plugins that take the resource from each other at once would have kubelet refuse pods without end."""
+"""Seconds of pause: two plugins that take the resource from each other at once would make kubelet refuse pods without
+end.
+"""
 _MOST_SOCKETS = 8
 """Served at a time. Earlier ones stay while kubelet listens: before 1.37, the end of one is that of the last."""
 
 
 class KubeletUnusable(Exception):
-    """The plugin's socket cannot be served or kubelet does not take the registration.
+    """The plugin's socket cannot be served, or kubelet does not accept the registration.
 
     `wait_seconds` is how long to leave it so; None for as long as it was left before, doubled.
     """
@@ -65,7 +67,7 @@ class _Due(Enum):
     NOTHING = ""
     NEW = "kubelet is new"
     LOST = "another plugin took {}, or its socket was removed"
-    UNHEARD = "kubelet listens no more to {}"
+    UNHEARD = "kubelet has closed its connection to {}"
     LEFT = "another daemon that served {} has ended"
 
 
@@ -110,8 +112,8 @@ class PluginServer:
             while True:
                 kubelet = identity(self._settings.kubelet_socket)
                 if kubelet != last:
-                    # It lists its pods a second after it serves this socket, and refuses for good those whose GPUs
-                    # nobody has registered by then.
+                    # It lists its pods a second after it serves this socket, and refuses for good those whose GPUs no
+                    # plugin has registered by then.
                     last, delay = kubelet, _FIRST_RETRY_SECONDS
                 try:
                     await self._follow(kubelet)
@@ -128,7 +130,7 @@ class PluginServer:
             await self._end()
 
     async def _follow(self, kubelet: SocketIdentity | None) -> None:
-        """Register where kubelet is new or has lost us. Raises KubeletUnusable."""
+        """Registers if kubelet is new or has lost us. Raises KubeletUnusable."""
         if kubelet is None:
             return
         if self._due(kubelet) is _Due.NOTHING:
@@ -215,7 +217,7 @@ class PluginServer:
         self._losses = [*(at for at in self._losses if now - at < _LOSS_SECONDS), now]
         if len(self._losses) > _MOST_LOSSES:
             folder, resource = self._settings.plugins, self._settings.resource_name
-            problem = f"kubelet is taken from us in {folder} again and again: another process serves {resource}"
+            problem = f"another process also serves {resource} in {folder} and takes it over again and again"
             raise KubeletUnusable(f"{problem}; remove it from this node", _TRUCE_SECONDS)
 
     def _is_given_up(self, now: float) -> bool:
@@ -224,7 +226,7 @@ class PluginServer:
         return left_at is not None and now - left_at >= (0 if self._is_handover() else self._settings.unheard_seconds)
 
     def _is_handover(self) -> bool:
-        """Daemons come and go, or did a moment ago; or we came ourselves."""
+        """Tells whether daemons are being replaced, or just were, or whether we have just started."""
         return asyncio.get_running_loop().time() - self._others.changed_at < self._settings.unheard_seconds
 
     def _is_left(self, now: float) -> bool:
@@ -263,13 +265,15 @@ class _Refusing(DevicePlugin):
         request: pb.Empty,  # noqa: ARG002
         context: grpc.aio.ServicerContext[pb.Empty, pb.DevicePluginOptions],
     ) -> pb.DevicePluginOptions:
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "registered to be refused: see the daemon's documents")
+        await context.abort(
+            grpc.StatusCode.FAILED_PRECONDITION, "this registration is refused on purpose: see the daemon's documents"
+        )
         raise AssertionError
 
 
 async def register(settings: KubeletSettings, endpoint: str, plugin: pb.DevicePluginOptions) -> None:
     """One Register call. Raises KubeletUnusable."""
-    # A channel of its own: a shared one would sit out gRPC's back-off after kubelet's restart.
+    # A new channel: a shared one would wait for gRPC's back-off after kubelet's restart.
     own_pool = [("grpc.use_local_subchannel_pool", 1)]
     request = pb.RegisterRequest(
         version=API_VERSION, endpoint=endpoint, resource_name=settings.resource_name, options=plugin

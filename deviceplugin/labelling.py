@@ -1,4 +1,4 @@
-"""Keeps the labels of the Node saying what its GPUs are, unless another writer does."""
+"""Keeps the Node's labels about its GPUs up to date, unless another program writes them."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from proto.kubernetes.events import EventRecorder
 
 
 class NodeLabels:
-    """Where it is not enabled it takes away what a life before wrote."""
+    """Writes the labels; if it is not enabled, it removes those of an earlier daemon."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class NodeLabels:
                 self._events.record(self._own.reference(), left_to_others(others))
 
     def _look(self) -> LabelReport:
-        """What the Node says stands until it and the GPUs are known."""
+        """Returns the patch that is due; None until the Node and the GPUs are known."""
         node, wanted = self._own.node, self._wanted()
         return LabelReport() if node is None or wanted is None else label_report(node, wanted)
 

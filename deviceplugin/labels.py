@@ -1,7 +1,7 @@
-"""Which labels of the Node are ours, and the patch that makes them say what they should.
+"""Finds our labels on the Node, and makes the patch that brings them up to date.
 
-GPU feature discovery, or a person, may write labels of the same names. What we wrote is remembered in an annotation of
-the Node: a label is ours while it has the value that stands there and Node Feature Discovery does not claim it.
+GPU feature discovery, or a person, may write labels of the same names. An annotation of the Node records what we wrote:
+a label is ours while it has the recorded value and Node Feature Discovery does not claim it.
 """
 
 import re
@@ -37,10 +37,10 @@ class LabelReport:
 
 
 def label_report(node: Node, wanted: Mapping[str, str]) -> LabelReport:
-    """What must be written for the Node to have these labels of ours, and no other of ours.
+    """Returns what must be written so that the Node has exactly these labels of ours.
 
-    Where another writer has any of them, all are left to it and ours are taken away: values of two sources would
-    contradict each other, and two writers would overwrite each other for ever.
+    If another program writes any of them, all are left to it and ours are removed: values of two sources would
+    contradict each other, and two writers would overwrite each other forever.
     """
     labels, ours = node.metadata.labels, labels_of_ours(node)
     not_ours = (labels.keys() - set(ours)) | set(_claimed(node))
@@ -56,14 +56,14 @@ def label_report(node: Node, wanted: Mapping[str, str]) -> LabelReport:
         metadata["annotations"] = {NODE_LABELS: told}
     if not metadata:
         return LabelReport(others=others)
-    # Whoever writes between our reading and our patch must not be overwritten.
+    # A write between our reading and our patch must not be overwritten.
     return LabelReport(
         body={"metadata": {**metadata, "resourceVersion": node.metadata.resource_version}}, others=others
     )
 
 
 def labels_of_ours(node: Node) -> Sequence[str]:
-    """The names of the labels that we wrote and that stand as we wrote them."""
+    """Returns the names of the labels that we wrote and that nothing has changed."""
     claimed = set(_claimed(node))
     return [
         name
@@ -77,8 +77,8 @@ def left_to_others(others: Iterable[str]) -> Notice:
     names = tuple(others)
     shown = ", ".join(names[:_MOST_TOLD]) + (f" and {len(names) - _MOST_TOLD} more" * (len(names) > _MOST_TOLD))
     message = (
-        f"GPU feature labels are left to another writer, which has {shown}. Set feature_labels to false, or remove "
-        "these labels and what writes them, such as GPU feature discovery"
+        f"another program writes GPU feature labels: {shown}. Set feature_labels to false, or remove "
+        "these labels and the program that writes them, such as GPU feature discovery"
     )
     return Notice(reason="FeatureLabelsNotOurs", message=message, distinct=True)
 

@@ -1,4 +1,4 @@
-"""What containers will need of the node is made, or missed aloud, before the first of them asks."""
+"""Creates what containers will need on the node before the first of them asks, or logs what is missing."""
 
 import logging
 from functools import partial

@@ -1,4 +1,4 @@
-"""What changed about the GPUs that people should read in the Node's events."""
+"""Notices for the Node's events: changes of its GPUs."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,9 @@ from proto.kubernetes.notices import Notice
 
 
 def notices(before: Inventory, after: Inventory) -> Iterator[Notice]:
-    """Every GPU that fell ill, recovered or is missing, every pair whose two directions came to disagree."""
+    """Returns a notice for every GPU that became unhealthy, recovered or is missing, and every pair whose directions
+    now disagree.
+    """
     known = {device.uuid for device in before.devices}
     for device in after.devices:
         problem = after.problems.get(device.uuid)
@@ -39,7 +41,7 @@ def unlimited(before: Limits | None, now: Limits | None) -> Notice | None:
     """What a node that begins to give out parts of GPUs without limits says, or one whose HAMi-core has gone."""
     if now is Limits.UNENFORCED:
         message = (
-            "containers are given parts of GPUs, and nothing holds them to their memory and cores: HAMi-core is not "
+            "containers get parts of GPUs, and nothing enforces their memory and cores: HAMi-core is not "
             "installed, and unenforced_shares is allow"
         )
         return Notice(reason="LimitsNotEnforced", message=message, distinct=True)

@@ -1,4 +1,4 @@
-"""Threads for calls that may never return: of a driver, of a disk. They keep no one from leaving the process."""
+"""Threads for calls to a driver or a disk that may never return. They do not keep the process from ending."""
 
 import asyncio
 import queue

@@ -1,4 +1,4 @@
-"""Edge to kubelet: its calls to a device plugin, translated."""
+"""Serves kubelet's calls to a device plugin, and translates them for an allocator (edge)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -105,7 +105,7 @@ def _hint(device: Device) -> pb.TopologyInfo | None:
 
 
 def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
-    """The edits in kubelet's words."""
+    """Returns the edits as kubelet's messages."""
     return pb.ContainerAllocateResponse(
         envs=edits.env,
         mounts=[
@@ -122,7 +122,7 @@ def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
 
 
 def options(allocator: Allocator) -> pb.DevicePluginOptions:
-    """What kubelet is told to call."""
+    """Returns the options that say which calls kubelet must make."""
     return pb.DevicePluginOptions(
         get_preferred_allocation_available=True, pre_start_required=allocator.pre_start_required
     )

@@ -1,4 +1,4 @@
-"""Edge to the folder of the plugins' sockets: one that we serve, and those that others serve for the same resource."""
+"""Manages the folder of plugin sockets: ours, and those that others serve for the same resource (edge)."""
 
 import asyncio
 import fcntl
@@ -39,7 +39,7 @@ class ServedSocket:
     async def start(cls, path: str, plugin: rpc.DevicePluginServicer) -> Self:
         """Raises CannotServe."""
         folder, name = os.path.split(path)
-        # gRPC removes what lies under the name that it bound, whoever made it; and a name that is there answers.
+        # gRPC removes the file at its bound name, even another's; and a name that exists answers.
         bound = f"{folder}/.{name}"
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         rpc.add_DevicePluginServicer_to_server(plugin, server)
@@ -158,8 +158,8 @@ class OtherSockets:
 
 
 def plugin_socket(folder: str, resource: str) -> str:
-    """Of the daemon that came last, first of those that answer; else the name that others may serve the resource under,
-    where it is there; else the pattern of what would be.
+    """Returns the newest daemon's socket, one that answers first; else the name under which others may serve the
+    resource, if it exists; else the pattern of our names.
     """
     try:
         names = os.listdir(folder)

@@ -1,4 +1,5 @@
-"""Edge to the host's control groups: in which pods processes run, whatever kubelet or the API server know of them.
+"""Finds in the host's control groups the pods in which processes run, independently of kubelet and the API server
+(edge).
 
 Kubelet keeps one for each pod (`pod<uid>`, or `…-pod<uid>.slice`) until the pod's containers have ended.
 """

@@ -1,4 +1,4 @@
-"""Edge to HAMi-core's regions on disk, in folders that their tenants can write: nothing is followed or mapped.
+"""Reads and writes HAMi-core's regions, in folders that tenants can write: it follows no link and maps no file (edge).
 
 A region is `<hook>/vgpu/containers/<pod UID>_<container>/<any name>.cache`.
 """
@@ -21,7 +21,7 @@ _MOST_FILES = 64
 _MOST_SECONDS = 0.2
 """Of one look, on the processor: tenants decide how long the reading of a region takes."""
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Neither a symbolic link nor a pipe without a writer nor somebody's lease of the file may catch us."""
+"""A symbolic link, a pipe without a writer, or a lease of the file must not block us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What this node has to say about its GPUs, and whether it is already said."""
+"""What this node must write about its GPUs, and whether it is already written."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,9 @@ def report(
     answered_at: datetime | None = None,
     now: datetime,
 ) -> Report:
-    """What must be written for the live node to say it. `answered_at`: when the handshake was answered last."""
+    """Returns what must be written to bring the live Node up to date. `answered_at`: when the handshake was answered
+    last.
+    """
     ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
     wanted = {
         NODE_REGISTER: _register(ordered, scheduler),
@@ -83,7 +85,9 @@ def _register(devices: Sequence[Device], scheduler: HamiScheduler) -> str:
 
 
 def _answer_due(node: Node, scheduler: HamiScheduler, answered_at: datetime | None, now: datetime) -> datetime | None:
-    """A report that stands needs no other; a question or a deletion is answered, but not more often than HAMi does."""
+    """A report that is up to date needs no other; a question or a deletion is answered, but not more often than HAMi
+    does.
+    """
     value = node.metadata.annotations.get(NODE_HANDSHAKE)
     asked = value is None or decode_handshake(value).state is not HandshakeState.REPORTED
     if not scheduler.asks or not asked:

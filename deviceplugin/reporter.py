@@ -1,4 +1,4 @@
-"""Keeps the Node saying what it should: a patch when it does not, and nothing while it does."""
+"""Keeps the Node up to date: it patches when something differs, and does nothing otherwise."""
 
 import asyncio
 import logging
@@ -61,9 +61,9 @@ class Reporter:
                 await self._write(due.body)
             except (ApiError, ApiUnreachable) as error:
                 if isinstance(error, Conflict):
-                    log.debug("another wrote before %s were reported; looking again", self._what())
+                    log.debug("another program wrote before %s were reported; reading again", self._what())
                 else:
-                    log.warning("%s could not be reported: %s", self._what(), error)
+                    log.warning("cannot write %s: %s", self._what(), error)
                     self._reported(False)
                 await self._sleep(delay)
                 delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Does this kubelet hand CDI devices on, and does this container runtime apply them, last and without fail?
+"""Decides whether kubelet passes CDI devices on, and whether the container runtime always applies them, and last.
 
 A slot's spec holds all that a container is given, so it must replace what image and pod say, and a container must not
 start without it. What the releases do, by their sources:
@@ -55,13 +55,13 @@ def why_no_cdi(node: Runtime) -> str:
     """Why a slot is not applied here, or not last: a clause. Empty where it is, and where that is unknown."""
     kubelet = _version(node.kubelet)
     if kubelet is None:
-        return "the Node does not tell its kubelet's version"
+        return "the Node does not report its kubelet's version"
     if kubelet < _KUBELET:
         return f"kubelet is {node.kubelet}, CDI devices need 1.29"
     name, _, number = node.runtime.partition("://")
     version = _version(number)
     if version is None and name in ("", "containerd", "cri-o"):
-        return "the Node does not tell its container runtime's version"
+        return "the Node does not report its container runtime's version"
     if version is None:
         return ""
     if name == "containerd":

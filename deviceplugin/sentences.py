@@ -1,4 +1,4 @@
-"""What sentences are made of."""
+"""Parts of sentences for messages."""
 
 from collections.abc import Sequence
 

@@ -26,7 +26,7 @@ class HamiScheduler(StrEnum):
 
 
 class RequestedAllocation(StrEnum):
-    """How Allocate shall learn which pod it serves."""
+    """How Allocate finds the pod that it serves."""
 
     AUTO = "auto"
     """By slots where the node can, else immediately."""
@@ -35,14 +35,14 @@ class RequestedAllocation(StrEnum):
 
 
 class UnenforcedShares(StrEnum):
-    """What becomes of a container that asks for a part of a GPU where nothing would hold it to that part."""
+    """What happens to a container that asks for a share of a GPU where nothing enforces shares."""
 
     REFUSE = "refuse"
     ALLOW = "allow"
 
 
 class Feedback(StrEnum):
-    """What the daemon tells GPU tasks through HAMi-core's regions."""
+    """What the daemon makes GPU tasks do through HAMi-core's regions."""
 
     OFF = "off"
     PRIORITY = "priority"

@@ -1,8 +1,8 @@
-"""What the sockets of our plugins are called: `nvidia-gpu.0a1b2c3d.sock`.
+"""The names of our plugins' sockets: `nvidia-gpu.0a1b2c3d.sock`.
 
-Each registration has a socket of its own. Kubelet knows a plugin by its socket's path, and from 1.37 on it takes no
-second registration of a path that it knows; with paths of their own, the daemon that comes and the one that goes can
-both be registered while one replaces the other.
+Each registration has its own socket. Kubelet identifies a plugin by its socket's path, and from 1.37 on it accepts no
+second registration of a known path. With separate paths, the new daemon and the old one can both be registered while
+one replaces the other.
 """
 
 import re
@@ -22,7 +22,7 @@ def shared_name(resource: str) -> str:
 
 
 def refusing_name(resource: str, token: str) -> str:
-    """Of a registration that is to be refused; nobody takes it for a plugin's socket."""
+    """The socket of a registration that is to be refused; no program takes it for a plugin's socket."""
     return f".{socket_name(resource, token)}"
 
 

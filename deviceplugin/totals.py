@@ -1,4 +1,4 @@
-"""What a Node says it has of each resource that pods name beside GPUs, and whether it already says so.
+"""The Node's totals of each resource that pods name beside GPUs, and whether they are already written.
 
 Without these, the Node has none of them. kube-scheduler and kubelet overlook what a Node lacks only as long as nothing
 makes them look: a DeviceClass for `nvidia.com/gpu` does, and so do quotas, autoscalers and people.

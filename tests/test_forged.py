@@ -114,7 +114,7 @@ async def test_a_pod_past_the_scheduler_gets_nothing_by_its_name_alone(node: Dae
     pod["spec"] |= {"nodeName": NODE, "restartPolicy": "Never"}
     node.server.create(pod)
     await until(lambda: node.status("past").get("phase") == "Failed")
-    assert "no pod bound to node node-1 is known to wait for 1 GPUs" in node.status("past")["message"]
+    assert "no known pod on node node-1 waits for 1 GPUs" in node.status("past")["message"]
 
 
 @pytest.mark.needs_compiler
@@ -134,7 +134,7 @@ async def test_who_asks_again_with_the_ids_of_another_pod_is_not_answered(node: 
     await node.runs("victim")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await node.allocate(f"{node.uuid(2)}-0", seconds=60)
-    assert "is known to wait for 1 GPUs" in (refused.value.details() or "")
+    assert "waits for 1 GPUs" in (refused.value.details() or "")
 
 
 # The extender

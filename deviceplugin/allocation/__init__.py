@@ -1,1 +1,1 @@
-"""Whose GPUs kubelet asks for, and the answers."""
+"""Finds the pod for which kubelet asks, and answers kubelet's calls."""

@@ -1,7 +1,7 @@
-"""Who holds which replicas, and whether everybody who has a word in it says the same: for people, not for serving.
+"""Finds which container holds which replicas, and whether all sources agree: for people, not for serving.
 
-Kubelet's checkpoint and pod-resources say who holds the ids, the pod's annotation what was decided for the container,
-and the CDI spec of the slot what the runtime gives it.
+Kubelet's checkpoint and pod-resources say which container holds the ids. The pod's annotation says what was decided for
+it, and the slot's CDI spec what the runtime gives it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Word(StrEnum):
     UNKNOWN = "unknown"
     """The source cannot be read."""
     SILENT = "silent"
-    """It has nothing to say here, and need not."""
+    """The source has no entry, and needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """None where a source cannot be read. `spec`: the text of the slots' spec file, empty where there is none."""
+    """The sources; None for one that cannot be read. `spec` is the text of the slots' spec file, empty if there is
+    none.
+    """
 
     resource: str
     by_slots: bool
@@ -59,7 +61,7 @@ class Row:
     container: str
     ids: tuple[str, ...]
     slot: str
-    """Empty where a container was served without, and where the checkpoint does not tell."""
+    """The slot; empty for a container without one, or if the checkpoint does not have it."""
     shares: ContainerShares
     checkpoint: Verdict
     pod_resources: Verdict
@@ -100,14 +102,14 @@ _AGREES, _SILENT, _UNKNOWN = Verdict(Word.AGREES), Verdict(Word.SILENT), Verdict
 
 
 def agreement(sources: Sources) -> tuple[Row, ...]:
-    """By pod and container. What kubelet has not given back yet of pods that have ended is left out."""
+    """Returns a row for each pod and container, without ids of ended pods that kubelet has not freed yet."""
     held = _held(sources)
     rows = (_row(each, held, sources) for each in held)
     return tuple(sorted(rows, key=lambda row: (row.pod, row.container)))
 
 
 def _held(sources: Sources) -> list[_Held]:
-    """The checkpoint's containers, then those that pod-resources alone lists."""
+    """Returns the checkpoint's containers, then those that only pod-resources lists."""
     by_uid = {pod.metadata.uid: pod for pod in sources.pods or ()}
     listed = {(one.name, one.container): one.ids for one in sources.listed or ()}
     found: list[_Held] = []
@@ -128,7 +130,7 @@ def _held(sources: Sources) -> list[_Held]:
 
 
 def _listed_name(entry: Holding, sources: Sources) -> str:
-    """Of a pod whose object is not known: by what else names these ids, or its UID."""
+    """Names a pod without an object: by another source of these ids, or by its UID."""
     names = [one.name for one in sources.listed or () if (one.container, one.ids) == (entry.container_name, entry.ids)]
     return names[0] if len(names) == 1 else f"UID {entry.pod_uid}"
 
@@ -167,7 +169,7 @@ def _pod_resources(held: _Held, sources: Sources) -> Verdict:
 
 
 def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[ContainerShares, Verdict]:
-    """Of containers that share a slot, the larger limits of both."""
+    """Joins containers that share a slot: the larger limits of both."""
     if held.pod is None:
         missing = Verdict(Word.DIFFERS, "the API server has no such pod here")
         return (), _UNKNOWN if sources.pods is None else missing
@@ -189,7 +191,7 @@ def _problem(
     replicas: int,
     inventory: Mapping[DeviceUUID, Device],
 ) -> str:
-    """Of what was decided for a container; empty without one."""
+    """Returns what is wrong with a decision; empty if nothing is."""
     if len(shares) != replicas:
         return f"has {len(shares)} GPUs for {replicas} replicas"
     strangers = [share.uuid for share in shares if inventory and share.uuid not in inventory]
@@ -221,7 +223,7 @@ def _environment(device: DefinedDevice) -> Mapping[str, str]:
 
 
 def _difference(given: Mapping[str, str], shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> str:
-    """Between a container's environment and its shares; where it names no GPUs, the limits may have any order."""
+    """Compares a container's environment with its shares; if it names no GPUs, the limits may have any order."""
     if not shares:
         return ""
     visible = given.get(VISIBLE_DEVICES, "").split(",")
@@ -241,7 +243,7 @@ def _difference(given: Mapping[str, str], shares: ContainerShares, inventory: Ma
 
 
 def _whole(uuid: DeviceUUID, inventory: Mapping[DeviceUUID, Device]) -> int:
-    """0 where nobody knows."""
+    """Returns a number of containers, 0 if unknown."""
     return inventory[uuid].memory_mib if uuid in inventory else 0
 
 

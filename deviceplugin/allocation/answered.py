@@ -1,7 +1,7 @@
-"""Answers of Allocate that kubelet keeps: do they still hold a container to its part of a GPU when it starts again?
+"""Checks whether an Allocate answer that kubelet keeps still enforces a container's share when it starts again.
 
-Kubelet uses an answer as long as its pod lives, also an answer of another daemon. containerd makes an empty folder
-of each file in it that is gone. Slots name no files.
+Kubelet uses an answer as long as its pod lives, even one from an earlier daemon. If a file in the answer is missing,
+containerd creates an empty folder instead. Slots name no files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def why_unlimited(
     settings: AgentSettings,
     resource: str,
 ) -> str:
-    """Why the answer for these ids holds their container to nothing, a sentence; empty where it does. Blocks.
+    """Returns why the answer for these ids enforces no limits, as a sentence; empty if it does. Blocks.
 
     `pods` by UID.
     """
@@ -44,7 +44,7 @@ def why_unlimited(
 def _never_limited(
     holding: Holding, pods: Mapping[str, Pod], inventory: Mapping[DeviceUUID, Device], resource: str
 ) -> str:
-    """Of an answer that was given when that was allowed, or by an earlier release."""
+    """Judges an answer that was given when that was allowed, or by an earlier release."""
     pod = pods.get(holding.pod_uid)
     if pod is None or PRELOAD_LIST in holding.mounts:
         return ""

@@ -1,6 +1,6 @@
-"""The second barrier behind the scheduler: no GPU is handed out beyond what it has, whatever was decided.
+"""The second check behind the scheduler: no GPU is given out beyond its capacity, whatever was decided.
 
-What a GPU has is what its node advertises: with memory or cores scaled, that much more.
+The capacity of a GPU is what its node advertises, scaling of memory and cores included.
 """
 
 from collections.abc import Collection, Container, Mapping
@@ -48,7 +48,7 @@ def exceeded(
     resource: str,
     served: Container[str],
 ) -> str:
-    """Why a GPU would hold more than it has with this pod beside the others, a clause; empty when none would.
+    """Returns why a GPU would be over capacity with this pod beside the others, as a clause; empty if none would.
 
     `holders`: the pods of the node with what `held_by` says of each. Others count from when they were `served` (UIDs),
     or a container of them was created, until they have ended. A decision that cannot be read counts nothing: where it
@@ -84,7 +84,7 @@ def has_begun(pod: Pod) -> bool:
 
 
 def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Holds:
-    """What the pod holds of each GPU at once, at the most, from now on; never more than the extender books for it.
+    """Returns the most that the pod holds of each GPU at one time from now on; never more than the extender books.
 
     Init containers run one after the other beside the sidecars before them, app containers beside all sidecars.
     """

@@ -1,7 +1,7 @@
-"""kubelet's own record of which container holds which device ids: `kubelet_internal_checkpoint`.
+"""Reads kubelet's record of which container holds which device ids: `kubelet_internal_checkpoint`.
 
-Kubelet writes it after every container's allocation, before it asks for the next one, so at the moment of an
-Allocate it names exactly the containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kubernetes.
+Kubelet writes it after every container's allocation and before the next one. So during an Allocate it names exactly the
+containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kubernetes.
 """
 
 import base64
@@ -14,7 +14,7 @@ from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 
 
 class CheckpointUnreadable(Exception):
-    """The text is not in the form kubelet 1.20 and later write."""
+    """The text does not have the form of kubelet 1.20 and later."""
 
 
 class Holding(msgspec.Struct, frozen=True, rename="pascal"):
@@ -27,7 +27,7 @@ class Holding(msgspec.Struct, frozen=True, rename="pascal"):
     """Go writes null for what is empty. An empty entry of another plugin must not keep a pod from its GPUs."""
 
     answer: str | None = msgspec.field(name="AllocResp", default=None)
-    """What Allocate answered, as kubelet uses it at every start of the container: protobuf in base64."""
+    """The answer of Allocate, which kubelet uses at every start of the container: protobuf in base64."""
 
     @property
     def cdi_devices(self) -> tuple[str, ...]:
@@ -63,15 +63,17 @@ Witness = Mapping[str, frozenset[str]]
 
 
 def decode_checkpoint(text: bytes) -> tuple[Holding, ...]:
-    """Every holding. The checksum covers Go's in-memory form and is left to kubelet. Raises CheckpointUnreadable."""
+    """Reads every entry. Only kubelet checks the checksum, which covers Go's in-memory form. Raises
+    CheckpointUnreadable.
+    """
     try:
         return tuple(msgspec.json.decode(text, type=_Checkpoint).data.pod_device_entries or ())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointUnreadable(f"kubelet's checkpoint is not understood: {error}") from error
+        raise CheckpointUnreadable(f"kubelet's checkpoint cannot be read: {error}") from error
 
 
 def witness(holdings: Sequence[Holding], resource: str) -> Witness:
-    """Who was served of one resource."""
+    """Returns the containers that were served of one resource."""
     names: dict[str, set[str]] = {}
     for holding in holdings:
         if holding.resource_name == resource:
@@ -80,7 +82,9 @@ def witness(holdings: Sequence[Holding], resource: str) -> Witness:
 
 
 def witness_reader(read: Callable[[], tuple[Holding, ...] | None], resource: str) -> Callable[[], Witness | None]:
-    """Who was served of one resource, worked out once for each answer of `read`; None where that is None."""
+    """Returns the containers that were served of one resource, computed once for each answer of `read`; None if that is
+    None.
+    """
     known: tuple[Holding, ...] | None = None
     found: Witness | None = None
 

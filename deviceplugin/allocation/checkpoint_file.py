@@ -1,4 +1,4 @@
-"""Edge to kubelet's checkpoint file."""
+"""Reads kubelet's checkpoint file (edge)."""
 
 import logging
 import os
@@ -13,7 +13,9 @@ CHECKPOINT_NAME = "kubelet_internal_checkpoint"
 
 
 def checkpoint_reader(kubelet_root: str) -> Callable[[], tuple[Holding, ...] | None]:
-    """A reading of the file as it is now, decoded again only when kubelet replaced it; None while there is none."""
+    """Returns a reader of the file; it decodes only when kubelet replaced the file, and returns None while there is
+    none.
+    """
     path = Path(kubelet_root, "device-plugins", CHECKPOINT_NAME)
     known: tuple[tuple[int, int, int], tuple[Holding, ...] | None] | None = None
     problem = ""

@@ -1,4 +1,4 @@
-"""Edge that tries what slots need on this node."""
+"""Tries what slots need on this node, and chooses the mode (edge)."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from proto.annotations.node_allocation import AllocationMode, decode_mode
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 1.0
-"""Between attempts: a kubelet that is just starting must not decide how this process serves as long as it lives."""
+"""Seconds between attempts: a kubelet that is just starting must not decide the mode for the life of this process."""
 
 
 class ModeOutdated(SlotsUnsupported):
-    """What the Node tells now wants another mode than what was remembered; one sentence."""
+    """The Node's facts now call for another mode than the remembered ones; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ async def choose_allocation(
     recall: Callable[[], Memory | None] = lambda: None,
     pause_seconds: float = _PAUSE_SECONDS,
 ) -> Chosen:
-    """Once the Node is known; while the API server is away, once `recall` has an answer. Raises SlotsUnsupported."""
+    """Chooses once the Node is known, or, while the API server is unreachable, once `recall` has an answer. Raises
+    SlotsUnsupported.
+    """
     told, memory = await _told(own, changes, recall)
     abilities = replace(told, enable_cdi=await ask_enable_cdi(settings.cri_socket))
     mode, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
@@ -59,7 +61,7 @@ async def choose_allocation(
 
 
 async def confirm(own: OwnNode, changes: Changes, settings: AgentSettings, chosen: Chosen, memory: Memory) -> None:
-    """Returns once the Node tells nothing else than was remembered. Raises ModeOutdated, and SlotsUnsupported."""
+    """Returns once the Node confirms what was remembered. Raises ModeOutdated and SlotsUnsupported."""
     told, _ = await _told(own, changes, lambda: None)
     if (told.kubelet_version, told.runtime_version) == (memory.kubelet, memory.runtime):
         return
@@ -67,7 +69,7 @@ async def confirm(own: OwnNode, changes: Changes, settings: AgentSettings, chose
     abilities = replace(told, by_slots=by_slots, enable_cdi=await ask_enable_cdi(settings.cri_socket))
     now, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
     if now is not chosen.mode:
-        raise ModeOutdated(f"The Node tells of other versions than were remembered. {sentence} A restart applies it.")
+        raise ModeOutdated(f"The Node has other versions than were remembered. {sentence} A restart applies it.")
 
 
 async def _told(
@@ -75,7 +77,7 @@ async def _told(
 ) -> tuple[NodeAbilities, Memory | None]:
     following = changes.next()
     while own.node is None:
-        # A Node that the API server says is not there was not remembered wrongly: it is gone.
+        # If the API server has no such Node, the memory was not wrong: the Node is gone.
         memory = recall() if own.problem else None
         if memory is not None:
             by_slots = memory.mode is AllocationMode.SLOTS

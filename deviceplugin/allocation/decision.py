@@ -1,4 +1,4 @@
-"""What the scheduler decided for the containers of a pod, and whether this node can hand it out."""
+"""Reads what was decided for a pod's containers, and checks whether this node can give it out."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -15,7 +15,9 @@ def pod_name(pod: Pod) -> str:
 
 
 def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
-    """What annotation `key` gives each container; `resource` is what containers ask GPUs by. Raises AnnotationError."""
+    """Returns what annotation `key` gives each container; containers ask for GPUs by `resource`. Raises
+    AnnotationError.
+    """
     value = pod.metadata.annotations.get(key)
     if value is None:
         raise AnnotationError(key, "", "missing")
@@ -26,14 +28,14 @@ def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
 
 @lru_cache(maxsize=1024)
 def _decoded(key: str, value: str, containers: int) -> PodShares:
-    """At every call of kubelet the decisions for most pods of the node are read. Raises AnnotationError."""
+    """Reads a decision, cached: each call of kubelet reads those of most pods of the node. Raises AnnotationError."""
     return decode_pod_devices(key, value, containers)
 
 
 def unfit(
     held: ContainerShares, inventory: Mapping[DeviceUUID, Device], problems: Mapping[DeviceUUID, str] | None = None
 ) -> str:
-    """Why these GPUs cannot be handed out, empty when they can. `problems`: why GPUs are unhealthy, where known."""
+    """Returns why these GPUs cannot be given out, empty if they can. `problems` says why GPUs are unhealthy, if known."""
     if len({share.uuid for share in held}) < len(held):
         return "one GPU was decided twice for the same container"
     for share in held:
@@ -50,7 +52,7 @@ def unfit(
 
 
 def gpus_asked(container: Container, resource: str) -> int:
-    """How many GPUs the container asks for, 0 when that cannot be read."""
+    """Returns how many GPUs the container asks for, 0 if that cannot be read."""
     asked = container.resources.limits.get(resource, container.resources.requests.get(resource, "0"))
     try:
         return integer_quantity(asked)

@@ -1,7 +1,7 @@
-"""No container starts with files of a driver that is gone, where Allocate has named these files.
+"""Refuses the start of containers whose Allocate answer names files of a driver that is gone.
 
-Kubelet keeps Allocate's answer for as long as the pod lives, and containerd makes a folder of every file of it that is
-not there any more, on the host too.
+Kubelet keeps Allocate's answer as long as the pod lives. For every file of it that is missing, containerd creates a
+folder, on the host too.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -54,17 +54,19 @@ class DriverGuard:
                 continue
             if is_outdated(holding.mounts, found.mounts):
                 raise CannotAllocate(
-                    "the NVIDIA driver was exchanged since this container was given its files; delete the pod, and a "
-                    "new one gets those of the driver that runs"
+                    "the NVIDIA driver was replaced since this container got its files; delete the pod, and a "
+                    "new one gets the files of the current driver"
                 )
             if gone := await self._thread.call(partial(self._root.missing, holding.mounts.values())):
                 raise CannotAllocate(
-                    f"{gone[0]} is gone since this container was given it; bring it back, or delete the pod, and a new "
+                    f"{gone[0]} is missing, and this container was given it; restore it, or delete the pod, and a new "
                     "one starts without it"
                 )
         await self._allocator.pre_start(ids)
 
 
 def is_outdated(answered: Mapping[str, str], now: Sequence[Mount]) -> bool:
-    """Is any of the driver's files another by now? `answered`: the host's path by that in the container."""
+    """Tells whether any of the driver's files has changed. `answered` maps the path in the container to the host's
+    path.
+    """
     return any(answered.get(mount.container_path, mount.host_path) != mount.host_path for mount in now)

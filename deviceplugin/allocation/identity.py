@@ -1,13 +1,13 @@
-"""Strategy `slots`: which containers of which pod hold these ids?
+"""Strategy `slots`: finds the containers that hold the given device ids, and their pod.
 
-Kubelet says it twice: its pod-resources socket names app containers and sidecars by namespace, pod and container, its
-checkpoint names every container by pod UID. A container is proven when it holds exactly the ids asked for, both agree
-where both speak, and the API server's pod of that UID is alive on this node. Anything less is refused, never guessed.
+Kubelet has two sources. Its pod-resources socket names app containers and sidecars by namespace, pod and container; its
+checkpoint names every container by pod UID. A container is proven when it holds exactly the ids asked for, both sources
+agree where both have an entry, and the API server's pod with that UID is alive on this node. Anything less is refused,
+never guessed.
 
-Ordinary init containers stand in the checkpoint alone, and kubelet gives their ids to later containers of the pod;
-never two of them run at a time. Kubelet does not say which of them it is about to start, but its checkpoint has the
-slot of each.
-Source of both behaviours: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
+Ordinary init containers are only in the checkpoint, and kubelet gives their ids to later containers of the pod; two of
+them never run at the same time. Kubelet does not say which of them it is about to start, but its checkpoint has the
+slot of each. Source: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
 """
 
 from collections.abc import Collection, Mapping
@@ -82,7 +82,7 @@ class Unproven:
 
     sentence: str
     may_change: bool
-    """Kubelet or the API server may still tell more."""
+    """Kubelet or the API server may still change this."""
     unknown: str = ""
     """`namespace/name` of the pod that pod-resources names and that has to be read from the API server."""
 
@@ -94,8 +94,8 @@ class _Holder:
 
 
 def prove_slot(ids: frozenset[str], evidence: Evidence) -> Proven | Unproven:
-    """Whose are exactly these ids?"""
-    # Of a full node's checkpoint the entries in question are picked out once.
+    """Finds the container that holds exactly these ids."""
+    # Select the relevant entries of a full node's checkpoint once.
     evidence = replace(evidence, recorded=None if evidence.recorded is None else tuple(_entries(ids, evidence)))
     holder = _holder(ids, evidence)
     if isinstance(holder, _Holder):
@@ -107,7 +107,7 @@ def prove_slot(ids: frozenset[str], evidence: Evidence) -> Proven | Unproven:
 
 
 def _holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
-    """pod-resources' word, confirmed by the checkpoint; where it lists nobody, the checkpoint's alone."""
+    """Uses pod-resources, confirmed by the checkpoint; where it lists no container, the checkpoint alone."""
     matches = [match for match in evidence.listed or () if match.ids == ids]
     found = [(match, _pod_of(match, ids, evidence)) for match in matches]
     alive = [(match, pod) for match, pod in found if pod is None or not pod.has_ended]
@@ -125,8 +125,8 @@ def _holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
 
 
 def _pod_of(match: Listed, ids: frozenset[str], evidence: Evidence) -> Pod | None:
-    """The one pod of this name that the checkpoint's UID confirms: a namesake made anew has another UID. Without a
-    checkpoint only the pod that was read, because the watch may still show a predecessor.
+    """Returns the pod of this name that the checkpoint's UID confirms: a later pod of the same name has another UID.
+    Without a checkpoint it returns only a pod that was read, because the watch may still show an earlier one.
     """
     if evidence.recorded is None:
         read = evidence.read
@@ -145,13 +145,13 @@ def _unknown(match: Listed, ids: frozenset[str], evidence: Evidence) -> Unproven
     seen = [pod.metadata.uid for pod in _bound(evidence) if pod_name(pod) == match.name]
     shown = f"shows that pod with UID {enumerated(seen)}" if seen else "has not shown that pod on this node"
     recorded = sorted({entry.pod_uid for entry in _entries(ids, evidence)})
-    noted = f"the pod with UID {enumerated(recorded)}" if recorded else "nobody"
+    noted = f"the pod with UID {enumerated(recorded)}" if recorded else "no pod"
     sentence = f"{named}, kubelet's checkpoint {noted}, and the API server {shown}"
     return Unproven(sentence, may_change=True, unknown=match.name)
 
 
 def _recorded_holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
-    """Init containers, and whatever pod-resources does not list yet. Entries of pods that are gone do not count."""
+    """Finds init containers, and what pod-resources does not list yet. Entries of deleted pods do not count."""
     entries = _entries(ids, evidence)
     holders = [pod for pod in _bound(evidence) if pod.metadata.uid in {entry.pod_uid for entry in entries}]
     alive = [pod for pod in holders if _lives(pod)]
@@ -160,12 +160,12 @@ def _recorded_holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unpro
         return _Holder(alive[0], frozenset(entry.container_name for entry in entries if entry.pod_uid == uid))
     if alive:
         names = enumerated(sorted(map(pod_name, alive)))
-        return Unproven(f"pods {names} stand with exactly these in kubelet's checkpoint", may_change=True)
+        return Unproven(f"kubelet's checkpoint has pods {names} with exactly these", may_change=True)
     return Unproven(f"{_listing(ids, evidence)}; {_record(entries, holders, evidence)}", may_change=True)
 
 
 def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> _Holder | Unproven:
-    """The containers of the pod that kubelet gave the same ids, too."""
+    """Returns all containers of the pod to which kubelet gave the same ids."""
     pod = holder.pod
     if evidence.recorded is not None:
         uids = {entry.pod_uid for entry in _entries(ids, evidence)} - {pod.metadata.uid}
@@ -198,7 +198,7 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
         return Unproven(f"pod {name} holds them, but nothing readable was decided for it: {error}", may_change=False)
     positions = tuple(position for position, each in enumerate(containers) if each in holder.containers)
     problems = {at: found for at in positions if (found := _mismatch(containers[at], decided[at], ids, evidence))}
-    # An init container that has ended is not started: what became of its GPUs must not hold up the others.
+    # An ended init container does not start again: its GPUs must not delay the others.
     positions = tuple(at for at in positions if at not in problems or not _has_ended(pod, at)) or positions
     problem = next((problems[at] for at in positions if at in problems), "")
     if problem:
@@ -218,7 +218,7 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
 
 
 def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str, str] | None:
-    """By container, empty for one that was served without; None where it is unknown."""
+    """Returns slots by container, empty for one without a slot; None if unknown."""
     if evidence.recorded is None:
         return dict.fromkeys(holder.containers, evidence.answered) if evidence.answered else None
     uid = holder.pod.metadata.uid
@@ -228,7 +228,7 @@ def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str
 
 
 def _has_ended(pod: Pod, position: int) -> bool:
-    """An ordinary init container of a pod whose app containers have begun."""
+    """Tells whether it is an ordinary init container of a pod whose app containers have started."""
     inits = pod.spec.init_containers
     return pod.is_running and position < len(inits) and not inits[position].is_sidecar
 
@@ -264,7 +264,7 @@ def _entries(ids: frozenset[str], evidence: Evidence) -> list[Holding]:
 
 def _asked(ids: frozenset[str]) -> str:
     noun = "device" if len(ids) == 1 else "devices"
-    return f"kubelet asks for whoever holds exactly the {len(ids)} {noun} {enumerated(sorted(ids))}"
+    return f"kubelet asks for the container with exactly the {len(ids)} {noun} {enumerated(sorted(ids))}"
 
 
 def _listing(ids: frozenset[str], evidence: Evidence) -> str:

@@ -1,13 +1,13 @@
-"""Strategy `immediate`: for which container of which pod is this Allocate?
+"""Strategy `immediate`: finds the container and pod that an Allocate call is for.
 
-Kubelet does not say. It asks for one container at a time, init containers first, and only for containers that
-hold GPUs. So the container is the first one of its pod, among those not served yet, that has this many GPUs; and the
-pod is the one the node lock names, or the only one with such a container. Anything less certain is refused, also
-where a pod that no scheduler of ours has decided for may be the one that asks.
+Kubelet does not say. It asks for one container at a time, init containers first, and only for containers with GPUs. So
+the container is the first unserved one of its pod that has this many GPUs. The pod is the one that the node lock names,
+or the only one with such a container. Anything less certain is refused, also where a pod without a decision may be the
+one that asks.
 
-Served are the containers that this process has answered since kubelet started, and those that kubelet's checkpoint
-names. An answer that a kubelet lost with its life is therefore given again. Where the checkpoint cannot be read, what
-the annotation shows as erased stands in for it.
+Served are the containers that this process has answered since kubelet started, and those in kubelet's checkpoint. So an
+answer that kubelet lost by a restart is given again. If the checkpoint cannot be read, the entries that are erased from
+the annotation replace it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -45,7 +45,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why nobody can be served."""
+    """Why no container can be served."""
 
     sentence: str
     may_change: bool
@@ -64,7 +64,7 @@ class NodeView:
     pods: Collection[Pod]
     lock: NodeLock | None
     lock_uid: str = ""
-    """Of the pod that took the lock; empty where nobody wrote it down, as HAMi's schedulers do not."""
+    """The UID of the pod that took the lock; empty if it was not written, as by HAMi's schedulers."""
     inventory: Mapping[DeviceUUID, Device]
     problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
     """Why GPUs are unhealthy."""
@@ -80,8 +80,10 @@ def prove(view: NodeView, ids: int) -> Proven | Refused:
     answer = _decided(waiting, view, ids)
     strangers = sorted(pod_name(pod) for pod in starting if _is_stranger(pod, ids, view))
     if isinstance(answer, Proven) and strangers:
-        named = f"pod {pod_name(answer.pod)} waits for {ids} GPUs, {' and '.join(strangers)} without a decision as well"
-        return Refused(f"{named}, and either may be asking", may_change=True)
+        named = (
+            f"pod {pod_name(answer.pod)} waits for {ids} GPUs, and so do {' and '.join(strangers)} without a decision"
+        )
+        return Refused(f"{named}; kubelet may ask for any of them", may_change=True)
     return answer
 
 
@@ -95,14 +97,14 @@ def _decided(waiting: list[Pod], view: NodeView, ids: int) -> Proven | Refused:
         rivals = [pod for pod in waiting if pod is not holder and _asks(pod, ids, view)]
         if rivals:
             names = " and ".join(sorted(map(pod_name, rivals)))
-            problem = f"names pod {pod_name(holder)}, but {names} wait for {ids} GPUs as well"
-            return Refused(f"{NODE_LOCK} of node {view.name} {problem}, and either may be asking", True)
+            problem = f"names pod {pod_name(holder)}, but {names} also wait for {ids} GPUs"
+            return Refused(f"{NODE_LOCK} of node {view.name} {problem}, and kubelet may ask for any of them", True)
         return _serve(holder, ids, view)
     return _only_candidate(waiting, ids, view)
 
 
 def consumed(pod: Pod, served: frozenset[int], resource: str) -> str:
-    """`vgpu-devices-to-allocate` without what was served. Raises AnnotationError."""
+    """Returns `vgpu-devices-to-allocate` without what was served. Raises AnnotationError."""
     shares = decided_devices(pod, DEVICES_TO_ALLOCATE, resource)
     return encode_pod_devices(tuple(() if position in served else held for position, held in enumerate(shares)))
 
@@ -114,7 +116,7 @@ def is_finished(pod: Pod, served: frozenset[int], resource: str) -> bool:
 
 
 def settlement(pod: Pod, served: frozenset[int], phase: BindPhase | None, resource: str) -> Mapping[str, object]:
-    """The merge patch that tells the cluster what was served, only for this very pod, never a namesake's."""
+    """Returns the merge patch that records what was served; it applies to this pod's UID only."""
     annotations: dict[str, str] = {} if phase is None else {BIND_PHASE: phase.value}
     with suppress(AnnotationError):
         if phase is not BindPhase.FAILED:
@@ -123,10 +125,10 @@ def settlement(pod: Pod, served: frozenset[int], phase: BindPhase | None, resour
 
 
 def outdone(container: Container, given: Mapping[str, str]) -> str:
-    """Which variables of the pod's own would replace those of the answer, or show it other GPUs; empty where none does.
+    """Returns the pod's own variables that would replace those of the answer, or show it other GPUs; empty if none.
 
-    Kubelet names the answer's environment before the pod's, and container runtimes take what is named last.
-    Source: GenerateRunContainerOptions in pkg/kubelet/kubelet_pods.go.
+    Kubelet puts the answer's environment before the pod's, and container runtimes use the last value. Source:
+    GenerateRunContainerOptions in pkg/kubelet/kubelet_pods.go.
     """
     names = dict.fromkeys(
         variable.name
@@ -142,7 +144,7 @@ def outdone(container: Container, given: Mapping[str, str]) -> str:
 
 
 def overtaken_phase(pod: Pod) -> BindPhase | None:
-    """The phase a pod should show whose admission ended while nobody kept book, None while it has not.
+    """Returns the phase for a pod whose admission ended while no daemon ran; None while it has not ended.
 
     Kubelet starts nothing before every Allocate was answered, so a running pod was served.
     """
@@ -154,7 +156,7 @@ def overtaken_phase(pod: Pod) -> BindPhase | None:
 
 
 def _awaits_devices(pod: Pod, view: NodeView) -> bool:
-    """Of a pod that starts. One already told `success` counts as long as kubelet's record may still lack it."""
+    """Judges a pod that starts. One with phase `success` counts as long as kubelet's record may still lack it."""
     annotations = pod.metadata.annotations
     phases = (BindPhase.ALLOCATING,) if view.recorded is None else (BindPhase.ALLOCATING, BindPhase.SUCCESS)
     return (
@@ -191,23 +193,25 @@ def _is_done(lock: NodeLock, view: NodeView) -> bool:
 def _only_candidate(waiting: list[Pod], ids: int, view: NodeView) -> Proven | Refused:
     candidates = [pod for pod in waiting if _wants(pod, ids, view)]
     if not candidates:
-        return Refused(f"no pod bound to node {view.name} is known to wait for {ids} GPUs", True)
+        return Refused(f"no known pod on node {view.name} waits for {ids} GPUs", True)
     if len(candidates) > 1:
         names = " and ".join(sorted(map(pod_name, candidates)))
         return Refused(
-            f"pods {names} wait for {ids} GPUs on node {view.name} and no node lock says which is asked for", True
+            f"pods {names} wait for {ids} GPUs on node {view.name}, and no node lock names one of them", True
         )
     return _serve(candidates[0], ids, view)
 
 
 def _wants(pod: Pod, ids: int, view: NodeView) -> bool:
-    """An unreadable annotation may want anything: it is a candidate, so that no other pod is taken for it."""
+    """A pod with an unreadable annotation may ask for anything: it is a candidate, so that no other pod is taken for
+    it.
+    """
     unserved = _unserved(pod, view)
     return unserved is None or any(len(held) == ids for _, held in unserved)
 
 
 def _asks(pod: Pod, ids: int, view: NodeView) -> bool:
-    """Kubelet can be asking for it: an unserved container has this many GPUs and wants them of this resource."""
+    """Tells whether kubelet may ask for it: an unserved container has this many GPUs of this resource."""
     containers = pod.all_containers
     unserved = _unserved(pod, view) or ()
     return any(len(held) == ids and view.resource in containers[n].resources.limits for n, held in unserved)

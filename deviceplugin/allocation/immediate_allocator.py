@@ -1,4 +1,4 @@
-"""Strategy `immediate` at work: kubelet's calls answered from the annotation of the pod they are proven to be for."""
+"""Strategy `immediate`: answers kubelet's calls from the annotation of the pod that they are proven to be for."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ class ImmediateAllocator:
         return self._changes.of(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Ids on the GPUs decided for whoever asks; empty when nobody can be proven in time."""
+        """Returns ids on the GPUs decided for the container that asks; empty if none can be proven in time."""
         answer = await self._find(size, _deadline(self._settings.prefer_seconds))
         if isinstance(answer, Refused):
             return ()
@@ -92,7 +92,7 @@ class ImmediateAllocator:
         return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Allocate said everything, but that may be long ago. Raises CannotAllocate."""
+        """Checks the start of a container: Allocate answered everything, but maybe long ago. Raises CannotAllocate."""
         sentence = await self._threads.call(
             partial(
                 why_unlimited,
@@ -106,7 +106,9 @@ class ImmediateAllocator:
             raise CannotAllocate(sentence)
 
     async def _find(self, ids: int, deadline: float) -> Proven | Refused:
-        """Whoever asks; until the deadline the watch may bring the pod. No waiting after the last look."""
+        """Finds the container that asks; until the deadline the watch may bring the pod. It does not wait after the
+        last look.
+        """
         while True:
             change = self._changes.next()
             answer = self._prove(ids)
@@ -145,7 +147,7 @@ class ImmediateAllocator:
         facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
         known, settings = self._gpus.by_uuid(), self._settings
         try:
-            # The folders lie on the host's disks, which may hang; kubelet must have its answer.
+            # The folders are on the host's disks, which may hang; kubelet needs an answer.
             async with asyncio.timeout_at(deadline):
                 hook = await self._threads.call(
                     lambda: hook_for(proven.shares, known, facts, settings.hook_path, settings.unenforced_shares)
@@ -172,7 +174,7 @@ class ImmediateAllocator:
         container = proven.pod.all_containers[proven.container].name
         log.info("pod %s, container %s: served %s", name, container, ", ".join(gpus))
         if sorted(split_replica(identifier)[0] for identifier in ids) != gpus:
-            log.warning("pod %s, container %s: kubelet had chosen other GPUs than decided", name, container)
+            log.warning("pod %s, container %s: kubelet chose other GPUs than decided", name, container)
 
 
 def _deadline(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""MIG instances under resources of their own (strategy `mixed`): kubelet counts them, so its ids are the answer."""
+"""MIG instances with their own resources (strategy `mixed`): kubelet counts them, so its ids are the answer."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -10,7 +10,7 @@ from proto.devices import Device, DeviceShare, DeviceUUID
 
 
 class InstanceAllocator:
-    """Answers for the instances of one profile. No scheduler of ours decides them and nobody shares one."""
+    """Answers for the instances of one profile. The extender does not decide them, and they are not shared."""
 
     pre_start_required = False
 
@@ -40,7 +40,7 @@ class InstanceAllocator:
             DeviceShare(uuid=device.uuid, memory_mib=device.memory_mib, cores=device.cores)
             for device in (known[DeviceUUID(identifier)] for identifier in ids)
         )
-        # Kubelet does not say whose they are; the first instance names the container just as uniquely.
+        # Kubelet does not name the container; its first instance identifies it as uniquely.
         container = ContainerFacts(pod_uid=min(ids, default=""), name="mig")
         return container_edits(shares, known, container, self._allocation, None, hardware=self._gpus.inventory.hardware)
 

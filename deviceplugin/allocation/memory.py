@@ -1,8 +1,8 @@
-"""What a node daemon that starts while the API server is away needs of its life before.
+"""What a node daemon remembers for a start while the API server is unreachable.
 
-How the node allocates, the GPUs that it had, and what was decided for the pods bound to it, as the API server told
-last. It serves only until the API server answers, and only this node, since its last boot, with GPUs of it still there.
-A pod that is not in it is refused; so is one of which kubelet does not say the same.
+It holds how the node allocates, its GPUs, and the decisions for its pods, as the API server last reported them. It is
+used only until the API server answers, and only on this node, within the same boot, while at least one of its GPUs
+exists. A pod that is not in it is refused; so is one for which kubelet's records differ.
 """
 
 from collections.abc import Collection, Iterable
@@ -64,14 +64,14 @@ def decode_memory(text: bytes) -> Memory:
     try:
         memory = msgspec.json.decode(text, type=Memory)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MemoryUnreadable(f"is not understood: {error}") from error
+        raise MemoryUnreadable(f"cannot be read: {error}") from error
     if memory.form != FORM:
         raise MemoryUnreadable(f"has form {memory.form}, this release reads {FORM}")
     return memory
 
 
 def why_foreign(memory: Memory, node: str, boot: str, gpus: Collection[DeviceUUID]) -> str:
-    """Why it does not speak of this node as it is now, a clause; empty where it does."""
+    """Returns why it does not match this node now, as a clause; empty if it does."""
     if memory.node != node:
         return f"is of node {memory.node}"
     if not boot or memory.boot != boot:
@@ -83,7 +83,9 @@ def why_foreign(memory: Memory, node: str, boot: str, gpus: Collection[DeviceUUI
 
 
 def memorable(pod: Pod) -> Pod | None:
-    """Without what may be secret: variables, commands. None where nothing was decided, and once it has ended."""
+    """Returns the pod without what may be secret, such as variables and commands. None without a decision, and once it
+    has ended.
+    """
     if pod.has_ended or DEVICES_ALLOCATED not in pod.metadata.annotations:
         return None
     metadata = pod.metadata

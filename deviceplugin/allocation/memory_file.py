@@ -1,7 +1,7 @@
-"""Edge to the file in which the daemon's memory outlives it, and to the kernel's id of this boot.
+"""Reads and writes the file with the daemon's memory, and reads the kernel's id of this boot (edge).
 
-It lies in a folder of its own in that of the slots' specs: every DaemonSet mounts that, it goes with the boot, and
-container runtimes neither read nor watch folders in it.
+It is in a subfolder of the folder with the slots' specs: every DaemonSet mounts that one, a reboot empties it, and
+container runtimes neither read nor watch its subfolders.
 """
 
 import logging
@@ -28,14 +28,14 @@ class MemoryFile:
         self._problem = ""
 
     def boot(self) -> str:
-        """Empty where the kernel does not tell."""
+        """Returns the boot id; empty if the kernel does not report it."""
         try:
             return self._boot_id.read_text().strip()
         except OSError:
             return ""
 
     def read(self) -> Memory | None:
-        """None where there is none, or none that only this daemon can have written."""
+        """Reads the memory; None if there is none, or if another user could have written it."""
         try:
             return decode_memory(self._read_own())
         except FileNotFoundError:
@@ -47,7 +47,7 @@ class MemoryFile:
         return None
 
     def write(self, memory: Memory) -> bool:
-        """Whether it is there, whole. Where it cannot be written people are told once."""
+        """Writes the memory and tells whether it is there, whole. A failure is logged once."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self.path.parent):
@@ -67,7 +67,7 @@ class MemoryFile:
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             _refuse_others(os.fstat(folder), "lies in a folder that")
-            # Not blocking: a pipe in its place must not hold up the daemon.
+            # Non-blocking: a pipe in its place must not block the daemon.
             descriptor = os.open(self.path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         finally:
             os.close(folder)

@@ -1,4 +1,6 @@
-"""Slots or immediate? Slots need kubelet and a runtime that apply CDI devices, pod-resources, and a folder."""
+"""Chooses between slots and immediate. Slots need a kubelet and a runtime that apply CDI devices, pod-resources, and a
+folder.
+"""
 
 from dataclasses import dataclass
 
@@ -8,18 +10,18 @@ from proto.annotations.node_allocation import AllocationMode
 
 
 class SlotsUnsupported(Exception):
-    """Slots were demanded of a node that cannot have them; one sentence."""
+    """Slots were configured for a node that does not support them; one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAbilities:
-    """What the Node object tells, and what was tried; a problem is empty where there is none."""
+    """The facts of the Node object, and the results of trying; a problem is empty if there is none."""
 
     kubelet_version: str
     runtime_version: str
     """`containerd://2.4.2`, `cri-o://1.31.0`."""
     enable_cdi: bool | None = None
-    """As the runtime answers; None where it has no such switch, or was not asked."""
+    """The runtime's answer; None if it has no such switch, or was not asked."""
     cdi_problem: str = ""
     """Why no spec can be written."""
     pod_resources_problem: str = ""
@@ -31,18 +33,18 @@ class NodeAbilities:
 def choose(
     requested: RequestedAllocation, node: NodeAbilities, scheduler: HamiScheduler = HamiScheduler.NONE
 ) -> tuple[AllocationMode, str]:
-    """The mode, and one sentence that says why. Raises SlotsUnsupported.
+    """Returns the mode, and one sentence that says why. Raises SlotsUnsupported.
 
-    A problem that may pass does not end slots that are in use: their containers could not be started again, while
-    kubelet tries again until it has passed. Neither does a doubt about a switch that is on unless somebody turned it
-    off: a container without its slot sees no GPU.
+    A temporary problem does not end slots that are in use: otherwise their containers could not start again, whereas
+    kubelet retries until the problem has passed. Nor does doubt about a switch that is on by default: a container
+    without its slot sees no GPU.
     """
     if requested is RequestedAllocation.IMMEDIATE:
         return AllocationMode.IMMEDIATE, "Allocation is immediate, as configured."
     forced = requested is RequestedAllocation.SLOTS
     lasting, passing = _lasting_problem(node, scheduler, forced=forced), node.pod_resources_problem or node.cdi_problem
     if node.by_slots and passing and not lasting:
-        return AllocationMode.SLOTS, f"Allocation stays by slots, but no container can start for now: {passing}."
+        return AllocationMode.SLOTS, f"Allocation stays by slots, but no container can start at the moment: {passing}."
     problem = lasting or passing
     if problem and forced:
         raise SlotsUnsupported(f"Allocation by slots is not possible on this node: {problem}.")
@@ -55,9 +57,9 @@ def choose(
 
 
 def _lasting_problem(node: NodeAbilities, scheduler: HamiScheduler, *, forced: bool) -> str:
-    """Whoever demands slots vouches for what only the runtime could tell."""
+    """A user who configures slots confirms what only the runtime could answer."""
     if scheduler is not HamiScheduler.NONE:
-        return "HAMi's scheduler locks the node for every pod and waits until the pod is told that it was served"
+        return "HAMi's scheduler locks the node for every pod and waits until the pod is marked as served"
     known = Runtime(kubelet=node.kubelet_version, runtime=node.runtime_version, enable_cdi=node.enable_cdi)
     problem = why_no_cdi(known)
     open_question = None if problem or forced else doubt(known)

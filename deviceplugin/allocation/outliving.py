@@ -1,6 +1,6 @@
-"""Pods that the API server has no more though their containers may run: deleted by force, or while the daemon was away.
+"""Pods that the API server no longer has although their containers may run: deleted by force, or while no daemon ran.
 
-Kubelet forgets such a pod at once and stops its containers in their own time. What tells is the pod's cgroup.
+Kubelet forgets such a pod at once and stops its containers later. The pod's cgroup shows when they have ended.
 """
 
 import re
@@ -20,19 +20,19 @@ _OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """`known` are the pods of the API server as they were last seen, `gone` those that run on without it."""
+    """The state: `known` are the API server's pods as last seen, `gone` those that still run without an object."""
 
     as_of: int
     """The resourceVersion up to which all deletions are known."""
     known: Mapping[str, Pod]
     gone: Mapping[str, Holds] = field(default_factory=dict)
-    """What each holds; nothing of one of which that is not known."""
+    """Returns what each pod holds; nothing if that is unknown."""
     is_due: bool = True
-    """Whether what runs must be looked at."""
+    """Tells whether the running processes must be checked."""
 
 
 def first(pods: Mapping[str, Pod], version: int, written: Outliving | None) -> Departures:
-    """The first list of the node's pods. `written` is what the Node says by an earlier life."""
+    """Takes the first list of the node's pods. `written` is what an earlier daemon wrote on the Node."""
     before = {} if written is None else written.pods
     gone = {uid: {gpu: Held(*amounts) for gpu, amounts in held.items()} for uid, held in before.items()}
     return Departures(as_of=version, known=pods, gone=gone)
@@ -41,7 +41,7 @@ def first(pods: Mapping[str, Pod], version: int, written: Outliving | None) -> D
 def after_pods(
     departures: Departures, pods: Mapping[str, Pod], version: int, held_by: Callable[[Pod], Holds]
 ) -> Departures:
-    """These are the node's pods now, as of this resourceVersion."""
+    """Takes the node's pods as of this resourceVersion."""
     left = {uid: pod for uid, pod in departures.known.items() if uid not in pods and not pod.has_ended}
     if not left:
         return replace(departures, known=pods)
@@ -50,7 +50,7 @@ def after_pods(
 
 
 def after_look(departures: Departures, running: Collection[str]) -> Departures:
-    """In these pods, and in no others, a process runs."""
+    """Takes the pods in which a process runs; there are no others."""
     gone = {
         uid: departures.gone.get(uid, {})
         for uid in running
@@ -68,7 +68,7 @@ def outliving_of(departures: Departures) -> Outliving:
 
 
 def read_outliving(node: Node) -> Outliving | None:
-    """None where the Node does not say, or nothing that can be read."""
+    """Reads the Node's annotation; None if it is missing or unreadable."""
     value = node.metadata.annotations.get(NODE_OUTLIVING, "")
     try:
         return decode_outliving(value) if value else None
@@ -77,7 +77,7 @@ def read_outliving(node: Node) -> Outliving | None:
 
 
 def outliving_report(node: Node, departures: Departures | None) -> Report:
-    """The patch after which the Node says what is known; None takes the annotation away."""
+    """Returns the patch that brings the Node up to date; None removes the annotation."""
     wanted = None if departures is None else encode_outliving(outliving_of(departures))
     if node.metadata.annotations.get(NODE_OUTLIVING) == wanted:
         return Report()

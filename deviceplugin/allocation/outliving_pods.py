@@ -1,4 +1,4 @@
-"""Watches for pods that run on though the API server has them no more, for the Node to say so."""
+"""Finds pods that still run although the API server no longer has them, and writes them on the Node."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -35,10 +35,10 @@ class OutlivingPods:
         self._departures: Departures | None = None
         """None until the control groups were seen once."""
         self._looked_for: datetime | None = None
-        """When the control groups were not seen last."""
+        """The last time at which the control groups were not visible."""
 
     def due(self, now: datetime, _last: datetime | None) -> Report:
-        """Of a node whose control groups are not seen nothing is said."""
+        """Writes nothing on a node whose control groups are not visible."""
         node, own = self._own.node, self._own
         if node is None or not own.pods_known or not self._gpus.known:
             return Report()

@@ -1,4 +1,4 @@
-"""Edge to kubelet's pod-resources socket: which container of which pod holds which ids."""
+"""Asks kubelet's pod-resources socket which container of which pod holds which ids (edge)."""
 
 import asyncio
 
@@ -10,19 +10,17 @@ from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc
 
 _PAUSE_SECONDS = 0.05
-"""From one question to the next: kubelet answers 100 questions a second of all callers together."""
+"""Seconds between two requests: kubelet answers 100 requests a second for all callers together."""
 _LONGEST_ANSWER_BYTES = 16 * 1024 * 1024
-"""As long as kubelet's own clients take."""
+"""The timeout of kubelet's own clients."""
 
 
 class PodResourcesUnavailable(Exception):
-    """Nobody answers on the socket; the text says why."""
+    """The socket does not answer; the text says why."""
 
 
 class PodResources:
-    """Calls that come while one List is under way, or soon after one, share the next: no answer is older than its
-    question.
-    """
+    """Calls during or soon after a List share the next one: no answer is older than its request."""
 
     def __init__(
         self,
@@ -39,11 +37,11 @@ class PodResources:
         self._answer = Shared(self._list, lambda: self._asked_at + pause_seconds - _now())
 
     async def listed(self) -> tuple[Listed, ...]:
-        """All containers that hold ids of our resource. Raises PodResourcesUnavailable."""
+        """Returns all containers that hold ids of our resource. Raises PodResourcesUnavailable."""
         return await self._answer.result()
 
     async def problem(self) -> str:
-        """Why kubelet cannot be asked, empty when it can."""
+        """Returns why kubelet cannot be asked; empty if it can."""
         try:
             await self.listed()
         except PodResourcesUnavailable as error:
@@ -55,7 +53,7 @@ class PodResources:
 
     async def _list(self) -> tuple[Listed, ...]:
         self._asked_at = _now()
-        # A channel of its own: a lasting one would sit out gRPC's back-off after kubelet's restart.
+        # A new channel: a lasting one would wait for gRPC's back-off after kubelet's restart.
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", _LONGEST_ANSWER_BYTES),

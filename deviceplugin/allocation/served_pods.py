@@ -1,4 +1,4 @@
-"""Who was served: remembered at once, written on the pods as soon as the API server takes it."""
+"""The containers that were served: remembered at once, and written on the pods as soon as the API server accepts it."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _ATTEMPTS = 15
-"""With doubling delays about five minutes, as long as a node lock lives."""
+"""Attempts; with doubling delays they take about five minutes, the life of a node lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What a pod still has to be told. `phase` is final; None while containers of it are unserved."""
+    """A write that is due on a pod. `phase` is final; None while some of its containers are unserved."""
 
     pod: Pod
     served: frozenset[int]
@@ -34,7 +34,7 @@ class _Due:
 class ServedPods:
     """`served` counts from the moment an answer is decided, so that two calls never get the same container.
 
-    It is forgotten when kubelet starts anew: what it still knows is in its checkpoint, the rest it asks for again.
+    It is forgotten when kubelet restarts: its checkpoint has what it still knows, and it asks again for the rest.
     """
 
     own: OwnNode
@@ -49,24 +49,24 @@ class ServedPods:
     _writers: Tasks = field(default_factory=Tasks)
 
     def claim(self, proven: Proven) -> None:
-        """The container is being served."""
+        """Notes that the container is being served."""
         self.served[proven.pod.metadata.uid] = proven.served | {proven.container}
 
     def serve(self, proven: Proven) -> None:
-        """The container was served."""
+        """Notes that the container was served."""
         done = proven.served | {proven.container}
         finished = is_finished(proven.pod, done, self.resource)
         self._note(_Due(proven.pod, done, BindPhase.SUCCESS if finished else None))
 
     def refuse(self, pod: Pod) -> None:
-        """Kubelet will not admit the pod."""
+        """Notes that kubelet will not admit the pod."""
         self._note(_Due(pod, frozenset(), BindPhase.FAILED))
 
     def kubelet_restarted(self) -> None:
         self.served.clear()
 
     def catch_up(self) -> None:
-        """Note what became of pods that passed admission without a note, and forget those that are gone."""
+        """Notes the outcome of pods that were admitted without a note, and forgets deleted ones."""
         for pod, phase in self._overtaken.of(self.own.pods, None):
             if phase is not None and pod.metadata.uid not in self._settled:
                 self._note(_Due(pod, frozenset(range(len(pod.all_containers))), phase))
@@ -75,7 +75,7 @@ class ServedPods:
             self._settled &= self.own.pods.keys()
 
     async def close(self) -> None:
-        """Give what is being written a moment, then stop."""
+        """Waits briefly for the current write, then stops."""
         await self._writers.end(grace_seconds=1.0)
 
     def _note(self, due: _Due) -> None:
@@ -87,7 +87,7 @@ class ServedPods:
             self._settled.add(uid)
 
     async def _write(self, uid: str) -> None:
-        """The newest state of one pod, with retries. A multi-container pod's states may fall into one write."""
+        """Writes the newest state of one pod, with retries. One write may cover several containers."""
         delay, problem = _FIRST_RETRY_SECONDS, "they kept changing"
         for _ in range(_ATTEMPTS):
             due = self._due[uid]
@@ -105,4 +105,4 @@ class ServedPods:
                 del self._due[uid]
                 return
         del self._due[uid]
-        log.error("pod %s was served, but its annotations could not be updated: %s", pod_name(due.pod), problem)
+        log.error("pod %s was served, but its annotations cannot be updated: %s", pod_name(due.pod), problem)

@@ -1,8 +1,7 @@
-"""Strategy `slots` at work: Allocate answers with a name, PreStartContainer proves whose it is and writes its spec.
+"""Strategy `slots`: Allocate answers with a name; PreStartContainer proves the container and writes the name's spec.
 
-Nothing is written on pods or nodes, and nothing has to be remembered: whatever this process forgets, kubelet still
-knows, and it asks PreStartContainer before every start of a container, also before every restart. The spec is needed
-from then until the container has been created.
+It writes nothing on pods or nodes and need not remember anything: kubelet knows it all, and calls PreStartContainer
+before every start and restart of a container. The spec is needed from then until the container is created.
 """
 
 import asyncio
@@ -56,7 +55,7 @@ _NAME_BYTES = 16
 
 
 class SlotAllocator:
-    """Answers for the GPUs that pods share. `monotonic` is the clock by which specs go; `draw` makes names of slots."""
+    """Answers for the GPUs that pods share. `monotonic` is the clock for removing specs; `draw` makes slot names."""
 
     pre_start_required = True
 
@@ -98,7 +97,7 @@ class SlotAllocator:
         self._begun: set[str] = set()
         """Pods of which a container was served: its status may say so later."""
         self._answered: dict[frozenset[str], str] = {}
-        """The last answer for ids that no later one shares any of."""
+        """The last answer for these ids, unless a later answer has one of them."""
         self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
         self._starting = Tasks()
 
@@ -107,9 +106,9 @@ class SlotAllocator:
         return self._changes.of(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Ids on the GPUs decided for the container whose turn it is; empty when there is none in time.
+        """Returns ids on the GPUs decided for the container whose turn it is; empty if none is found in time.
 
-        A hint for kubelet's own books; whatever ids it takes, the container gets the GPUs decided for it.
+        It is a hint for kubelet's records: whatever ids kubelet takes, the container gets the GPUs decided for it.
         """
         deadline = asyncio.get_running_loop().time() + self._settings.prefer_seconds
         while True:
@@ -119,20 +118,20 @@ class SlotAllocator:
             if shares is not None:
                 return preferred_replicas([share.uuid for share in shares], available, must_include, size)
             try:
-                # Kubelet may have heard of the pod first.
+                # Kubelet may see the pod first.
                 async with asyncio.timeout_at(deadline):
                     await change.wait()
             except TimeoutError:
                 return ()
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """The name of a new slot, at once."""
+        """Returns the name of a new slot, without waiting."""
         held, slot = frozenset(ids), self._draw()
         self._answered = {each: name for each, name in self._answered.items() if not each & held} | {held: slot}
         return named(slot)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """The slot's spec is that of the container which holds these ids. Raises CannotAllocate."""
+        """Writes the slot's spec for the container that holds these ids. Raises CannotAllocate."""
         deadline = asyncio.get_running_loop().time() + self._settings.pre_start_seconds
         starting = self._starting.begin(self._start(frozenset(ids), deadline))
         try:
@@ -147,16 +146,16 @@ class SlotAllocator:
             raise CannotAllocate(refusal)
 
     async def run(self) -> None:
-        """Until cancelled: specs go when they are needed no more."""
+        """Removes specs that are no longer needed, until cancelled."""
         await self.specs.run()
 
     async def end(self) -> None:
-        """Nothing is started any more."""
+        """Ends its tasks; no container starts after this."""
         await self._starting.end()
         await self.specs.end()
 
     async def _start(self, ids: frozenset[str], deadline: float) -> str:
-        """Empty when the spec is written, else why it is not."""
+        """Writes the spec; returns why that failed, or an empty text."""
         async with self._locks.setdefault(ids, asyncio.Lock()):
             answer = await self._find(ids, deadline)
             if isinstance(answer, Unproven):
@@ -176,7 +175,9 @@ class SlotAllocator:
         return ""
 
     async def _find(self, ids: frozenset[str], deadline: float) -> Proven | Unproven:
-        """Whoever holds the ids; until the deadline kubelet and the API server may still say so."""
+        """Finds the container that holds the ids; until the deadline, kubelet and the API server may still provide
+        proof.
+        """
         pause, read, direct = _FIRST_LOOK_SECONDS, False, None
         while True:
             change = self._changes.next()
@@ -196,7 +197,7 @@ class SlotAllocator:
                 pause = min(2 * pause, _SLOWEST_LOOK_SECONDS)
 
     async def _prove(self, ids: frozenset[str], direct: Pod | None = None) -> Proven | Unproven:
-        """`direct`: a pod that was read because the watch's word was not enough."""
+        """Looks for a proof. `direct` is a pod that was read because the watch was not enough."""
         listed: tuple[Listed, ...] | None = None
         problem = ""
         try:
@@ -242,8 +243,8 @@ class SlotAllocator:
         }
 
     def _prepared(self, ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
-        """The specs of the slots. No container of them runs, so their folders are emptied. Blocks. Raises HookUnusable
-        or CannotWriteSpec.
+        """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
+        HookUnusable or CannotWriteSpec.
         """
         others = why_unlimited(
             *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}, self._gpus.by_uuid()),
@@ -264,9 +265,9 @@ class SlotAllocator:
 
 
 def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> ContainerFacts:
-    """Of a slot's container; of several, which an earlier release gave one slot, the last, whose folder all of them use
-    one after the other: the others are ordinary init containers, which have ended when it starts. A variable counts as
-    set only where each of them sets it.
+    """Returns the edits for a slot's container. An earlier release may have given several containers one slot. Then the
+    last one counts: the others are ordinary init containers, which have ended when it starts, and all use its folder in
+    turn. A variable counts as set only if all of them set it.
     """
     containers = [pod.all_containers[position] for position in positions]
     each = [container_facts(pod.metadata.uid, container, priority_resource) for container in containers]

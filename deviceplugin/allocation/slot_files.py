@@ -1,4 +1,4 @@
-"""Edge to the folder where runtimes find the spec of the slots."""
+"""Reads and writes the folder where runtimes find the spec of the slots (edge)."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class SlotFiles:
         self._others = tuple(dict.fromkeys((*others, directory)))
 
     def problem(self) -> str:
-        """Why no spec can be written, empty when one can."""
+        """Returns why no spec can be written; empty if one can."""
         trial = self._directory / TRIAL_FILE
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -49,12 +49,12 @@ class SlotFiles:
         return ""
 
     def spec(self, slot: str, edits: ContainerEdits) -> Spec:
-        """A spec of this slot alone, which makes exactly these edits. Raises CannotWriteSpec."""
+        """Returns a spec of this slot alone with exactly these edits. Raises CannotWriteSpec."""
         return with_devices(cdi_spec(SLOT_KIND, slot, edits), self._defined(edits))
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """No other process of ours reads or writes the file meanwhile: two serve a node while one replaces the other.
+        """Locks the file against other daemons: two run on a node while one replaces the other.
 
         Raises CannotWriteSpec.
         """
@@ -66,7 +66,7 @@ class SlotFiles:
             raise CannotWriteSpec(f"{self._directory / SPEC_FILE} cannot be written: {error.strerror}.") from error
 
     def read(self) -> Mapping[str, Spec]:
-        """What the file defines, by slot; nothing where it cannot be read, or is none that we write."""
+        """Returns what the file defines, by slot; nothing if it cannot be read, or is not one that we write."""
         try:
             spec = msgspec.json.decode((self._directory / SPEC_FILE).read_bytes(), type=dict[str, Any])
             msgspec.convert(spec, _Written)
@@ -75,7 +75,7 @@ class SlotFiles:
         return {device["name"]: {**spec, "devices": [device]} for device in spec["devices"]}
 
     def write(self, specs: Sequence[Spec]) -> None:
-        """One file for all these slots, or none; it is there whole. Raises CannotWriteSpec."""
+        """Writes one file for all these slots, whole, or removes it. Raises CannotWriteSpec."""
         path = self._directory / SPEC_FILE
         try:
             if specs:
@@ -86,16 +86,16 @@ class SlotFiles:
         except OSError as error:
             raise CannotWriteSpec(f"{path} cannot be written: {error.strerror}.") from error
         except UnicodeEncodeError as error:
-            raise CannotWriteSpec(f"{path} cannot be written: the name {error.object!a} is no text.") from error
+            raise CannotWriteSpec(f"{path} cannot be written: the name {error.object!a} is not text.") from error
 
     def clear(self) -> None:
-        """An earlier release's specs would define its slots a second time, and then a runtime refuses both."""
+        """Removes an earlier release's specs: they would define slots a second time, and a runtime refuses both."""
         with suppress(OSError):
             for name in filter(is_spec_of_one_slot, os.listdir(self._directory)):
                 (self._directory / name).unlink()
 
     def _defined(self, edits: ContainerEdits) -> list[DefinedDevice]:
-        """What the specs of the GPUs do, which a spec of ours cannot refer to. Raises CannotWriteSpec."""
+        """Returns the edits of the GPUs' specs, because our spec cannot refer to them. Raises CannotWriteSpec."""
         annotated = (name for names in edits.annotations.values() for name in names.split(","))
         wanted = tuple(dict.fromkeys((*edits.cdi_devices, *annotated)))
         known: dict[str, DefinedDevice] = {}

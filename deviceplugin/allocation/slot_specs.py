@@ -1,6 +1,6 @@
-"""The spec of the slots, kept as small as it can be: a container runtime reads all of it again after every change.
+"""Keeps the spec of the slots as small as possible: a container runtime reads all of it after every change.
 
-While one daemon replaces another both write it, so what another process wrote stays for as long as a container that is
+While one daemon replaces another, both write it. So what the other process wrote stays as long as a container that is
 about to be created may need it.
 """
 
@@ -15,7 +15,7 @@ from program.tasks import Shared
 from proto.kubernetes.objects import Pod
 
 _PAUSE_SECONDS = 0.02
-"""Between two writes: in a burst many slots share one."""
+"""Seconds between two writes: in a burst many slots share one."""
 _LOOK_SECONDS = 5.0
 
 
@@ -50,12 +50,12 @@ class SlotSpecs:
         try:
             await self._written.result()
         except Exception:
-            # Whatever it is: what cannot be written must not be in the next write, which is that of other containers.
+            # On any error: what cannot be written must not be in the next write, which is for other containers.
             self._drop(frozenset(starts))
             raise
 
     async def run(self) -> None:
-        """Until cancelled: what is over goes."""
+        """Removes entries that are no longer needed, until cancelled."""
         with suppress(CannotWriteSpec):
             await self._written.result()
         while True:

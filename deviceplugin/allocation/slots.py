@@ -1,8 +1,8 @@
-"""Slots: CDI devices `topogpu.io/slot=<name>` that Allocate answers with, and so commits to nothing.
+"""Slots: CDI devices `topogpu.io/slot=<name>`. Allocate answers with one, and so commits to no GPU yet.
 
-Each Allocate draws a name of its own, which kubelet's checkpoint remembers for as long as the container has its GPUs.
-No name ever stands for two containers, so nothing that a container runtime has read before can be another's. A slot is
-defined from the moment its holder is proven, at each start of the container, until the container has been created.
+Each Allocate draws a new name, which kubelet's checkpoint keeps as long as the container has its GPUs. No name is ever
+used for two containers, so nothing that a runtime has cached belongs to another one. At each start of the container,
+the slot is defined from the proof until the container is created.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,8 +19,8 @@ SPEC_FILE = spec_file_name(SLOT_KIND)
 TRIAL_FILE = ".topogpu-trial"
 """Written and removed again, to see whether the folder takes specs."""
 NOT_APPLIED = "topogpu-slot-not-applied"
-"""What NVIDIA_VISIBLE_DEVICES says until the slot's spec replaces it. NVIDIA's runtime knows no such device and refuses
-the container, in its legacy mode as in its CDI mode; other runtimes show no GPU for it.
+"""The value of NVIDIA_VISIBLE_DEVICES until the slot's spec replaces it. NVIDIA's runtime has no such device and
+refuses the container, in legacy mode and in CDI mode; other runtimes show no GPU for it.
 """
 _PREFIX = f"{SLOT_KIND}="
 _HASH_LENGTH = 32
@@ -29,7 +29,7 @@ KEPT_SECONDS = 150.0
 """Kubelet gives the container runtime two minutes to create a container; then it asks again."""
 
 _SETTLED_SECONDS = 2.0
-"""Before that, another container id may be that of the life before, which the watch has told late."""
+"""Seconds in which another container id may still be the one before, because the watch was late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,22 +44,22 @@ class Start:
 
 
 def qualified(slot: str) -> str:
-    """The slot as runtimes name it."""
+    """Returns the slot as runtimes name it."""
     return f"{_PREFIX}{slot}"
 
 
 def slot_in(cdi_devices: Sequence[str]) -> str:
-    """The slot that an answer of Allocate names; empty without one."""
+    """Returns the slot that an Allocate answer names; empty if none."""
     return next((name.removeprefix(_PREFIX) for name in cdi_devices if name.startswith(_PREFIX)), "")
 
 
 def named(slot: str) -> ContainerEdits:
-    """What Allocate answers: by itself it shows no GPU, whatever environment the image has."""
+    """Returns the answer of Allocate: alone it shows no GPU, whatever environment the image has."""
     return ContainerEdits(env={VISIBLE_DEVICES: NOT_APPLIED}, cdi_devices=(qualified(slot),))
 
 
 def applied(edits: ContainerEdits) -> ContainerEdits:
-    """What the slot's spec does: these edits, and in any case another value than Allocate answered."""
+    """Returns the edits of the slot's spec: these, and always another value than Allocate answered."""
     return replace(edits, env={VISIBLE_DEVICES: NO_DEVICES, **edits.env})
 
 
@@ -70,7 +70,7 @@ def is_spec_of_one_slot(name: str) -> bool:
 
 
 def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> frozenset[str]:
-    """The slots whose containers have been created, or will not be: kubelet would ask again."""
+    """Returns the slots whose containers have been created, or never will be: kubelet would ask again."""
     return frozenset(
         slot
         for slot, start in starts.items()
@@ -84,13 +84,13 @@ def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> fr
 
 
 def container_id(pod: Pod, container: str) -> str:
-    """Of the container's last life that the pod's status tells of; empty before the first."""
+    """Returns the container id in the pod's status; empty before the first start."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return next((each.container_id for each in statuses if each.name == container), "")
 
 
 def larger(sharing: Collection[ContainerShares]) -> ContainerShares:
-    """Of every GPU the larger limits that any container of a slot has. All have the same GPUs.
+    """Returns, for every GPU, the largest limits of the slot's containers. All have the same GPUs.
 
     Only containers that an earlier release gave their slots may share one.
     """

@@ -1,10 +1,9 @@
-"""Whose turn is it, when kubelet asks which ids to take?
+"""Finds the container whose turn it is when kubelet asks which ids to take.
 
-Kubelet does not say. It admits one pod after the other, in the order in which the API server's watch showed them on the
-node, which is the order in which they were bound, and writes its checkpoint after each container. So the turn is that
-of the first pod, from the last on that the checkpoint names, whose next container asks for so many; a pod before that
-was refused. A kubelet that has just started admits what it finds in another order: then the answer may be another
-pod's. That is a fault of kubelet's books alone: nothing is handed out by this.
+Kubelet does not say. It admits pods one after the other, in the order in which they were bound, and writes its
+checkpoint after each container. So it is the turn of the first pod, beginning with the last one in the checkpoint,
+whose next container asks for this many ids; a pod before it was refused. A kubelet that has just started admits pods in
+another order, and the answer may be for another pod. That affects only kubelet's records: this gives out no GPU.
 Source: pkg/kubelet/kubelet.go (HandlePodAdditions) and pkg/kubelet/cm/devicemanager of Kubernetes.
 """
 
@@ -19,8 +18,8 @@ from proto.kubernetes.objects import Pod
 
 
 def shares_in_turn(pods: Sequence[Pod], served: Witness, ids: int, resource: str) -> ContainerShares | None:
-    """What was decided for the container that asks for `ids` GPUs; empty where nothing readable was. None where no pod
-    waits for so many. `pods` are those of the node, in the order in which they were bound.
+    """Returns what was decided for the container that asks for `ids` GPUs; empty if nothing readable was. None if no
+    pod waits for so many. `pods` are those of the node, in the order in which they were bound.
     """
     reached = max((at for at, pod in enumerate(pods) if pod.metadata.uid in served), default=0)
     for pod in (*pods[reached:], *pods[:reached]):

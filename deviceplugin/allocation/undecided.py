@@ -1,4 +1,4 @@
-"""What kubelet gave to pods without a decision: they were bound past the scheduler, or run from before it came.
+"""What kubelet gave to pods without a decision: they were bound without the extender, or before it was installed.
 
 Kubelet's checkpoint names a pod by its UID and has an entry of each of its containers as soon as it is admitted. A pod
 is named only when all of it is known, and when its ids are the GPUs that its containers were given.
@@ -25,7 +25,7 @@ _DEVICE = re.compile(rb"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def is_undecided(pod: Pod, resource: str) -> bool:
-    """It asks for GPUs, has not ended, and has no decision, readable or not."""
+    """Tells whether a pod asks for GPUs, has not ended, and has no decision, readable or not."""
     return (
         not pod.metadata.annotations.get(DEVICES_ALLOCATED)
         and lives(pod)
@@ -36,13 +36,13 @@ def is_undecided(pod: Pod, resource: str) -> bool:
 def known_of(
     pods: Iterable[Pod], recorded: Sequence[Holding], gpus: Collection[DeviceUUID], resource: str
 ) -> Mapping[str, Given]:
-    """Slots by GPU of those pods of which everything is known, by UID. `gpus` are those of the node."""
+    """Returns slots by GPU for each pod, by UID, if everything about it is known. `gpus` are those of the node."""
     found = {pod.metadata.uid: _given(pod, recorded, gpus, resource) for pod in pods}
     return {uid: given for uid, given in found.items() if given}
 
 
 def undecided_report(node: Node, known: Mapping[str, Given]) -> Report:
-    """The patch after which the Node says what is known; a Node without such pods has no such annotation."""
+    """Returns the patch that brings the Node up to date; a Node without such pods has no such annotation."""
     wanted = encode_undecided(known) if known else None
     if node.metadata.annotations.get(NODE_UNDECIDED) == wanted:
         return Report()
@@ -50,7 +50,9 @@ def undecided_report(node: Node, known: Mapping[str, Given]) -> Report:
 
 
 def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], resource: str) -> Given:
-    """Empty where something is not known, or where the pod names its GPUs itself: that outdoes what it was given."""
+    """Returns nothing if something is unknown, or if the pod's own environment names GPUs, which overrides kubelet's
+    choice.
+    """
     entries = {
         entry.container_name: entry
         for entry in recorded

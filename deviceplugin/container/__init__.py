@@ -1,1 +1,1 @@
-"""What one container gets, and what the node must hold for it."""
+"""What one container gets, and the files that the node needs for it."""

@@ -1,4 +1,4 @@
-"""Edge to the file system: a file that appears whole or not at all, also after a crash."""
+"""Writes a file whole or not at all, even in a crash (edge)."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace `path`; who has the old file open or mapped keeps it as it was. One writer per path: see `locked`.
+    """Replaces `path`; processes that have the old file open or mapped keep it. One writer per path: see `locked`.
     Raises OSError.
     """
     fresh = path.with_name(f".{path.name}.new")
@@ -29,7 +29,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """No other process of ours writes there meanwhile: two serve a node while one replaces the other. Blocks. Raises
+    """Keeps other daemons from writing in the folder: two run on a node while one replaces the other. Blocks. Raises
     OSError.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -41,7 +41,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in it outlive a power cut. Raises OSError."""
+    """Makes the names in a folder survive a power cut. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""CDI specs: what they define, and one that holds our own edits.
+"""CDI specs: reads what they define, and makes one with our own edits.
 
 Source: SPEC.md of cncf-tags/container-device-interface, version 0.6.0, the first that has every field used here and
 the last that containerd 1.7 reads.
@@ -19,7 +19,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class UnreadableSpec(Exception):
-    """A file is no CDI spec; one sentence that names it."""
+    """A file is not a CDI spec; the message is one sentence that names it."""
 
 
 class _Device(msgspec.Struct):
@@ -51,7 +51,7 @@ def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
 def cdi_spec(kind: str, name: str, edits: ContainerEdits) -> Mapping[str, object]:
     """A spec whose device `<kind>=<name>` makes these edits, and each device of it has the driver's files.
 
-    Annotations and other CDI devices have no place in a spec: whoever asks the runtime for this one names them too.
+    A spec cannot hold annotations and other CDI devices: the request for this device must name them too.
     """
     common = _content(ContainerEdits(env={}, mounts=edits.driver_mounts))
     shared = {"containerEdits": common} if common else {}
@@ -75,7 +75,7 @@ def spec_file_name(kind: str, name: str = "") -> str:
 
 
 def missing_sentence(missing: Sequence[str], directories: Sequence[str], reason: str) -> str:
-    """For the log and for whoever examines the node; `reason` tells why the specs were not generated."""
+    """Returns one sentence for the log and `doctor`; `reason` says why the specs were not generated."""
     shown = missing[0] + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
     return (
         f"No CDI specification in {' or '.join(directories)} defines {shown}, so containers that get these devices "
@@ -93,7 +93,7 @@ def _content(edits: ContainerEdits) -> Mapping[str, object]:
 
 
 def _device_node(node: DeviceNode) -> Mapping[str, object]:
-    """With its number, the runtime need not find the file on the host: the driver may lie in a container."""
+    """With the device number, the runtime need not find the file on the host: the driver may be in a container."""
     host = {"hostPath": node.host_path} if node.host_path else {}
     number = {"type": "c", "major": node.number[0], "minor": node.number[1]} if node.number else {}
     return {"path": node.path, **host, **number, "permissions": "rw"}

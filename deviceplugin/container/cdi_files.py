@@ -1,4 +1,4 @@
-"""Edge to the CDI folders of this node and to `nvidia-ctk`, where there is one."""
+"""Reads and writes the CDI folders of this node, and runs `nvidia-ctk` if there is one (edge)."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from deviceplugin.container.cdi import (
 from deviceplugin.container.edits import ContainerEdits, Hardware
 
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
-"""Where runtimes look unless configured otherwise."""
+"""The default folders of runtimes."""
 _SUFFIXES = (".json", ".yaml")
 
 
@@ -35,7 +35,9 @@ class CannotWriteSpec(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecGenerator:
-    """`nvidia-ctk` of NVIDIA's container toolkit, which also adds what this daemon leaves out; else we ourselves."""
+    """Generates specs with `nvidia-ctk` of NVIDIA's container toolkit, which adds more than this daemon does; else
+    without it.
+    """
 
     program: str = "nvidia-ctk"
     driver_root: str = "/"
@@ -82,10 +84,11 @@ def ensure_defined(
     *,
     hardware: Hardware,
 ) -> str:
-    """Empty when every wanted name is defined, if need be after generating the spec of `kind`; else one sentence.
+    """Returns an empty text if every wanted name is defined, generating the spec of `kind` if necessary; else one
+    sentence.
 
-    A generated spec goes to the last folder, which takes precedence. Due at every start, because what an earlier start
-    generated names the libraries of the driver of that time. Blocks.
+    A generated spec goes to the last folder, which takes precedence. It is due at every start, because an older spec
+    names the libraries of an older driver. Blocks.
     """
     own = Path(directories[-1], spec_file_name(kind))
     reason = "generate one with nvidia-ctk cdi generate."

@@ -1,7 +1,8 @@
-"""Edge to the folders of the host that containers write to: each belongs to one container, whose tenant is not trusted.
+"""Manages the folders of the host that containers write to: each belongs to one container, whose tenant is not trusted
+(edge).
 
-A folder is `<parent>/<pod UID>_<container>`; the parent is the daemon's alone. One that is to go is renamed first,
-which costs the same whatever is in it, and is removed in the background, a bounded number of entries at a time.
+A folder is `<parent>/<pod UID>_<container>`; the parent is the daemon's alone. A folder to remove is first renamed, at
+constant cost, and then removed in the background, a bounded number of entries at a time.
 """
 
 import logging
@@ -20,8 +21,8 @@ from deviceplugin.settings import FolderQuota
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 600.0
-"""How long a folder outlives its pod: longer than a watch that brings nothing any more goes unnoticed, in which time a
-pod may start that it has not shown.
+"""Seconds that a folder is kept after its pod. It is longer than a dead watch stays undetected, because a pod may start
+unseen in that time.
 """
 _GONE = ".gone-"
 _MOST_STEPS = 200_000
@@ -37,7 +38,7 @@ _BLOCK = 512
 
 
 def make_fresh(path: str) -> None:
-    """An empty folder open to all; what was there, a symbolic link too, is put aside. Raises OSError."""
+    """Makes an empty folder open to all; what was there, even a symbolic link, is moved aside. Raises OSError."""
     parent = os.path.dirname(path)
     os.makedirs(parent, exist_ok=True)
     with suppress(FileNotFoundError):
@@ -134,7 +135,7 @@ class FolderSweep:
             self._tell(parent, name, f"cannot be held to its quota: {error.strerror or error}")
 
     def _tell(self, parent: str, name: str, what: str) -> None:
-        """Once for each folder: its tenant decides how often it happens."""
+        """Logs once for each folder, because its tenant decides how often it happens."""
         if (parent, name) not in self._told:
             self._told.add((parent, name))
             log.warning("The folder %s/%s %s.", parent, name, what)
@@ -149,10 +150,10 @@ def _excess(folder: int, region: str, quota: FolderQuota) -> Iterator[bool]:
 
 
 def _one_walk(folder: int, region: str, quota: FolderQuota) -> Generator[bool, None, bool]:
-    """Whether another walk may find more. The region is cut, as programs use it.
+    """Makes one walk, and tells whether another may find more. It truncates the region, because programs use it.
 
-    The tenant may rename and remove entries meanwhile. What cannot be removed is passed over; when that was all there
-    was, it is raised at the end.
+    The tenant may rename and remove entries meanwhile. Entries that cannot be removed are skipped; if nothing else was
+    there, the error is raised at the end.
     """
     most = quota.mib << 20
     files, size = 0, 0

@@ -1,4 +1,4 @@
-"""Edge to the node's device files: which ones a container needs for its GPUs, and where the host has them."""
+"""Finds the device files that a container needs for its GPUs, and their paths on the host (edge)."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from proto.devices import DeviceUUID
 
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 UNIFIED_MEMORY = "/dev/nvidia-uvm"
-"""CUDA does not begin without it; NVML does."""
+"""CUDA does not start without it; NVML does."""
 _MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)\s*$", re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ class DeviceFiles:
         return tuple(self._node(name) for name in names if (self._dev_root / "dev" / name).exists())
 
     def gpu_nodes(self, minor: int) -> tuple[DeviceNode, ...]:
-        """The file of one GPU, there or not: the runtime's error names a missing one, a gap would hide it."""
+        """Returns the file of one GPU, even if it is missing: then the runtime's error names it."""
         return (self._node(f"nvidia{minor}"),)
 
     def mig_nodes(self, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:

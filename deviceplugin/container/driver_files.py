@@ -1,4 +1,4 @@
-"""What a container is given of a driver that lies below some folder of the host: mounts alone, no hook.
+"""The files that a container gets of a driver below a folder of the host: only mounts, no hook.
 
 The list is that of NVIDIA's container toolkit 1.20 (`pkg/nvcdi/driver-nvml.go`, `internal/discover/graphics.go`,
 `internal/discover/ipc.go`) without X.Org's modules and MPS' folder. The toolkit's hooks make links and run ldconfig in
@@ -17,7 +17,7 @@ from deviceplugin.container.edits import Mount
 LIBRARY_FOLDERS = ("/usr/lib64", "/usr/lib/{triple}", "/usr/lib/{triple}/nvidia/current", "/lib64", "/lib/{triple}")
 """Where a driver may have them; `{triple}` is Debian's name of the processor and its ABI."""
 _SEARCHED = ("/usr/lib64", "/usr/lib/{triple}")
-"""Where glibc's loader looks by itself, in images of Red Hat's or SUSE's kind and of Debian's."""
+"""Where glibc's loader looks by default, in images like Red Hat's or SUSE's and like Debian's."""
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 VDPAU = "vdpau"
 """A folder of libraries among libraries."""
@@ -72,7 +72,7 @@ class NoDriver(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverListing:
-    """What lies below a driver's root. All paths are as if that root were /."""
+    """The files below a driver's root. All paths are as if that root were /."""
 
     libraries: Mapping[str, Mapping[str, str]]
     """Of each folder with libraries, by name: where a link leads, empty for a file. The first folder goes before."""
@@ -93,7 +93,7 @@ def wanted_files() -> tuple[str, ...]:
 
 
 def library(listing: DriverListing, name: str) -> str:
-    """The file behind a library's name. Raises NoDriver."""
+    """Returns the file behind a library's name. Raises NoDriver."""
     for folder, names in listing.libraries.items():
         if file := _file(names, name):
             return f"{folder}/{file}"
@@ -104,7 +104,7 @@ def driver_files(listing: DriverListing, root: str, triple: str) -> DriverFiles:
     """`root` is the host's folder above all that is listed. Raises NoDriver where CUDA's library is missing."""
     version = PurePosixPath(library(listing, CUDA)).name.removeprefix("libcuda.so.")
     if not version[:1].isdigit() or "." not in version:
-        raise NoDriver(f"{CUDA} leads to {library(listing, CUDA)}, whose name tells no version")
+        raise NoDriver(f"{CUDA} leads to {library(listing, CUDA)}, whose name has no version")
     libraries = dict(_libraries(listing, version))
     found = {f"{folder.format(triple=triple)}/{name}": file for folder in _SEARCHED for name, file in libraries.items()}
     found |= {

@@ -1,4 +1,4 @@
-"""Edge to the folder of the host below which the NVIDIA driver is installed."""
+"""Reads the folder of the host below which the NVIDIA driver is installed (edge)."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _MOST_LINKS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverRoot:
-    """Every method blocks, and looks again: a driver's container may come, go and bring another version."""
+    """Every method blocks and reads again, because a driver's container may start, stop and bring another version."""
 
     host: str
     """/, /run/nvidia/driver of the GPU Operator's driver container, /home/kubernetes/bin/nvidia of GKE."""
@@ -33,7 +33,7 @@ class DriverRoot:
     """Debian's name of this processor and its ABI."""
 
     def nvml(self) -> str:
-        """NVML as this process can load it. Raises NoDriver."""
+        """Returns NVML's path in this process. Raises NoDriver."""
         try:
             return self._seen(library(DriverListing(libraries=self._libraries(), files={}), NVML))
         except NoDriver as error:
@@ -82,7 +82,7 @@ class DriverRoot:
             return []
 
     def _inside(self, path: str) -> str:
-        """Where a path really lies, links followed as if the root were /. Empty where nothing is."""
+        """Resolves a path, with links followed as if the root were /. Empty if nothing is there."""
         ahead, behind, links = path.split("/")[::-1], "", 0
         while ahead:
             name = ahead.pop()

@@ -1,4 +1,4 @@
-"""What a container is given for the GPU shares decided for it.
+"""The edits that a container gets for the GPU shares decided for it.
 
 Names and values of the environment are HAMi-core's and the NVIDIA container toolkit's, as HAMi's device plugin
 v2.10 writes them (`getAllocateResponse` and its device-list strategies).
@@ -28,13 +28,13 @@ from proto.quantity import QuantityError, integer_quantity
 DEFAULT_HOOK_PATH = "/usr/local"
 DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 NO_DEVICES = "void"
-"""NVIDIA's runtime then leaves the container alone."""
+"""With this value NVIDIA's runtime does nothing."""
 NO_RUNTIME_ENV = {VISIBLE_DEVICES: NO_DEVICES, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
-"""For containers that are given the driver's files by us. Triton's compiler otherwise asks ldconfig's cache, which has
-not been written, for CUDA's library (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
+"""For containers that get the driver's files from us. Otherwise Triton's compiler looks for CUDA's library in
+ldconfig's cache, which is not written (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
 """
 PRELOAD_LIST = "/etc/ld.so.preload"
-"""Names the libraries that the container's loader puts before all others."""
+"""Lists the libraries that the container's loader loads first."""
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
 _CDI_NAME_LIMIT = 63
@@ -108,7 +108,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class NoHook:
-    """Nothing holds containers to a part of a GPU. `problem` says why, as a clause."""
+    """Nothing enforces shares of GPUs. `problem` says why, as a clause."""
 
     problem: str
     is_damaged: bool = False
@@ -117,7 +117,7 @@ class NoHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What driver and node tell of the GPUs beyond what is advertised; MIG instances have entries of their own."""
+    """Facts of driver and node about the GPUs that are not advertised; MIG instances have their own entries."""
 
     pci_addresses: Mapping[DeviceUUID, str] = field(default_factory=dict)
     """As NVML writes bus ids, whose text sorts like the address; a MIG instance has its GPU's."""
@@ -203,10 +203,10 @@ def container_edits(
 
 
 def is_limited(shares: ContainerShares) -> bool:
-    """Does HAMi-core come with these shares?
+    """Tells whether these shares need HAMi-core.
 
-    Not with MIG instances alone: the hardware holds a container to its instance's memory and cores, and HAMi-core
-    would apply the same numbers a second time to an instance that it takes for a whole GPU.
+    MIG instances alone do not: the hardware limits a container to its instance, and HAMi-core would apply the same
+    numbers a second time to an instance that it takes for a whole GPU.
     """
     return any(not _is_mig(share.uuid) for share in shares)
 
@@ -214,9 +214,9 @@ def is_limited(shares: ContainerShares) -> bool:
 def unenforced(
     shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, no_hook: str
 ) -> str:
-    """Why nothing would hold the container to its shares, a sentence; empty where something does, or nothing need.
+    """Returns why nothing would enforce the container's shares, as a sentence; empty if something does, or need not.
 
-    `no_hook`: why HAMi-core is missing on this node, empty where it is installed. All of a GPU needs no limit.
+    `no_hook` says why HAMi-core is missing on this node, empty if it is installed. A whole GPU needs no limit.
     """
     if container.env.get(DISABLE_CONTROL) in TRUE:
         why, remedy = f"{DISABLE_CONTROL} turns its limits off", f"remove {DISABLE_CONTROL}"
@@ -253,7 +253,7 @@ def cache_directory(hook_root: str, container: ContainerFacts) -> str:
 def lock_directory(hook_root: str, container: ContainerFacts) -> str:
     """The host folder of the lock file that HAMi-core's processes take turns by.
 
-    One for each container, where HAMi's plugin has one for the node, which any container can then block for all others.
+    Each container has its own. HAMi's plugin has one for the node, which any container can block for all others.
     HAMi-core since March 2026 takes turns by a semaphore in the container's region, so no longer across containers
     either (sem_postinit in multiprocess_memory_limit.c of Project-HAMi/HAMi-core).
     """
@@ -343,7 +343,7 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
 
 
 def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Mapping[str, str]:
-    """Nothing for CDI alone: its specs name everything, and NVIDIA's hook would add the GPUs a second time."""
+    """Returns nothing for CDI alone: its specs name everything, and NVIDIA's hook would add the GPUs a second time."""
     chosen = settings.strategies
     env: dict[str, str] = {}
     if DeviceListStrategy.DRIVER_FILES in chosen:

@@ -1,4 +1,4 @@
-"""Edge to the file system: a folder goes, whatever tenants made in it."""
+"""Removes a folder, whatever tenants created in it (edge)."""
 
 import os
 from collections.abc import Generator, Iterator
@@ -9,17 +9,20 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_folder(path: str, *, inside: int | None = None) -> None:
-    """With all below it, never through a symbolic link. `inside`: the open folder it lies in. Raises OSError."""
+    """Removes a folder with all below it, never through a symbolic link. `inside` is its open parent folder. Raises
+    OSError.
+    """
     for _ in removing(path, inside=inside):
         pass
 
 
 def removing(path: str, *, inside: int | None = None) -> Iterator[None]:
-    """As `remove_folder`, one entry at a time: a caller that stops halfway has made progress and can begin again.
+    """Removes a folder one entry at a time: a caller that stops halfway has made progress and can start again.
 
-    Whoever fills the folder chooses how many entries and how many levels there are. So nothing is listed whole, and
-    what lies two levels down is moved up until there is one level: `shutil.rmtree` holds every name of a folder in
-    memory, and a frame and a descriptor for every level. What cannot be removed is passed over and raised at the end.
+    The tenant that fills the folder chooses the number of entries and levels. So no folder is listed as a whole, and
+    full folders are moved up until there is one level. `shutil.rmtree` holds every name of a folder in memory, and a
+    frame and a descriptor for every level. Entries that cannot be removed are skipped, and the error is raised at the
+    end.
     """
     root = os.open(path, _OPEN, dir_fd=inside)
     try:

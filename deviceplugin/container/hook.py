@@ -1,4 +1,4 @@
-"""Edge to the node's files: is HAMi-core installed here, and the folders its containers write to."""
+"""Finds HAMi-core on this node, and makes the folders its containers write to (edge)."""
 
 import os
 import re
@@ -28,7 +28,7 @@ _SEPARATORS, _COMMENT = re.compile(r"[ \t\n:]+"), re.compile(r"#.*")
 
 
 class HookUnusable(Exception):
-    """HAMi-core cannot hold a container to its limits; one sentence."""
+    """HAMi-core cannot enforce a container's limits; one sentence."""
 
 
 def find_hook(root: str) -> Hook | NoHook:
@@ -51,8 +51,8 @@ def find_hook(root: str) -> Hook | NoHook:
 
 
 def damage(mounts: Mapping[str, str], root: str) -> str:
-    """Why HAMi-core's files that a container was given hold it to nothing any more, a sentence. Empty where they do, or
-    it was given none. `mounts`: the host's path by that in the container. Blocks.
+    """Returns why the HAMi-core files of a container no longer enforce its limits, as a sentence. Empty if they do, or
+    if it has none. `mounts` maps the path in the container to the host's path. Blocks.
     """
     plain = Path(root, "vgpu", LIBRARY)
     library, preload = mounts.get(str(plain)), mounts.get(PRELOAD_LIST)
@@ -63,7 +63,7 @@ def damage(mounts: Mapping[str, str], root: str) -> str:
     except OSError as error:
         problem = f"{error.filename or library} cannot be read: {error.strerror or error}"
     remedy = "install HAMi-core again, or delete the pod, and a new one gets the library that is installed"
-    return problem and f"nothing would hold this container to its part of a GPU, because {problem}; {remedy}"
+    return problem and f"nothing would enforce this container's share of a GPU, because {problem}; {remedy}"
 
 
 def hook_for(
@@ -92,8 +92,8 @@ def hook_for(
 def prepare(hook: Hook, container: ContainerFacts) -> None:
     """Two empty folders for one container: for its region, and for the lock of its processes. Raises HookUnusable.
 
-    What lay there before is put aside. No running container can own it: kubelet calls Allocate once for each container
-    of a pod, before it first starts, and PreStartContainer before each start.
+    What was there before is moved aside. It belongs to no running container: kubelet calls Allocate once for each
+    container of a pod, before it first starts, and PreStartContainer before each start.
     """
     for path in (cache_directory(hook.root, container), lock_directory(hook.root, container)):
         try:
@@ -105,7 +105,7 @@ def prepare(hook: Hook, container: ContainerFacts) -> None:
 def _damage(library: Path, preload: Path, plain: Path) -> str:
     """Why these do not load the library under its name in containers, `plain`. Raises OSError."""
     if not preload.is_file():
-        return f"{library} is there and {preload} is not"
+        return f"{library} exists, but {preload} is missing"
     with library.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         problem = library_problem(file.read(HEADER_BYTES), size, os.uname().machine)

@@ -1,4 +1,4 @@
-"""Puts HAMi-core where containers mount it from, without touching a file that a container may be using.
+"""Installs HAMi-core where containers mount it from, without changing a file that a container may use.
 
 The library gets a name made of its content, and `libvgpu.so` is a symbolic link to it that is switched by rename. What
 is replaced under a fixed name is replaced by rename too. So a running container keeps the file it has mapped,
@@ -33,9 +33,9 @@ class Installation:
     library: Path
     """What `libvgpu.so` now leads to."""
     changed: tuple[str, ...]
-    """Names that were written, in order; empty when everything was as it should be."""
+    """Names that were written, in order; empty if everything was up to date."""
     removed: tuple[str, ...]
-    """Libraries that no container should need any more."""
+    """Removed libraries, which no container should need."""
 
 
 def install_hook(source: Path, root: Path, *, machine: str, keep: int = KEPT_LIBRARIES) -> Installation:
@@ -79,7 +79,7 @@ def library_problem(header: bytes, size: int, machine: str) -> str:
     if _number(header, 16, 2) != _SHARED_OBJECT:
         return "is not a shared object"
     if _number(header, 40, 8) + _number(header, 58, 2) * _number(header, 60, 2) > size:
-        return "is cut off: its section table lies behind its end"
+        return "is cut off: its section table is beyond its end"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The names of HAMi-core's files below `<hook path>/vgpu`, and which of them our installer gave."""
+"""The names of HAMi-core's files below `<hook path>/vgpu`, and those that our installer makes."""
 
 import re
 from collections.abc import Collection
@@ -27,7 +27,7 @@ def is_installed_library(name: str) -> bool:
 
 
 def installed_names(names: Collection[str]) -> tuple[str, ...]:
-    """Those of the names in the folder that our installer made, the link before what it leads to.
+    """Returns the names in the folder that our installer made, a link before its target.
 
     Where a library of HAMi's own installer lies too, the files that both installers write under one name are left.
     """

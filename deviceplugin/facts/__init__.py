@@ -1,1 +1,1 @@
-"""The facts that doctor's diagnosis is made from."""
+"""The facts that `doctor` gathers for its diagnosis (edge)."""

@@ -1,4 +1,4 @@
-"""Edge to the API server for `doctor`: the Node, its pods, and what we may do. Nothing is written."""
+"""Reads the API server for `doctor`: the Node, its pods, and our rights. It writes nothing (edge)."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,15 @@ from proto.kubernetes.objects import (
 )
 
 _HTTP_NOT_FOUND = "Not Found"
-"""As web servers and proxies say it; an API server says NotFound."""
+"""The reason of web servers and proxies; an API server says NotFound."""
 _USER_AGENT = "topogpu-device-plugin"
 
 
 async def cluster_facts(
     kubeconfig: str | None, node_name: str, needed: Sequence[Right], *, timeout_seconds: float
 ) -> ClusterFacts:
-    """Each question has its own deadline; what is not answered stays empty. No name: only whether anybody answers.
+    """Gathers the facts. Each question has its own deadline; without an answer it stays empty. Without a name it only
+    checks whether the API server answers.
 
     `needed` are the rights that are asked after.
     """
@@ -69,7 +70,7 @@ async def _node(api: ApiServer, name: str) -> Node | NoAnswer | None:
         return await api.get(NODES, name)
     except NotFound as error:
         if error.reason == _HTTP_NOT_FOUND:
-            return ApiUnreachable(f"{api.url} knows nothing of Kubernetes nodes; it is no API server")
+            return ApiUnreachable(f"{api.url} has no Kubernetes nodes; it is not an API server")
         return error
     except (ApiError, ApiUnreachable) as error:
         return error

@@ -1,4 +1,4 @@
-"""Edge to this machine for `doctor`: how its driver, sockets, files and ports are. Nothing is changed."""
+"""Reads this machine for `doctor`: its driver, sockets, files and ports. It changes nothing (edge)."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ _OTHER_SOCKETS = ("nvidia.sock", "nvidiaGPU*.sock")
 async def driver_facts(
     nvml: Nvml, proc_root: str, deadline_seconds: float
 ) -> tuple[DriverFacts, MachineReading | None]:
-    """The driver's answer, or why there is none; a driver that hangs is left hanging."""
+    """Returns the driver's answer, or why there is none; it does not wait for a driver that hangs."""
     module = module_version(_text(Path(proc_root, "driver/nvidia/version")))
     try:
         async with asyncio.timeout(deadline_seconds):
@@ -75,7 +75,7 @@ def socket_facts(path: str) -> SocketFacts:
 
 
 def other_sockets(folder: str, resource: str, ours: str) -> tuple[str, ...]:
-    """Those of other device plugins that somebody listens on. `ours`: where our daemon is taken to listen."""
+    """Returns sockets of other device plugins that have a listener. `ours` is the path of our daemon's socket."""
     patterns = (*_OTHER_SOCKETS, shared_name(resource))
     found = {str(path) for pattern in patterns for path in Path(folder).glob(pattern)} - {ours}
     return tuple(path for path in sorted(found) if socket_facts(path).state is SocketState.CONNECTS)
@@ -114,7 +114,7 @@ def _read(nvml: Nvml) -> MachineReading:
 
 
 def _listener(peer: socket.socket) -> tuple[str, ...]:
-    """Command line of the process at the other end, empty where it is not of our PID namespace."""
+    """Returns the command line of the peer process; empty if it is in another PID namespace."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, _, _ = struct.unpack("3i", credentials)
     return tuple(filter(None, _text(Path(f"/proc/{pid}/cmdline")).split("\0"))) if pid else ()

@@ -1,1 +1,1 @@
-"""Whether a GPU is well. Pure."""
+"""Decides whether a GPU is healthy: events and signals enter, problems leave. Pure."""

@@ -1,4 +1,5 @@
-"""Is a GPU well? Events and polled signals in, one sentence for each GPU that is not out; the time is an argument.
+"""Decides whether GPUs are healthy: events and polled signals enter, one sentence for each unhealthy GPU leaves; the
+time is an argument.
 
 Ignored XIDs and the two switches as in NVIDIA/k8s-device-plugin internal/rm/health.go; what XIDs mean from NVIDIA's XID
 catalogue; recovery actions are nvmlDeviceGpuRecoveryAction_t of nvml.h.
@@ -39,13 +40,13 @@ _RECOVERY = {
 
 
 def recovery_problem(action: int | None) -> str:
-    """What the driver's recovery action (field 230) asks for; empty when it asks for nothing or does not tell."""
+    """Returns what the driver's recovery action (field 230) asks for; empty if nothing or unknown."""
     return f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}" if action else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """What counts against a GPU, and how long it must be well to be trusted again."""
+    """What makes a GPU unhealthy, and how long it must be free of faults to be healthy again."""
 
     xids: bool = True
     """Whether XIDs count, apart from `fatal_xids`."""
@@ -94,7 +95,7 @@ class DoubleBitError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """The driver says that something changed; only the poll that follows tells what."""
+    """The driver reports a change; the poll that follows shows which."""
 
     gpu: DeviceUUID | None
 
@@ -182,7 +183,7 @@ def doubted(state: HealthState) -> bool:
 
 
 def awaiting_events(state: HealthState) -> frozenset[DeviceUUID]:
-    """GPUs that answer well again and must be registered anew before they are healthy."""
+    """Returns GPUs that answer again and must be registered again before they are healthy."""
     return frozenset(
         uuid for uuid, gpu in state.gpus.items() if gpu.problem and gpu.good_polls > 0 and not gpu.registered
     )
@@ -237,7 +238,7 @@ def _xid_problem(event: XidSeen) -> str:
 
 
 def _incident(gpu: GpuHealth, problem: str) -> GpuHealth:
-    """What happened once. A problem that still stands says more."""
+    """Adds what happened once. A lasting problem says more."""
     return _unwell(gpu, gpu.problem if gpu.standing else problem, standing=gpu.standing)
 
 
@@ -294,7 +295,7 @@ def _standing_problem(signals: Signals, settings: HealthSettings) -> str:
 
 
 def _better(gpu: GpuHealth, now_seconds: float, settings: HealthSettings) -> GpuHealth:
-    """One more good poll; healthy when it was well for long enough, polled often enough and registered anew."""
+    """One more good poll; healthy after enough time and enough polls without a fault, and a new registration."""
     well_since = now_seconds if gpu.well_since is None else gpu.well_since
     good_polls = min(gpu.good_polls + 1, settings.recovery_polls)
     held = now_seconds - well_since >= settings.recovery_seconds

@@ -8,13 +8,14 @@ _HIGHEST_XID = 0xFFFFFFFF
 
 
 class HealthSwitchError(Exception):
-    """A switch holds a word that is not known: names the switch, the word and what is allowed."""
+    """A switch has an unknown word; the message has the switch, the word and what is allowed."""
 
 
 def read_health_switches(
     disabled: str = "", enabled: str = "", *, disabled_name: str = DISABLE, enabled_name: str = ENABLE
 ) -> HealthSettings:
-    """Comma lists: `disabled` of XIDs, `xids`, `fabric` or `all`; `enabled` of XIDs or `all`, and it has the last word.
+    """Reads comma lists: `disabled` of XIDs, `xids`, `fabric` or `all`; `enabled` of XIDs or `all`, which takes
+    precedence.
 
     The names are for messages. Raises HealthSwitchError.
     """

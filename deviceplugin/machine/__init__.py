@@ -1,1 +1,1 @@
-"""What a machine is: its GPUs, the paths between them, what of them is advertised. Pure."""
+"""A machine's GPUs and links: readings enter, advertised devices, scores and labels leave. Pure."""

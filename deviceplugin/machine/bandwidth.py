@@ -89,14 +89,14 @@ def pcie_gbps(gpu: GpuReading) -> float | None:
 def pair_gbps(
     first: GpuReading, second: GpuReading, pair: PairReading, nvlinks: int, socket: SocketLink
 ) -> float | None:
-    """What a copy between the two reaches. None where a figure it rests on is not known."""
+    """Returns the speed of a copy between the two. None if a figure for it is unknown."""
     if nvlinks:
         return _link_product(nvlinks, nvlink_gbps(first), nvlink_gbps(second))
     slots = (pcie_gbps(first), pcie_gbps(second))
     if pair.level is None or slots[0] is None or slots[1] is None:
         return None
     slot = min(slots[0], slots[1])
-    # MIG takes peer access away whatever the driver says of the pair.
+    # MIG disables peer access, whatever the driver says of the pair.
     peer = pair.p2p_pcie is PeerStatus.OK and not (first.mig_enabled or second.mig_enabled)
     reach = _peer_gbps(slot, pair.level, socket) if peer else _staged_gbps(slot, pair.level)
     return min(reach, socket.gbps) if pair.level >= PcieLevel.SYSTEM else reach

@@ -1,8 +1,8 @@
-"""Readings of a machine to the devices its node advertises, and to sentences for what it does not.
+"""Turns readings of a machine into the devices that its node advertises, and into sentences for the others.
 
-MIG strategies by NVIDIA/k8s-device-plugin (internal/rm/device_map.go): `none` does not look at MIG, so a GPU with MIG
-on is one GPU, whoever gets it sees all its MIG devices; `single` makes MIG devices the node's resource, for nodes on
-which they are all alike; `mixed` gives every profile a resource of its own.
+MIG strategies by NVIDIA/k8s-device-plugin (internal/rm/device_map.go): `none` ignores MIG: a GPU with MIG on is one
+GPU, and its pod sees all its MIG devices. `single` makes MIG devices the node's resource, for nodes on which they are
+all alike. `mixed` gives every profile its own resource.
 """
 
 from collections import Counter
@@ -87,7 +87,7 @@ def _verdicts(machine: MachineReading, sharing: NodeSharing) -> Iterator[_Verdic
     for verdict in _each_verdict(machine, sharing):
         device = verdict.device
         if device is not None and device.uuid in seen:
-            why_not = f"GPU {device.index} is not shared: the driver tells the UUID of another for it, {device.uuid}"
+            why_not = f"GPU {device.index} is not shared: the driver reports another GPU's UUID for it, {device.uuid}"
             yield _Verdict(why_not=why_not)
             continue
         seen.update([device.uuid] if device is not None else [])

@@ -1,4 +1,4 @@
-"""What a Node's labels tell of its GPUs, in the names and values of NVIDIA's GPU feature discovery.
+"""The Node's labels about its GPUs, with the names and values of NVIDIA's GPU feature discovery.
 
 Names, values and the rules for MIG are those of NVIDIA/k8s-device-plugin, internal/lm, at 0.20. Left out are
 the labels of vGPU guests (`nvidia.com/vgpu.*`), which need PCI configuration space, and `nvidia.com/gfd.timestamp`,

@@ -1,4 +1,4 @@
-"""A link matrix as people read it and as programs do."""
+"""Shows a link matrix, as text for people and as JSON for programs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""CPU lists of the kernel, and the host NUMA node a GPU stands next to."""
+"""Reads CPU lists of the kernel, and finds the host NUMA node of a GPU."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -39,10 +39,10 @@ def host_node(
     cpus: Collection[int],
     cpus_of_node: Mapping[int, Collection[int]],
 ) -> int:
-    """The node near a GPU, UNKNOWN_NUMA when nothing tells.
+    """Returns the NUMA node near a GPU, UNKNOWN_NUMA if nothing shows it.
 
-    The kernel's word first, then the lowest node of the memory mask that has CPUs (GPU memory of Grace machines
-    makes nodes of its own), then the node of the lowest near CPU, then the only node there is.
+    It takes the kernel's answer first, then the lowest node of the memory mask that has CPUs (GPU memory of Grace
+    machines makes nodes of its own), then the node of the lowest near CPU, then the only node there is.
     """
     if sysfs_node >= 0:
         return sysfs_node

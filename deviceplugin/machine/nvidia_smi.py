@@ -14,7 +14,7 @@ from deviceplugin.machine.topology import SELF, Matrix
 
 
 class SmiError(Exception):
-    """The text is no complete link matrix. `line` and `column` count from 1."""
+    """The text is not a complete link matrix. `line` and `column` count from 1."""
 
     def __init__(self, line: int, column: int, problem: str) -> None:
         super().__init__(f"line {line}, column {column}: {problem}")
@@ -110,7 +110,7 @@ def _find_header(lines: Sequence[Line]) -> _Header:
             return header
         after = line.text[found.end() :].split()
         if complaint is None and after and _LINK.fullmatch(after[0]):
-            problem = f"row {found[0]} stands without the header line that names the columns"
+            problem = f"row {found[0]} has no header line that names the columns"
             complaint = SmiError(line.number, found.start() + 1, problem)
         elif complaint is None and (not after or _COLUMN.match(after[0])):
             complaint = header
@@ -147,7 +147,7 @@ def _read_columns(line: Line, text: str, start: int) -> _Header | SmiError:
         column = _COLUMN.match(text, position)
         if column is None:
             word = text[position:].split(maxsplit=1)[0]
-            return SmiError(line.number, position + 1, f"{word!r} is no column of a link matrix")
+            return SmiError(line.number, position + 1, f"{word!r} is not a column of a link matrix")
         kind = str(column.lastgroup)
         names[kind].append(" ".join(column[0].split()))
         if kind == "affinity":

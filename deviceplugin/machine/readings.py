@@ -1,4 +1,4 @@
-"""What was read of a machine: its GPUs and, pair by pair, the paths between them. Nothing is judged here."""
+"""The reading of a machine: its GPUs and, pair by pair, the paths between them, without any judgement."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class PeerStatus(Enum):
 
 
 class SwitchEvidence(StrEnum):
-    """How the links to NVSwitches were told. FIELD and TYPE are the driver's word, ADDRESS is inferred."""
+    """How the links to NVSwitches were found. FIELD and TYPE are the driver's answers, ADDRESS is inferred."""
 
     NONE = "none"
     FIELD = "field"
@@ -135,7 +135,7 @@ class PairReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingGpu:
-    """A GPU of which nothing is known but that it is there. `name` says where: its PCI address or its NVML index."""
+    """A GPU of which only its existence is known. `name` says where: its PCI address or its NVML index."""
 
     name: str
     problem: str
@@ -151,7 +151,7 @@ class MachineReading:
     cuda: tuple[int, int] | None = None
     """The newest CUDA that the driver serves, major and minor."""
     product: str = ""
-    """What the machine calls itself in its DMI table."""
+    """The machine's name in its DMI table."""
     cpu: str = ""
     """Model of the CPU or a key of `bandwidth.SOCKET_LINKS`; decides the speed between sockets."""
     gpus: tuple[GpuReading, ...] = ()
@@ -159,7 +159,7 @@ class MachineReading:
     problems: tuple[str, ...] = ()
     missing: tuple[MissingGpu, ...] = ()
     is_doubtful: bool = False
-    """A call failed that may have failed by chance: what it told before stands in its place. Read again soon."""
+    """A call failed, perhaps by chance: its earlier answer is used instead. Read again soon."""
 
     @property
     def mig_devices(self) -> Mapping[DeviceUUID, MigReading]:

@@ -56,7 +56,7 @@ def read_affinity(line: str, start: int, columns: Sequence[tuple[str, int]]) -> 
 
 
 def _values(line: str, start: int, wanted: int) -> list[_Word]:
-    """At most `wanted` words; what follows them is a remark of whoever pasted the text."""
+    """At most `wanted` words; what follows them is a remark in the pasted text."""
     words: list[_Word] = []
     for token in re.finditer(r"\S+", line[start:]):
         position = start + token.start()
@@ -70,7 +70,7 @@ def _values(line: str, start: int, wanted: int) -> list[_Word]:
 
 
 def _place(line: str, start: int, word: _Word, begins: Mapping[str, int]) -> dict[str, str | None]:
-    """One value for CPU and NUMA affinity together: which of them is it, or are they both, run together?"""
+    """Splits one value for CPU and NUMA affinity: it may be either, or both without a gap."""
     if "\t" in line[start:]:
         is_numa = line[start : word.start].count("\t") > 1
         return {NUMA: word.text} if is_numa else {CPU: word.text}

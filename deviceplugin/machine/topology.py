@@ -1,4 +1,4 @@
-"""Readings of a machine to its link matrix: tokens as `nvidia-smi topo -m` prints them, scores and GB/s."""
+"""Turns readings of a machine into its link matrix: tokens as `nvidia-smi topo -m` prints them, scores and GB/s."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -134,7 +134,7 @@ def asymmetric_pairs(machine: MachineReading) -> tuple[AsymmetricPair, ...]:
 
 
 def score_token(token: str) -> int | None:
-    """The least score a printed token stands for; None for a token nobody knows.
+    """Returns the lowest score that a printed token can mean; None for an unknown token.
 
     `NV#` hides the PCIe path of its pair, of which only SYS, the longest, is certain.
     """

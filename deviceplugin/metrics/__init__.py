@@ -1,1 +1,1 @@
-"""What the daemon tells those who look from outside."""
+"""The daemon's metrics and probes: its view and samples enter, HTTP answers leave."""

@@ -1,4 +1,4 @@
-"""Edge to prometheus_client: what happened, counted as it happens, and what is, read when it is asked for."""
+"""Metrics with prometheus_client: events are counted as they happen, states are read at each scrape (edge)."""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -34,16 +34,16 @@ class KubeletCall(StrEnum):
 class Outcome(StrEnum):
     OK = "ok"
     REFUSED = "refused"
-    """Answered with a sentence for people."""
+    """A refusal with a sentence for people."""
     FAILED = "failed"
-    """By a mistake of ours."""
+    """A failure by a defect of ours."""
 
 
 class Metrics:
     """All of one daemon. `now` is Unix time in seconds. Its methods are for one thread: the event loop's."""
 
     def __init__(self, *, now: Callable[[], float]) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series a counter, which nobody asked for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # it adds an unused series to every counter
         self._now = now
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -1,4 +1,4 @@
-"""One look at the whole node: the driver, the processes on its GPUs, HAMi-core's regions."""
+"""Takes a sample of the whole node: the driver, the processes on its GPUs, HAMi-core's regions."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,7 +28,7 @@ class Call(Protocol):
 class Sampler:
     """`call` runs a function on the thread that owns `nvml`. `containers` is the folder of HAMi-core's regions.
 
-    What tenants write is read on a thread of its own: the other one tells of the GPUs' health.
+    Tenants' files are read on a separate thread: the driver's thread also serves the GPUs' health.
     """
 
     def __init__(self, nvml: Nvml, containers: str, call: Call) -> None:

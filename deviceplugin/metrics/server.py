@@ -1,4 +1,4 @@
-"""Edge to Prometheus and kubelet's probes: `/metrics`, `/healthz`, `/readyz` over HTTP."""
+"""Serves Prometheus and kubelet's probes: `/metrics`, `/healthz`, `/readyz` over HTTP (edge)."""
 
 import asyncio
 import logging
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FRESH_SECONDS = 1.0
-"""The driver is asked at most this often, however many scrape."""
+"""The least seconds between two readings of the driver, for any number of scrapes."""
 WAIT_SECONDS = 3.0
 """How long a scrape waits for a fresh sample before the last one is served."""
 
 
 class MetricsAddressUnusable(Exception):
-    """No address, or nobody can listen there; one sentence."""
+    """The address is invalid, or cannot be used; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Taken(Generic[T]):
 
 
 class Samples(Generic[T]):
-    """The node's last sample, taken again by whoever asks for it when it is old. `reading` is what it is counted as."""
+    """The node's last sample; a request takes a new one if it is old. `reading` is its name in metrics."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Samples(Generic[T]):
         try:
             sample = await self._take()
         except Exception as error:
-            # Whatever it is, the daemon goes on; the age of the last sample tells.
+            # On any error the daemon continues; the age of the last sample shows it.
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("the GPUs' %s could not be read: %s", self._reading, error)
@@ -152,7 +152,7 @@ class MetricsServer:
         return web.Response(text=page, headers={"Content-Type": TELEMETRY_CONTENT_TYPE})
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        """That the event loop answers is all there is to know: what ails the GPUs, no restart cures."""
+        """Answers from the event loop; that is enough, because no restart repairs a GPU."""
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:

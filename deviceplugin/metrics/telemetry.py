@@ -1,4 +1,4 @@
-"""The page in the names of NVIDIA's DCGM exporter, at a path of its own: no GPU is counted twice by accident.
+"""The page with the names of NVIDIA's DCGM exporter, at a separate path, so that no GPU is counted twice by accident.
 
 The text is written here: prometheus_client ends the names of counters in `_total`, DCGM exporter's have no such end.
 """
@@ -67,7 +67,7 @@ def _of_instance(instance: Instance, holders: Mapping[DeviceUUID, Sequence[VgpuU
 
 
 def _only_holder(holders: Sequence[VgpuUsage]) -> Labels:
-    """A GPU that several containers share is nobody's: what it does cannot be divided among them."""
+    """Returns the container of a GPU; none if shared, because its activity cannot be divided among containers."""
     if len(holders) != 1:
         return {}
     [holder] = holders

@@ -1,4 +1,4 @@
-"""What the daemon knows of itself at one moment, for those who look from outside."""
+"""The daemon's view of itself at one moment, for metrics and probes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class DaemonView:
     limits: Limits | None = None
     """What holds containers to a part of a GPU; None while that is not known."""
     waiting: int = 0
-    """Containers whose GPU tasks are told to wait for others."""
+    """Containers whose GPU tasks must wait for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,6 @@ def readiness(view: DaemonView) -> Readiness:
     if not view.devices:
         return Readiness(True, view.gpu_problem or "this node has no GPU to share")
     if not view.registered:
-        return Readiness(False, "kubelet has not taken the registration yet")
+        return Readiness(False, "kubelet has not accepted the registration yet")
     counts = f"{len(view.devices)} GPUs, {sum(device.healthy for device in view.devices)} of them healthy"
     return Readiness(True, "; ".join([counts, *(f"{gpu.name} cannot be used: {gpu.problem}" for gpu in view.missing)]))

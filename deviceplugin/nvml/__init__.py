@@ -1,1 +1,1 @@
-"""The NVIDIA driver, read."""
+"""Reads the NVIDIA driver through NVML and sysfs: calls leave, readings and events enter (edge)."""

@@ -1,4 +1,4 @@
-"""What a driver and a GPU can, as NVML tells it."""
+"""Reads the abilities of a driver and a GPU through NVML."""
 
 import ctypes
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One NVML call at a time through nvidia-ml-py: its errors as ours, its batched fields one by one."""
+"""Calls NVML through nvidia-ml-py: turns its errors into ours, and splits batched fields."""
 
 import ctypes
 import re
@@ -36,7 +36,7 @@ _ATTEMPTS = 3
 
 
 class CallFailed(Exception):
-    """The driver answered no. `code` is nvmlReturn_t."""
+    """The driver refused the call. `code` is nvmlReturn_t."""
 
     def __init__(self, function: str, code: int, problem: str) -> None:
         super().__init__(f"{function}: {problem}")
@@ -104,7 +104,7 @@ class NvmlCalls:
             raise CallFailed(function, INSUFFICIENT_SIZE, "the answer has not the length that it tells") from error
 
     def ask_or(self, default: Any, function: str, *arguments: object) -> Any:
-        """`default` where the driver refuses this one call; what it does not have is asked once. Raises GpuGone."""
+        """Calls; returns `default` if the driver refuses. An unsupported call is made once. Raises GpuGone."""
         question = (function, *map(_same, arguments))
         if question in self._refused:
             return default

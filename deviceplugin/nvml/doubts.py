@@ -1,4 +1,4 @@
-"""Which failures of a reading may be chance, so that what was read before holds."""
+"""Finds the failures of a reading that may be chance, so that the earlier reading stays valid."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The driver's events, from a thread of their own that sits in NVML's wait."""
+"""Reads the driver's events on a separate thread that waits in NVML."""
 
 import ctypes
 import logging
@@ -35,7 +35,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class NvmlEvents:
-    """Tells what the driver reports of the watched GPUs. A driver that hangs keeps nobody from leaving.
+    """Reports the driver's events of the watched GPUs. A driver that hangs does not keep the process from ending.
 
     Stop it before the library is closed.
     """
@@ -57,12 +57,12 @@ class NvmlEvents:
         self._thread.start()
 
     def watch(self, calls: NvmlCalls, gpus: frozenset[DeviceUUID]) -> None:
-        """Register these GPUs, and no others, with a new event set; told as Monitored."""
+        """Registers these GPUs, and no others, with a new event set; the result is the event Monitored."""
         self._wanted = (calls, gpus)
         self._wake.set()
 
     def stop(self) -> None:
-        """Nothing is told after this. Waits a moment for the thread, but not for a driver that hangs."""
+        """Stops; no event follows. It waits briefly for the thread, but not for a driver that hangs."""
         self._stopped.set()
         self._wake.set()
         if self._thread is not None:
@@ -96,7 +96,7 @@ class NvmlEvents:
             self._pause, self._problem = _FIRST_PAUSE_SECONDS, ""
 
     def _failed(self, error: CallFailed, gpus: frozenset[DeviceUUID]) -> None:
-        """A set that failed after it had worked is made anew at once; monitoring is lost when that fails too."""
+        """Replaces at once a set that failed after it had worked; monitoring is lost when that fails too."""
         if str(error) != self._problem:
             self._problem = str(error)
             log.warning("the NVIDIA driver gives no events: %s; trying again", error)

@@ -1,4 +1,4 @@
-"""Questions to several GPUs, of which one that never answers holds up no other.
+"""Asks several GPUs, so that one that never answers does not delay the others.
 
 NVML may be called by several threads at once (its API reference, "Thread safety"). A call cannot be interrupted: a
 thread that waits too long in one is given up until the call returns, and its GPU is not asked again before. As long as

@@ -1,7 +1,7 @@
-"""The driver's library, through nvidia-ml-py: a machine as it reads now.
+"""Reads a machine through NVML and nvidia-ml-py.
 
-Calls block and belong to one thread, which has each GPU read on a thread of that GPU. Every GPU, call and pair fails by
-itself. A failure that may be chance is not believed at once: what was read before holds until it fails again.
+Calls block and belong to one thread, which reads each GPU on that GPU's own thread. Every GPU, call and pair fails
+separately. A failure that may be chance does not count at once: the earlier reading is used until it fails again.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ _INIT_PROBLEMS = {
     12: "no NVIDIA driver on this machine: libnvidia-ml.so.1 is not found",
     18: "the NVIDIA driver was upgraded under this process; restart it",
     28: "the NVIDIA driver finds no GPU on this machine",
-    999: "the NVIDIA driver answers nothing but 'unknown error'; restart this process, its access to GPUs may be gone",
+    999: "the NVIDIA driver answers only 'unknown error'; restart this process, it may have lost its access to GPUs",
 }
 _RESTART_CODES = (18, 999)
 _MOST_GPUS = 256

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU's health when asked. Calls block and belong to the thread that owns the library."""
+"""Reads a GPU's health signals from NVML. Calls block and belong to the thread that owns the library."""
 
 import ctypes
 from collections.abc import Callable, Iterable

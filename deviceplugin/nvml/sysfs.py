@@ -1,4 +1,4 @@
-"""The kernel's files about PCI devices, NUMA nodes and CPUs. A file that is not there answers "unknown"."""
+"""Reads the kernel's files about PCI devices, NUMA nodes and CPUs. A missing file means "unknown"."""
 
 from pathlib import Path
 

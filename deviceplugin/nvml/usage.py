@@ -1,7 +1,7 @@
-"""What is in use now, GPU by GPU: memory, engines, temperature, power, NVLinks, processes.
+"""Reads what is in use now, for each GPU: memory, engines, temperature, power, NVLinks, processes.
 
 Memory is NVML's memory info version 1, whose `used` contains the driver's reserved part: every driver has it, and
-HAMi's metrics mean it. Calls block and belong to the thread that owns NVML; each may be refused by itself.
+HAMi's metrics mean it. Calls block and belong to the thread that owns NVML; each may be refused separately.
 """
 
 from collections.abc import Mapping

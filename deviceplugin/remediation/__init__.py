@@ -1,1 +1,1 @@
-"""What becomes of GPUs that stay unhealthy, and of the pods on them."""
+"""Remediation: what the daemon does about GPUs that stay unhealthy, and about the pods on them."""

@@ -1,4 +1,6 @@
-"""Edge that feeds the state machine with what the daemon sees, and does what it says: the Node's words, evictions."""
+"""Feeds the state machine with what the daemon sees, and carries out its effects: the Node's condition and taint, and
+evictions (edge).
+"""
 
 import asyncio
 import logging
@@ -62,7 +64,7 @@ class Remediation:
     """`now` is read once, but for what is counted with other nodes: from then on the monotonic clock counts, so that
     setting a clock evicts no pod.
 
-    `count` hears how each attempt to evict ended: evicted, refused, spared, needless or paused.
+    `count` is called with the outcome of each attempt to evict: evicted, refused, spared, needless or paused.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class Remediation:
             self._take(found)
 
     def _lost(self, unshown: frozenset[DeviceUUID]) -> frozenset[DeviceUUID]:
-        """Those that the Node has named or kubelet has given out. The others nobody has: pods were changed."""
+        """Those that the Node has named or kubelet has given out. The others do not exist: pods were changed."""
         lost = unshown and unshown & {*(self._had or ()), *self._state.ill, *self._booked()}
         strange = unshown - lost
         if strange and not self._told_of_strangers:
@@ -223,7 +225,7 @@ class Remediation:
         self._take(event)
 
     async def _tried(self, holder: Holder) -> Evicted | Spared | Needless | Paused:
-        """Asks whether the pod may go, counts it, and has it go. Raises ApiError or ApiUnreachable."""
+        """Asks whether the pod may be evicted, counts it, and evicts it. Raises ApiError or ApiUnreachable."""
         pod = await self._api.get(OWNED_PODS, holder.pod, namespace=holder.namespace)
         again = holder_of(pod, self._gpus.inventory.parents, self._resource)
         if pod.metadata.uid != holder.uid or pod.spec.node_name != self._own.name or again is None:

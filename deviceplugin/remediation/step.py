@@ -322,7 +322,7 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
 
 
 def _answered(state: State, answer: Answer, holder: Holder, now: datetime) -> tuple[Attempt, Notice | None]:
-    """What becomes of a pod, and what it is told."""
+    """Returns the effects on a pod, and its events."""
     tries = _tries(state, holder.uid)
     match answer:
         case Evicted():

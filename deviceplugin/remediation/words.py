@@ -1,4 +1,6 @@
-"""What the Node says of GPUs that stay unhealthy: an annotation, a condition, a taint; and whether it says so. Pure."""
+"""What is written on the Node about GPUs that stay unhealthy: an annotation, a condition, a taint; and whether it is
+there. Pure.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,1 +1,1 @@
-"""What the daemon leaves on a node, and taking it away."""
+"""Finds and removes what the daemon leaves on a node."""

@@ -1,4 +1,4 @@
-"""Edge to the API server: the Node and the pods bound to it, and taking off the Node what we wrote on it."""
+"""Reads the Node and its pods, and removes from the Node what we wrote (edge)."""
 
 from collections.abc import Sequence
 
@@ -75,7 +75,7 @@ async def remove_metadata(api: ApiServer, name: str) -> tuple[tuple[str, ...], t
         except NotFound:
             break
         except Conflict:
-            # Somebody else wrote the Node meanwhile, perhaps a new lock: look again.
+            # Another program wrote the Node meanwhile, perhaps a new lock: read again.
             if attempt == _ATTEMPTS - 1:
                 raise
     return (), ()

@@ -1,4 +1,4 @@
-"""Edge to the node's files: what lies in the daemon's folders, and its removal."""
+"""Lists the daemon's folders and removes files there (edge)."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a daemon of ours left on a node, out of all that lies there, and whether it may go."""
+"""Finds what a daemon left on a node, and whether it may be removed."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Folders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The names in each folder; none for a folder that is not there. `served` are sockets somebody listens on."""
+    """The names in each folder; none for a folder that is not there. `served` are sockets with a listener."""
 
     names: Mapping[str, Collection[str]]
     served: Collection[str] = ()
@@ -119,7 +119,7 @@ def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
 
 
 def health_of_ours(node: Node) -> tuple[str, ...]:
-    """The condition and the taint, for people; both have names that nobody else uses."""
+    """The condition and the taint, for people; no other program uses their names."""
     told = any(condition.type == NODE_CONDITION for condition in node.status.conditions)
     tainted = any(map(is_ours, node.spec.taints))
     return (*([f"condition {NODE_CONDITION}"] if told else ()), *([f"taint {NODE_TAINT}"] if tainted else ()))

@@ -1,1 +1,1 @@
-"""Who uses how much of a GPU. Pure."""
+"""Which container uses how much of a GPU: decisions, processes and regions enter, usage leaves. Pure."""

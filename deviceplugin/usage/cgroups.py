@@ -1,4 +1,4 @@
-"""Whose is a process? The text of /proc/<pid>/cgroup, read for the pod and the container it names.
+"""Finds the pod and container of a process in the text of /proc/<pid>/cgroup.
 
 Forms: kubelet's cgroup drivers (pkg/kubelet/cm/cgroup_manager_linux.go of kubernetes/kubernetes: `pod<uid>` under
 cgroupfs, `…-pod<uid with underscores>.slice` under systemd) and the leaf names of containerd, CRI-O and docker.
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 LONGEST_TEXT = 64 * 1024
-"""Of the cgroup file; more is read by nobody."""
+"""The most bytes that are read of the cgroup file."""
 
 _POD = re.compile(
     r"(?:^|-)pod(?P<uid>[0-9a-f]{8}(?P<dash>[-_])(?:[0-9a-f]{4}(?P=dash)){3}[0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$"

@@ -1,11 +1,11 @@
-"""Which GPU tasks wait for others, and which are held to their cores: what HAMi-core leaves to a program of the node.
+"""Decides which GPU tasks wait for others, and which are limited to their cores; HAMi-core leaves this to the node.
 
-HAMi-core's tasks tell in their region that they compute, wait there while `recent_kernel` is negative, and hold
-themselves to their cores while `utilization_switch` is 1. Source: cmd/vGPUmonitor/feedback.go of Project-HAMi/HAMi
-v2.10, with three differences. Priorities and GPUs are those of the pod, not those that the tenant's file tells. A
-container also computes if its region names a launch within the last seconds: HAMi-core since March 2026 tells it by
-`recent_kernel` only where it limits cores, so a container that is not held to its cores any more would seem to rest.
-And limits of cores hold always, unless they are wanted for the time of contention only.
+HAMi-core's tasks report in their region that they compute. They wait while `recent_kernel` is negative, and keep to
+their cores while `utilization_switch` is 1. Source: cmd/vGPUmonitor/feedback.go of Project-HAMi/HAMi v2.10, with three
+differences. Priorities and GPUs come from the pod, not from the tenant's file. A container also computes if its region
+has a launch within the last seconds: since March 2026 HAMi-core sets `recent_kernel` only where it limits cores, so a
+container without that limit would seem idle. And limits of cores always hold, unless they are configured for contention
+only.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ def told(
 
 
 def released(switches: Switches) -> Switches:
-    """As HAMi-core begins: nobody will be there to change it."""
+    """The values with which HAMi-core starts, because no daemon will change them."""
     return replace(switches, recent_kernel=max(switches.recent_kernel, 0), utilization_switch=1)
 
 

@@ -1,8 +1,8 @@
 """HAMi-core's shared region: the file in which the processes of one container keep their GPU memory and limits.
 
-The tenant can write every byte of it, so nothing is believed that cannot be: a region tells what the container says of
-itself. Layout, little-endian: src/multiprocess/multiprocess_memory_limit.h of Project-HAMi/HAMi-core, ABI 1.1 and 1.2,
-and the older one without version, called v0 here.
+The tenant can write every byte of it, so impossible values are refused: a region is only the container's own statement.
+Layout, little-endian: src/multiprocess/multiprocess_memory_limit.h of Project-HAMi/HAMi-core, ABI 1.1 and 1.2, and the
+older one without version, called v0 here.
 """
 
 import struct
@@ -30,7 +30,7 @@ ReadAt = Callable[[int, int], bytes]
 
 
 class RegionError(Exception):
-    """The file is no shared region that can be read; one sentence."""
+    """The file is not a readable shared region; one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """By which the container's tasks are told to wait or to hold themselves to their cores, and tell that they compute.
+    """Switches by which tasks wait or keep to their cores, and report that they compute.
 
     `recent_kernel`: 2 at each launch of a kernel, less later; -1 makes launches wait. `utilization_switch`: 1 holds
     tasks to their cores, 0 does not. HAMi-core begins with 2 and 1.
@@ -242,7 +242,7 @@ def _uuid(head: bytes, at: int, number: int) -> str:
     try:
         uuid = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RegionError(f"GPU {number}: the UUID is no text in UTF-8") from error
+        raise RegionError(f"GPU {number}: the UUID is not UTF-8 text") from error
     if not uuid.isprintable():
         raise RegionError(f"GPU {number}: the UUID has characters that cannot be printed")
     return uuid

@@ -1,4 +1,4 @@
-"""How each GPU is, in the names, units and kinds of NVIDIA's DCGM exporter, as far as NVML tells it.
+"""The state of each GPU, with the names, units and kinds of NVIDIA's DCGM exporter, as far as NVML reports it.
 
 Names and kinds are those of etc/default-counters.csv of NVIDIA/dcgm-exporter 4.8.2; the reasons for low clocks have
 the name of DCGM's own field (112). Of what that file lists NVML does not tell: `DCGM_FI_PROF_*` (the profiler's

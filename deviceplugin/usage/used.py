@@ -1,4 +1,4 @@
-"""Who uses how much of which GPU: decided shares, the driver's processes and HAMi-core's regions brought together."""
+"""Combines decided shares, the driver's processes and HAMi-core's regions: who uses how much of which GPU."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,7 +94,7 @@ class Usage:
     vgpus: tuple[VgpuUsage, ...] = ()
     mig: tuple[MigUse, ...] = ()
     foreign_bytes: Mapping[DeviceUUID, int] = field(default_factory=dict)
-    """Memory used by processes of no container that holds the GPU: the host's, or somebody who got around us."""
+    """Memory used by processes of no container that holds the GPU: the host's, or one that bypassed the extender."""
     unreadable_pods: int = 0
     """Whose annotations are in no form that is understood; their containers are missing."""
 

@@ -87,7 +87,7 @@ async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
         immediate.server.inject(Fault(verbs=patch, resources=pods, subresource="", name="second", status=422))
         immediate.lock("second")
         immediate.bind("second", 1)
-        await until(lambda: immediate.said("default/second was served, but its annotations could not be updated"))
+        await until(lambda: immediate.said("default/second was served, but its annotations cannot be updated"))
         await until(lambda: bool(immediate.events("GPUUnhealthy")))
     async with daemon(runtime_version="containerd://2.4.2") as slots:
         slots.bind("p", 0)

@@ -88,7 +88,7 @@ async def test_an_allocate_that_is_ahead_of_the_watch_waits_for_the_pod() -> Non
 async def test_an_allocate_for_nobody_is_refused_after_a_while() -> None:
     async with running(patience_seconds=0.5) as rig:
         began = time.monotonic()
-        assert await rig.refused(f"{A}-0") == f"no pod bound to node {NODE} is known to wait for 1 GPUs"
+        assert await rig.refused(f"{A}-0") == f"no known pod on node {NODE} waits for 1 GPUs"
         assert time.monotonic() - began >= 0.5
 
 
@@ -198,7 +198,7 @@ async def test_parts_that_nothing_limits_are_given_out_only_if_asked_for_and_nev
         rig.bind("train", (ONE,))
         assert "CUDA_DEVICE_MEMORY_SHARED_CACHE" not in await rig.allocate(f"{A}-0")
         await until(lambda: "LimitsNotEnforced" in {event["reason"] for event in rig.server.store.objects("events")})
-    assert "nothing holds containers to their part of a GPU" in caplog.text
+    assert "nothing enforces the shares of containers" in caplog.text
 
 
 async def test_whole_gpus_need_nothing_that_limits() -> None:

@@ -123,7 +123,7 @@ async def test_a_container_that_allocate_gave_another_drivers_files_does_not_sta
             install(root)
             (root / "usr/lib64").rename(root / "lib64")
             await until(lambda: node.capacity()[1] > 0)
-            with pytest.raises(grpc.aio.AioRpcError, match="the NVIDIA driver was exchanged since"):
+            with pytest.raises(grpc.aio.AioRpcError, match="the NVIDIA driver was replaced since"):
                 await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
 
 
@@ -138,7 +138,7 @@ async def test_a_container_is_not_started_again_while_a_file_that_allocate_named
         uid = node.bind("one", 1)
         await node.runs("one")
         socket.unlink()
-        with pytest.raises(PreStartRefused, match="/run/nvidia-persistenced/socket is gone since this container"):
+        with pytest.raises(PreStartRefused, match="/run/nvidia-persistenced/socket is missing, and this container"):
             await node.kubelet.restart_container(uid, "c0")
         socket.touch()
         await node.kubelet.restart_container(uid, "c0")

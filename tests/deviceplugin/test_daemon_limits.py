@@ -37,7 +37,7 @@ async def test_it_is_started_if_that_is_allowed_and_then_everything_says_so() ->
         assert node.annotation(NODE_LIMITS) == "unenforced"
         node.bind("part", 0)
         await node.runs("part")
-        assert node.said("nothing holds containers to their part of a GPU")
+        assert node.said("nothing enforces the shares of containers")
         await until(lambda: node.events("LimitsNotEnforced"))
         await eventually(lambda: node.counts("topogpu_unenforced_shares_allowed"))
 

@@ -91,7 +91,7 @@ async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_a
     async with daemon() as node:
         await node.kubelet.devices.stop()
         await until(lambda: node.capacity()[1] == 0)
-        assert await node.get("/readyz") == (503, "kubelet has not taken the registration yet\n")
+        assert await node.get("/readyz") == (503, "kubelet has not accepted the registration yet\n")
         await node.server.go_offline()
         await eventually(lambda: node.counts("topogpu_api_server_stale"))
         status, why = await node.get("/readyz")

@@ -95,7 +95,7 @@ async def test_a_daemon_that_may_not_write_them_serves_all_the_same_and_says_why
         server.inject(refused)
 
     async with daemon(*QUICK, ready=False, before=before) as node:
-        await until(lambda: node.said("the totals of node node-1 could not be reported: the API server answered 403"))
+        await until(lambda: node.said("cannot write the totals of node node-1: the API server answered 403"))
         await until(lambda: bool(node.annotation(NODE_REGISTER)))
         node.server.faults.clear()
         await node.ready()

@@ -65,5 +65,5 @@ async def test_an_api_server_that_hangs_holds_up_no_allocate() -> None:
         error = await refusal(node.allocate(f"{uuid}-1", f"{uuid}-2", seconds=ALLOCATE_DEADLINE))
         assert (error.code(), error.details()) == (
             grpc.StatusCode.FAILED_PRECONDITION,
-            f"no pod bound to node {NODE} is known to wait for 2 GPUs",
+            f"no known pod on node {NODE} waits for 2 GPUs",
         )

@@ -45,7 +45,7 @@ async def test_two_equal_pods_at_once_are_never_guessed(node: DaemonRig) -> None
 
 async def test_it_outlives_the_api_server_and_serves_afterwards(node: DaemonRig) -> None:
     await node.server.go_offline()
-    await until(lambda: node.said("the last known state stands"))
+    await until(lambda: node.said("using the last known state"))
     await node.server.go_online()
     assert node.process.returncode is None
     uid = node.bind("p", 2)

@@ -41,9 +41,9 @@ def test_cri_o_that_lets_the_image_replace_what_the_slot_says_is_refused(runtime
 @pytest.mark.parametrize(
     ("kubelet", "runtime", "why"),
     [
-        ("", "containerd://2.4.2", "the Node does not tell its kubelet's version"),
+        ("", "containerd://2.4.2", "the Node does not report its kubelet's version"),
         ("v1.28.15", "containerd://2.4.2", "kubelet is v1.28.15, CDI devices need 1.29"),
-        (MODERN, "", "the Node does not tell its container runtime's version"),
+        (MODERN, "", "the Node does not report its container runtime's version"),
         (
             MODERN,
             "containerd://1.6.9",

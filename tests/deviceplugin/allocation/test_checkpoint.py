@@ -73,7 +73,7 @@ def test_a_kubelet_without_allocations_has_none() -> None:
 @example(b'{"x":' + b"[" * 100_000)
 @given(st.binary(max_size=60) | st.integers(0, len(WRITTEN) - 1).map(lambda length: WRITTEN[:length]))
 def test_what_kubelet_did_not_write_is_refused_in_a_sentence(text: bytes) -> None:
-    with pytest.raises(CheckpointUnreadable, match="checkpoint is not understood"):
+    with pytest.raises(CheckpointUnreadable, match="checkpoint cannot be read"):
         decode_checkpoint(text)
 
 

@@ -85,7 +85,7 @@ def test_whom_both_witnesses_name_is_proven() -> None:
 def test_all_ids_count_and_no_id_more() -> None:
     answer = refusal(asked(X, sees=[listed("p", "c0", X, Y)], notes=[recorded("p", "c0", X, Y)]))
     assert answer.sentence == (
-        f"kubelet asks for whoever holds exactly the 1 device {X}: pod-resources lists others with some of these: "
+        f"kubelet asks for the container with exactly the 1 device {X}: pod-resources lists others with some of these: "
         "default/p container c0 (2); kubelet's checkpoint has none"
     )
     assert answer.may_change
@@ -216,7 +216,7 @@ def test_two_living_pods_with_the_same_ids_are_refused_by_name() -> None:
     by_both = refusal(asked(X, pods=pods, sees=[listed("p", "c0", X), listed("q", "c0", X)], notes=both))
     assert "pods default/p and default/q are listed by pod-resources" in by_both.sentence
     by_checkpoint = refusal(asked(X, pods=pods, notes=both))
-    assert "pods default/p and default/q stand with exactly these in kubelet's checkpoint" in by_checkpoint.sentence
+    assert "kubelet's checkpoint has pods default/p and default/q with exactly these" in by_checkpoint.sentence
     crossed = refusal(asked(X, pods=pods, sees=[listed("p", "c0", X)], notes=both))
     assert "pod-resources names pod default/p, kubelet's checkpoint also default/q" in crossed.sentence
     assert by_both.may_change

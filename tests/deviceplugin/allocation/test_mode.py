@@ -103,7 +103,7 @@ def test_slots_that_cannot_be_are_an_error(unable: NodeAbilities) -> None:
 
 def test_slots_in_use_outlast_what_may_pass_but_not_a_runtime_that_never_can() -> None:
     ill = replace(MODERN, cdi_problem="the disk is full", by_slots=True)
-    stays = "Allocation stays by slots, but no container can start for now: the disk is full."
+    stays = "Allocation stays by slots, but no container can start at the moment: the disk is full."
     assert choose(AUTO, ill) == choose(SLOTS, ill) == (AllocationMode.SLOTS, stays)
     assert choose(AUTO, replace(ill, kubelet_version="v1.20.0"))[0] is AllocationMode.IMMEDIATE
 

@@ -121,7 +121,7 @@ async def test_without_a_proof_the_call_fails_in_time_and_says_what_was_seen() -
         rig.bring(bound_pod("p", (ONE,)))
         rig.kubelet.listed_now = None
         assert await refused(asyncio.create_task(rig.allocator.pre_start([X]))) == (
-            f"kubelet asks for whoever holds exactly the 1 device {X}: pod-resources does not answer (connection "
+            f"kubelet asks for the container with exactly the 1 device {X}: pod-resources does not answer (connection "
             "refused); kubelet's checkpoint has none"
         )
         assert rig.specs() == []
@@ -233,7 +233,7 @@ async def test_a_spec_that_cannot_be_written_is_not_in_the_way_of_other_containe
         odd = Mount(container_path="/lib/a", host_path=os.fsdecode(b"/lib/\xff"), read_only=True)
         spec = rig.files.spec("odd", ContainerEdits(env={}, mounts=(odd,)))
         start = Start(pod_uid="uid-p", container="c0", known_id="", since=rig.clock[0])
-        with pytest.raises(CannotWriteSpec, match=r"cannot be written: the name '/lib/.udcff' is no text"):
+        with pytest.raises(CannotWriteSpec, match=r"cannot be written: the name '/lib/.udcff' is not text"):
             await rig.allocator.specs.put({"odd": spec}, {"odd": start})
         pod = bound_pod("p", (ONE,))
         rig.bring(pod)

@@ -185,7 +185,7 @@ def test_the_hosts_own_root_adds_nothing_to_its_paths(tree: Tree) -> None:
         ("usr/lib64/libcuda.so.580.65.06", "libcuda.so.1 is in none of its library folders"),
         ("usr/lib64/libcuda.so.1 -> libcuda.so.580", "libcuda.so.1 is in none of its library folders"),
         ("usr/lib64/libcuda.so.1 -> libcuda.so.1", "libcuda.so.1 is in none of its library folders"),
-        ("usr/lib64/libcuda.so.1", "libcuda.so.1 leads to /usr/lib64/libcuda.so.1, whose name tells no version"),
+        ("usr/lib64/libcuda.so.1", "libcuda.so.1 leads to /usr/lib64/libcuda.so.1, whose name has no version"),
     ],
 )
 def test_a_root_without_a_whole_driver_is_refused_in_a_clause(tree: Tree, lines: str, problem: str) -> None:

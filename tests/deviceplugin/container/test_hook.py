@@ -54,7 +54,7 @@ def test_hami_core_is_there_whole_or_not_at_all(root: Path) -> None:
     library.write_bytes(LIBRARY)
     assert installed(root) == Hook(root=str(root), library=str(library), preload=str(preload))
     preload.unlink()
-    assert missing(root) == ("libvgpu.so is there and ld.so.preload is not", True)
+    assert missing(root) == ("libvgpu.so exists, but ld.so.preload is missing", True)
     library.unlink()
     assert missing(root) == (nothing, False)
 

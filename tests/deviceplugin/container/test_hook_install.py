@@ -162,7 +162,7 @@ def test_the_image_of_hami_names_its_only_library_by_version(source: Path, root:
         (REAL, MACHINE, ""),
         (b"", MACHINE, "is not an ELF file"),
         (b"#!/bin/sh\n" * 20, MACHINE, "is not an ELF file"),
-        (REAL[:-1000], MACHINE, "is cut off: its section table lies behind its end"),
+        (REAL[:-1000], MACHINE, "is cut off: its section table is beyond its end"),
         (REAL, OTHER[MACHINE], f"was built for another machine than this one, {OTHER[MACHINE]}"),
         (REAL[:16] + b"\x02\x00" + REAL[18:], MACHINE, "is not a shared object"),
         (REAL[:4] + b"\x01" + REAL[5:], MACHINE, f"was built for another machine than this one, {MACHINE}"),

@@ -74,7 +74,7 @@ async def test_probes_answer_with_a_sentence() -> None:
         assert (await get(f"{url}/healthz"))[::2] == (200, "ok\n")
         assert (await get(f"{url}/readyz"))[::2] == (200, "2 GPUs, 1 of them healthy\n")
     async with serving(seen=replace(view(), registered=False)) as url:
-        assert (await get(f"{url}/readyz"))[::2] == (503, "kubelet has not taken the registration yet\n")
+        assert (await get(f"{url}/readyz"))[::2] == (503, "kubelet has not accepted the registration yet\n")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_only_the_slots_in_use_are_read() -> None:
         (put(v0([A], []), "<Q", 48, 2**64 - 1), "the number of GPUs is"),
         (put(v1([A], []), "<i", 2_008_896, 1025), "the number of processes is 1025"),
         (put(v1([A], []), "<i", 2_008_896, -1), "the number of processes is -1"),
-        (put(v1([A], []), "<B", 64, 0xFF), "the UUID is no text"),
+        (put(v1([A], []), "<B", 64, 0xFF), "the UUID is not UTF-8 text"),
         (put(v1([A], []), "<B", 65, 0x1B), "characters that cannot be printed"),
         (put(v1([A], []), "<Q", 1600, 2**63), "the memory limit is"),
         (put(v1([A], []), "<Q", 1728, 10_001), "the core limit is"),
