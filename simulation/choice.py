@@ -1,4 +1,4 @@
-"""Why a pod has the GPUs it has, in a few words: the policies in force, the links among them, what it insisted on."""
+"""Explains in a few words why a pod has its GPUs: the policies in force, the links among them, its requirements."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a demo run came to: plain values, read by the report and by `--json`."""
+"""The outcome of a demo run: plain values for the report and for `--json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

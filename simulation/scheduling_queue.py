@@ -1,4 +1,4 @@
-"""What kube-scheduler does before and after its extender: order, node filters, back-off, words (pure)."""
+"""What kube-scheduler does before and after its extender: order, node filters, back-off, messages (pure)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

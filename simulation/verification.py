@@ -1,4 +1,4 @@
-"""Does every container have exactly what was decided, and was no GPU ever over-booked?
+"""Verifies that every container has exactly what was decided, and that no GPU was ever over-booked.
 
 Written apart from the scheduler's own accounting on purpose: it reads annotations and what containers got.
 """
@@ -91,7 +91,9 @@ def load_of_pod(shares: PodShares, init_containers: int) -> dict[str, Load]:
 
 
 def total_load(pods: Iterable[Pod]) -> dict[str, Load]:
-    """Per GPU, over all bound pods that have not ended; unreadable annotations are told by `container_violations`."""
+    """Returns totals per GPU over all bound pods that have not ended; `container_violations` reports unreadable
+    annotations.
+    """
     total: dict[str, Load] = defaultdict(Load)
     for pod in pods:
         if not has_decision(pod) or pod.has_ended:

@@ -1,4 +1,4 @@
-"""The demo's machines and pods: every shape people ask for, as they would write them."""
+"""The demo's machines and pods: every common shape, as users write it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -35,7 +35,7 @@ def _decoded(key: str, value: str, containers: int) -> PodShares:
 def unfit(
     held: ContainerShares, inventory: Mapping[DeviceUUID, Device], problems: Mapping[DeviceUUID, str] | None = None
 ) -> str:
-    """Returns why these GPUs cannot be given out, empty if they can. `problems` says why GPUs are unhealthy, if known."""
+    """Returns why these GPUs cannot be given out; empty if they can. `problems` says why GPUs are unhealthy."""
     if len({share.uuid for share in held}) < len(held):
         return "one GPU was decided twice for the same container"
     for share in held:

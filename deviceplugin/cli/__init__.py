@@ -28,9 +28,12 @@ _COMMANDS = {
 def main() -> None:
     """The TopoGPU node daemon, and commands that inspect a node and its GPUs.
 
-    \b topogpu-device-plugin run on every GPU node, as its DaemonSet does topogpu-device-plugin doctor what is wrong on
-    this node, and what to do topogpu-device-plugin devices the GPUs of this machine topogpu-device-plugin topo their
-    links: matrix, scores and GB/s nvidia-smi topo -m | topogpu-device-plugin topo --smi -
+    \b
+    topogpu-device-plugin run          on every GPU node, as its DaemonSet does
+    topogpu-device-plugin doctor       problems of this node, and remedies
+    topogpu-device-plugin devices      the GPUs of this machine
+    topogpu-device-plugin topo         their links: matrix, scores and GB/s
+    nvidia-smi topo -m | topogpu-device-plugin topo --smi -
 
     Options may be given in the environment; each command's help names the variable.
     Shell completion: eval "$(_TOPOGPU_DEVICE_PLUGIN_COMPLETE=bash_source topogpu-device-plugin)"

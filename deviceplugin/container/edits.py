@@ -175,8 +175,9 @@ def container_edits(
 ) -> ContainerEdits:
     """The edits for one container. Every share's GPU must be in `inventory`.
 
-    GPUs are listed by PCI address and CUDA is told to do the same, because HAMi-core applies limit i to CUDA's i-th
-    GPU, whatever order the annotation has. Without `hook` the limits are still written, for programs that read them.
+    GPUs are listed by PCI address, and CUDA_DEVICE_ORDER makes CUDA do the same: HAMi-core applies limit i to CUDA's
+    i-th GPU, whatever order the annotation has. Without `hook` the limits are still written, for programs that read
+    them.
     """
     hardware = hardware or Hardware()
     ordered = _by_address(shares, inventory, hardware)

@@ -41,8 +41,8 @@ def host_node(
 ) -> int:
     """Returns the NUMA node near a GPU, UNKNOWN_NUMA if nothing shows it.
 
-    It takes the kernel's answer first, then the lowest node of the memory mask that has CPUs (GPU memory of Grace
-    machines makes nodes of its own), then the node of the lowest near CPU, then the only node there is.
+    It takes the kernel's answer first, then the lowest node of the memory mask that has CPUs: GPU memory of Grace
+    machines has separate nodes. Then follow the node of the lowest near CPU, and the only node there is.
     """
     if sysfs_node >= 0:
         return sysfs_node

@@ -23,13 +23,18 @@ def said(source: str) -> Iterator[tuple[int, str]]:
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-            yield node.lineno, node.value
+            yield node.lineno, ended(node.value)
         elif isinstance(node, ast.JoinedStr):
             parts = (str(part.value) if isinstance(part, ast.Constant) else "`x`" for part in node.values)
-            yield node.lineno, "".join(parts)
+            yield node.lineno, ended("".join(parts))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
             yield token.start[0], token.string.lstrip("# ")
+
+
+def ended(text: str) -> str:
+    """Ends a text as a sentence, because the next line may hold another text."""
+    return text if text.rstrip().endswith((".", ":", "?", "!")) else f"{text}."
 
 
 def commented(source: str) -> Iterator[tuple[int, str]]:

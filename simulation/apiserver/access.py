@@ -1,4 +1,4 @@
-"""Who may do what (pure): everybody everything, but for what is switched off; and the answer to who asks beforehand.
+"""Access rights (pure): everything is allowed except what is switched off; it also answers reviews of access.
 
 Source: authorization.k8s.io/v1 SelfSubjectAccessReview of the Kubernetes API reference.
 """

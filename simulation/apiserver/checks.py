@@ -1,4 +1,4 @@
-"""Which objects the API server refuses, and for which field (pure).
+"""Checks objects as the API server does, and names the field of a refusal (pure).
 
 Source: Kubernetes API reference and "Object Names and IDs", "Labels and Selectors", "Taints and Tolerations".
 """

@@ -1,4 +1,4 @@
-"""What the API server fills in when an object is written (pure).
+"""Fills in defaults as the API server does when an object is written (pure).
 
 Source: Kubernetes API reference, the defaults of each kind.
 """

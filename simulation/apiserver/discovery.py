@@ -1,4 +1,4 @@
-"""What clients read to learn which kinds are served (pure): discovery documents and an OpenAPI v3 outline.
+"""Discovery documents and an OpenAPI v3 outline, from which clients learn the served kinds (pure).
 
 The outline names only what kubectl looks for before it writes: that patches take `fieldValidation` and `dryRun`.
 """

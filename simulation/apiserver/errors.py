@@ -1,4 +1,4 @@
-"""Refusals as the API server words them (pure).
+"""Refusals with the API server's messages (pure).
 
 Source: Kubernetes API conventions, "Error codes" and "Response status kind".
 """

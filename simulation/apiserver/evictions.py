@@ -1,4 +1,4 @@
-"""What PodDisruptionBudgets let go, and what an eviction writes before the pod is deleted (pure).
+"""Decides which evictions PodDisruptionBudgets allow, and what an eviction writes before the pod is deleted (pure).
 
 Source: Kubernetes documentation, "API-initiated Eviction" and "Disruptions".
 """
@@ -44,7 +44,7 @@ def charged(budget: JsonObject, pod: JsonObject, at: str) -> JsonObject:
 
 
 def disrupted(pod: JsonObject, at: str) -> JsonObject:
-    """The pod with the condition that tells why it goes."""
+    """Returns the pod with the condition that says why it is evicted."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",

@@ -1,4 +1,4 @@
-"""HTTP towards clients: requests into operations, answers and refusals into JSON (edge)."""
+"""Serves HTTP: turns requests into operations, and answers and refusals into JSON (edge)."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What stands between a client and a server: a load balancer, a firewall, a cable. It can fall silent (edge)."""
+"""A relay between a client and a server, such as a load balancer or a firewall. It can fall silent (edge)."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""URL path and method -> what is asked of which object (pure)."""
+"""Turns a URL path and method into an operation on an object (pure)."""
 
 import re
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def parse_target(path: str) -> Target | None:
 
 
 def recorded(method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> RecordedRequest:
-    """The request as the log keeps it. Nobody is asked for proof: a bearer's token is his name."""
+    """Returns the request as the log keeps it. Nothing is verified: a bearer token is the user's name."""
     target = parse_target(path)
     kind = target.kind if target else None
     verb = _VERBS.get(method, method.lower())

@@ -56,7 +56,7 @@ class EmbeddedApiServer:
         self._watching = Watching(self._operations, bookmark_seconds)
         self._seen_version = 0
         self._held: socket.socket | None = None
-        """Bound, never listening: nobody else is given the port while the server is offline."""
+        """A socket that is bound but never listens, so that no program gets the port while the server is offline."""
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
         self._reaper: asyncio.Task[None] | None = None

@@ -1,7 +1,7 @@
-"""An object as it comes back from being read into its type: what every write does to it (pure).
+"""Normalizes an object as the API server does on every write, when it reads it into its type (pure).
 
 Times that were left out are null, quantities canonical, texts of a Secret encoded; what no field of the type can hold
-is refused. Fields that no type knows stay: nobody here has the types' definitions.
+is refused. Unknown fields stay, because the types' definitions are not available here.
 """
 
 import base64

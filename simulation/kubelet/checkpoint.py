@@ -1,7 +1,7 @@
 """kubelet's device-manager checkpoint, `kubelet_internal_checkpoint`, in the form of kubelet 1.20 and later.
 
-Source: kubelet's pkg/kubelet/cm/devicemanager/checkpoint. Its checksum is taken over Go's in-memory dump, which
-nobody but kubelet can or does compute; here it is taken over the JSON of `Data`.
+Source: kubelet's pkg/kubelet/cm/devicemanager/checkpoint. Kubelet computes its checksum over Go's in-memory dump, which
+only kubelet can do; here it is computed over the JSON of `Data`.
 """
 
 import base64

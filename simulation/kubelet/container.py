@@ -1,5 +1,5 @@
-"""What a container is created with: the environment of its image, the plugins' answers, the pod's own environment, and
-the CDI specs that the answers name.
+"""Builds what a container is created with: the environment of its image, the plugins' answers, the pod's own
+environment, and the CDI specs that the answers name.
 
 Sources: kubelet's pod_devices.go (deviceRunContainerOptions), containerd's internal/cri/server/container_create.go,
 CRI-O's server/container_create.go, and the Container Device Interface specification 0.6.
@@ -26,7 +26,7 @@ class CdiOrder(StrEnum):
     FIRST = "first"
     """CRI-O before: the environment of image, plugins and pod replaces that of the devices."""
     NEVER = "never"
-    """containerd 1.7 to 2.2 with `enable_cdi = false`: containers start without them, without a word."""
+    """containerd 1.7 to 2.2 with `enable_cdi = false`: containers start without them, silently."""
 
 
 class CdiError(Exception):

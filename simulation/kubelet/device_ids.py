@@ -1,4 +1,4 @@
-"""Which of its advertised ids kubelet hands to a container.
+"""Chooses the advertised ids that kubelet gives to a container.
 
 Source: kubelet's pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate.
 """

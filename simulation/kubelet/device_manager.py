@@ -303,7 +303,7 @@ class DeviceManager(RegistrationServicer):
         self.changed.set()
 
     def _read_checkpoint(self) -> None:
-        """What containers held when it was written; NUMA nodes are told anew by the plugins."""
+        """Loads what containers held when it was written; the plugins report NUMA nodes again."""
         file = self.directory / CHECKPOINT_NAME
         if not file.exists():
             return
@@ -357,12 +357,12 @@ async def _preferred(
 
 
 class _ConnectionClosing(Exception):
-    """A plugin registered anew, or kubelet restarts, while a call was under way."""
+    """A plugin registered again, or kubelet restarts, during a call."""
 
 
 @contextlib.contextmanager
 def _closing() -> Iterator[None]:
-    """gRPC cancels whoever waits for an answer on a channel that is closed; that is not the caller's own end."""
+    """gRPC cancels a call on a channel that is closed; that does not end the caller."""
     try:
         yield
     except asyncio.CancelledError as error:

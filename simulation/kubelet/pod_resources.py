@@ -54,7 +54,7 @@ class PodResources(PodResourcesListerServicer):
         request: wire.AllocatableResourcesRequest,  # noqa: ARG002 - gRPC's signature
         context: object,  # noqa: ARG002
     ) -> wire.AllocatableResourcesResponse:
-        """The devices that are healthy, whoever holds them."""
+        """Returns the healthy devices, held or not."""
         return wire.AllocatableResourcesResponse(
             devices=[
                 _entry(resource, name, device)

@@ -29,11 +29,11 @@ from simulation.kubelet.pod_resources import PodResources
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
 _NODE_STATUS_SECONDS = 10.0
-"""Kubelet's nodeStatusUpdateFrequency: a Node that somebody made anew learns its devices again."""
+"""Kubelet's nodeStatusUpdateFrequency: a Node that was created again gets its devices back."""
 
 
 class KubeletStandIn:
-    """`created` holds, by pod UID, the containers in creation order; `freed` is told of every pod that left."""
+    """`created` holds, by pod UID, the containers in creation order; `freed` is called for every pod that left."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class KubeletStandIn:
         image_env: Mapping[str, str] | None = None,
         plugins_by_path: bool = True,
     ) -> None:
-        """`cdi_lags`: the runtime's cache of CDI specs is told of a change too late for the container that it is for,
-        as containerd's and CRI-O's may be; each sees the folder as the one before could have. `image_env` is that of
-        every image. `plugins_by_path`: see DeviceManager.
+        """`cdi_lags`: the runtime's cache of CDI specs sees a change too late for its container, as containerd's and
+        CRI-O's may; each container sees the folder as it was for the one before. `image_env` is that of every image.
+        `plugins_by_path`: see DeviceManager.
         """
         self.node_name = node_name
         self.root = root
@@ -104,7 +104,7 @@ class KubeletStandIn:
         await self._pod_resources.start()
 
     async def restart_container(self, pod_uid: str, name: str) -> CreatedContainer:
-        """A container that ended is created anew, as its pod's restart policy may want. Raises PreStartRefused or
+        """Creates an ended container again, as its pod's restart policy may require. Raises PreStartRefused or
         CdiError, upon which kubelet would try again later.
         """
         pod = self._pods[pod_uid]

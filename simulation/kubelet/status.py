@@ -1,4 +1,4 @@
-"""What a kubelet writes about its node and its pods: bodies of status patches and events."""
+"""Bodies of status patches and events that a kubelet writes about its node and its pods."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime

@@ -114,7 +114,9 @@ class FabricIs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An event for whoever registered for its type before: told once. Instances are those of a MIG GPU."""
+    """An event for programs that registered for its type before; it is delivered once. Instances are those of a MIG
+    GPU.
+    """
 
     gpu: int
     data: int
@@ -242,7 +244,7 @@ def error_number(name: str) -> int:
     """nvmlReturn_t of a name, with or without NVML_ERROR_. Raises UnknownErrorName."""
     number = ERRORS.get(name.removeprefix("NVML_ERROR_"))
     if number is None:
-        raise UnknownErrorName(f"{name!r} is no NVML error; known are {', '.join(ERRORS)}")
+        raise UnknownErrorName(f"{name!r} is not an NVML error; known are {', '.join(ERRORS)}")
     return number
 
 
@@ -318,7 +320,7 @@ def _gpu_line(machine: MachineDescription, index: int, gpu: Gpu, instance: str) 
 
 
 def _place_lines(machine: MachineDescription, index: int, gpu: Gpu) -> Iterator[str]:
-    """Affinity masks; a GPU whose node nobody knows is as near to every CPU."""
+    """Returns affinity masks; a GPU with an unknown node is equally near to every CPU."""
     near = [node for node in machine.host.numa if gpu.numa in (-1, node.id)]
     yield f"nodes {index} {','.join(str(node.id) for node in near)}"
     yield f"cpus {index} {','.join(node.cpus for node in near)}"

@@ -48,8 +48,8 @@ async def test_an_allocate_that_cannot_be_answered_fails_the_pod_and_its_message
     status = await pods.failed("undecided")
     assert (status["reason"], status["message"]) == (
         "UnexpectedAdmissionError",
-        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition desc = no pod bound to node "
-        f"{NODE} is known to wait for 1 GPUs, which is unexpected",
+        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition desc = no known pod on node "
+        f"{NODE} waits for 1 GPUs, which is unexpected",
     )
 
 
