@@ -88,7 +88,7 @@ async def test_without_the_api_server_the_configuration_in_use_last_serves(confi
         await node.kill()
         node.server.faults.add(Fault(status=503))
         await node.start()
-        await until(lambda: node.said("which configuration node node-1 is to have cannot be read"))
+        await until(lambda: node.said("cannot read which configuration node node-1 must have"))
         await until(lambda: sum("metrics are served" in line for line in node.log) == 2)
         node.server.faults.clear()
         await until(lambda: sum("registered nvidia.com/gpu" in line for line in node.log) == 2)

@@ -214,7 +214,7 @@ async def test_a_plugin_that_serves_the_shared_name_again_and_again_is_left_in_p
         await kubelet.start()
         async with serving(root):
             await kubelet.registered(1)
-            told = "another process serves nvidia.com/gpu; remove it from this node"
+            told = "takes it over again and again; remove it from this node"
             while told not in caplog.text:
                 with listening(f"{root}/device-plugins/nvidia-gpu.sock"):
                     await answered_or(lambda: told in caplog.text, kubelet)
