@@ -9,7 +9,11 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
+<<<<<<< Updated upstream
 .PHONY: help demo test coverage test-cluster test-node check prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
+=======
+.PHONY: help demo test coverage test-cluster test-node check vale prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image-check lock
+>>>>>>> Stashed changes
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -56,7 +60,7 @@ test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as
 	@$(BIN)/python -m tests.node.binaries '$(KUBERNETES_RELEASE)' $(NODE_RUNTIME) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m node -rs $(ARGS)
 
-check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs
+check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs, plain words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -64,6 +68,7 @@ check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs
 	@rm -rf build/stubs && mkdir -p build/stubs && $(MAKE) --no-print-directory stubs STUBS_OUT=build/stubs
 	@for f in $$(cd build/stubs && find . -type f); do cmp -s build/stubs/$$f $$f || { echo "generated stub $$f is out of date: run 'make stubs'" >&2; exit 1; }; done
 	@echo "stubs up to date"
+	@if test -x $(VALE) || command -v go > /dev/null; then $(MAKE) --no-print-directory prose; else echo "left out: plain words, for neither $(VALE) nor Go is there"; fi
 
 VALE := $(HOME)/.cache/topogpu/vale/3.15.2/vale
 $(VALE): docs/prose/vale/go.mod
@@ -71,6 +76,8 @@ $(VALE): docs/prose/vale/go.mod
 	@echo "building vale into $(@D), once ..."
 	@cd docs/prose/vale && go build -mod=readonly -trimpath -o $@ tool
 	@touch $@
+
+vale: $(VALE) ## the linter for prose, which Go builds once
 
 prose: $(DEVELOPMENT) $(VALE) ## plain words in the documents and in what the programs say; Go builds the linter once
 	@rm -rf build/prose && $(BIN)/python docs/prose/words.py build/prose $$(git ls-files $(SPOKEN) | grep -v _pb2)
