@@ -9,11 +9,7 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-<<<<<<< Updated upstream
-.PHONY: help demo test coverage test-cluster test-node check prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
-=======
-.PHONY: help demo test coverage test-cluster test-node check vale prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image-check lock
->>>>>>> Stashed changes
+.PHONY: help demo test coverage test-cluster test-node check vale prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
