@@ -72,7 +72,7 @@ def test_every_recorded_kind_is_here() -> None:
         (TWO_GPUS.replace("\t4-7\t", "\t4~7\t"), (3, 16), "expected numbers"),
         ("".join(TWO_GPUS.splitlines(keepends=True)[:2]), (2, 1), "ends before row GPU1"),
         (TWO_GPUS[:-6], (3, 20), "ends inside the last row"),
-        (TWO_GPUS.replace("CPU Affinity", "CPU Affin@ty"), (1, 12), "no column"),
+        (TWO_GPUS.replace("CPU Affinity", "CPU Affin@ty"), (1, 12), "not a column"),
     ],
 )
 def test_a_damaged_text_is_refused_where_the_damage_is(text: str, place: tuple[int, int], problem: str) -> None:
