@@ -51,7 +51,7 @@ def cut(path: Path) -> None:
     [
         ("libvgpu.so", lambda link: link.resolve().unlink(), "(there is no|No such file)"),
         ("libvgpu.so", lambda link: cut(link.resolve()), "is not an ELF file"),
-        ("ld.so.preload", Path.unlink, "is not"),
+        ("ld.so.preload", Path.unlink, "is missing"),
         ("ld.so.preload", lambda file: file.write_text(""), "does not name"),
     ],
 )
