@@ -42,7 +42,7 @@ async def test_the_verbs_answer_nobody_from_elsewhere_whatever_address_they_list
             for path in (*VERBS, "/debug/snapshot"):
                 method = "GET" if path.startswith("/debug") else "POST"
                 async with found.http.request(method, elsewhere + path) as response:
-                    assert (response.status, (await response.text())[:13]) == (403, "only answered")
+                    assert (response.status, (await response.text())[:12]) == (403, "only callers")
             async with found.http.get(f"{elsewhere}/readyz") as response:
                 assert response.status == 200
 

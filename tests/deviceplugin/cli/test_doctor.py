@@ -211,7 +211,7 @@ async def test_a_web_server_that_is_no_api_server_is_told_from_a_node_that_is_no
         config.write_text(EmbeddedApiServer(port=runner.addresses[0][1]).kubeconfig())
         report = await asyncio.to_thread(examine_here, *bare_machine(root), "--kubeconfig", str(config))
     await runner.cleanup()
-    assert "it is no API server" in report.told("API server")
+    assert "it is not an API server" in report.told("API server")
     assert report.found("skipped") >= {"Node", "RBAC"}
 
 
