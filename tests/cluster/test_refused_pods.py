@@ -52,6 +52,12 @@ async def next_is_bound(on: Cluster, after: str) -> None:
     await on.bound("next")
     order = [question["Pod"]["metadata"]["name"] for question, _ in on.recorder.of("filter")]
     print(f"{after} the next pod was bound within {time.monotonic() - began:.1f} s; asked about: {order}")
+
+    async def bind_is_recorded() -> bool:
+        """The pod has its node before the recorder has seen the answer."""
+        return bool(on.recorder.of("bind"))
+
+    await eventually(bind_is_recorded)
     assert {question["PodName"] for question, _ in on.recorder.of("bind")} == {"next"}
 
 
