@@ -20,8 +20,6 @@ from proto.kubernetes.objects import Pod
 
 _UNSEEN = timedelta(seconds=30)
 """Between looks for the host's control groups."""
-_SEARCHING = timedelta(seconds=2)
-"""With news of pods, which come many at a time."""
 _STOPPING = timedelta(seconds=1)
 """Between looks whether the containers of deleted pods have ended."""
 
@@ -34,8 +32,6 @@ class OutlivingPods:
         self._resource = resource
         self._departures: Departures | None = None
         """None until the control groups were seen once."""
-        self._looked_for: datetime | None = None
-        """The last time at which the control groups were not visible."""
 
     def due(self, now: datetime, _last: datetime | None) -> Report:
         """Writes nothing on a node whose control groups are not visible."""
@@ -47,10 +43,7 @@ class OutlivingPods:
         else:
             known = after_pods(self._departures, own.pods, own.pods_version, self._held_by)
         if known.is_due:
-            if self._looked_for is not None and abs(now - self._looked_for) < _SEARCHING:
-                return replace(outliving_report(node, None), look_again=self._looked_for + _SEARCHING)
             running = self._cgroups.populated(own.pods.keys())
-            self._looked_for = now if running is None else None
             if running is None:
                 return replace(outliving_report(node, None), look_again=now + _UNSEEN)
             known = after_look(known, running)

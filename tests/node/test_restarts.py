@@ -160,6 +160,6 @@ async def test_a_daemon_that_starts_while_the_api_server_is_away_serves_the_pods
     own = scheduled.node.root.parent / "daemon.kubeconfig"
     nobody.write_text(re.sub(r"https://[\d.]+:\d+", "https://127.0.0.1:1", own.read_text()))
     await asyncio.to_thread(scheduled.node.start_daemon, "--allocation", "slots", "--kubeconfig", str(nobody))
-    await scheduled.logged("the API server is away")
+    await scheduled.logged("the API server is unreachable")
     await scheduled.offered(80)
     await scheduled.check("again", "main", number=known + 1)
