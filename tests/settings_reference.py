@@ -39,7 +39,7 @@ def _filled(page: str, parts: dict[str, str]) -> str:
 
 
 def _json(value: Any, indent: str = "") -> str:
-    """What fits on a line stands on one."""
+    """A value that fits on a line is written on one line."""
     short = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(short) <= _WIDTH or not value or not isinstance(value, dict | list):
         return short

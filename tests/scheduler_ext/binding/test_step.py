@@ -314,7 +314,7 @@ class Binds(RuleBasedStateMachine):
         self.other_leads = not self.other_leads
 
     def teardown(self) -> None:
-        """Every attempt ends, and whoever gave up holds no lock."""
+        """Every attempt ends, and an attempt that gave up holds no lock."""
         if not hasattr(self, "loop"):
             return
         for _ in range(100):

@@ -137,7 +137,7 @@ def test_stories_take_no_more_memory_than_they_may() -> None:
 
 
 def test_a_pod_without_gpus_has_no_story() -> None:
-    """kube-scheduler has every pod bound here, where it is told so."""
+    """kube-scheduler can be configured to bind every pod here, also pods without GPUs."""
     made = Cluster()
     for event in (
         NodeChosen("uid-p", "n", 60.0),
