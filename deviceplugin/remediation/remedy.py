@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from deviceplugin.apiserver import OwnNode
@@ -96,7 +97,6 @@ class Remediation:
         self._clock = now
         self._uptime = uptime
         self._set_by = timedelta()
-        """By how much the node's clock has been set since this process began."""
         began, at = now(), monotonic()
         self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=monotonic() - at)
         self._state = State()
@@ -162,7 +162,13 @@ class Remediation:
         if self._remembers:
             self._remembers = False
             self._remember(node.metadata.annotations.get(NODE_UNHEALTHY, ""))
-        holders = [each for each in self._holders.of(self._own.pods, inventory.parents) if each is not None]
+        off = self._off()
+        holders = [
+            # The API server's clock says when a pod leaves.
+            each if each.leaves_at is None else replace(each, leaves_at=each.leaves_at - off)
+            for each in self._holders.of(self._own.pods, inventory.parents)
+            if each is not None
+        ]
         found = seen(inventory, holders, self._lost(unshown(inventory, holders)), is_blind=self._gpus.is_blind)
         if found.ill or found.well:
             self._take(found)
@@ -205,13 +211,17 @@ class Remediation:
         node = self._own.node
         if node is None or (self._settings.remedy.reports and self._state.began_at is None):
             return Report()
-        now = self._now()
-        off = self._clock() - now
-        if abs(off - self._set_by) > _SET:
-            self._set_by = off
-        due = report(node, told_by(self._state, self._set_by), now + self._set_by, self._settings)
+        now, off = self._now(), self._off()
+        due = report(node, told_by(self._state, off), now + off, self._settings)
         look = next_look(self._state, now, self._settings)
         return due if due.body is not None or look is None else Report(look_again=look)
+
+    def _off(self) -> timedelta:
+        """By how much the node's clock has been set since this process began."""
+        off = self._clock() - self._now()
+        if abs(off - self._set_by) > _SET:
+            self._set_by = off
+        return self._set_by
 
     async def _evict(self, holder: Holder) -> None:
         event: Event

@@ -1,9 +1,13 @@
 """Pods that were deleted while their containers ran, as the daemon tells them on its Node."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from deviceplugin.allocation.capacity import Held
@@ -16,17 +20,28 @@ from deviceplugin.allocation.outliving import (
     outliving_report,
     read_outliving,
 )
-from proto.annotations.keys import NODE_OUTLIVING
+from deviceplugin.allocation.outliving_pods import OutlivingPods
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
+from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.pod_cgroups import PodCgroups
+from deviceplugin.report import Report
+from deviceplugin.settings import AgentSettings
+from proto.annotations.keys import NODE_OUTLIVING, RESOURCE_COUNT
 from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving
 from proto.devices import DeviceUUID
+from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, PodStatus
+from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import daemon
-from tests.deviceplugin.gpus import A
+from tests.deviceplugin.gpus import NODE, PAIR, A, bound_pod, share
 from tests.deviceplugin.registration import until
 
 UIDS = tuple(f"{number:08x}-1111-2222-3333-444444444444" for number in range(3))
 ONE, TWO, THREE = UIDS
 HELD = {A: Held(1, 2000, 30)}
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 STATIC = "0123456789abcdef0123456789abcdef"
 
 
@@ -100,3 +115,40 @@ async def test_the_daemon_names_a_pod_that_was_deleted_by_force_until_its_cgroup
         assert named() == {uids["goes"]}
         (tmp_path / "kubepods" / f"pod{uids['goes']}" / "cgroup.events").write_text("populated 0\n")
         await until(lambda: named() == set())
+
+
+async def test_the_control_groups_are_searched_at_each_news_of_pods_however_short_after_a_search_in_vain(
+    tmp_path: Path,
+) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+        api = await ApiServer.connect(str(tmp_path / "kubeconfig"))
+        changes = Changes()
+        own = OwnNode(api, NODE, changes)
+        gpus = Gpus(lambda: Inventory(devices=PAIR), NvmlThread(), changes, AgentSettings(node_name=NODE))
+        outliving = OutlivingPods(own, gpus, PodCgroups(tmp_path / "cgroup"), RESOURCE_COUNT)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(loop) for loop in (own.follow_node(), own.follow_pods(), gpus.run())]
+            await until(lambda: own.node is not None and own.pods_known and gpus.known)
+            assert outliving.due(NOW, None).body is None
+            pod = msgspec.to_builtins(bound_pod("goes", ((share(A),),), phase="Running"))
+            server.create({"apiVersion": "v1", "kind": "Pod", **pod})
+            await until(lambda: own.pods)
+            (uid,) = own.pods
+            folder = tmp_path / "cgroup" / "kubepods" / f"pod{uid}"
+            folder.mkdir(parents=True)
+            (folder / "cgroup.events").write_text("populated 1\n")
+            assert written(outliving.due(NOW, None)) == set()
+            server.delete("pods", "goes", namespace="default")
+            await until(lambda: not own.pods)
+            assert written(outliving.due(NOW, None)) == {uid}
+            for task in tasks:
+                task.cancel()
+        await api.close()
+
+
+def written(report: Report) -> set[str]:
+    """The pods that it writes on the Node."""
+    body: Any = report.body
+    return set(decode_outliving(body["metadata"]["annotations"][NODE_OUTLIVING]).pods)

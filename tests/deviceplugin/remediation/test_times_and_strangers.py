@@ -59,15 +59,15 @@ async def node(tmp_path: Path, **annotations: str) -> AsyncIterator[tuple[Embedd
 
 @asynccontextmanager
 async def remediation(
-    api: ApiServer, clocks: Clocks, inventory: Inventory
+    api: ApiServer, clocks: Clocks, inventory: Inventory, remedy: Remedy = Remedy.REPORT
 ) -> AsyncIterator[tuple[Remediation, Changes]]:
     changes = Changes()
     own = OwnNode(api, NODE, changes)
     gpus = Gpus(lambda: inventory, NvmlThread(), changes, AgentSettings(node_name=NODE))
     events = EventRecorder(api=api, component="test", now=lambda: clocks.wall, monotonic=lambda: clocks.monotonic)
-    remedy = Remediation(
+    daemon = Remediation(
         *(api, own, gpus, changes, events),
-        settings=RemediationSettings(remedy=Remedy.REPORT, after=timedelta(hours=2)),
+        settings=RemediationSettings(remedy=remedy, after=timedelta(hours=2)),
         resource=RESOURCE_COUNT,
         now=lambda: clocks.wall,
         booked=lambda: clocks.booked,
@@ -75,12 +75,21 @@ async def remediation(
         monotonic=lambda: clocks.monotonic,
         uptime=lambda: clocks.uptime,
     )
-    loops = (own.follow_node(), own.follow_pods(), gpus.run(), remedy.run())
+    loops = (own.follow_node(), own.follow_pods(), gpus.run(), daemon.run())
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(loop) for loop in loops]
-        yield remedy, changes
+        yield daemon, changes
         for task in tasks:
             task.cancel()
+
+
+def holding(name: str, more: dict[str, str]) -> dict[str, Any]:
+    """A running pod of a ReplicaSet on the GPU that is unhealthy."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+    pod = msgspec.to_builtins(bound_pod(name, ((share(B),),), phase="Running"))
+    pod["metadata"] |= {"ownerReferences": [owner], **more}
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
 def since(server: EmbeddedApiServer) -> dict[str, str]:
@@ -98,6 +107,24 @@ async def test_a_clock_that_is_set_changes_what_the_node_says_and_not_how_long_i
         changes.announce()
         await until(lambda: since(server) == {B: "2029-12-31T23:59:00Z"})
         assert remedy.lasting() == 0
+
+
+async def test_a_pod_that_does_not_leave_keeps_its_room_for_minutes_and_not_until_a_wrong_clock_comes_by(
+    tmp_path: Path,
+) -> None:
+    clocks = Clocks(WRONG)
+    async with node(tmp_path) as (server, api), remediation(api, clocks, ILL, Remedy.EVICT) as (_, changes):
+        lease = {"name": "topogpu-remediation", "namespace": "topogpu-system"}
+        server.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": lease, "spec": {}})
+        await until(lambda: bool(since(server)))
+        clocks.wall = RIGHT
+        for name, leaves in (("hangs", {"deletionTimestamp": "2030-01-01T00:00:00Z"}), ("owned", {})):
+            server.create(holding(name, leaves))
+        for _ in range(13):
+            clocks.passes(600)
+            changes.announce()
+            await asyncio.sleep(0)
+        await until(lambda: server.store.get("pods", "default", "owned") is None)
 
 
 async def test_a_time_before_the_boot_counts_from_the_boot(tmp_path: Path) -> None:
