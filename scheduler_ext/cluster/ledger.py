@@ -4,21 +4,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from proto.devices import DeviceUUID, PodShares
+from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from proto.kubernetes.requests import HostAmount, host_requested
-from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.booked import Bookings
 from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
 from scheduler_ext.cluster.hosts import Hosts
 from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
+from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.orphans import Orphans
 from scheduler_ext.cluster.quotas import Quotas
-from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of, waits_of
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, NodeUsage, Quota, Snapshot, quota_for
-from scheduler_ext.cluster.usage import usage_of
 from scheduler_ext.cluster.workload import Classes, Workload
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
@@ -27,15 +25,11 @@ from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, po
 class Ledger:
     """Nodes, the holdings of bound pods, reservations and quotas.
 
-    The usage of a node and of a namespace is the sum of their holdings. Each event changes it, and only changed nodes
-    are rebuilt, at the next read.
+    The usage of a node and of a namespace is the sum of their holdings. Each event changes it.
     """
 
     def __init__(self, settings: RequestSettings | None = None) -> None:
         self._settings = settings or RequestSettings()
-        self._registered: dict[str, RegisteredNode] = {}
-        self._unregistered: dict[str, str] = {}
-        self._malformed: set[str] = set()
         self._bound: dict[str, Holding] = {}
         self._reserved: dict[str, tuple[Holding, ...]] = {}
         """What reservations hold, on the chosen node first."""
@@ -47,20 +41,14 @@ class Ledger:
         """Deleted pods that still count."""
         self._kept = KeptRooms()
         """Counts for nodes, not for quotas, and not while its pod is bound or holds a reservation."""
-        self._held: dict[str, dict[str, Holding]] = {}
-        """Bound and reserved, by node and pod."""
-        self._used: dict[str, dict[DeviceUUID, Footprint]] = {}
+        self._nodes = Nodes(self._kept, self._reserved)
+        """With what bound pods and reservations hold there."""
         self._quotas = Quotas(self._settings)
-        self._usages: dict[str, NodeUsage] = {}
-        self._outdated: set[str] = set()
-        """Nodes whose entry in `_usages` must be rebuilt."""
-        self._changed: set[str] = set()
-        """Nodes that `take_changed` has not returned yet."""
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """Replace all nodes."""
         current = {node.metadata.name: node for node in nodes}
-        for name in (self._registered.keys() | self._unregistered.keys()) - current.keys():
+        for name in self._nodes.names() - current.keys():
             self.remove_node(name)
         for node in current.values():
             self.apply_node(node)
@@ -71,35 +59,16 @@ class Ledger:
         self._settle(name)
         self._booked.forget(name)
         self._hosts.tell(node)
-        try:
-            registered = read_node(node, self._settings.names.count)
-        except Unregistered as refusal:
-            self._unregister(name)
-            self._unregistered[name] = refusal.reason
-            if refusal.malformed:
-                self._malformed.add(name)
-            return
-        self._unregistered.pop(name, None)
-        self._malformed.discard(name)
-        self._booked.tell(node, registered.devices)
-        if self._registered.get(name) != registered:
-            self._registered[name] = registered
-            self._touch(name)
+        registered = self._nodes.apply(node, self._settings.names.count)
+        if registered is not None:
+            self._booked.tell(node, registered.devices)
 
     def remove_node(self, name: str) -> None:
         """Its pods keep what they hold, because the node may come back. Deleted pods hold nothing more."""
         for uid in self._orphans.forget(name):
             self.remove_pod(uid)
         self._hosts.forget(name)
-        self._unregister(name)
-
-    def _unregister(self, name: str) -> None:
-        if self._registered.pop(name, None) is not None:
-            self._changed.add(name)
-        self._unregistered.pop(name, None)
-        self._malformed.discard(name)
-        self._usages.pop(name, None)
-        self._outdated.discard(name)
+        self._nodes.remove(name)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Replace all pods. Reservations stay until they are forgotten or expire."""
@@ -280,13 +249,13 @@ class Ledger:
         """Keep room for the pod until it is given up or `room.until` passes. Replaces the room kept before."""
         self.give_up(uid)
         self._kept.put(uid, room)
-        self._touch(room.node)
+        self._nodes.touch(room.node)
 
     def give_up(self, uid: str) -> None:
         """Free the room kept for the pod, if any."""
         room = self._kept.drop(uid)
         if room is not None:
-            self._touch(room.node)
+            self._nodes.touch(room.node)
 
     def kept(self) -> KeptRooms:
         """For reading; `keep`, `give_up` and `expire` change it."""
@@ -312,8 +281,7 @@ class Ledger:
 
     def snapshot(self, excluding_uid: str = "") -> Snapshot:
         """The cluster as it is now. What the pod `excluding_uid` itself holds does not count."""
-        self._rebuild()
-        nodes = dict(self._usages)
+        nodes = dict(self._nodes.usages())
         bound = self._bound.get(excluding_uid)
         own = self._reserved.get(excluding_uid, ()) if bound is None else (bound,)
         kept = self._kept.get(excluding_uid)
@@ -323,7 +291,7 @@ class Ledger:
                 nodes[node] = alone.usage({excluding_uid})
         return Snapshot(
             nodes=nodes,
-            unregistered=dict(self._unregistered),
+            unregistered=dict(self._nodes.unregistered()),
             quotas=self._quotas.every(own),
             hosts={name: room for name in nodes if (room := self._hosts.left(name, excluding_uid)) is not None},
             workload=self.workload(),
@@ -352,16 +320,7 @@ class Ledger:
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
         """The node and the namespace's quotas as they are now. None for a node that is not registered."""
-        registered = self._registered.get(node)
-        if registered is None:
-            return None
-        return NodeAlone(
-            node=registered,
-            used=dict(self._used.get(node, {})),
-            held=dict(self._held.get(node, {})),
-            kept=self._kept.on(node, without=self._reserved),
-            quotas=self._quotas.alone(namespace),
-        )
+        return self._nodes.alone(node, self._quotas.alone(namespace))
 
     def holdings(self) -> Mapping[str, Holding]:
         """Of bound pods and of reservations, by pod UID."""
@@ -373,9 +332,7 @@ class Ledger:
 
     def take_changed(self) -> set[str]:
         """Nodes that were added, removed or changed in any way since the last call."""
-        self._rebuild()
-        changed, self._changed = self._changed, set()
-        return changed
+        return self._nodes.take_changed()
 
     def host_left(self, node: str) -> HostAmount | None:
         """CPU and memory as in a snapshot. None if the node does not state what it has."""
@@ -387,7 +344,7 @@ class Ledger:
 
     def workload(self) -> Workload:
         """The same object until enough pods have come to count again."""
-        return self._classes.workload(self._registered.values())
+        return self._classes.workload(self._nodes.registered())
 
     def _learn(self, uid: str, pod: Pod) -> None:
         """Pods that run: one that waits, or is made again and again and never starts, costs its author nothing."""
@@ -402,8 +359,7 @@ class Ledger:
 
     def usage(self, node: str) -> NodeUsage | None:
         """As in a snapshot; None for a node that is not registered."""
-        self._rebuild()
-        return self._usages.get(node)
+        return self._nodes.usages().get(node)
 
     def quota(self, namespace: str, pods: QuotaClass) -> Quota | None:
         """What the namespace's quotas leave to these pods, combined. None if no quota applies to them. Safe in any
@@ -413,7 +369,7 @@ class Ledger:
 
     def unregistered(self, node: str) -> str:
         """Why a node is not registered."""
-        return self._unregistered.get(node, UNREGISTERED)
+        return self._nodes.why_unregistered(node)
 
     def is_bound(self, uid: str) -> bool:
         return uid in self._bound
@@ -430,11 +386,11 @@ class Ledger:
 
     def node_problem(self, name: str) -> str:
         """Why this node's annotations cannot be read; empty if they can."""
-        return self._unregistered[name] if name in self._malformed else ""
+        return self._nodes.problem(name)
 
     def problems(self) -> Mapping[str, str]:
         """Unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why."""
-        nodes = {f"node {name}": reason for name, reason in self._unregistered.items() if ": " in reason}
+        nodes = {f"node {name}": reason for name, reason in self._nodes.unregistered().items() if ": " in reason}
         pods = {f"pod {uid}": holding.problem for uid, holding in self._bound.items() if holding.problem}
         return {**nodes, **pods, **self._quotas.problems()}
 
@@ -457,44 +413,9 @@ class Ledger:
             self._subtract(uid, holding)
 
     def _add(self, uid: str, holding: Holding) -> None:
-        used = self._used.setdefault(holding.node, {})
-        for device, footprint in holding.footprints.items():
-            used[device] = used[device] + footprint if device in used else footprint
-        self._held.setdefault(holding.node, {})[uid] = holding
+        self._nodes.add(uid, holding)
         self._quotas.charge(holding)
-        self._touch(holding.node)
-        self._touch_kept(uid)
 
     def _subtract(self, uid: str, holding: Holding) -> None:
-        """Of a node without holdings nothing stays: most names never come back."""
-        used, held = self._used[holding.node], self._held[holding.node]
-        for device, footprint in holding.footprints.items():
-            left = used[device] - footprint
-            if left == NOTHING:
-                del used[device]
-            else:
-                used[device] = left
-        del held[uid]
-        if not held:
-            del self._used[holding.node], self._held[holding.node]
+        self._nodes.subtract(uid, holding)
         self._quotas.release(holding)
-        self._touch(holding.node)
-        self._touch_kept(uid)
-
-    def _touch_kept(self, uid: str) -> None:
-        """Whether room kept for the pod counts depends on what the pod holds."""
-        room = self._kept.get(uid)
-        if room is not None:
-            self._touch(room.node)
-
-    def _touch(self, node: str) -> None:
-        if node in self._registered:
-            self._outdated.add(node)
-            self._changed.add(node)
-
-    def _rebuild(self) -> None:
-        for name in self._outdated:
-            kept = [room.holding for room in self._kept.on(name, without=self._reserved).values()]
-            held = self._held.get(name, {}).values()
-            self._usages[name] = usage_of(self._registered[name], self._used.get(name, {}), held, kept)
-        self._outdated.clear()
