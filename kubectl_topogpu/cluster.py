@@ -11,7 +11,9 @@ from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
+from scheduler_ext.outlook import unused
 from scheduler_ext.requests import RequestSettings, pod_key
+from scheduler_ext.scheduling.preempt import Holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +59,7 @@ class Gpu:
 
     @property
     def free_memory_mib(self) -> int:
-        return max(self.device.memory_mib - self.usage.memory_mib, 0)
-
-    @property
-    def free_cores(self) -> int:
-        return max(self.device.cores - self.usage.cores, 0)
-
-    @property
-    def free_slots(self) -> int:
-        return max(self.device.slots - self.usage.slots, 0)
+        return unused.free_memory_mib(self.usage)
 
     @property
     def state(self) -> str:
@@ -104,10 +98,15 @@ class Cluster:
         """Returns the state on which decisions are taken, without the pod's own GPUs."""
         return self.ledger.snapshot("" if without is None else pod_key(without))
 
-    def holders(self, node: str) -> tuple[Pod, ...]:
-        """Returns the pods that hold GPUs of the node, by name."""
-        names = {held.pod for each in self.nodes if each.name == node for gpu in each.gpus for held in gpu.holders}
-        return tuple(self.pods[name] for name in sorted(names) if name in self.pods)
+    @property
+    def holders(self) -> Mapping[str, tuple[Holder, ...]]:
+        """The pods that hold GPUs, by node. Computed at each call."""
+        return {
+            node.name: tuple(
+                _holder(self.pods[name]) for name in {held.pod for gpu in node.gpus for held in gpu.holders}
+            )
+            for node in self.nodes
+        }
 
 
 def read_cluster(objects: Objects, settings: RequestSettings) -> Cluster:
@@ -132,6 +131,17 @@ def read_cluster(objects: Objects, settings: RequestSettings) -> Cluster:
         ledger=ledger,
         settings=settings,
         problems={named.get(subject, subject): problem for subject, problem in ledger.problems().items()},
+    )
+
+
+def _holder(pod: Pod) -> Holder:
+    return Holder(
+        uid=pod_key(pod),
+        priority=pod.spec.priority or 0,
+        created=pod.metadata.creation_timestamp or "",
+        name=pod.metadata.name,
+        namespace=pod.metadata.namespace or "default",
+        leaving=pod.metadata.deletion_timestamp is not None,
     )
 
 

@@ -1,51 +1,37 @@
 """`waste` and `frag`: what of the GPUs is given to no pod, and what of that a pod can still get. No IO."""
 
 from collections import Counter
-from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Cluster, Gpu, GpuNode
-from kubectl_topogpu.report import Report, Row, counted, gib
-
-WHOLE = (1, 2, 4, 8, 16)
+from kubectl_topogpu.cluster import Cluster
+from kubectl_topogpu.report import Report, Row
+from scheduler_ext.outlook.largest import largest
+from scheduler_ext.outlook.unused import Unused, unused
+from scheduler_ext.outlook.words import counted, gib
 
 
 def waste(cluster: Cluster) -> Report:
-    """Returns a row for each node. Memory that no pod asked for is `idle` on GPUs without pods and `unused` on GPUs
-    that pods can still share. It is `stranded` where they cannot: no core or slot is left, or no pod may get the GPU.
-    """
-    rows = [_waste_of(node) for node in cluster.nodes if node.gpus]
+    """Returns a row for each node, as `outlook.unused` counts."""
+    rows = [_row(node.name, unused(node.usage)) for node in cluster.nodes if node.usage is not None]
     return Report(rows=rows, text=lambda wide: _waste_text(rows, wide=wide))
 
 
-def _waste_of(node: GpuNode) -> Row:
-    idle = [gpu for gpu in node.gpus if gpu.is_free]
-    stranded = [gpu for gpu in node.gpus if _is_stranded(gpu)]
-    shared = [gpu for gpu in node.gpus if gpu not in idle and gpu not in stranded]
+def _row(node: str, found: Unused) -> Row:
     return {
-        "node": node.name,
-        "gpus": len(node.gpus),
-        "memory_mib": sum(gpu.device.memory_mib for gpu in node.gpus),
-        "idle_gpus": len(idle),
-        "idle_memory_mib": _free(idle),
-        "unused_memory_mib": _free(shared),
-        "unused_cores_percent": sum(gpu.free_cores for gpu in shared),
-        "stranded_gpus": len(stranded),
-        "stranded_memory_mib": _free(stranded),
-        "not_serving_gpus": sum(not gpu.serves for gpu in node.gpus),
+        "node": node,
+        "gpus": found.gpus,
+        "memory_mib": found.memory_mib,
+        "idle_gpus": found.idle_gpus,
+        "idle_memory_mib": found.idle_memory_mib,
+        "unused_memory_mib": found.unused_memory_mib,
+        "unused_cores_percent": found.unused_cores,
+        "stranded_gpus": found.stranded_gpus,
+        "stranded_memory_mib": found.stranded_memory_mib,
+        "not_serving_gpus": found.not_serving_gpus,
     }
-
-
-def _is_stranded(gpu: Gpu) -> bool:
-    """Tells whether it has free memory that no further container can get."""
-    return bool(gpu.free_memory_mib) and not (gpu.serves and gpu.free_slots and gpu.free_cores)
-
-
-def _free(gpus: Iterable[Gpu]) -> int:
-    return sum(gpu.free_memory_mib for gpu in gpus)
 
 
 def _waste_text(rows: list[Row], *, wide: bool) -> RenderableType:
@@ -85,29 +71,19 @@ def _waste_text(rows: list[Row], *, wide: bool) -> RenderableType:
 
 
 def frag(cluster: Cluster) -> Report:
-    """Returns a row for each number of GPUs on one node: how many pods with that many whole GPUs fit, and the largest
-    share.
-
-    `largest_share_mib` is the most memory that is free on each of that many GPUs of one node.
+    """Returns a row for each number of GPUs on one node: how many pods with that many whole GPUs fit, and the most
+    memory of each GPU with which a pod fits.
     """
-    most = max((len(node.gpus) for node in cluster.nodes), default=0)
-    rows: list[Row] = [_frag_row(cluster, count) for count in WHOLE if count <= most]
+    rows: list[Row] = [
+        {
+            "gpus": each.gpus,
+            "whole_pods": each.whole_pods,
+            "whole_pods_if_empty": each.whole_pods_if_empty,
+            "largest_share_mib": each.share_mib,
+        }
+        for each in largest(cluster.snapshot())
+    ]
     return Report(rows=rows, text=lambda _: _frag_text(cluster, rows))
-
-
-def _frag_row(cluster: Cluster, count: int) -> Row:
-    whole = sum(sum(gpu.is_free for gpu in node.gpus) // count for node in cluster.nodes)
-    empty = sum(len(node.gpus) // count for node in cluster.nodes)
-    largest = 0
-    for node in cluster.nodes:
-        free = sorted((gpu.free_memory_mib for gpu in node.gpus if not _is_closed(gpu)), reverse=True)
-        if len(free) >= count:
-            largest = max(largest, free[count - 1])
-    return {"gpus": count, "whole_pods": whole, "whole_pods_if_empty": empty, "largest_share_mib": largest}
-
-
-def _is_closed(gpu: Gpu) -> bool:
-    return not (gpu.serves and gpu.free_slots and gpu.free_cores)
 
 
 def _frag_text(cluster: Cluster, rows: list[Row]) -> RenderableType:

@@ -116,7 +116,10 @@ def test_why_tells_of_a_placed_pod_its_gpus_and_the_other_nodes() -> None:
     placed["spec"]["containers"] = [{"name": "c", "resources": {"limits": limits}}]
     text = said("why", "a", state=state)
     assert "pod default/a is on node n1 with GPU 0 (H100 80GB HBM3): 8.0 GiB, 10 %" in text
-    assert " * n1: " in text
+    assert "Why this node: policy binpack takes the fullest node" in text
+    (own,) = [line.split() for line in text.splitlines() if line.startswith("  *  n1 ")]
+    assert own == ["*", "n1", "0", "%"]
+    assert "Why these GPUs: policy spread takes the emptiest GPUs that fit" in text
 
 
 def test_fit_counts_and_says_why_not() -> None:
@@ -212,3 +215,43 @@ def test_a_name_that_is_a_formula_stays_text_in_a_spreadsheet() -> None:
         if item["kind"] == "Pod":
             item["metadata"]["namespace"] = "-ns"
     assert "'-ns/a" in said("top", "-o", "csv", state=state)
+
+
+def placed_with(annotations: dict[str, str]) -> dict[str, Any]:
+    """The pod `placed`, with these annotations, has two GPUs of its node."""
+    state = state_of("24-topology-binpack-chain")
+    limits = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000}
+    uuids = [row["uuid"] for row in json.loads(said("top", "--level", "gpus", "-o", "json", state=state))]
+    allocated = "".join(f"{uuid},NVIDIA,1000,0:" for uuid in uuids[:2]) + ";"
+    pod = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "placed",
+            "uid": "placed",
+            "annotations": {keys.DEVICES_ALLOCATED: allocated, **annotations},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": {"limits": limits}}]},
+        "status": {"phase": "Running"},
+    }
+    return {**state, "items": [*state["items"], pod]}
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread", "fgd"])
+def test_why_explains_a_node_by_each_node_policy(policy: str) -> None:
+    text = said("why", "placed", state=placed_with({keys.NODE_POLICY: policy}))
+    assert f"Why this node: policy {policy} takes" in text
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread", "topology-aware", "mutex", "numa", "fgd", "binpack,numa"])
+def test_why_explains_gpus_by_each_gpu_policy_and_tells_how_they_are_connected(policy: str) -> None:
+    text = said("why", "placed", state=placed_with({keys.GPU_POLICY: policy}))
+    assert f"policy {policy} " in text
+    assert "GPU 0–1 are connected by NV6: sum of pair scores 600" in text
+
+
+def test_why_names_the_smaller_request_that_would_fit() -> None:
+    assert "now, if it asked for at most 40 960 MiB of each GPU instead of 40 961 MiB" in said(
+        "why", "target", state=state_of("39-mem-one-over")
+    )
+    text = said("why", "target", "-o", "json", state=state_of("39-mem-one-over"))
+    assert json.loads(text)["smaller"] == {"amount": "memory", "at_most": 40960, "asked": 40961}

@@ -1,4 +1,4 @@
-from kubectl_topogpu.why import WORDS
+from scheduler_ext.outlook.words import WORDS
 from scheduler_ext.scheduling.misfit import Reason
 
 

@@ -1,4 +1,4 @@
-"""How many more pods of one shape fit, and where. No IO."""
+"""How many more pods of one shape fit, and where."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
     known: dict[Hashable, Room] = {}
     found = []
     for name, usage in sorted(snapshot.nodes.items()):
-        key = name if names_gpus else _likeness(usage)
+        key = name if names_gpus else likeness(usage)
         if key not in known:
             known[key] = _room(name, request, usage)
         found.append(replace(known[key], node=name))
@@ -87,8 +87,8 @@ def _with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage
     return replace(usage, gpus=tuple(map(taken, usage.gpus)))
 
 
-def _likeness(usage: NodeUsage) -> Hashable:
-    """Returns a key; nodes with equal keys have equal room, because most nodes have few kinds and states."""
+def likeness(usage: NodeUsage) -> Hashable:
+    """Returns a key: nodes with equal keys are alike but for their names and UUIDs. Most clusters have few kinds."""
     node = usage.node
     uuids = [gpu.device.uuid for gpu in usage.gpus]
     scores = tuple(tuple(node.pair_scores.get(a, {}).get(b) for b in uuids) for a in uuids)
@@ -96,4 +96,4 @@ def _likeness(usage: NodeUsage) -> Hashable:
         (replace(gpu, device=replace(gpu.device, uuid=DeviceUUID(""))), gpu.device.uuid in node.cordoned)
         for gpu in usage.gpus
     )
-    return gpus, scores, node.slots
+    return gpus, scores, node.slots, node.limits

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -5,10 +6,11 @@ from hypothesis import strategies as st
 
 from kubectl_topogpu.cluster import Objects, read_cluster
 from kubectl_topogpu.fit import pod_of
-from kubectl_topogpu.room import quota_pods, rooms
 from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
+from proto.devices import DeviceUUID
 from proto.kubernetes.objects import ObjectMeta, Pod, PodStatus, ResourceQuota, ResourceQuotaSpec
+from scheduler_ext.outlook.rooms import quota_pods, rooms
 from scheduler_ext.requests import RequestSettings, ResourceNames, read_request
 from scheduler_ext.scheduling.decide import decide
 from tests.scheduler_ext.gpus import GIB, device, node
@@ -98,3 +100,14 @@ def test_a_gpu_that_the_pod_names_has_room_only_where_it_is() -> None:
     pod.metadata.annotations[keys.USE_GPU_UUID] = "G1"
     found = rooms(request_of(pod), read_cluster(Objects(nodes=nodes), RequestSettings()).snapshot())
     assert [room.pods for room in found] == [0, 1, 0]
+
+
+def test_nodes_that_differ_only_in_whether_limits_are_enforced_are_told_apart() -> None:
+    twin = replace(device(0), uuid=DeviceUUID("G9"))
+    enforcing, other = node("a", [device(0)]), node("b", [twin])
+    other.metadata.annotations[keys.NODE_LIMITS] = "none"
+    found = rooms(
+        request_of(shape(gpus=1, memory_mib=10 * GIB)),
+        read_cluster(Objects(nodes=(enforcing, other)), RequestSettings()).snapshot(),
+    )
+    assert [room.pods for room in found] == [4, 0]

@@ -1,0 +1,165 @@
+"""Why a placed pod has its node and its GPUs: what the policy prefers, and the others in the same numbers. No IO."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kubectl_topogpu.cluster import Gpu, GpuNode, phase
+from kubectl_topogpu.topo import link
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
+from scheduler_ext.outlook.unused import free_cores, free_memory_mib
+from scheduler_ext.outlook.words import WORDS, ranges, spaced
+from scheduler_ext.policies import NodePolicy
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.decide import Decision, place
+from scheduler_ext.scheduling.fit import Rules, why_not
+from scheduler_ext.scheduling.misfit import Misfit
+from scheduler_ext.scheduling.nodes import connected
+from scheduler_ext.scheduling.score import node_score
+
+MOST_NODES = 5
+
+_NODES = {
+    NodePolicy.BINPACK: "takes the fullest node on which the pod fits",
+    NodePolicy.SPREAD: "takes the emptiest node on which the pod fits",
+    NodePolicy.FGD: "takes the node where the pod strands least of what popular pods could use, then the fullest",
+}
+_GPUS = {
+    "binpack": "takes the fullest GPUs that fit",
+    "spread": "takes the emptiest GPUs that fit",
+    "topology-aware": "takes the best-connected GPUs that fit; for one GPU the one with the weakest links",
+    "mutex": "takes GPUs that no container uses",
+    "numa": "takes GPUs of one NUMA node",
+    "fgd": "takes the fullest GPU that fits; for several GPUs the best-connected ones",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node on which the pod fits, as it is without the pod. `used_percent` is the mean of slots, cores and memory."""
+
+    node: str
+    taken: bool
+    used_percent: int
+    connection: int | None = None
+    """The sum of the pair scores of the GPUs that the pod would get; None if it is not compared."""
+    level: int | None = None
+    """With node policy `fgd`: how little the pod strands, from 0 to 100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCandidate:
+    """A GPU of the pod's node, as it is without the pod."""
+
+    gpu: int
+    taken: bool
+    used_percent: int
+    free_memory_mib: int
+    free_cores_percent: int
+    problem: str = ""
+    """Why the pod could not take it now; empty if it could."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """`why_node` and `why_gpus` say what the policies prefer. `more_nodes` fit too, `unfit_nodes` do not."""
+
+    why_node: str
+    more_nodes: int
+    unfit_nodes: int
+    why_gpus: str
+    gpus: tuple[GpuCandidate, ...]
+
+
+def placement(
+    request: GpuRequest, snapshot: Snapshot, decision: Decision, node: str, held: Sequence[tuple[GpuNode, Gpu]]
+) -> Placement:
+    """`snapshot` and `decision` are without the pod's own GPUs, which are those `held` on `node`."""
+    usage = snapshot.nodes.get(node)
+    taken = {gpu.device.index for _, gpu in held}
+    return Placement(
+        why_node=_why_node(request, decision),
+        more_nodes=max(len(decision.fits) - MOST_NODES, 0),
+        unfit_nodes=len(decision.misfits),
+        why_gpus=_why_gpus(request),
+        gpus=() if usage is None else tuple(_gpus(request, snapshot, usage, taken)),
+    )
+
+
+def candidates(decision: Decision, order: Sequence[str], taken: str = "") -> tuple[Candidate, ...]:
+    """Returns the first nodes of `order`, on all of which the pod fits."""
+    return tuple(_candidate(each, taken, decision) for each in order[:MOST_NODES])
+
+
+def _candidate(node: str, taken: str, decision: Decision) -> Candidate:
+    score = decision.fits[node]
+    return Candidate(
+        node=node,
+        taken=node == taken,
+        used_percent=round(100 * (score.slots + score.cores + score.memory) / 3),
+        connection=decision.connections.get(node),
+        level=decision.levels.get(node),
+    )
+
+
+def _why_node(request: GpuRequest, decision: Decision) -> str:
+    policy = f"policy {request.policies.node} {_NODES[request.policies.node]}"
+    if decision.connections:
+        return f"the node that connects the pod's GPUs best comes first; among equals {policy}"
+    return policy
+
+
+def _why_gpus(request: GpuRequest) -> str:
+    text = request.policies.gpu.text.strip()
+    sentence = _GPUS.get(text, "compares GPUs by these words, one after the other")
+    numa = "; the pod asks for GPUs of one NUMA node" if request.numa_bound else ""
+    return f"policy {text} {sentence}{numa}"
+
+
+def _gpus(request: GpuRequest, snapshot: Snapshot, usage: NodeUsage, taken: set[int]) -> Iterable[GpuCandidate]:
+    need = max((need for need in request.needs if need is not None), key=lambda need: (need.memory_mib, need.cores))
+    rules = Rules(node=usage.node, filter=request.filter, policy=request.policies.gpu, numa_bound=request.numa_bound)
+    quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
+    for gpu in sorted(usage.gpus, key=lambda each: each.device.index):
+        reason = why_not(gpu, need, rules, quota)
+        score = node_score((gpu,))
+        yield GpuCandidate(
+            gpu=gpu.device.index,
+            taken=gpu.device.index in taken,
+            used_percent=round(100 * (score.slots + score.cores + score.memory) / 3),
+            free_memory_mib=free_memory_mib(gpu),
+            free_cores_percent=free_cores(gpu),
+            problem="" if reason is None else WORDS[reason],
+        )
+
+
+def hints(
+    pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, held: Sequence[tuple[GpuNode, Gpu]]
+) -> Iterable[str]:
+    """Returns sentences about the pod's links, and about what has changed since it was placed."""
+    node = pod.spec.node_name
+    usage = snapshot.nodes.get(node)
+    if len(held) > 1 and usage is not None:
+        yield _links(request, usage, held)
+    if node in decision.misfits:
+        yield "The pod would not fit on its node any more. It stays there."
+    elif decision.node not in (None, node):
+        yield f"A decision taken now would name node {decision.node} first: the cluster has changed. The pod stays."
+    if phase(pod) == "Pending":
+        yield "The pod has its GPUs but does not run yet: kubectl describe pod shows what it waits for."
+
+
+def _links(request: GpuRequest, usage: NodeUsage, held: Sequence[tuple[GpuNode, Gpu]]) -> str:
+    scores = usage.node.pair_scores
+    gpus = [gpu for _, gpu in held]
+    pairs = [
+        (a.device.index, b.device.index, scores.get(a.device.uuid, {}).get(b.device.uuid))
+        for at, a in enumerate(gpus)
+        for b in gpus[at + 1 :]
+    ]
+    words = sorted({link(score) for *_, score in pairs})
+    total = sum(score or 0 for *_, score in pairs)
+    best = place(request, usage, None)
+    other = "" if isinstance(best, Misfit) else f"; a choice made now would have {spaced(connected(best, scores))}"
+    which = ranges([gpu.device.index for gpu in gpus])
+    return f"GPU {which} are connected by {', '.join(words)}: sum of pair scores {spaced(total)}{other}."

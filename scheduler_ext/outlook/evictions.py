@@ -1,0 +1,59 @@
+"""On which nodes a waiting pod would fit once other pods are gone, and which pods those are. Evicts none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.hopeless import is_hopeless
+from scheduler_ext.scheduling.misfit import Misfit, NotOffered
+from scheduler_ext.scheduling.preempt import Holder, Look
+
+MOST_NODES = 30
+"""The most nodes that are searched: those with the fewest pods."""
+MOST_HOLDERS = 200
+"""A node with more pods is not searched."""
+MOST_WAYS = 3
+_ABOVE_ALL = 2**31
+"""A priority: no room is kept against it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The pod fits on the node once these pods are gone; the smallest set that was found, the most important first."""
+
+    node: str
+    gone: tuple[Holder, ...]
+
+
+def ways(
+    ledger: Ledger,
+    request: GpuRequest,
+    misfits: Mapping[str, Misfit | NotOffered],
+    holders: Mapping[str, Sequence[Holder]],
+) -> tuple[Way, ...]:
+    """Returns the nodes where the fewest pods would have to go. `misfits` are the nodes that refuse the request;
+    `holders` are the pods that hold GPUs, by node.
+    """
+    able = [node for node, misfit in misfits.items() if isinstance(misfit, Misfit) and not is_hopeless(misfit)]
+    crowds = sorted((len(holders.get(node, ())), node) for node in able)
+    found = []
+    for node in [node for number, node in crowds if 0 < number <= MOST_HOLDERS][:MOST_NODES]:
+        gone = _must_go(Look(ledger, request, _ABOVE_ALL, node), holders[node])
+        if gone:
+            found.append(Way(node=node, gone=gone))
+    return tuple(sorted(found, key=lambda way: (len(way.gone), way.node))[:MOST_WAYS])
+
+
+def _must_go(look: Look, holders: Sequence[Holder]) -> tuple[Holder, ...]:
+    """Lets all go, then takes back each pod that fits beside the request, the most important first. Empty if the
+    request fits without any of them, or not even without all of them.
+    """
+    ranked = sorted(holders, key=lambda holder: holder.rank)
+    gone = {holder.uid for holder in ranked}
+    if not look.fits(frozenset(gone)):
+        return ()
+    for holder in ranked:
+        if look.fits(frozenset(gone - {holder.uid})):
+            gone.remove(holder.uid)
+    return tuple(holder for holder in ranked if holder.uid in gone)

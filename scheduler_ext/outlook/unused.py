@@ -1,0 +1,80 @@
+"""What no pod holds of a node's GPUs: idle, unused, or stranded where no pod can get it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unused:
+    """What no pod holds.
+
+    It is `idle` on GPUs without pods and `unused` on GPUs that more pods can share. It is `stranded` where no pod can
+    get it: no slot or core is left beside it, or the GPU is out of service.
+    """
+
+    gpus: int = 0
+    memory_mib: int = 0
+    """Of all GPUs, held or not."""
+    cores: int = 0
+    idle_gpus: int = 0
+    idle_memory_mib: int = 0
+    unused_memory_mib: int = 0
+    unused_cores: int = 0
+    stranded_gpus: int = 0
+    stranded_memory_mib: int = 0
+    not_serving_gpus: int = 0
+    """Unhealthy or cordoned."""
+
+
+def serves(node: RegisteredNode, gpu: GpuUsage) -> bool:
+    """Tells whether the GPU is healthy and not cordoned."""
+    return gpu.device.healthy and gpu.device.uuid not in node.cordoned
+
+
+def is_idle(node: RegisteredNode, gpu: GpuUsage) -> bool:
+    """Tells whether a pod may get the whole GPU."""
+    return not gpu.slots and serves(node, gpu)
+
+
+def is_open(node: RegisteredNode, gpu: GpuUsage) -> bool:
+    """Tells whether one more container may get a part of the GPU."""
+    return serves(node, gpu) and free_slots(gpu) > 0 and free_cores(gpu) > 0 and free_memory_mib(gpu) > 0
+
+
+def free_memory_mib(gpu: GpuUsage) -> int:
+    return max(gpu.device.memory_mib - gpu.memory_mib, 0)
+
+
+def free_cores(gpu: GpuUsage) -> int:
+    return max(gpu.device.cores - gpu.cores, 0)
+
+
+def free_slots(gpu: GpuUsage) -> int:
+    return max(gpu.device.slots - gpu.slots, 0)
+
+
+def unused(usage: NodeUsage) -> Unused:
+    """Adds up what is free on each GPU of the node."""
+    node = usage.node
+    idle = [gpu for gpu in usage.gpus if is_idle(node, gpu)]
+    shared = [gpu for gpu in usage.gpus if gpu.slots and is_open(node, gpu)]
+    closed = [gpu for gpu in usage.gpus if not is_open(node, gpu) and not is_idle(node, gpu)]
+    return Unused(
+        gpus=len(usage.gpus),
+        memory_mib=sum(gpu.device.memory_mib for gpu in usage.gpus),
+        cores=sum(gpu.device.cores for gpu in usage.gpus),
+        idle_gpus=len(idle),
+        idle_memory_mib=_memory(idle),
+        unused_memory_mib=_memory(shared),
+        unused_cores=sum(map(free_cores, shared)),
+        stranded_gpus=sum(free_memory_mib(gpu) > 0 for gpu in closed),
+        stranded_memory_mib=_memory(closed),
+        not_serving_gpus=sum(not serves(node, gpu) for gpu in usage.gpus),
+    )
+
+
+def _memory(gpus: Iterable[GpuUsage]) -> int:
+    return sum(map(free_memory_mib, gpus))

@@ -1,0 +1,40 @@
+from dataclasses import replace
+from typing import Any
+
+from proto.devices import Device
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.outlook.unused import Unused, unused
+from tests.scheduler_ext.gpus import GIB, device, usage
+
+
+def gpu(number: int, **used: Any) -> GpuUsage:
+    return GpuUsage(device(number), **used)
+
+
+def test_free_memory_is_idle_unused_or_stranded() -> None:
+    sick: Device = replace(device(5), healthy=False)
+    node = usage(
+        "n",
+        [
+            gpu(0),
+            gpu(1, slots=1, memory_mib=10 * GIB, cores=30),
+            gpu(2, slots=1, memory_mib=10 * GIB, cores=100),
+            gpu(3, slots=10, memory_mib=20 * GIB),
+            gpu(4, slots=1, memory_mib=40 * GIB),
+            GpuUsage(sick),
+            gpu(6),
+        ],
+    )
+    cordoned: NodeUsage = replace(node, node=replace(node.node, cordoned=frozenset({device(6).uuid})))
+    assert unused(cordoned) == Unused(
+        gpus=7,
+        memory_mib=280 * GIB,
+        cores=700,
+        idle_gpus=1,
+        idle_memory_mib=40 * GIB,
+        unused_memory_mib=30 * GIB,
+        unused_cores=70,
+        stranded_gpus=4,
+        stranded_memory_mib=(30 + 20 + 40 + 40) * GIB,
+        not_serving_gpus=2,
+    )
