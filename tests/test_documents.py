@@ -36,7 +36,7 @@ def _ids(path: Path) -> str:
 def test_every_path_in_backticks_and_every_link_leads_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     paths = re.findall(
-        r"`((?:program|proto|kubectl_topogpu|deviceplugin|scheduler_ext|simulation|tests|docs|daemonset|benchmarks)/[\w./-]*)`",
+        r"`((?:program|proto|examples|kubectl_topogpu|deviceplugin|scheduler_ext|simulation|tests|docs|daemonset|benchmarks)/[\w./-]*)`",
         text,
     )
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]

@@ -29,3 +29,10 @@ def test_a_link_out_of_the_documents_becomes_a_name() -> None:
     assert page("the [chart](../daemonset/chart) and [install](install.md)") == (
         "the chart (`daemonset/chart`) and [install](install.md)"
     )
+
+
+def test_a_link_that_is_all_of_its_line_shows_the_example() -> None:
+    page = runpy.run_path(str(ROOT / "docs/site.py"))["on_page_markdown"]
+    shown = page("## One GPU\n\n[examples/whole-gpu.yaml](../examples/whole-gpu.yaml)\n")
+    text = (ROOT / "examples/whole-gpu.yaml").read_text(encoding="utf-8")
+    assert shown == f'## One GPU\n\n```yaml title="examples/whole-gpu.yaml"\n{text}```\n'

@@ -61,8 +61,6 @@ async def test_kubectl_applies_what_is_shipped_and_the_second_time_changes_nothi
     for folder in others:
         assert await apply(folder, "--dry-run=server", "--validate=strict")
     await asyncio.to_thread(plane.kubectl, "delete", "mutatingwebhookconfigurations", "topogpu-webhook")
-    examples = str(render.HERE / "examples")
-    await asyncio.to_thread(plane.kubectl, "apply", "--dry-run=server", "--validate=strict", "-f", examples)
 
 
 @pytest.fixture
