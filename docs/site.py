@@ -9,8 +9,8 @@ _LEAVES = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Links out of this folder lead to files that the site does not have. A line with nothing but the link of an example
-    becomes its text; the file of any other link is named.
+    """Links out of this folder lead to files that the site does not have. A line that is the link of an example becomes
+    the example's text; the file of any other link is named.
     """
     shown = _MANIFEST.sub(lambda found: _block(found[1]), markdown)
     return _LEAVES.sub(r"\1 (`\2`)", shown)

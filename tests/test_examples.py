@@ -162,9 +162,8 @@ async def test_the_quota_of_the_example_refuses_a_pod_beyond_it_with_the_numbers
             return str((await cluster.verdict(pod)).get("status", {}).get("message", ""))
 
         await eventually(refused)
-        assert await refused() == (
-            "exceeding resource quota: the pod asks for 180000 MiB of GPU memory, and 0 of the namespace's 160000 are taken"
-        )
+        numbers = "the pod asks for 180000 MiB of GPU memory, and 0 of the namespace's 160000 are taken"
+        assert await refused() == f"exceeding resource quota: {numbers}"
 
 
 def test_the_page_of_examples_shows_each_of_them() -> None:

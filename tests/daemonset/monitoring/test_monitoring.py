@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from daemonset import render
 from scheduler_ext.settings import ServeSettings
 from tests.daemonset.monitoring.promql import asked
+from tests.daemonset.shipped import one
 from tests.metrics_reference import daemon_families, extender_families, telemetry_families
 
 ROOT = Path(__file__).parents[3]
@@ -67,12 +69,17 @@ def test_every_metric_asked_for_is_served_and_has_the_labels(title: str, express
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_every_alert_is_explained_and_speaks_of_labels_that_its_metrics_have(rule: dict[str, Any]) -> None:
-    path, _, anchor = rule["annotations"]["runbook"].partition("#")
+    path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     headings = re.findall(r"^## (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
     assert (rule["alert"] in headings, anchor) == (True, rule["alert"].lower())
     told = " ".join(rule["annotations"].values())
     known = set().union(*(LABELS[metric] for metric in asked(rule["expr"]).metrics))
     assert set(re.findall(r"\$labels\.(\w+)", told)) <= known
+
+
+def test_runbooks_run_programs_in_the_pods_that_have_them() -> None:
+    text = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    assert re.findall(r"`topogpu-(?:device-plugin|scheduler) [^`]*`|^[$#] topogpu-.*", text, re.MULTILINE) == []
 
 
 def test_nothing_is_explained_that_is_no_alert() -> None:
@@ -117,3 +124,24 @@ def test_promtool_reads_the_expressions_of_the_dashboard(tmp_path: Path) -> None
     command = [promtool(), "check", "rules", "panels.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("chart")
+def test_the_chart_leads_runbooks_to_where_they_are_read() -> None:
+    address = "https://docs.example.com/topogpu/alerts.html"
+    shown = render.template("--set", f"monitoring.enabled=true,monitoring.runbooks={address}")
+    groups = one(shown, "PrometheusRule", "topogpu")["spec"]["groups"]
+    led = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
+    assert led == [f"{address}#{rule['alert'].lower()}" for rule in RULES]
+
+
+@pytest.mark.usefixtures("chart")
+def test_the_dashboard_is_a_config_map_for_grafanas_sidecar_where_it_is_wanted() -> None:
+    wanted = render.template(
+        "--set", "monitoring.dashboard.enabled=true,monitoring.dashboard.annotations.grafana_folder=GPUs"
+    )
+    found = one(wanted, "ConfigMap", "topogpu-dashboard")
+    assert found["data"] == {"topogpu.json": (MONITORING / "dashboard.json").read_text()}
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+    assert "topogpu-dashboard" not in {each.content["metadata"]["name"] for each in render.template()}
