@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
-SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml'
+SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
 .PHONY: help demo test coverage test-cluster test-node check vale prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
@@ -77,7 +77,7 @@ vale: $(VALE) ## the linter for prose, which Go builds once
 
 prose: $(DEVELOPMENT) $(VALE) ## plain words in the documents and in what the programs say; Go builds the linter once
 	@rm -rf build/prose && $(BIN)/python docs/prose/words.py build/prose $$(git ls-files $(SPOKEN) | grep -v _pb2)
-	@$(VALE) --no-wrap --output=line README.md CONTRIBUTING.md docs
+	@$(VALE) --no-wrap --output=line *.md docs
 	@cd build/prose && $(VALE) --config=../../.vale.ini --no-wrap --output=line .
 
 format: $(DEVELOPMENT) ## reformat in place

@@ -16,6 +16,7 @@ RUN = (
     "eval",
     "python",
     "make",
+    "sed",
 )
 """First words of the commands that are run, but for those below."""
 NOT_RUN = {
