@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 DOCKERFILE = ROOT / "daemonset" / "Dockerfile"
 OUT = ROOT / "build" / "image"
 SUITE = "bookworm"
-"""Of the official image, too."""
+"""The release of Debian on which the official Python image is built too."""
 _BASES = {
     name: ("python3", "libstdc++6", "ca-certificates", *more)
     for name, more in (("run", ()), ("build", ("python3-venv",)))
@@ -34,7 +34,7 @@ class CannotBuild(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Of the sources. `seconds` since 1970."""
+    """The commit of the sources. `seconds` counts from 1970."""
 
     revision: str
     seconds: int
@@ -50,7 +50,9 @@ class Engine:
 
     @property
     def words(self) -> list[str]:
-        """Without privileges of a container of its own, buildah still builds: as root, with plain folders."""
+        """The start of the command. buildah builds as root with plain folders, so that it works in a container without
+        privileges.
+        """
         return [self.program, "--storage-driver=vfs"] if self.program == "buildah" else [self.program]
 
     def load(self, archive: Path, name: str) -> None:

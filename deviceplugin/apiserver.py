@@ -43,12 +43,12 @@ class OwnNode:
         self.name = name
         self.node: Node | None = None
         self.pods: Mapping[str, Pod] = {}
-        """By UID, in the order in which they were bound."""
+        """The node's pods by UID, in the order in which they were bound."""
         self.pods_known = False
         self.pods_version = 0
         """The resourceVersion of their last change."""
         self._problems: dict[str, str] = {}
-        """By the resource whose watch is interrupted."""
+        """Says for each resource whose watch is interrupted why it is."""
 
     @property
     def problem(self) -> str:
@@ -132,12 +132,12 @@ class OwnNode:
         self._changes.announce()
 
     async def patch_status(self, body: Mapping[str, object]) -> None:
-        """Of the Node. Raises ApiError or ApiUnreachable."""
+        """Patches the Node's status. Raises ApiError or ApiUnreachable."""
         self._take_node(await self._api.patch(NODES, self.name, body, subresource="status"))
         self._changes.announce()
 
     async def patch_conditions(self, body: Mapping[str, object]) -> None:
-        """Of the Node, those that `body` names alone. Raises ApiError or ApiUnreachable."""
+        """Patches only those conditions of the Node that `body` names. Raises ApiError or ApiUnreachable."""
         self._take_node(await self._api.patch(NODES, self.name, body, subresource="status", strategic=True))
         self._changes.announce()
 

@@ -39,7 +39,7 @@ class Inventory:
     """One reading, judged."""
 
     devices: tuple[Device, ...] = ()
-    """Of the shared resource, by NVML index."""
+    """The devices of the shared resource, by NVML index."""
     scores: PairScores = field(default_factory=dict)
     instances: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
     """MIG devices by the kubelet resource of their profile."""

@@ -40,7 +40,9 @@ _LOOK_SECONDS = 0.2
 _FIRST_RETRY_SECONDS = 0.1
 _SLOWEST_RETRY_SECONDS = 5.0
 _MOST_LOSSES = 3
-"""Of the registration within `_LOSS_SECONDS`; more are another process that serves the same."""
+"""How often the registration may be lost within `_LOSS_SECONDS`. More often means that another process serves the same
+resource.
+"""
 _LOSS_SECONDS = 60.0
 _TRUCE_SECONDS = 30.0
 """Seconds of pause: two plugins that take the resource from each other at once would make kubelet refuse pods without
@@ -102,7 +104,7 @@ class PluginServer:
 
     @property
     def is_registered(self) -> bool:
-        """With the kubelet that runs now."""
+        """Whether the kubelet that runs now has registered the plugin."""
         return self._answered is not None and self._answered == identity(self._settings.kubelet_socket)
 
     async def run(self) -> None:

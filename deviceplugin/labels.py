@@ -73,7 +73,7 @@ def labels_of_ours(node: Node) -> Sequence[str]:
 
 
 def left_to_others(others: Iterable[str]) -> Notice:
-    """Of labels that another writer has."""
+    """Reports the labels that another writer has."""
     names = tuple(others)
     shown = ", ".join(names[:_MOST_TOLD]) + (f" and {len(names) - _MOST_TOLD} more" * (len(names) > _MOST_TOLD))
     message = (

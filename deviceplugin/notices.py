@@ -29,7 +29,7 @@ def notices(before: Inventory, after: Inventory) -> Iterator[Notice]:
 
 
 def untotalled(device_class: str, resource: str) -> Notice:
-    """Of a DeviceClass that the Node, without totals, cannot bear."""
+    """Warns of a DeviceClass that lets kubelet refuse pods of a Node without totals."""
     message = (
         f"DeviceClass {device_class} makes kube-scheduler refuse this node to pods that ask for memory, cores or "
         f"priority beside {resource}: the Node does not say that it has any. Set node_totals to true"

@@ -49,7 +49,7 @@ class OwnThreads:
 
 
 class UnjoinedExecutor(ThreadPoolExecutor):
-    """For an event loop, whose own pool waits at its end for every call that has begun."""
+    """An executor for an event loop. The loop's own pool would wait at its end for every call that has begun."""
 
     def __init__(self, most: int) -> None:
         super().__init__(max_workers=most)

@@ -13,7 +13,7 @@ from deviceplugin.usage.cgroups import pod_of
 _DEEPEST = 2
 """Below the root of the hierarchy, for a `--cgroup-root` of kubelet's."""
 _HIERARCHIES = ("pids", "memory", "cpu", "systemd")
-"""Of version 1, one of which is as good as another."""
+"""Hierarchies of version 1; any one of them is enough."""
 _HOSTS = frozenset({"system.slice", "user.slice", "init.scope"})
 _CLASSES = ("burstable", "besteffort")
 _MOST_FOLDERS = 10_000

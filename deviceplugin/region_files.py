@@ -19,7 +19,7 @@ _MOST_FOLDERS = 1024
 _MOST_FILES = 64
 """Looked at in one folder; a region and an empty library is what HAMi-core leaves there."""
 _MOST_SECONDS = 0.2
-"""Of one look, on the processor: tenants decide how long the reading of a region takes."""
+"""The most CPU time of one look: tenants decide how long the reading of a region takes."""
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A symbolic link, a pipe without a writer, or a lease of the file must not block us."""
 
@@ -27,7 +27,7 @@ _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionFiles:
     regions: Mapping[tuple[str, str], Region] = field(default_factory=dict)
-    """By pod UID and container name; folders without a region yet are missing."""
+    """The regions by pod UID and container name; folders that have no region yet are left out."""
     problems: Mapping[tuple[str, str], str] = field(default_factory=dict)
     left_out: int = 0
     """Folders beyond the number that is looked at, and those that were not looked at yet."""
@@ -44,7 +44,7 @@ class RegionReader:
         self._containers = containers
         self._clock = clock
         self._known: dict[str, Region | str | None] = {}
-        """By folder: the region, or why it cannot be read; None before there is one."""
+        """Maps a folder to its region, or to why that cannot be read; None before there is one."""
         self._next = ""
 
     def read(self) -> RegionFiles:

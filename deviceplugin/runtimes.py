@@ -39,7 +39,7 @@ class Runtime:
     runtime: str = ""
     """`containerd://2.4.2`, as the Node has it."""
     enable_cdi: bool | None = None
-    """As the runtime itself answers."""
+    """The runtime's own answer; None if it gave none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class RequestedAllocation(StrEnum):
     """How Allocate finds the pod that it serves."""
 
     AUTO = "auto"
-    """By slots where the node can, else immediately."""
+    """Allocates by slots if the node can, else immediately."""
     SLOTS = "slots"
     IMMEDIATE = "immediate"
 
@@ -160,7 +160,7 @@ class AgentSettings:
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
     feedback: Feedback = Feedback.OFF
     folder_quota: FolderQuota = FolderQuota()
-    """For each of the folders of the host that one container may write to."""
+    """The limits of each folder of the host to which one container may write."""
     allocate_seconds: float = 2.0
     """How long one Allocate may wait for news of its pod."""
     prefer_seconds: float = 0.5

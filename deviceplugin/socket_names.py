@@ -12,7 +12,7 @@ _TOKEN = re.compile(r"[0-9a-f]{8}")
 
 
 def socket_name(resource: str, token: str) -> str:
-    """Of one registration. `token`: eight hexadecimal digits."""
+    """Names the socket of one registration. `token` has eight hexadecimal digits."""
     return f"{_stem(resource)}.{token}.sock"
 
 

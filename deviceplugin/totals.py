@@ -17,7 +17,7 @@ PRIORITY_TOTAL = 2**31 - 1
 
 
 def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod]) -> Mapping[str, int]:
-    """As `totals_with`; `pods` are those of the node."""
+    """Computes `totals_with` for what these pods of the node have asked for."""
     return totals_with(names, devices, [asked_totals(pod, names) for pod in pods])
 
 

@@ -165,7 +165,7 @@ def _gpu_node(name: str, usage: NodeUsage, held: Mapping[tuple[str, DeviceUUID],
 def _held(
     holdings: Mapping[str, Holding], pods: Mapping[str, Pod]
 ) -> Mapping[tuple[str, DeviceUUID], Collection[Held]]:
-    """By node and GPU."""
+    """Returns the holders by node and GPU."""
     found: dict[tuple[str, DeviceUUID], list[Held]] = {}
     for uid, holding in holdings.items():
         pod = pods[uid]

@@ -44,7 +44,7 @@ class Candidate:
     connection: int | None = None
     """The sum of the pair scores of the GPUs that the pod would get; None if it is not compared."""
     level: int | None = None
-    """With node policy `fgd`: how little the pod strands, from 0 to 100."""
+    """How little the pod strands, from 0 to 100; None unless the node policy is `fgd`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ Value = str | int | float | bool | None
 Row = Mapping[str, Value]
 
 _PLAIN = str.maketrans("█░–…", "#.-~")
-"""For a terminal that has only ASCII."""
+"""Replacements for a terminal that has only ASCII."""
 
 
 class Output(StrEnum):
@@ -39,7 +39,7 @@ class Report:
     document: object = field(default=None)
 
     def encoded(self, output: Output) -> str:
-        """For JSON, YAML and CSV."""
+        """Returns the report as JSON, YAML or CSV."""
         document = self.rows if self.document is None else self.document
         if output is Output.JSON:
             return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"

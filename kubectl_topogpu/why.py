@@ -52,7 +52,7 @@ class Answer:
     nodes: tuple[Candidate, ...] = ()
     """Nodes on which it fits, the best first; of a placed pod its own node first."""
     placement: Placement | None = None
-    """Of a placed pod."""
+    """Where a placed pod is, and why; None for a pod that waits."""
     hints: tuple[str, ...] = ()
 
 

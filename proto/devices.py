@@ -88,7 +88,7 @@ class DeviceShare:
     cores: int
     """Percent of one GPU; 0 means no core limit."""
     instance: MigInstance | None = None
-    """For a GPU in MIG mode; it is written to a separate annotation."""
+    """The place on a GPU in MIG mode; it is written to a separate annotation."""
 
 
 ContainerShares = tuple[DeviceShare, ...]

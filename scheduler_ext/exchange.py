@@ -35,7 +35,7 @@ class Answer:
 
 Verb = Callable[[Asked], Awaitable[Answer]]
 Routes = Mapping[str, Mapping[str, Verb]]
-"""By path and method."""
+"""Verbs by path and method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,7 +171,7 @@ class Extender:
         return told("")
 
     async def _readyz(self, _: Asked) -> Answer:
-        """By default a follower is ready: otherwise it would block every roll-out."""
+        """Answers whether the extender is ready. By default a follower is: otherwise it would block every roll-out."""
         problem = self._leadership.problem() if self._settings.readyz_requires_leader else ""
         if problem:
             return told(problem, 503)
@@ -201,7 +201,7 @@ class Extender:
 
 
 def application(verbs: Verbs) -> web.Application:
-    """For an address that other hosts reach as well: they get nothing private."""
+    """Serves an address that other hosts reach as well: they get nothing private."""
 
     async def finish(_: web.Application) -> None:
         await verbs.finish()

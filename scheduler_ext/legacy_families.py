@@ -39,7 +39,7 @@ _LEGACY: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "hami_vgpu_memory_allocated_bytes": ("vGPUMemoryAllocated", _OF_POD),
     "hami_vgpu_core_allocated_ratio": ("vGPUCoreAllocated", _OF_POD),
 }
-"""By the current name: the old name, and the old labels by the current ones."""
+"""Maps a current name to the old name, and to the old labels by the current ones."""
 
 
 def legacy(family: Gauges) -> Iterator[Gauges]:

@@ -45,7 +45,7 @@ class Seen:
     synced: bool
     problems: int
     detail: MetricsDetail = MetricsDetail.PODS
-    """Without metrics for pods, `holdings` and `names` may be empty."""
+    """The detail of the metrics. Without metrics for pods, `holdings` and `names` may be empty."""
     legacy_names: bool = False
     """Whether to write HAMi's names from before 2.9 as well."""
 

@@ -31,7 +31,7 @@ class Admission(StrEnum):
     """The result for a new pod."""
 
     ALLOWED = "allowed"
-    """Without changes."""
+    """The webhook let the pod in without changes."""
     PATCHED = "patched"
     DENIED = "denied"
     FAILED = "failed"

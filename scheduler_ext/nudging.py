@@ -32,7 +32,7 @@ TURN_SECONDS = 0.02
 BREATH_SECONDS = 0.001
 """Work after which other requests get their turn."""
 EFFORT = 200
-"""As `Judge` counts it, for one pod per turn: less than a millisecond."""
+"""The most effort for one pod per turn: less than a millisecond."""
 MOST_NUDGED = 5
 """Pods nudged per turn. Room that they do not take is for the next ones."""
 

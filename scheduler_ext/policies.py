@@ -84,7 +84,7 @@ GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa", "fgd")
 
 
 def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePolicy:
-    """For flags. Raises PolicyError unless the text names a node policy."""
+    """Reads a flag. Raises PolicyError unless the text names a node policy."""
     try:
         return NodePolicy(text)
     except ValueError:
@@ -92,7 +92,7 @@ def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePo
 
 
 def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolicy:
-    """For flags: one word or a comma list. Raises PolicyError for an unknown word."""
+    """Reads a flag: one word or a comma list. Raises PolicyError for an unknown word."""
     unknown = _unknown_words(text)
     if unknown:
         raise PolicyError(

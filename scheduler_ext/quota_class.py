@@ -123,7 +123,7 @@ def _pod_level_names(resources: Resources) -> Iterator[str]:
 
 
 def _compute_amounts(resources: Resources) -> Iterator[bool]:
-    """For each amount of cpu or memory whether it is more than 0. An unreadable one counts as more."""
+    """Tells for each amount of cpu or memory whether it is more than 0. An unreadable one counts as more."""
     for amounts in (resources.requests, resources.limits):
         for name in _COMPUTE:
             if name in amounts:

@@ -67,7 +67,7 @@ class RequestSettings:
 
     names: ResourceNames = field(default_factory=ResourceNames)
     default_memory_mib: int = 0
-    """For containers that ask for no memory; 0 gives them the whole GPU."""
+    """The memory for containers that ask for none; 0 gives them the whole GPU."""
     default_cores: int = 0
     memory_factor: int = 1
     node_policy: NodePolicy = NodePolicy.BINPACK
@@ -93,7 +93,7 @@ class ContainerNeed:
     cores: int
     """Percent of one GPU as asked for, also above 100: the device score counts it so. 0 means no limit."""
     priority: int | None = None
-    """For the limits inside the container; it does not affect the choice of GPUs."""
+    """The priority for the limits inside the container; it does not affect the choice of GPUs."""
     beside: "tuple[ContainerNeed, ...]" = ()
     """Needs that the same share serves: the larger amount counts."""
     container: str = field(default="", compare=False)
@@ -307,7 +307,7 @@ def check_lengths(annotations: Mapping[str, str]) -> None:
 
 
 def shortened(text: str) -> str:
-    """As much of a name or number as a sentence needs."""
+    """Shortens a name or number to what a sentence needs."""
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 

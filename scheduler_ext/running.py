@@ -64,7 +64,7 @@ class Applications:
     verbs: Verbs
     metrics: web.Application
     webhook: Callable[[AdmissionSettings], web.Application]
-    """For the API server. It checks quotas against the current decisions."""
+    """Makes the webhook for the API server. It checks quotas against the current decisions."""
     failed: asyncio.Event
     """Set when a watch, or another part that must run, has failed: later answers would be outdated."""
 

@@ -11,7 +11,7 @@ extender.
 """
 SHORTEST_BIND_DEADLINE_SECONDS = 20.0
 SLACK_SECONDS = 5.0
-"""For a Binding that is delayed on its way."""
+"""The time that a Binding may be delayed on its way."""
 _WRITING_SECONDS = 2.0
 """Time left for the write when a bind gets the lock at the last moment."""
 

@@ -22,9 +22,9 @@ class Turns:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._waiting: dict[str, deque[_Waiting]] = {}
-        """By namespace; the next one in turn comes first."""
+        """Those who wait, by namespace; the next one in turn comes first."""
         self._spent: dict[str, float] = {}
-        """By namespace, the time at which it has paid off the time of its searches."""
+        """When each namespace has paid off the time of its searches."""
         self._tasks = Tasks()
         self._working: asyncio.Task[None] | None = None
 

@@ -49,7 +49,7 @@ class Sources:
     listed: tuple[Listed, ...] | None
     pods: tuple[Pod, ...] | None
     inventory: Mapping[DeviceUUID, Device]
-    """As registered on the Node; empty while unknown."""
+    """The GPUs that are registered on the Node; empty while they are unknown."""
     spec: bytes | None
 
 

@@ -59,7 +59,7 @@ class _Checkpoint(msgspec.Struct, rename="pascal"):
 
 
 Witness = Mapping[str, frozenset[str]]
-"""By pod UID: the names of the containers that kubelet has recorded an allocation for."""
+"""Maps a pod's UID to the names of the containers for which kubelet has recorded an allocation."""
 
 
 def decode_checkpoint(text: bytes) -> tuple[Holding, ...]:

@@ -29,7 +29,7 @@ from proto.kubernetes.objects import Container, Pod
 _HARMLESS = frozenset({"LIBCUDA_LOG_LEVEL"})
 
 Served = Mapping[str, frozenset[int]]
-"""By pod UID: positions of the containers that were answered already, init containers first."""
+"""Maps a pod's UID to the positions of the containers that were answered already, init containers first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def prove(view: NodeView, ids: int) -> Proven | Refused:
 
 
 def _decided(waiting: list[Pod], view: NodeView, ids: int) -> Proven | Refused:
-    """Of the pods that something was decided for."""
+    """Looks for the answer among the pods for which something was decided."""
     holder = None if view.lock is None else _named(waiting, view.lock, view.lock_uid)
     if view.lock is not None and view.lock.pod and holder is None and not _is_done(view.lock, view):
         owner = f"{view.lock.namespace}/{view.lock.pod}"

@@ -36,7 +36,7 @@ def shares_in_turn(pods: Sequence[Pod], served: Witness, ids: int, resource: str
 
 
 def _asked(pod: Pod, resource: str) -> list[tuple[str, int, ContainerShares]]:
-    """By container: how many GPUs kubelet asks for, and which were decided."""
+    """Lists for each container its name, how many GPUs kubelet asks for, and which were decided."""
     containers = pod.all_containers
     try:
         decided: PodShares = decided_devices(pod, DEVICES_ALLOCATED, resource)

@@ -70,7 +70,7 @@ def gpu_spec(kind: str, hardware: Hardware) -> Mapping[str, object]:
 
 
 def spec_file_name(kind: str, name: str = "") -> str:
-    """Of the spec of a whole kind, or of one device of it."""
+    """Names the file of a spec that describes a whole kind, or one device of it."""
     return "-".join((*kind.split("/"), *([name] if name else []))) + ".json"
 
 
@@ -93,7 +93,9 @@ def _content(edits: ContainerEdits) -> Mapping[str, object]:
 
 
 def _device_node(node: DeviceNode) -> Mapping[str, object]:
-    """With the device number, the runtime need not find the file on the host: the driver may be in a container."""
+    """Includes the device number, so that the runtime need not find the file on the host: the driver may be in a
+    container.
+    """
     host = {"hostPath": node.host_path} if node.host_path else {}
     number = {"type": "c", "major": node.number[0], "minor": node.number[1]} if node.number else {}
     return {"path": node.path, **host, **number, "permissions": "rw"}

@@ -75,15 +75,17 @@ class DriverListing:
     """The files below a driver's root. All paths are as if that root were /."""
 
     libraries: Mapping[str, Mapping[str, str]]
-    """Of each folder with libraries, by name: where a link leads, empty for a file. The first folder goes before."""
+    """Maps each folder with libraries to its entries: where a link leads, or empty for a file. The first folder wins.
+
+    """
     files: Mapping[str, str]
-    """Of the rest: a path that was looked for, and where it really lies."""
+    """Maps each other path that was looked for to where it really lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFiles:
     version: str
-    """As the driver's libraries are named, 550.54.15."""
+    """The driver's version in the names of its libraries, such as 550.54.15."""
     mounts: tuple[Mount, ...]
 
 

@@ -40,7 +40,7 @@ class DriverRoot:
             raise NoDriver(f"no NVIDIA driver below {self.host}: {error}") from error
 
     def files(self) -> DriverFiles:
-        """For containers. Raises NoDriver."""
+        """Finds the driver's files for containers. Raises NoDriver."""
         found = {path: real for path in (*wanted_files(), *self._firmware()) if (real := self._inside(path))}
         try:
             return driver_files(DriverListing(libraries=self._libraries(), files=found), self.host, self.triple)

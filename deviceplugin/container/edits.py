@@ -28,7 +28,7 @@ from proto.quantity import QuantityError, integer_quantity
 DEFAULT_HOOK_PATH = "/usr/local"
 DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 NO_DEVICES = "void"
-"""With this value NVIDIA's runtime does nothing."""
+"""The value with which NVIDIA's runtime does nothing."""
 NO_RUNTIME_ENV = {VISIBLE_DEVICES: NO_DEVICES, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
 """For containers that get the driver's files from us. Otherwise Triton's compiler looks for CUDA's library in
 ldconfig's cache, which is not written (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
@@ -120,7 +120,7 @@ class Hardware:
     """Facts of driver and node about the GPUs that are not advertised; MIG instances have their own entries."""
 
     pci_addresses: Mapping[DeviceUUID, str] = field(default_factory=dict)
-    """As NVML writes bus ids, whose text sorts like the address; a MIG instance has its GPU's."""
+    """Bus ids as NVML writes them, whose text sorts like the address. A MIG instance has that of its GPU."""
     control_nodes: tuple[DeviceNode, ...] = ()
     gpu_nodes: Mapping[DeviceUUID, tuple[DeviceNode, ...]] = field(default_factory=dict)
     driver_mounts: tuple[Mount, ...] = ()
@@ -151,7 +151,7 @@ class ContainerFacts:
     env: Mapping[str, str] = field(default_factory=dict)
     """The literal values of the pod's own environment for this container."""
     priority: int | None = None
-    """Of its GPU tasks; 0 is the highest, 1 yields to it."""
+    """The priority of its GPU tasks: 0 is high, 1 yields to it."""
 
 
 def container_facts(pod_uid: str, container: Container, priority_resource: str) -> ContainerFacts:

@@ -24,7 +24,7 @@ from proto.devices import ContainerShares, Device, DeviceUUID
 _LONGEST_LIST = 4096
 """Bytes that are read of the list of libraries."""
 _SEPARATORS, _COMMENT = re.compile(r"[ \t\n:]+"), re.compile(r"#.*")
-"""As glibc's loader reads the list (dl_main in elf/rtld.c)."""
+"""The most bytes of the list that glibc's loader reads (dl_main in elf/rtld.c)."""
 
 
 class HookUnusable(Exception):

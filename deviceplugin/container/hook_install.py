@@ -18,7 +18,7 @@ from deviceplugin.container.hook_names import CONTAINERS, LIBRARY, OPTIONAL, PRE
 
 KEPT_LIBRARIES = 2
 HEADER_BYTES = 64
-"""Of a 64-bit ELF file."""
+"""The size of the header of a 64-bit ELF file."""
 _SHARED_OBJECT = 3
 MACHINES = {"x86_64": 62, "aarch64": 183}
 """e_machine of the ELF specification by the kernel's word."""

@@ -17,7 +17,7 @@ _DIGITS = 16
 
 
 def library_name(digest: str) -> str:
-    """Of the library with this content; `digest` is its SHA-256 in hexadecimal."""
+    """Names the library with this content; `digest` is its SHA-256 in hexadecimal."""
     return f"{LIBRARY}.{digest[:_DIGITS]}"
 
 

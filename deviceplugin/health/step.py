@@ -156,7 +156,7 @@ class GpuHealth:
     """Time of the first good poll after the last bad sign."""
     good_polls: int = 0
     registered: bool = False
-    """For events, or tried to, since `well_since`: a reset ends a registration."""
+    """Whether a registration for events was tried since `well_since`; a reset ends a registration."""
     uncorrected: int | None = None
     doubted: bool = False
     """The last poll was not answered, and that may have been chance."""
@@ -249,7 +249,7 @@ def _unwell(gpu: GpuHealth, problem: str, *, standing: bool) -> GpuHealth:
 
 
 def _sign(before: GpuHealth, after: GpuHealth, settings: HealthSettings) -> GpuHealth:
-    """Without `signals` they only keep an unhealthy GPU from returning."""
+    """Applies what was read. Without `signals` that only keeps an unhealthy GPU from returning."""
     return after if settings.signals or before.problem else before
 
 

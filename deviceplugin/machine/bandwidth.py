@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from deviceplugin.machine.readings import GpuReading, PairReading, PcieLevel, PeerStatus
 
 NVLINK_GBPS = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.0, 5: 20.0, 6: 20.6, 7: 40.1}
-"""By NVML_NVLINK_VERSION number, one link."""
+"""GB/s of one link in one direction, by NVML's number of the NVLink version (NVML_NVLINK_VERSION)."""
 
 NVLINK3_WORKSTATION_GBPS = 12.0
 """GeForce 3090, A40 and A6000 run NVLink 3 at 14.06 instead of 25."""

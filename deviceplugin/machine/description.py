@@ -23,11 +23,11 @@ P2pStatus = Literal[
     "UNKNOWN",
 ]
 P2P_STATUSES: tuple[P2pStatus, ...] = get_args(P2pStatus)
-"""In the order of nvmlGpuP2PStatus_t: the position is NVML's number."""
+"""The order is that of nvmlGpuP2PStatus_t: the position is NVML's number."""
 
 FabricState = Literal["NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED"]
 FABRIC_STATES: tuple[FabricState, ...] = ("NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED")
-"""In the order of nvmlGpuFabricState_t: the position is NVML's number."""
+"""The order is that of nvmlGpuFabricState_t: the position is NVML's number."""
 
 _BUS = re.compile(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]")
 _PCI_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
@@ -107,7 +107,7 @@ class MigDevice(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     @property
     def slices(self) -> tuple[int, int]:
-        """Of the GPU instance and of its compute instance: `1c.2g.10gb` is (2, 1)."""
+        """Returns the slices of the GPU instance and of its compute instance: (2, 1) for `1c.2g.10gb`."""
         found = _PROFILE.fullmatch(self.profile)
         gpu = int(found["gpu"]) if found else 0
         return gpu, int(found["compute"] or gpu) if found else 0
@@ -148,7 +148,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def multiprocessors_per_slice(self) -> int:
-        """Of a MIG device: 14 of an A100, 16 of an H100 (NVIDIA's MIG user guide, supported profiles)."""
+        """Returns the multiprocessors of one slice: 14 on an A100, 16 on an H100 (NVIDIA's MIG user guide, supported
+        profiles).
+        """
         return 14 if self.compute_capability < (9, 0) else 16
 
 

@@ -82,7 +82,7 @@ def device_type(name: str) -> str:
 
 
 def _verdicts(machine: MachineReading, sharing: NodeSharing) -> Iterator[_Verdict]:
-    """Of devices for which the driver tells the same UUID only the first is one."""
+    """Judges each device. If the driver gives two devices the same UUID, only the first one counts."""
     seen: set[DeviceUUID] = set()
     for verdict in _each_verdict(machine, sharing):
         device = verdict.device

@@ -27,14 +27,16 @@ _FAMILIES = {
     12: "blackwell",
     13: "rubin",
 }
-"""By the major compute capability, where the minor one does not matter."""
+"""Names of GPU families, by major compute capability where the minor one does not matter."""
 _TURING, _ADA = (7, 5), (8, 9)
 
 Labels = dict[str, str]
 
 
 def feature_labels(machine: MachineReading, sharing: NodeSharing) -> Labels:
-    """By name, in order; none for a machine without GPUs. GPUs that are left alone do not count."""
+    """Returns the labels in the order of their names; none for a machine without GPUs. GPUs that are left alone do not
+    count.
+    """
     gpus = shown_gpus(machine, sharing)
     if not gpus:
         return {}
@@ -94,7 +96,7 @@ def _mode(gpus: Sequence[GpuReading]) -> str:
 
 
 def _clique(gpus: Sequence[GpuReading]) -> Labels:
-    """Of the fabric that GPUs of several machines are registered with; one within the machine has no cluster."""
+    """Labels the fabric with which GPUs of several machines are registered. One within a machine has no cluster."""
     fabrics = [gpu.fabric for gpu in gpus if gpu.fabric is not None and gpu.fabric.state != 0]
     joined = {(each.cluster, each.clique) for each in fabrics if not each.is_broken and each.cluster != _NO_CLUSTER}
     if len(joined) != 1:
@@ -104,7 +106,7 @@ def _clique(gpus: Sequence[GpuReading]) -> Labels:
 
 
 def _whole_gpus(gpus: Sequence[GpuReading], sharing: NodeSharing) -> Labels:
-    """Of the model that there is most of, of equally many the first by index. GPUs with MIG on are not shared."""
+    """Labels the most frequent model; among equals the one with the lowest index. GPUs with MIG on are not shared."""
     models = Counter(gpu.name for gpu in gpus)
     model = max(models, key=lambda name: models[name])
     alike = [gpu for gpu in gpus if gpu.name == model]

@@ -163,5 +163,5 @@ class MachineReading:
 
     @property
     def mig_devices(self) -> Mapping[DeviceUUID, MigReading]:
-        """Of all GPUs, by UUID."""
+        """Returns the MIG devices of all GPUs, by UUID."""
         return {mig.uuid: mig for gpu in self.gpus for mig in gpu.mig_devices}

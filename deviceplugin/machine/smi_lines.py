@@ -16,7 +16,7 @@ class Line:
 
 
 def clean_lines(text: str) -> tuple[Line, ...]:
-    """Without escape codes (also those whose ESC byte was replaced), e-mail quotes and JSON string notation."""
+    """Removes escape codes (also those whose ESC byte was replaced), e-mail quotes and JSON string notation."""
     raw = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     while len(raw) > 1 and not raw[-1].strip():
         raw.pop()

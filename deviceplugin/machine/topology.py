@@ -50,7 +50,7 @@ class AsymmetricPair:
     first: GpuReading
     second: GpuReading
     links_there: int
-    """As the first counts them."""
+    """The number of links as the first GPU counts them."""
     links_back: int
 
     @property

@@ -22,7 +22,7 @@ from deviceplugin.usage.used import NodeSample, Usage, node_usage
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _MOST_KINDS = 32
-"""Of health events; what is beyond counts as `other`."""
+"""The most kinds of health events that are counted apart; further kinds count as `other`."""
 
 
 class KubeletCall(StrEnum):

@@ -40,7 +40,7 @@ class Sampler:
         self._told: frozenset[tuple[str, str]] = frozenset()
 
     async def take(self) -> NodeSample:
-        """Without GPUs where there is no driver. Raises OSError where the regions' folder cannot be read."""
+        """Reads what is used; no GPUs without a driver. Raises OSError if the regions' folder cannot be read."""
         gpus = await self._call(self._gpus)
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
         files, owners = await self._files.call(lambda: (self._regions.read(), owners_of(sorted(pids))))
@@ -54,7 +54,7 @@ class Sampler:
         )
 
     async def telemetry(self) -> NodeTelemetry:
-        """Without GPUs where there is no driver."""
+        """Reads the telemetry; no GPUs if there is no driver."""
         return await self._call(self._telemetry)
 
     def _gpus(self) -> tuple[GpuSample, ...]:

@@ -75,7 +75,7 @@ def _only_holder(holders: Sequence[VgpuUsage]) -> Labels:
 
 
 def _holders(view: DaemonView) -> Mapping[DeviceUUID, Sequence[VgpuUsage]]:
-    """By what was decided for the pods."""
+    """Returns the containers of each GPU, as decided for the pods."""
     indices = {device.uuid: device.index for device in view.devices}
     held: dict[DeviceUUID, list[VgpuUsage]] = defaultdict(list)
     for share in node_usage(view.pods.values(), NodeSample(), indices).vgpus[:MOST_VGPUS]:

@@ -18,10 +18,10 @@ class DaemonView:
     xids: Mapping[DeviceUUID, int] = field(default_factory=dict)
     """The last XID of each GPU that is listened to, 0 for none."""
     pods: Mapping[str, Pod] = field(default_factory=dict)
-    """Of this node, by UID."""
+    """The pods of this node, by UID."""
     pods_known: bool = False
     registered: bool = False
-    """With the kubelet that runs now."""
+    """Whether the kubelet that runs now has registered the plugin."""
     gpus_known: bool = False
     gpu_problem: str = ""
     """Why no GPU can be read; empty while they can."""

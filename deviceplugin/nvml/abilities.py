@@ -33,7 +33,7 @@ def driver_version(calls: NvmlCalls) -> str:
 
 
 def cuda_version(calls: NvmlCalls) -> tuple[int, int] | None:
-    """Of the newest CUDA that the driver serves, which NVML writes as 12040 for 12.4."""
+    """Returns the newest CUDA version that the driver serves. NVML writes 12.4 as 12040."""
     try:
         number = int(calls.ask("nvmlSystemGetCudaDriverVersion"))
     except CallFailed:

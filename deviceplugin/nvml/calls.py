@@ -32,7 +32,7 @@ _UUID = re.compile(r"[A-Za-z0-9/_-]{1,80}")
 _SMALL = 4096
 """A larger number is a time or an amount: it makes no other question."""
 _ATTEMPTS = 3
-"""For a list that grew between asking its length and its content."""
+"""How often a list is read again that grew between the calls for its length and its content."""
 
 
 class CallFailed(Exception):
@@ -67,10 +67,10 @@ class NvmlCalls:
     """The loaded package, for one initialisation. Handles and structs are its own untyped objects."""
 
     def __init__(self, pynvml: ModuleType, shared: "NvmlCalls | None" = None) -> None:
-        """With `shared` it has what that one has, and `failures` of its own."""
+        """`shared`: take over all that it has, except for `failures`."""
         self.pynvml = pynvml
         self.lanes: Lanes = Lanes() if shared is None else shared.lanes
-        """For the thread that owns the library."""
+        """Threads for calls that may hang, shared by all threads that use the library."""
         self.failures: list[CallFailed] = []
         """Answers that `ask_or` and `field` did without, and that may come the next time."""
         self._refused: set[tuple[Hashable, ...]] = set() if shared is None else shared._refused
@@ -185,7 +185,7 @@ def _same(argument: object) -> Hashable:
 
 
 def read_uuid(calls: NvmlCalls, handle: object) -> DeviceUUID:
-    """Of a GPU or MIG device. Raises CallFailed, also where annotations and kubelet could not name it."""
+    """Reads the UUID of a GPU or MIG device. Raises CallFailed, also if annotations and kubelet could not name it."""
     uuid = as_text(calls.ask("nvmlDeviceGetUUID", handle))
     if not _UUID.fullmatch(uuid):
         raise CallFailed("nvmlDeviceGetUUID", FUNCTION_NOT_FOUND, "the driver tells no UUID that can be one")
@@ -193,7 +193,7 @@ def read_uuid(calls: NvmlCalls, handle: object) -> DeviceUUID:
 
 
 def bus_id_of(pci: Any) -> str:
-    """Of an answer's struct, which nvidia-ml-py decodes when it is looked at; empty where it is no text."""
+    """Returns the bus id in an answer's struct, which nvidia-ml-py decodes on access; empty if it is no text."""
     try:
         return as_text(pci.busId).upper()
     except UnicodeDecodeError:

@@ -47,7 +47,7 @@ class NvmlEvents:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._lanes = Lanes()
-        """For all event sets: a registration that hangs is not begun a second time."""
+        """Shared by all event sets: a registration that hangs is not begun a second time."""
         self._pause, self._problem = _FIRST_PAUSE_SECONDS, ""
 
     def start(self, tell: Callable[[HealthEvent], object]) -> None:
@@ -128,7 +128,9 @@ class _EventSet:
         self._refused: dict[DeviceUUID, str] = {}
         self._lock = threading.Lock()
         self._in_use = 1
-        """By those who hold it open and by registrations under way: a set that the driver works on is not freed."""
+        """Counts users that hold the set open and registrations under way: a set that the driver works on is not freed.
+
+        """
         self._is_closed = False
         answers = lanes.ask("registration", {uuid: partial(self._register, uuid) for uuid in sorted(gpus)})
         for uuid, answer in answers.items():
@@ -207,7 +209,7 @@ class _EventSet:
         return DoubleBitError(gpu=gpu) if event.eventType == _DOUBLE_BIT else Hint(gpu=gpu)
 
     def _gpu(self, handle: Any) -> DeviceUUID | None:
-        """By the handle it was registered with: a GPU off the bus no longer tells its UUID."""
+        """Finds the GPU by the handle with which it was registered: a GPU off the bus no longer tells its UUID."""
         known = self._gpu_of_handle.get(_address(handle))
         if known is not None:
             return known

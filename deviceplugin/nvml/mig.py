@@ -7,7 +7,7 @@ from deviceplugin.machine.readings import GpuReading, MigReading, MigSize
 from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, as_text, read_uuid
 
 _MOST_DEVICES = 32
-"""Of one GPU, whatever the driver says: GPUs of 2026 have 7."""
+"""The most MIG devices that are read of one GPU, whatever the driver says. GPUs of 2026 have up to 7."""
 _MEMORY_SLICES = 8
 """A profile's name rounds its memory up to eighths of the GPU's (NVIDIA/go-nvlib pkg/nvlib/device/mig_profile.go)."""
 
@@ -62,7 +62,7 @@ def _size(told: Any) -> MigSize | None:
 
 
 def _profile(calls: NvmlCalls, handle: object, gpu_memory_mib: int | None) -> str:
-    """As the device's name ends, else as its size is called. Raises CallFailed."""
+    """Returns the profile at the end of the device's name, else the name of its size. Raises CallFailed."""
     profile = as_text(calls.ask_or("", "nvmlDeviceGetName", handle)).partition(" MIG ")[2].strip()
     if profile:
         return profile

@@ -72,7 +72,7 @@ class _Gpu:
     """The first call that may have failed by chance."""
 
     def at(self, index: int, problem: str) -> "_Gpu":
-        """With a problem nothing can be asked of it."""
+        """Returns the GPU at this index. One with a problem answers no calls."""
         reading = replace(self.reading, index=index, problem=problem)
         return _Gpu(reading) if problem else replace(self, reading=reading)
 

@@ -103,7 +103,7 @@ def _silent(uuid: DeviceUUID, hangs: Hangs) -> GpuLost | None:
 
 
 def _is_divided(calls: NvmlCalls, handle: object) -> bool:
-    """With MIG on a GPU uses no NVLink (NVIDIA's MIG user guide), so no fabric either."""
+    """Whether MIG is on: then the GPU uses no NVLink (NVIDIA's MIG user guide), and so no fabric."""
     return bool(calls.ask_or([0, 0], "nvmlDeviceGetMigMode", handle)[0])
 
 

@@ -26,7 +26,7 @@ class Sysfs:
         return self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class").startswith("0x0680")
 
     def pci_class(self, bus_id: str) -> int | None:
-        """Of a PCI device; None if the kernel does not tell."""
+        """Returns the class of a PCI device; None if the kernel does not tell."""
         try:
             return int(self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class"), 16)
         except ValueError:
@@ -61,7 +61,7 @@ class Sysfs:
         return nodes
 
     def cpu_model(self) -> str:
-        """As /proc/cpuinfo names it, "" if it does not."""
+        """Returns the CPU's name in /proc/cpuinfo, or "" without one."""
         try:
             lines = self._cpuinfo.read_text(errors="replace").splitlines()
         except OSError:
@@ -83,7 +83,7 @@ class Sysfs:
 
 
 def _driver(folder: Path) -> str:
-    """Of a PCI device; empty for one that no driver has taken."""
+    """Returns the driver of a PCI device; empty if no driver has taken it."""
     try:
         return (folder / "driver").readlink().name
     except OSError:

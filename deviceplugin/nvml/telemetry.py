@@ -35,7 +35,9 @@ _FIELDS: Mapping[tuple[int, int], tuple[Quantity, int]] = {
     (197, 0): (Quantity.PCIE_SENT, 1),
     (198, 0): (Quantity.PCIE_RECEIVED, 1),
 }
-"""By field (NVML_FI_DEV_* of nvml.h) and scope; what one of the driver's units is of ours."""
+"""Maps a field (NVML_FI_DEV_* of nvml.h) and its scope to our quantity, and to how many of our units one of the
+driver's is.
+"""
 _DIE = 0
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
 

@@ -90,7 +90,7 @@ class UsageReader:
 
 
 def _link_states(calls: NvmlCalls, handle: object) -> list[bool]:
-    """Of each NVLink whether it is active; the list ends where the driver refuses a link."""
+    """Tells for each NVLink whether it is active; the list ends at the first link that the driver refuses."""
     states: list[bool] = []
     for number in range(calls.pynvml.NVML_NVLINK_MAX_LINKS):
         state = calls.ask_or(None, "nvmlDeviceGetNvLinkState", handle, number)

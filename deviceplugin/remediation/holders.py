@@ -82,7 +82,9 @@ def _devices(inventory: Inventory) -> tuple[Device, ...]:
 
 
 def _missing(inventory: Inventory, lost: Collection[str]) -> dict[str, Sign]:
-    """By UUID where a pod tells it, else by place. One that pods have and one that is missing are the same."""
+    """Returns missing GPUs by UUID if a pod tells it, else by place. If pods have one such GPU and one is missing, they
+    are the same.
+    """
     if len(lost) == len(inventory.missing) == 1:
         [gpu], [uuid] = inventory.missing, lost
         return {uuid: Sign(name=f"{gpu.name} ({uuid})", problem=gpu.problem, missing=True)}
@@ -135,7 +137,7 @@ def why_spared(pod: Pod, controller: str) -> str:
 
 
 def _has_ended(pod: Pod, position: int, container: Container, status: ContainerStatus | None) -> bool:
-    """For good: it is not started again, unless its pod gets a new sandbox."""
+    """Whether it has ended for good: it is not started again unless its pod gets a new sandbox."""
     inits = len(pod.spec.init_containers)
     if position < inits and not container.is_sidecar:
         return pod.is_running

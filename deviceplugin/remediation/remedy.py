@@ -217,7 +217,7 @@ class Remediation:
         return due if due.body is not None or look is None else Report(look_again=look)
 
     def _off(self) -> timedelta:
-        """By how much the node's clock has been set since this process began."""
+        """Returns by how much the node's clock has been set since this process began."""
         off = self._clock() - self._now()
         if abs(off - self._set_by) > _SET:
             self._set_by = off

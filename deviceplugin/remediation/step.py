@@ -152,7 +152,7 @@ class Illness:
     problem: str = ""
     since: datetime
     counts_from: datetime
-    """For evictions: `since`, or when it was no longer one of most."""
+    """The time from which evictions count: `since`, or when most GPUs of the node became healthy again."""
     seen_at: datetime | None = None
     """First by this process; None while it is only remembered."""
 
@@ -172,7 +172,7 @@ class State:
     began_at: datetime | None = None
     """When the node was seen first."""
     gpus: int = 0
-    """Of the node, well or ill."""
+    """The number of GPUs of the node, healthy or not."""
     ill: Mapping[str, Illness] = field(default_factory=dict)
     told: frozenset[str] = frozenset()
     """GPUs whose event was told."""
@@ -220,7 +220,7 @@ def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSet
 
 
 def told_by(state: State, off: timedelta) -> State:
-    """As a clock tells it that is off by so much, for those who read the Node."""
+    """Returns the state with times of a clock that is off by this much, for readers of the Node."""
     if not off:
         return state
     return replace(state, ill={key: replace(each, since=each.since + off) for key, each in state.ill.items()})

@@ -26,7 +26,7 @@ Who = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """Of one container. Those with a lower number go first."""
+    """The GPU tasks of one container. Containers with a lower priority number go first."""
 
     gpus: frozenset[DeviceUUID]
     priority: int = DEFAULT_PRIORITY

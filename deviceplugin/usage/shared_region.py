@@ -44,7 +44,9 @@ class _Layout:
     processes: int
     process_size: int
     memory_size: int
-    """Of one device in a process: context, module, data, offset, total, then reserved words."""
+    """The bytes that describe one device's memory in a process: context, module, data, offset, total, then reserved
+    words.
+    """
     utilization: int
     utilization_size: int
     status: int
@@ -115,9 +117,9 @@ class Region:
     version: str
     """`0`, `1.1` or `1.2`."""
     devices: tuple[RegionDevice, ...]
-    """By the container's own NVML index; GPUs whose UUID is not written yet are left out."""
+    """The devices by the container's own NVML index; GPUs whose UUID is not written yet are left out."""
     last_kernel_unix_seconds: int | None
-    """Of the last kernel launch; None before the first, and in version 0, which does not record it."""
+    """When a kernel was launched last; None before the first one, and in version 0, which does not record it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,9 @@ class Switches:
 
 
 def parse_switches(size: int, read_at: ReadAt) -> Switches:
-    """Of the region in a file of `size` bytes. Raises RegionError, also where the values are none of HAMi-core's."""
+    """Reads the switches of the region in a file of `size` bytes. Raises RegionError, also if the values are none of
+    HAMi-core's.
+    """
     layout = _layout(size)
     _version(layout, _initialised(_exactly(read_at, 0, _HEAD)))
     tail = _exactly(read_at, layout.process_count, layout.size - layout.process_count)

@@ -122,7 +122,7 @@ class NodeTelemetry:
 
 
 def instances_of(gpu: GpuReading) -> Iterable[Instance]:
-    """By their id. `1c.2g.10gb` is a MIG device of an instance of profile 2g.10gb."""
+    """Lists the GPU instances by id. `1c.2g.10gb` is a MIG device of an instance of profile 2g.10gb."""
     ids = sorted({mig.gi for mig in gpu.mig_devices})
     for gi in ids:
         devices = [mig for mig in gpu.mig_devices if mig.gi == gi]

@@ -22,7 +22,7 @@ class GpuProcess:
     used_bytes: int | None
     """None where the driver does not tell."""
     sm_percent: int | None
-    """Of the whole GPU's SM time; None where the driver does not tell."""
+    """The percent of the whole GPU's SM time; None if the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class GpuSample:
     uuid: DeviceUUID
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
-    """With the driver's own reserved part (NVML's memory info version 1)."""
+    """The memory in use, with the driver's own reserved part (NVML's memory info version 1)."""
     busy_percent: int | None = None
     memory_busy_percent: int | None = None
     """Time in which device memory was read or written."""
@@ -41,7 +41,7 @@ class GpuSample:
     nvlinks: int | None = None
     nvlinks_active: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
-    """Of all kinds, one entry per pid; None also where pids of the host mean nothing."""
+    """Processes of all kinds, one for each pid; None also where pids of the host mean nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,9 @@ class NodeSample:
 
     gpus: tuple[GpuSample, ...] = ()
     owners: Mapping[int, CgroupOwner] = field(default_factory=dict)
-    """By the host's pid; a process without pod is missing."""
+    """The owner of each process by the host's pid; processes outside pods are left out."""
     regions: Mapping[tuple[str, str], Region] = field(default_factory=dict)
-    """By pod UID and container name."""
+    """HAMi-core's regions by pod UID and container name."""
     unreadable_regions: int = 0
     regions_left_out: int = 0
     """Beyond the number that is looked at."""
@@ -66,15 +66,15 @@ class VgpuUsage:
     pod: str
     container: str
     position: int
-    """Of the GPU in its container, by NVML index: CUDA's ordinal."""
+    """The GPU's position in its container, by NVML index: CUDA's ordinal."""
     uuid: DeviceUUID
     memory_limit_bytes: int
     """0 means no limit of its own."""
     core_limit_percent: int
     memory_used_bytes: int | None
-    """By the driver's processes, else by HAMi-core's own account."""
+    """The memory in use as the driver counts it by process, else as HAMi-core counts it."""
     busy_percent: int | None
-    """As above."""
+    """The percent of the GPU's SM time, from the same source."""
     region: RegionDevice | None = None
     last_kernel_unix_seconds: int | None = None
 
@@ -118,7 +118,7 @@ def gpu_of(share: DeviceShare) -> DeviceUUID:
 
 
 def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceUUID, int]) -> Usage:
-    """Of every container that runs or will run. `indices` are the GPUs' NVML indices."""
+    """Computes the usage of every container that runs or will run. `indices` are the GPUs' NVML indices."""
     holders: list[_Holder] = []
     mig: list[MigUse] = []
     unreadable = 0
@@ -179,7 +179,7 @@ def _mig_uses(pod: Pod) -> list[MigUse]:
 
 
 _Used = Mapping[tuple[str, str, DeviceUUID], tuple[GpuProcess, ...]]
-"""By pod UID, container name and GPU."""
+"""Processes by pod UID, container name and GPU."""
 
 
 def _attribute(holders: Sequence[_Holder], sample: NodeSample) -> tuple[_Used, Mapping[DeviceUUID, int]]:
@@ -202,7 +202,9 @@ def _attribute(holders: Sequence[_Holder], sample: NodeSample) -> tuple[_Used, M
 
 
 def _holder_of(owner: CgroupOwner | None, holders: Sequence[_Holder]) -> _Holder | None:
-    """By container id; a container too new for its pod's status is known by being the pod's only one on the GPU."""
+    """Finds the holder by container id. A container too new for its pod's status is known if it is the pod's only one
+    on the GPU.
+    """
     if owner is None:
         return None
     of_pod = [holder for holder in holders if holder.pod.metadata.uid == owner.pod_uid]

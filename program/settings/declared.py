@@ -74,7 +74,7 @@ class Table(Generic[C]):
 
     @cached_property
     def settings(self) -> Mapping[str, Setting]:
-        """By key, in the order of the dataclass."""
+        """Returns the settings by key, in the order of the dataclass."""
         of_fields = fields(self.configuration)  # type: ignore[arg-type]
         return {one.name: _named(one.name, one.metadata[_DECLARED]) for one in of_fields}
 

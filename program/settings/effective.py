@@ -32,7 +32,7 @@ class Sources:
     """Everything that the sources say, as read."""
 
     flags: Mapping[str, str]
-    """By key of the setting."""
+    """The text of each flag that was given, by key of its setting."""
     environment: Mapping[str, str]
     ignored: tuple[str, ...] = ()
     """Flags without effect that were given."""

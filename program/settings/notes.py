@@ -11,7 +11,7 @@ from program.settings.kinds import Unfit
 _LONGEST_SHOWN = 80
 
 Settings = Mapping[str, Setting]
-"""By key."""
+"""Declared settings by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ Note = Written | Problem | Warned
 
 
 def from_flags(settings: Settings, given: Mapping[str, str]) -> Iterator[Note]:
-    """By key of the setting, as typed."""
+    """Returns a note for each flag that was given; `given` maps a setting's key to the text as typed."""
     for key, text in given.items():
         yield from_text(settings[key], text, f"flag {settings[key].flags[0]}")
 

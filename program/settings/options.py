@@ -178,7 +178,7 @@ def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C
 
 
 def _flags(table: Table[C], given: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """As typed, by key. Go's `-v=4` arrives as `=4`."""
+    """Returns the text of each flag as typed, by key. Go's `-v=4` arrives as `=4`."""
     for key, typed in given.items():
         if key in table.settings and typed not in (None, ()):
             yield key, (",".join(typed) if isinstance(typed, tuple) else typed).removeprefix("=")

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 class AllocationMode(StrEnum):
     SLOTS = "slots"
-    """By device ids: each container has its own."""
+    """The device ids tell which container asks: each container has its own."""
     IMMEDIATE = "immediate"
-    """By the node lock."""
+    """The node lock tells which pod asks."""
 
 
 def decode_mode(value: str | None) -> AllocationMode:

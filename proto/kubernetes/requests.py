@@ -95,7 +95,9 @@ def host_requested(pod: Pod) -> HostAmount:
 
 
 def host_amount(amounts: Mapping[str, str | int | float]) -> HostAmount:
-    """Of quantities by resource, as a Node's `allocatable` lists them; 0 of one that is missing or unreadable."""
+    """Reads CPU and memory from quantities by resource, as a Node's `allocatable` lists them; 0 if one is missing or
+    unreadable.
+    """
     return HostAmount(_scaled(amounts.get("cpu", 0), 1000, 1), _scaled(amounts.get("memory", 0), 1, 1 << 20))
 
 

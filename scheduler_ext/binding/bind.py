@@ -173,7 +173,7 @@ class Binder:
             await self._questions.unlock(attempt)
 
     def _is_held(self, run: Run) -> bool:
-        """Without a reservation others may get the GPUs before the watch shows the pod. One that is bound has none."""
+        """Whether the GPUs are reserved or bound: else others may get them before the watch shows the pod."""
         attempt, known = run.attempt, self._cluster.state.facts.pod(run.attempt.pod)
         is_bound = known is not None and known.uid == attempt.uid and known.node == attempt.node
         if attempt.shares is None or is_bound or self._has_reservation(attempt):

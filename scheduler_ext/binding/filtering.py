@@ -64,7 +64,7 @@ def refused(problem: str) -> Filtered:
 
 
 def kept(node: str, node_names: Sequence[str]) -> Filtered:
-    """For a pod whose Binding to the node was sent: on another node its GPUs would be lost to others."""
+    """Answers for a pod whose Binding to the node was sent: on another node its GPUs would be lost to others."""
     if node not in node_names:
         return refused(f"the pod's Binding to node {node} may have been written already")
     return Filtered(result=FilterResult(node_names=[node]))

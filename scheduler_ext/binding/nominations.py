@@ -19,15 +19,17 @@ from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.preempt import Look, finished, placed, victims, within
 
 LONGEST_SECONDS = 3600.0
-"""For victims that end slowly."""
+"""How long room is kept at most, for victims that end slowly."""
 TAKEN_SECONDS = 120.0
-"""Once the pod fits. kube-scheduler asks again within seconds, because the end of a pod wakes waiting ones."""
+"""How long room is kept once the pod fits. kube-scheduler asks again within seconds, because the end of a pod wakes
+waiting ones.
+"""
 MOST_KEPT = 200
 """Pods for which room is kept at the same time; further ones get none."""
 MOST_EFFORT = 10_000
-"""As `Effort` counts it, to find kube-scheduler's victims: about 20 ms. Beyond this no room is kept."""
+"""The most effort to find kube-scheduler's victims: about 20 ms. Beyond this no room is kept."""
 MOST_LOOKED_AT = 20
-"""Of them, per turn: each look is a decision about one node."""
+"""The most nominated pods that one turn looks at: each look is a decision about one node."""
 
 
 def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now: float) -> bool:

@@ -36,7 +36,7 @@ MOST_PODS = 100
 """Pods remembered; beyond this the most important ones."""
 MOST_NODES = 100
 MOST_EFFORT = 100_000
-"""As `Effort` counts it, for one node: about 200 ms, in steps between which others get their answers."""
+"""The most effort for one node: about 200 ms, in steps between which others get their answers."""
 LOOK_SECONDS = 0.3
 """Nodes and seconds per look for one pod. The next look continues with the following nodes."""
 FIRST_PAUSE_SECONDS = 5.0
@@ -47,7 +47,7 @@ AFTER_EVICTING_SECONDS = 600.0
 SPARED_SECONDS = 300.0
 """How long a pod is left alone after the API server refused its eviction."""
 FORGOTTEN_SECONDS = 900.0
-"""As for waiting pods: kube-scheduler asks about a pod at least every five minutes."""
+"""When a pod is forgotten, like a waiting one: kube-scheduler asks about a pod at least every five minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,11 +40,11 @@ class Run:
     attempt: Attempt
     answer: "asyncio.Future[str]"
     deadline: float
-    """By the clock of the event loop."""
+    """When the answer must be there, by the clock of the event loop."""
     give_up_at: datetime
-    """For the node's lock."""
+    """When to stop waiting for the node's lock."""
     waits_since: float = 0.0
-    """For the node's lock, in monotonic seconds."""
+    """When the wait for the node's lock began, in monotonic seconds."""
     turn: AsyncExitStack = field(default_factory=AsyncExitStack)
     """The turn among the node's pods."""
     doing: str = "reading the pod"
@@ -111,7 +111,7 @@ class Questions:
         return self._cluster.state.stories.line(attempt.uid, self._monotonic())
 
     def until(self, lease_seconds: float) -> float:
-        """As long as a bind can take, plus the lease."""
+        """Returns when the reservation ends: after the longest bind, plus the lease."""
         return self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
 
     async def _decide(self, run: Run) -> Event:

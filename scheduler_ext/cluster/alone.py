@@ -29,12 +29,14 @@ class NodeAlone:
     quotas: Quotas
 
     def usage(self, gone: Collection[str], *, at_least: float = -inf) -> NodeUsage:
-        """As if these pods held nothing, and room were kept only for others of at least this priority."""
+        """Computes the usage as if these pods held nothing, and room were kept only for others of at least this
+        priority.
+        """
         freed = [self.held[uid] for uid in gone if uid in self.held]
         others = [holding for uid, holding in self.held.items() if uid not in gone]
         kept = [room.holding for uid, room in self.kept.items() if room.priority >= at_least and uid not in gone]
         return usage_of(self.node, left_of(self.used, freed, others), others, kept)
 
     def quotas_of(self, namespace: str, gone: Collection[str]) -> tuple[Quota, ...]:
-        """As if these pods held nothing."""
+        """Returns the quotas as if these pods held nothing."""
         return self.quotas.of(namespace, (self.held[uid] for uid in gone if uid in self.held))

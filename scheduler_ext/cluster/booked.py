@@ -20,7 +20,7 @@ from scheduler_ext.requests import ResourceNames, gpu_count
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """By resource, as kubelet counts it. `plain`: it is no more than what is charged to GPUs."""
+    """What a pod asks for by resource, as kubelet counts it. `plain`: it is no more than what is charged to GPUs."""
 
     amounts: Mapping[str, int] = field(default_factory=dict)
     plain: bool = True
@@ -62,7 +62,7 @@ _Key = tuple[str, bool]
 
 @dataclass(slots=True)
 class Bookings:
-    """Of bound pods and of reservations, by node."""
+    """What bound pods and reservations ask for, by node."""
 
     names: ResourceNames
     _by_node: dict[str, dict[_Key, Asked]] = field(default_factory=dict)

@@ -20,7 +20,7 @@ class Labelled(Protocol):
 
 
 class Budgets:
-    """By namespace and name. `known` once they have been listed."""
+    """PodDisruptionBudgets by namespace and name. `known` is true once they have been listed."""
 
     def __init__(self) -> None:
         self.known = False
@@ -64,7 +64,9 @@ class Budgets:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """As policy/v1 defines it: no selector selects nothing, an empty one everything."""
+    """Tells whether the selector matches, as policy/v1 defines it: no selector matches nothing, an empty one
+    everything.
+    """
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(

@@ -50,7 +50,7 @@ class PodFacts:
     uid: str
     priority: int
     created: str
-    """As the API server writes it."""
+    """The time of creation as the API server writes it."""
     labels: Mapping[str, str]
     node: str
     nominated: str
@@ -93,7 +93,7 @@ def pod_facts(pod: Pod) -> PodFacts:
 
 
 class Facts:
-    """Of nodes by name, and of the pods that ask for GPUs by namespace and name."""
+    """Facts of nodes by name, and of pods that ask for GPUs by namespace and name."""
 
     def __init__(self, names: ResourceNames) -> None:
         self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
@@ -109,7 +109,7 @@ class Facts:
         return self._pods.get(name)
 
     def names(self) -> Mapping[str, PodName]:
-        """Of every pod that asks for GPUs, by UID."""
+        """Returns the names of all pods that ask for GPUs, by UID."""
         return {facts.uid: name for name, facts in self._pods.items()}
 
     def running(self, node: str) -> Mapping[PodName, PodFacts]:
@@ -173,7 +173,7 @@ def pod_name(pod: Pod) -> PodName:
 
 
 def pod_reference(pod: Pod) -> ObjectReference:
-    """For events."""
+    """Returns the reference to the pod that events need."""
     metadata = pod.metadata
     return ObjectReference(
         api_version="v1", kind="Pod", name=metadata.name, namespace=metadata.namespace, uid=metadata.uid

@@ -41,7 +41,7 @@ class Holding:
     wanted: int = 0
     """The most GPUs that one of its containers asks for."""
     uid: str = ""
-    """Of a pod without a decision, as its node's daemon names it."""
+    """The UID of a pod without a decision, as its node's daemon names it."""
     pod: str = ""
     """Its namespace and name, for people."""
     undecided: int = 0
@@ -160,7 +160,7 @@ def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[Gp
 
 
 def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
-    """Of a pod that is about to be bound to the node."""
+    """Returns what a pod holds that is about to be bound to the node."""
     return decided_holding(_namespace(pod), quota_class(pod), container_kinds(pod), node, shares)
 
 
@@ -201,7 +201,7 @@ def _namespace(pod: Pod) -> str:
 
 
 def _read_allocations(pod: Pod) -> tuple[tuple[MigAllocation, ...], str]:
-    """With the problem of an annotation that cannot be read; empty without one."""
+    """Returns the allocations, and the problem of an annotation that cannot be read; empty without one."""
     value = pod.metadata.annotations.get(MIG_ALLOCATIONS, "")
     if not value:
         return (), ""
@@ -212,7 +212,9 @@ def _read_allocations(pod: Pod) -> tuple[tuple[MigAllocation, ...], str]:
 
 
 def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Placements:
-    """By GPU. A GPU with more or fewer instances than shares is left out: what the pod holds of it is unknown."""
+    """Returns the placements by GPU. A GPU with more or fewer instances than shares is left out: what the pod holds of
+    it is unknown.
+    """
     found: dict[DeviceUUID, list[MigPlacement]] = {}
     for allocation in allocations:
         found.setdefault(allocation.gpu, []).append(allocation.instance.placement)

@@ -21,7 +21,7 @@ class Hosts:
 
     _totals: dict[str, HostAmount] = field(default_factory=dict)
     _booked: dict[str, HostAmount] = field(default_factory=dict)
-    """By node; a node without requests has no entry."""
+    """What pods request on each node; a node without requests has no entry."""
     _bound: dict[str, _Asked] = field(default_factory=dict)
     _reserved: dict[str, _Asked] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)

@@ -24,7 +24,7 @@ class KeptRoom:
 
 @dataclass(slots=True)
 class KeptRooms:
-    """By pod, at most one for each."""
+    """Kept rooms by pod, at most one for each."""
 
     _rooms: dict[str, KeptRoom] = field(default_factory=dict)
     _first_end: float = inf
@@ -56,7 +56,7 @@ class KeptRooms:
         return {uid: room for uid, room in self._rooms.items() if room.node == node and uid not in without}
 
     def below(self, priority: int) -> dict[str, list[str]]:
-        """By node the pods of lower priority for which room is kept."""
+        """Returns for each node the pods of lower priority for which room is kept."""
         found: dict[str, list[str]] = {}
         for uid, room in self._rooms.items():
             if room.priority < priority:

@@ -42,7 +42,7 @@ class Ledger:
         self._kept = KeptRooms()
         """Counts for nodes, not for quotas, and not while its pod is bound or holds a reservation."""
         self._nodes = Nodes(self._kept, self._reserved)
-        """With what bound pods and reservations hold there."""
+        """They have the sum of what bound pods and reservations hold."""
         self._quotas = Quotas(self._settings)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
@@ -258,7 +258,7 @@ class Ledger:
             self._nodes.touch(room.node)
 
     def kept(self) -> KeptRooms:
-        """For reading; `keep`, `give_up` and `expire` change it."""
+        """Returns the kept rooms for reading; `keep`, `give_up` and `expire` change them."""
         return self._kept
 
     def expire(self, now: float) -> None:
@@ -323,7 +323,7 @@ class Ledger:
         return self._nodes.alone(node, self._quotas.alone(namespace))
 
     def holdings(self) -> Mapping[str, Holding]:
-        """Of bound pods and of reservations, by pod UID."""
+        """Returns what bound pods and reservations hold, by pod UID."""
         return {**self._bound, **{uid: holdings[0] for uid, holdings in self._reserved.items()}}
 
     def reservations(self) -> int:
@@ -358,7 +358,7 @@ class Ledger:
             self._classes.see(uid, replace(request, host=host_requested(pod)))
 
     def usage(self, node: str) -> NodeUsage | None:
-        """As in a snapshot; None for a node that is not registered."""
+        """Returns the usage as in a snapshot; None for a node that is not registered."""
         return self._nodes.usages().get(node)
 
     def quota(self, namespace: str, pods: QuotaClass) -> Quota | None:

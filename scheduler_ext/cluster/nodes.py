@@ -28,7 +28,7 @@ class Nodes:
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
     _held: dict[str, dict[str, Holding]] = field(default_factory=dict)
-    """By node and pod."""
+    """What each pod holds, by node and pod."""
     _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
@@ -105,7 +105,7 @@ class Nodes:
         return changed
 
     def usages(self) -> Mapping[str, NodeUsage]:
-        """Of all registered nodes; changes with the next event."""
+        """Returns the usage of all registered nodes; the next event changes it."""
         self._rebuild()
         return self._usages
 
@@ -126,11 +126,11 @@ class Nodes:
         return self._registered.values()
 
     def names(self) -> Set[str]:
-        """Of all nodes, with GPUs or without."""
+        """Returns the names of all nodes, with GPUs or without."""
         return self._registered.keys() | self._unregistered.keys()
 
     def unregistered(self) -> Mapping[str, str]:
-        """By node why it is not registered; changes with the next event."""
+        """Returns for each node without GPUs why it is not registered; the next event changes it."""
         return self._unregistered
 
     def why_unregistered(self, name: str) -> str:

@@ -21,13 +21,13 @@ class Nomination:
 
 
 class Nominations:
-    """By pod UID. The room that is kept for them is in the ledger."""
+    """Nominated pods by UID. The ledger has the room that is kept for them."""
 
     def __init__(self) -> None:
         self._known: dict[str, Nomination] = {}
         """Also of pods whose time has passed: room is kept once for a nomination."""
         self._proposed: dict[str, Mapping[str, Collection[str]]] = {}
-        """By pod and node, the victims proposed to kube-scheduler."""
+        """The victims proposed to kube-scheduler, by pod and node."""
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._known or uid in self._proposed

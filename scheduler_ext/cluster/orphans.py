@@ -28,15 +28,17 @@ class _Orphan:
     deleted_at: int
     """The resourceVersion of its end."""
     until: float
-    """In monotonic seconds, if the daemon reports nothing; infinite if it is known only from the daemon."""
+    """When it stops counting if the daemon reports nothing, in monotonic seconds; infinite if only the daemon knows it.
+
+    """
 
 
 @dataclass(slots=True)
 class Orphans:
     _on: dict[str, dict[str, _Orphan]] = field(default_factory=dict)
-    """By node and UID."""
+    """The orphans by node and UID."""
     _nodes: dict[str, str] = field(default_factory=dict)
-    """By UID."""
+    """The node of each orphan, by UID."""
     _said: dict[str, Outliving] = field(default_factory=dict)
     """What each node's daemon reports."""
 

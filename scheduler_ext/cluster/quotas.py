@@ -38,7 +38,7 @@ class Quotas:
 
     _settings: RequestSettings
     _limits: dict[str, dict[str, Limits]] = field(default_factory=dict)
-    """By namespace and name of the quota."""
+    """The limits of each quota, by namespace and name."""
     _held: dict[str, dict[QuotaClass, Footprint]] = field(default_factory=dict)
 
     def replace(self, quotas: Iterable[ResourceQuota]) -> None:
@@ -75,7 +75,7 @@ class Quotas:
             del self._held[holding.namespace]
 
     def of(self, namespace: str, gone: Iterable[Holding] = ()) -> tuple[Quota, ...]:
-        """Of one namespace, as if these pods held nothing."""
+        """Returns the quotas of one namespace, as if these pods held nothing."""
         limits = self._limits.get(namespace)
         if not limits:
             return ()
@@ -92,12 +92,12 @@ class Quotas:
         return Quotas(self._settings, {namespace: limits.copy()}, {namespace: held.copy()})
 
     def every(self, gone: Iterable[Holding] = ()) -> dict[str, tuple[Quota, ...]]:
-        """By namespace, as if these pods held nothing."""
+        """Returns all quotas by namespace, as if these pods held nothing."""
         gone = tuple(gone)
         return {namespace: self.of(namespace, gone) for namespace in self._limits}
 
     def problems(self) -> dict[str, str]:
-        """By `resourcequota ns/q`, what cannot be read of it."""
+        """Returns for each unreadable quota, named `resourcequota ns/q`, what cannot be read."""
         return {
             f"resourcequota {namespace}/{name}": "; ".join(limits.problems)
             for namespace, by_name in self._limits.items()

@@ -82,7 +82,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
 
 
 def _given(value: str) -> Mapping[str, Given]:
-    """Without a readable report such pods count as more than they may hold."""
+    """Reads the daemon's report. Without a readable one such pods count as more than they may hold."""
     try:
         return decode_undecided(value) if value else {}
     except AnnotationError:

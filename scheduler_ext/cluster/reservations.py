@@ -38,7 +38,7 @@ It is kept only until kube-scheduler asks about another pod.
 MOST_MEMBERS = 10_000
 """Remembered of one attempt at a group. More than that are pods that come and go under one name."""
 _GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
-"""Of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
+"""The labels of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,9 @@ class Reservation:
     group: str = ""
     """Namespace and name of the pod's group; empty for a pod without one."""
     waits: tuple[Pod, GpuRequest] | None = None
-    """For a pod that waits in Permit for its group. The group is then bound without another question about this pod."""
+    """The pod and its request while it waits in Permit for its group. The group is then bound without another question
+    about it.
+    """
     seen: Verdict = field(default_factory=Verdict)
     """The status when kube-scheduler asked about the pod, or later."""
     binding: bool = False
@@ -87,7 +89,7 @@ def group_of(pod: Pod) -> str:
 
 
 def waits_of(pod: Pod, request: GpuRequest | None) -> tuple[Pod, GpuRequest] | None:
-    """For `Reservation.waits`: coscheduling schedules a group member by member, kube-scheduler itself all at once."""
+    """Returns `Reservation.waits`: coscheduling schedules a group member by member, kube-scheduler all at once."""
     return (pod, request) if request is not None and pod.spec.scheduling_group is None and group_of(pod) else None
 
 
@@ -125,11 +127,11 @@ class _Round:
 
 @dataclass(slots=True)
 class Reservations:
-    """By pod UID. The methods name the reservations to drop, and `pop` drops them."""
+    """Reservations by pod UID. The methods name those to drop, and `pop` drops them."""
 
     _promised: dict[str, Reservation] = field(default_factory=dict)
     _rounds: dict[str, _Round] = field(default_factory=dict)
-    """By group: those with reservations, and the one that was asked about last."""
+    """The rounds of groups that have reservations, and of the group that was asked about last."""
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
     _lapsed: dict[str, Reservation] = field(default_factory=dict)
@@ -206,7 +208,7 @@ class Reservations:
         return min(longest, max(halved, SHORTEST_LEASE_SECONDS))
 
     def put(self, uid: str, reservation: Reservation) -> None:
-        """For a pod that has none."""
+        """Adds a reservation for a pod that has none."""
         self._promised[uid] = reservation
         self._lapsed.pop(uid, None)
         self._unused[uid] = self._unused.get(uid, 0) + 1

@@ -82,7 +82,7 @@ def quota_for(pods: QuotaClass, quotas: Iterable[Quota]) -> Quota | None:
 
 
 def least_left(quotas: Iterable[Quota]) -> Quota | None:
-    """For every amount the limit and use of the quota that leaves least. `used` is 0 where none limits."""
+    """Returns for every amount the limit and use of the quota that leaves least. `used` is 0 where none limits."""
     every = tuple(quotas)
     if not every:
         return None
@@ -105,7 +105,7 @@ class Snapshot:
     nodes: Mapping[str, NodeUsage] = field(default_factory=dict)
     unregistered: Mapping[str, str] = field(default_factory=dict)
     quotas: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
-    """By namespace; a namespace without one is not limited."""
+    """The quotas by namespace; a namespace without one is not limited."""
     hosts: Mapping[str, HostAmount] = field(default_factory=dict)
     """CPU and memory left, by node. Nothing is known of a node that is not named."""
     workload: Workload = NO_WORKLOAD

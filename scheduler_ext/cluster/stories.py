@@ -23,14 +23,14 @@ class Story(NamedTuple):
 
 
 class Stories:
-    """By pod UID. The pod with the oldest last step is forgotten first."""
+    """Stories by pod UID. The pod with the oldest last step is forgotten first."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[str, tuple[Step, ...]] = OrderedDict()
         self._decided: dict[str, Step] = {}
 
     def tell(self, uid: str, now: float, what: str) -> None:
-        """Of a pod that asks for GPUs: its story begins here if it has none."""
+        """Adds a step to the story of a pod that asks for GPUs; the story begins here if it has none."""
         self._steps[uid] = (*self._steps.get(uid, ())[1 - MOST_STEPS :], Step(now, what))
         self._steps.move_to_end(uid)
         if len(self._steps) > MOST_PODS:
@@ -51,6 +51,6 @@ class Stories:
         return Story(self._steps.get(uid, ()), self._decided.get(uid))
 
     def line(self, uid: str, now: float) -> str:
-        """For the log."""
+        """Returns the story as one line for the log."""
         steps = [f"{max(now - at, 0):.1f} s ago {what}" for at, what in self._steps.get(uid, ())]
         return ", ".join(steps) or "nothing is remembered"

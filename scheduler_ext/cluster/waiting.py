@@ -30,7 +30,7 @@ class WaitingPod:
 
 
 class WaitingPods:
-    """By UID. Time is an argument, in monotonic seconds."""
+    """Waiting pods by UID. Time is an argument, in monotonic seconds."""
 
     def __init__(self) -> None:
         self._pods: dict[str, WaitingPod] = {}

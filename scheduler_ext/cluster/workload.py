@@ -52,7 +52,7 @@ class PodClass:
         return named and not any(word in lower for word in self.refused_types)
 
     def fraction(self, memory_mib: int) -> float:
-        """Of each GPU with this much memory, at most 1."""
+        """Returns the part of a GPU with this much memory, at most 1."""
         memory = self.need.reserved_mib(memory_mib) / memory_mib if memory_mib else 1.0
         return min(max(memory, self.need.reserved_cores / 100), 1.0)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from proto.kubernetes.objects import Lease
 
 DEFAULT_LEASE_SECONDS = 15
-"""For a Lease that does not state its duration."""
+"""The duration of a Lease that does not state it."""
 
 
 class Role(StrEnum):

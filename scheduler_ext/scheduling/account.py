@@ -33,7 +33,7 @@ class Account:
     more_nodes: int = 0
     """Nodes that `nodes` does not list."""
     popular: tuple[str, ...] = ()
-    """With node policy `fgd`: the kinds of pods for which it leaves room."""
+    """The kinds of pods for which it leaves room; empty unless the node policy is `fgd`."""
 
 
 def account(

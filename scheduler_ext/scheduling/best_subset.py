@@ -21,7 +21,7 @@ EXACT_STEPS = 100_000
 
 Rows = Sequence[Sequence[int]]
 Sums = list[list[int]]
-"""By number of members, one number for each choice. All tables of one half list the choices in the same order."""
+"""One number for each choice, by number of members. All tables of one half list the choices in the same order."""
 
 
 @dataclass(frozen=True, slots=True)

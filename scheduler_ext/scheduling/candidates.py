@@ -91,9 +91,9 @@ class Candidates:
         self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}
         self._standings: dict[str, Standing] = {}
         self._orders = {policy: Order() for policy in NodePolicy}
-        """Of all nodes, as if the pod fitted on all of them."""
+        """The order of all nodes, as if the pod fitted on all of them."""
         self._changes: dict[str, int] = {}
-        """By node the number of its last change, in ascending order."""
+        """The number of each node's last change, in ascending order."""
         self._rankings: dict[Shape, Ranking] = {}
         """The ranking used last comes last. An `OrderedDict` would compare shapes three times where this compares once.
         """

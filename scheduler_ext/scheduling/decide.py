@@ -30,9 +30,9 @@ class Decision:
     fits: Mapping[str, NodeScore] = field(default_factory=dict)
     misfits: Mapping[str, Misfit | NotOffered] = field(default_factory=dict)
     connections: Mapping[str, int] = field(default_factory=dict)
-    """For nodes that fit, where links decide: the sum of the pair scores between the GPUs that the pod would get."""
+    """The sum of the pair scores between the GPUs that the pod would get, for nodes that fit, if links decide."""
     levels: Mapping[str, int] = field(default_factory=dict)
-    """For nodes that fit, with node policy `fgd`: how good the placement is, from 0 to 100."""
+    """How good the placement is, from 0 to 100, for nodes that fit; only with node policy `fgd`."""
     error: str = ""
     """A sentence if no node was offered. Otherwise the nodes have their own reasons."""
 

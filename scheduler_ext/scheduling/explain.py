@@ -40,7 +40,7 @@ class NodeLine:
     connection: int | None = None
     """The sum of the pair scores of the pod's GPUs, where it is compared before the score."""
     reason: str
-    """In HAMi's words; empty if the pod fits."""
+    """The reason in HAMi's words; empty if the pod fits."""
     sentence: str
     gpus: tuple[GpuLine, ...] = ()
     undecided: tuple[str, ...] = ()

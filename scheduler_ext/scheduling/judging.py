@@ -175,15 +175,15 @@ class _View:
         self._effort = effort
         self._most_known = most_known
         self.known: dict[tuple[int, ...], Found | None] = {}
-        """By the numbers of the GPUs' verdicts; None where the verdicts do not decide."""
+        """What was found, by the numbers of the GPUs' verdicts; None where the verdicts do not decide."""
         self._numbers: dict[int, int] = {}
-        """By the GPU's number in a standing."""
+        """The number of each verdict, by the GPU's number in a standing."""
         self._number_of: dict[Words, int] = {}
         self._words: dict[int, Words] = {}
         self._last = 0
 
     def numbers(self, standing: Standing) -> tuple[int, ...]:
-        """For each GPU the number of its verdicts."""
+        """Returns for each GPU the number of its verdicts."""
         try:
             return tuple([self._numbers[gpu] for gpu in standing.gpus])
         except KeyError:

@@ -37,7 +37,7 @@ class Reason(StrEnum):
     TOO_FEW = "AllocatedCardsInsufficientRequest"
     """The GPU fits, but too few GPUs do."""
     NOT_LOOKED_AT = "NotLookedAtYet"
-    """For a whole node: the answer's effort was used up first. The next answer continues there."""
+    """Given for a whole node: the answer's effort was used up first. The next answer continues there."""
 
 
 class Unit(StrEnum):
@@ -149,7 +149,9 @@ def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | 
 
 
 def _quota_amounts(gpu: GpuUsage, need: ContainerNeed, quota: Quota) -> Amounts:
-    """For all GPUs of the container together: their number if that is too small, else memory, else cores."""
+    """Returns what the container lacks for all its GPUs together: their number if that is too small, else memory, else
+    cores.
+    """
     if quota.gpus is not None and quota.used.slots + need.count > quota.gpus:
         free = quota.gpus - quota.used.slots
         return Amounts(needed=need.count, free=free, total=quota.gpus, unit=Unit.GPUS)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 Sharing = Mapping[int, int]
-"""By position of an ordinary init container: the container whose GPUs it shares, which has its own."""
+"""Maps the position of an ordinary init container to the container whose GPUs it shares, which has its own."""
 
 
 @lru_cache(maxsize=1024)

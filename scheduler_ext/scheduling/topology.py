@@ -22,7 +22,7 @@ Matrix = tuple[tuple[int | None, ...], ...]
 
 
 _known: dict[tuple[Matrix, int, tuple[int, ...] | None, int, bool], tuple[int, ...] | None] = {}
-"""By the arguments of the question."""
+"""Earlier answers, by the arguments of the question."""
 
 
 def pair_matrix(scores: PairScores, order: Sequence[DeviceUUID]) -> Matrix:

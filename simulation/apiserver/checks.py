@@ -36,7 +36,7 @@ def check(kind: Kind, item: JsonObject, before: JsonObject | None = None) -> Non
 
 
 def check_metadata(kind: Kind, name: str, metadata: JsonObject) -> None:
-    """Of a Binding, which is checked for its size only."""
+    """Checks metadata; that of a Binding only for its size."""
     if problem := _size_problem(metadata.get("annotations") or {}):
         raise invalid(kind, name, problem)
 

@@ -126,7 +126,7 @@ class Feed:
         self.timeout_seconds = int(asked) if asked.isdigit() and int(asked) else LONGEST_WATCH_SECONDS
 
     def opening(self) -> bytes:
-        """Without a resourceVersion a watch begins with what is there."""
+        """Returns the first events: without a resourceVersion a watch begins with what is there."""
         if not self._from_start:
             return b""
         held = self._operations.page(self._target, self._chosen, version=self._at).items

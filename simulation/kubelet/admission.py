@@ -13,7 +13,7 @@ from simulation.kubelet.device_ids import AdmissionRefused
 
 
 def check_totals(pod: Pod, others: Iterable[Pod], node: Node, devices: Collection[str]) -> None:
-    """Of extended resources that are no `devices`. Raises AdmissionRefused."""
+    """Checks the totals of extended resources that are no `devices`. Raises AdmissionRefused."""
     running = tuple(others)
     for name, value in node.status.allocatable.items():
         asked = requested(pod, name) if "/" in name and name not in devices else 0

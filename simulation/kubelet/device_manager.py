@@ -91,11 +91,11 @@ class DeviceManager(RegistrationServicer):
         self._clients: list[_Plugin] = []
         """Whose end is noticed."""
         self._connected: dict[tuple[str, str], _Plugin] = {}
-        """By resource and socket."""
+        """The plugins that are connected, by resource and socket."""
         self._called: dict[str, _Plugin] = {}
-        """By resource: who is asked."""
+        """The plugin that is asked, by resource."""
         self._devices: dict[str, dict[str, AdvertisedDevice]] = {}
-        """By resource, as any of its plugins told last."""
+        """The devices of each resource, as any of its plugins told last."""
         self._held: list[Held] = []
         self._known: set[str] = set()
         """Resources that were ever registered here, also before a restart."""
@@ -164,7 +164,7 @@ class DeviceManager(RegistrationServicer):
         return wire.Empty()
 
     def capacity(self) -> Mapping[str, tuple[int, int]]:
-        """By resource: how many ids there are, and how many of them are healthy; none until the plugin is back."""
+        """Returns for each resource how many ids there are, and how many are healthy; none until the plugin is back."""
         return dict.fromkeys(self._known, (0, 0)) | {
             resource: (len(devices), sum(device.healthy for device in devices.values()))
             for resource, devices in self._devices.items()
@@ -175,11 +175,11 @@ class DeviceManager(RegistrationServicer):
         return tuple(held for held in self._held if pod_uid in ("", held.pod_uid))
 
     def devices(self, resource: str) -> Mapping[str, AdvertisedDevice]:
-        """By id; none while no plugin is registered."""
+        """Returns the devices by id; none while no plugin is registered."""
         return self._devices.get(resource, {})
 
     def resources(self) -> tuple[str, ...]:
-        """Of the plugins that are registered."""
+        """Returns the resources of the registered plugins."""
         return tuple(self._called)
 
     def ids_by_numa(self, held: Held) -> dict[int, tuple[str, ...]]:
@@ -282,7 +282,7 @@ class DeviceManager(RegistrationServicer):
             await _close(closed)
 
     def _is_same(self, one: _Plugin, plugin: _Plugin) -> bool:
-        """As far as kubelet can tell."""
+        """Tells whether both are the same plugin, as far as kubelet can know."""
         return one.resource == plugin.resource and (not self._by_path or one.endpoint == plugin.endpoint)
 
     def _forget(self, plugin: _Plugin) -> None:
@@ -384,7 +384,7 @@ def _refusal() -> Iterator[None]:
 
 
 def _rpc_text(error: aio.AioRpcError | _ConnectionClosing) -> str:
-    """As Go's gRPC prints an error."""
+    """Prints an error as Go's gRPC does."""
     if isinstance(error, _ConnectionClosing):
         return "rpc error: code = Canceled desc = grpc: the client connection is closing"
     code = "".join(word.capitalize() for word in error.code().name.split("_"))
