@@ -1,14 +1,11 @@
 """The commands of `kubectl topogpu`."""
 
-import sys
 import time
 from collections.abc import Callable
 from functools import wraps
-from io import TextIOWrapper
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from kubectl_topogpu import fit as fitting
 from kubectl_topogpu import top as tree
@@ -18,12 +15,14 @@ from kubectl_topogpu import who as holding
 from kubectl_topogpu import why as reasons
 from kubectl_topogpu.cluster import Cluster, GpuNode, read_cluster
 from kubectl_topogpu.kubectl import Connection, Unreadable, from_file, live, namespace
-from kubectl_topogpu.report import Output, Printable, Report, printable
+from kubectl_topogpu.report import Output, Report
+from program.commands import Commands
+from program.output import print_text
+from program.words import printable
 from proto import __version__
 from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import RequestError, RequestSettings, read_request
 
-_PIPE_WIDTH = 1000
 _WATCH_SECONDS = 2.0
 
 _FROM = "Read what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input."
@@ -95,13 +94,8 @@ def _options(command: Command) -> Callable[..., None]:
 
 
 def _show(report: Report, output: Output) -> None:
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal cannot encode
     if output in (Output.TEXT, Output.WIDE):
-        # In a pipe, where a program or a pager reads them, rows are never wrapped.
-        width = None if sys.stdout.isatty() else _PIPE_WIDTH
-        console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
-        console.print(Printable(report.text(output is Output.WIDE)))
+        print_text(report.text(output is Output.WIDE))
         return
     click.echo(report.encoded(output), nl=False)
 
@@ -113,7 +107,7 @@ def _node(cluster: Cluster, name: str) -> GpuNode:
     return node
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="kubectl-topogpu")
 def main() -> None:
     """Show who holds which GPU, why a pod waits, and what still fits.

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster
 from kubectl_topogpu.report import Report
+from program.words import counted, ranges
 from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from scheduler_ext.outlook.rooms import Room, quota_pods, rooms
-from scheduler_ext.outlook.words import counted, ranges
 from scheduler_ext.requests import GpuRequest, ResourceNames
 
 _MOST_SHOWN = 20

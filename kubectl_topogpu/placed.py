@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from kubectl_topogpu.cluster import Gpu, GpuNode, phase
 from kubectl_topogpu.topo import link
+from program.words import ranges, spaced
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.outlook.unused import free_cores, free_memory_mib
-from scheduler_ext.outlook.words import WORDS, ranges, spaced
+from scheduler_ext.outlook.words import WORDS
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import Decision, place

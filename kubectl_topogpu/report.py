@@ -7,15 +7,12 @@ from enum import StrEnum
 from io import StringIO
 
 import msgspec
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.segment import Segment
+from rich.console import RenderableType
+
+from program.words import printable
 
 Value = str | int | float | bool | None
 Row = Mapping[str, Value]
-
-_PLAIN = str.maketrans("█░–…", "#.-~")
-"""Replacements for a terminal that has only ASCII."""
 
 
 class Output(StrEnum):
@@ -56,28 +53,3 @@ def _without_formulas(row: Row) -> Row:
     """Escapes a name that begins like a formula, because a spreadsheet would compute it."""
     texts = {key: printable(value) for key, value in row.items() if isinstance(value, str)}
     return {**row, **{key: f"'{text}" if text.startswith(tuple("=+-@")) else text for key, text in texts.items()}}
-
-
-def printable(text: str) -> str:
-    """Removes control characters for terminals, because a model's name or a condition's message is not trusted."""
-    return "".join(each for each in text if each.isprintable() or each == "\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Printable:
-    """Returns the text for people in the terminal's encoding, without control characters except our own colours."""
-
-    inner: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for text, style, control in console.render(self.inner, options):
-            shown = printable(text)
-            yield Segment(shown.translate(_PLAIN) if options.ascii_only else shown, style, control)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement.get(console, options, self.inner)
-
-
-def model(type_: str) -> str:
-    """Returns `A100-SXM4-80GB` of `NVIDIA A100-SXM4-80GB`: all models are NVIDIA's."""
-    return type_.removeprefix("NVIDIA ").removeprefix("NVIDIA-")

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster, Gpu, GpuNode, Held
-from kubectl_topogpu.report import Report, Row, model
-from scheduler_ext.outlook.words import counted, gib, ranges
+from kubectl_topogpu.report import Report, Row
+from program.words import counted, gib, model, ranges
 
 _BAR = 10
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Gpu, GpuNode
-from kubectl_topogpu.report import Report, Row, model
+from kubectl_topogpu.report import Report, Row
+from program.words import model
 
 NVLINK = 100
 _PATHS = {60: "PSB", 50: "PIX", 40: "PXB", 30: "PHB", 20: "NODE", 10: "SYS"}

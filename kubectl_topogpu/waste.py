@@ -8,9 +8,9 @@ from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster
 from kubectl_topogpu.report import Report, Row
+from program.words import counted, gib
 from scheduler_ext.outlook.largest import largest
 from scheduler_ext.outlook.unused import Unused, unused
-from scheduler_ext.outlook.words import counted, gib
 
 
 def waste(cluster: Cluster) -> Report:

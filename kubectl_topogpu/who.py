@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster, Gpu, GpuNode, gpus_named
-from kubectl_topogpu.report import Report, model
+from kubectl_topogpu.report import Report
 from kubectl_topogpu.top import pod_rows
-from scheduler_ext.outlook.words import gib
+from program.words import gib, model
 
 
 class NotFound(LookupError):

@@ -11,12 +11,12 @@ from kubectl_topogpu.cluster import Cluster, phase, pod_name
 from kubectl_topogpu.placed import Candidate, GpuCandidate, Placement, candidates, hints, placement
 from kubectl_topogpu.report import Report, Row
 from kubectl_topogpu.who import described, gpus_of
+from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.outlook.evictions import Way, ways
 from scheduler_ext.outlook.largest import Amount, Smaller, smaller
 from scheduler_ext.outlook.nearest import Refusing, grouped
-from scheduler_ext.outlook.words import counted, gib, spaced
 from scheduler_ext.requests import GpuRequest, RequestError, read_request
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.explain import need_sentence

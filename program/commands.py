@@ -2,13 +2,24 @@
 
 import gc
 import importlib
+import sys
 from collections.abc import Mapping
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
 
-class LazyCommands(click.Group):
+class Commands(click.Group):
+    """A program's commands. Where the terminal's encoding lacks a character, they print an escape."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        return super().main(*args, **kwargs)
+
+
+class LazyCommands(Commands):
     """A group of commands. `lazy` maps a command's name to its module and its summary."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:

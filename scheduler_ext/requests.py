@@ -277,9 +277,13 @@ def _memory_mib(container: Container, key: str, factor: int) -> int:
 
 
 def _percent(container: Container, key: str) -> int | None:
-    """None if unset. 0 counts as unset, above 100 as 100."""
+    """None if unset; 0 counts as unset."""
     percent = _amount(container, key)
-    return min(percent, 100) if percent else None
+    if percent is not None and percent > 100:
+        raise RequestError(
+            container.name, key, f"must be an integer between 0 and 100, found {shortened(str(percent))}"
+        )
+    return percent or None
 
 
 def _amount(container: Container, key: str) -> int | None:

@@ -9,32 +9,57 @@ import sys
 
 import click
 
+from program.commands import Commands
 from proto import __version__
-from simulation.workload import MACHINES, SHAPES
+from simulation.fault_names import FAULTS
+from simulation.workload import SHAPES
 
 _MOST_NODES = 64
 _MOST_PODS = 2000
+_MOST_LOAD = 600
 _INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="topogpu-sim")
 def main() -> None:
     """Simulated GPU machines: the real daemons and the real scheduler extender, without any GPU or cluster.
 
-    Start with `topogpu-sim demo`. Shell completion: eval "$(_TOPOGPU_SIM_COMPLETE=bash_source topogpu-sim)"
+    Start with `topogpu-sim demo`, which runs once, or `topogpu-sim up`, which keeps running.
+
+    Shell completion: eval "$(_TOPOGPU_SIM_COMPLETE=bash_source topogpu-sim)"
     """
+
+
+_machines = click.option(
+    "--machine",
+    "machines_",
+    metavar="NAME|FILE",
+    multiple=True,
+    help="Kind of machine; any number of times. `topogpu-sim machines` lists them; a file holds a description (YAML).",
+)
+_nodes = click.option(
+    "--nodes",
+    type=click.IntRange(1, _MOST_NODES),
+    default=None,
+    help="Nodes; the kinds of machine in turn [default: one of each].",
+)
+_api_port = click.option(
+    "--api-port", type=click.IntRange(0, 65535), default=0, help="Port of the API server; 0 takes a free one."
+)
+_kubeconfig = click.option(
+    "--kubeconfig",
+    envvar="KUBECONFIG",
+    show_envvar=True,
+    default="",
+    help="The kubeconfig that `topogpu-sim up` names.",
+)
 
 
 @main.command()
 @click.option("--json", "json_", is_flag=True, help="Print one JSON object on stdout instead of the report.")
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, _MOST_NODES),
-    default=len(MACHINES),
-    show_default=True,
-    help="Machines; the four kinds in turn.",
-)
+@_machines
+@_nodes
 @click.option(
     "--pods",
     type=click.IntRange(1, _MOST_PODS),
@@ -42,38 +67,101 @@ def main() -> None:
     show_default=True,
     help="Pods; the shapes in turn.",
 )
-@click.option(
-    "--api-port", type=click.IntRange(0, 65535), default=0, help="Port of the API server; 0 takes a free one."
-)
+@_api_port
 @click.option("--keep", is_flag=True, help="Keep the directory with logs, kubeconfig and checkpoints.")
-def demo(*, json_: bool, nodes: int, pods: int, api_port: int, keep: bool) -> None:
+def demo(*, json_: bool, machines_: tuple[str, ...], nodes: int | None, pods: int, api_port: int, keep: bool) -> None:
     """The whole path, from GPU to container, verified: exit status 1 when anything differs from what was decided."""
-    signal.signal(signal.SIGINT, _leave_at_once)  # until the demo answers it itself
+    _leave_at_once_on_signals()
     from simulation.demo import DemoSettings  # noqa: PLC0415 - takes a second
     from simulation.demo_command import run_command  # noqa: PLC0415
 
-    sys.exit(run_command(DemoSettings(nodes=nodes, pods=pods, api_port=api_port, keep=keep), json_=json_))
+    settings = DemoSettings(machines=_few(machines_), nodes=nodes, pods=pods, api_port=api_port, keep=keep)
+    sys.exit(run_command(settings, json_=json_))
+
+
+@main.command()
+@_machines
+@_nodes
+@click.option(
+    "--load",
+    type=click.FloatRange(0, _MOST_LOAD),
+    default=0.0,
+    help="Pods that arrive each minute and are deleted again [default: none].",
+)
+@click.option("--seed", type=int, default=0, help="Another load of the same size.")
+@_api_port
+def up(*, machines_: tuple[str, ...], nodes: int | None, load: float, seed: int, api_port: int) -> None:
+    """A simulated cluster that keeps running, for kubectl and `kubectl topogpu`. Ctrl-C stops and removes it."""
+    _leave_at_once_on_signals()
+    from simulation.up import UpSettings  # noqa: PLC0415 - takes a second
+    from simulation.up_command import run_command  # noqa: PLC0415
+
+    run_command(UpSettings(machines=_few(machines_), nodes=nodes, load=load, seed=seed, api_port=api_port))
+
+
+_BREAK = """Break GPU (its index) of NODE in the cluster that `topogpu-sim up` runs. Faults add up until `mend`.
+
+\b
+""" + "\n".join(f"{name:11} {meaning}" for name, meaning in FAULTS.items())
+
+
+@main.command("break", help=_BREAK)
+@click.argument("node")
+@click.argument("gpu", type=int)
+@click.argument("faults", nargs=-1, required=True)
+@_kubeconfig
+def break_(*, node: str, gpu: int, faults: tuple[str, ...], kubeconfig: str) -> None:
+    from simulation.breaking import broken  # noqa: PLC0415 - takes a while
+    from simulation.breaking_command import change_machine  # noqa: PLC0415
+
+    change_machine(kubeconfig, node, lambda machine: broken(machine, gpu, faults))
+
+
+@main.command()
+@click.argument("node")
+@click.argument("gpu", type=int, required=False)
+@_kubeconfig
+def mend(*, node: str, gpu: int | None, kubeconfig: str) -> None:
+    """Mend GPU (its index) of NODE, or all its GPUs: every fault of `break` is over.
+
+    A GPU serves again when the daemon has seen it without a fault for 5 s (60 s in production).
+    """
+    from simulation.breaking import mended  # noqa: PLC0415 - takes a while
+    from simulation.breaking_command import change_machine  # noqa: PLC0415
+
+    change_machine(kubeconfig, node, lambda machine: mended(machine, gpu))
 
 
 @main.command()
 def machines() -> None:
     """The machines that can be simulated, as described from real ones."""
-    from rich.console import Console  # noqa: PLC0415 - as above
-    from rich.table import Table  # noqa: PLC0415
-
     from deviceplugin.machine.yaml_tree import MachineDescriptionError  # noqa: PLC0415
+    from program.output import print_text  # noqa: PLC0415
+    from program.tables import Column, FittingTable  # noqa: PLC0415
     from simulation import machines as catalogue  # noqa: PLC0415
 
-    table = Table(box=None)
-    for heading in ("machine", "GPUs", "what it is"):
-        table.add_column(heading, no_wrap=heading != "what it is")
     try:
-        for name in catalogue.names():
-            description = catalogue.load(name)
-            table.add_row(name, str(len(description.gpus)), description.title)
+        found = [(name, catalogue.load(name)) for name in catalogue.names()]
     except MachineDescriptionError as error:
         raise click.ClickException(str(error)) from error
-    Console(highlight=False).print(table)
+    print_text(
+        FittingTable(
+            columns=(Column(title="machine"), Column(title="GPUs"), Column(title="what it is", wraps=True)),
+            rows=[(name, str(len(description.gpus)), description.title) for name, description in found],
+        )
+    )
+
+
+def _few(machines_: tuple[str, ...]) -> tuple[str, ...]:
+    if len(machines_) > _MOST_NODES:
+        raise click.UsageError(f"--machine is given {len(machines_)} times; at most {_MOST_NODES} nodes can run")
+    return machines_
+
+
+def _leave_at_once_on_signals() -> None:
+    """Until the command answers them itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave_at_once)
 
 
 def _leave_at_once(*_: object) -> None:

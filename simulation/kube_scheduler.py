@@ -63,10 +63,13 @@ class KubeSchedulerStandIn:
         *,
         managed_resources: Collection[str] = MANAGED_RESOURCES,
         extender_timeout_seconds: float = 30.0,
+        also_default: bool = False,
     ) -> None:
+        """`also_default`: it schedules pods that name no scheduler, too."""
         self._api = api
         self._extender_url = extender_url.rstrip("/")
         self._scheduler_name = scheduler_name
+        self._names = frozenset({scheduler_name, queue.DEFAULT_SCHEDULER} if also_default else {scheduler_name})
         self._managed = managed_resources
         self._timeout = aiohttp.ClientTimeout(total=extender_timeout_seconds)
         self._pods: dict[str, JsonObject] = {}
@@ -129,7 +132,7 @@ class KubeSchedulerStandIn:
         uid, item = found.metadata.uid, found.json()
         before, held[uid] = held.get(uid), item
         # What this scheduler itself writes about a waiting pod is no change of the cluster.
-        own = resource is _PODS and queue.is_waiting(item, self._scheduler_name)
+        own = resource is _PODS and queue.is_waiting(item, self._names)
         if not (before and own and _same(before, item)):
             self._changed()
 
@@ -153,7 +156,7 @@ class KubeSchedulerStandIn:
                     await self._news.wait()
 
     def _waits(self, uid: str, pod: JsonObject) -> bool:
-        return uid not in self._assumed and queue.is_waiting(pod, self._scheduler_name)
+        return uid not in self._assumed and queue.is_waiting(pod, self._names)
 
     def _next(self, now: float) -> JsonObject | None:
         waiting = (pod for uid, pod in self._pods.items() if self._waits(uid, pod) and self._backoff.is_due(uid, now))

@@ -1,12 +1,26 @@
-"""Programs the demo runs beside itself: started, written to a log file, awaited, stopped by process id."""
+"""Programs the simulation runs beside itself: started, written to a log file, awaited, stopped by process id."""
 
 import asyncio
+import os
 import re
+import shutil
+import signal
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _POLL_SECONDS = 0.02
 _SHOWN_LINES = 5
+_PR_SET_PDEATHSIG = 1
+_END_WITH_PARENT = (
+    "import ctypes, os, sys; "
+    f"ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Becomes the program; the kernel kills that when we are killed and cannot stop it in order. Not by a function between
+fork and exec: gRPC has threads here.
+"""
 
 
 class ProcessFailed(Exception):
@@ -16,9 +30,18 @@ class ProcessFailed(Exception):
 class ChildProcess:
     """One started program."""
 
-    def __init__(self, name: str, log: Path, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        process: asyncio.subprocess.Process,
+    ) -> None:
         self.name = name
+        self.arguments = list(arguments)
         self.log = log
+        self._environment = environment
         self._process = process
 
     @classmethod
@@ -26,19 +49,11 @@ class ChildProcess:
         cls, name: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> "ChildProcess":
         """Its own session, so that Ctrl-C reaches us alone and we stop it in order. Raises ProcessFailed."""
-        try:
-            with log.open("wb") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *arguments,
-                    env=dict(environment),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=asyncio.subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise ProcessFailed(f"{name} could not be started: {error}") from error
-        return cls(name, log, process)
+        return cls(name, arguments, environment, log, await _started(name, arguments, environment, log))
+
+    async def start_again(self) -> None:
+        """After it has ended, with the same arguments. Raises ProcessFailed."""
+        self._process = await _started(self.name, self.arguments, self._environment, self.log)
 
     @property
     def pid(self) -> int:
@@ -47,6 +62,10 @@ class ChildProcess:
     @property
     def exit_status(self) -> int | None:
         return self._process.returncode
+
+    async def ended(self) -> int:
+        """Waits for its end; the exit status."""
+        return await self._process.wait()
 
     def check_running(self) -> None:
         """Raises ProcessFailed when it has ended."""
@@ -70,7 +89,7 @@ class ChildProcess:
             ) from None
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after the grace."""
+        """SIGTERM, then SIGKILL after the grace, to what it has started as well."""
         if self._process.returncode is not None:
             return
         self._process.terminate()
@@ -78,7 +97,8 @@ class ChildProcess:
             async with asyncio.timeout(grace_seconds):
                 await self._process.wait()
         except TimeoutError:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
 
     def last_lines(self) -> str:
@@ -86,3 +106,24 @@ class ChildProcess:
 
     def _output(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+async def _started(
+    name: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+) -> asyncio.subprocess.Process:
+    """Raises ProcessFailed."""
+    program = shutil.which(arguments[0])
+    if program is None:
+        raise ProcessFailed(f"{name} could not be started: {arguments[0]} is not there, or is no program")
+    try:
+        with log.open("ab") as output:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-ISc", _END_WITH_PARENT, program, *arguments[1:]),
+                env=dict(environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise ProcessFailed(f"{name} could not be started: {error}") from error

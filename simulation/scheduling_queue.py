@@ -16,10 +16,13 @@ FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 10.0
 
 
-def is_waiting(pod: JsonObject, scheduler_name: str) -> bool:
-    """Whether this scheduler has to find a node for the pod."""
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def is_waiting(pod: JsonObject, scheduler_names: Collection[str]) -> bool:
+    """Whether the scheduler of these names has to find a node for the pod."""
     spec, phase = pod["spec"], (pod.get("status") or {}).get("phase", "Pending")
-    mine = spec.get("schedulerName", "default-scheduler") == scheduler_name
+    mine = spec.get("schedulerName", DEFAULT_SCHEDULER) in scheduler_names
     free = not spec.get("nodeName") and not spec.get("schedulingGates")
     return mine and free and phase == "Pending" and not pod["metadata"].get("deletionTimestamp")
 

@@ -19,12 +19,14 @@ T = TypeVar("T", bound=Object)
 class ClusterView:
     """Pods and nodes by name; `overbooked` gathers a sentence for every moment a GPU was over its capacity."""
 
-    def __init__(self, api: ApiServer) -> None:
+    def __init__(self, api: ApiServer, *, checks: bool = True) -> None:
+        """Without `checks` it only follows: `overbooked` stays empty."""
         self.pods: dict[str, Pod] = {}
         self.nodes: dict[str, Node] = {}
         self.overbooked: dict[str, None] = {}
         self._devices: dict[str, Device] = {}
         self._api = api
+        self._checks = checks
         self._changed = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -82,7 +84,8 @@ class ClusterView:
                     known.pop(_name(one), None)
                 case Interrupted():
                     continue
-            self._check_capacity()
+            if self._checks:
+                self._check_capacity()
             self._changed.set()
 
     def _check_capacity(self) -> None:

@@ -183,6 +183,14 @@ def pod_object(name: str, shape: Shape) -> dict[str, object]:
     }
 
 
+def sample_pod() -> dict[str, object]:
+    """A pod as people write it, with a share of one GPU."""
+    limits = Ask(name="main", gpus=1, memory_mib=8192, cores=30).limits()
+    container = {"name": "main", "image": "registry.example/cuda-app:1", "resources": {"limits": limits}}
+    metadata = {"name": "sample", "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
 def _container(ask: Ask) -> dict[str, object]:
     limits = ask.limits()
     resources = {"limits": limits, "requests": limits} if limits else {}

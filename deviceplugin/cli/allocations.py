@@ -2,13 +2,12 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from deviceplugin.allocation.agreement import Row, Sources, Verdict, Word, agreement
@@ -20,14 +19,16 @@ from deviceplugin.allocation.slots import SPEC_FILE, slot_in
 from deviceplugin.cli.build import kubelet_settings
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import configuration_options
-from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration import Configuration
 from deviceplugin.settings import KubeletSettings
+from program.output import print_json, print_text
+from program.tables import Column, FittingTable
+from program.words import model
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_register import decode_register
-from proto.devices import Device
+from proto.devices import Device, DeviceUUID
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
@@ -51,7 +52,12 @@ class _Cluster:
 @click.command()
 @configuration_options
 @click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
+    "-o",
+    "--output",
+    type=click.Choice(["text", "wide", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, for people with all columns, or for programs.",
 )
 def allocations(*, output: str, **given: str | None) -> None:
     """List which containers hold replicas of this node's GPUs, and whether all sources agree.
@@ -69,7 +75,7 @@ def allocations(*, output: str, **given: str | None) -> None:
     if output == "json":
         print_json({"allocations": [_as_json(row) for row in rows], "problems": problems})
     else:
-        print_text(_as_text(rows, sources, problems))
+        print_text(_as_text(rows, sources, problems, wide=output == "wide"))
     unknown = sources.recorded is None and sources.listed is None
     sys.exit(1 if unknown or not all(row.agrees for row in rows) else 0)
 
@@ -156,24 +162,41 @@ def _registered(node: Node | None) -> tuple[Device, ...]:
         return ()
 
 
-def _as_text(rows: tuple[Row, ...], sources: Sources, problems: list[str]) -> RenderableType:
+def _as_text(rows: tuple[Row, ...], sources: Sources, problems: list[str], *, wide: bool) -> RenderableType:
     notes = [Text(f"! {problem}", "yellow") for problem in problems]
     if not rows:
         nobody = "" if sources.recorded is None and sources.listed is None else "No container holds a GPU replica."
         return Group(*([Text(nobody)] if nobody else []), *notes)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("Pod", "Container", *(["Slot"] if sources.by_slots else []), "Replicas", "GPU", "Limits"):
-        table.add_column(column, no_wrap=True)
     checked = [name for name in rows[0].verdicts if sources.by_slots or name != "CDI spec"]
-    for name in checked:
-        table.add_column(name, justify="center")
-    for row in rows:
-        gpus = [str(share.uuid) for share in row.shares] or ["unknown"]
-        limits = [f"{share.memory_mib or 'all'} MiB, {share.cores or 'any'} %" for share in row.shares] or ["unknown"]
-        slot = [row.slot] if sources.by_slots else []
-        marks = [_MARKS.get(row.verdicts[name].word, Text("✗", "red")) for name in checked]
-        table.add_row(row.pod, row.container, *slot, *map("\n".join, (row.ids, gpus, limits)), *marks)
+    columns = [
+        *(Column(title=title) for title in ("Pod", "Container", "GPU", "Limits", "Agree")),
+        *(Column(title=name, rank=1) for name in checked),
+    ]
+    if wide:
+        columns += [Column(title="UUID"), Column(title="Replicas"), *([Column(title="Slot")] * sources.by_slots)]
+    table = FittingTable(
+        columns=columns,
+        rows=[_cells(row, sources, checked, wide=wide)[: len(columns)] for row in rows],
+        everything=wide,
+        more="--output wide shows all.",
+    )
     return Group(table, *(Text(sentence, "red") for row in rows for sentence in _differences(row)), *notes)
+
+
+def _cells(row: Row, sources: Sources, checked: Sequence[str], *, wide: bool) -> tuple[str | Text, ...]:
+    gpus = [_gpu(share.uuid, sources) for share in row.shares] or ["unknown"]
+    limits = [f"{share.memory_mib or 'all'} MiB, {share.cores or 'any'} %" for share in row.shares] or ["unknown"]
+    marks = [_MARKS.get(row.verdicts[name].word, Text("✗", "red")) for name in checked]
+    agree = Text("yes", "green") if row.agrees else Text("no", "red")
+    uuids = [share.uuid for share in row.shares]
+    ids = ("\n".join(uuids), "\n".join(row.ids), row.slot) if wide else ()
+    return (row.pod, row.container, "\n".join(gpus), "\n".join(limits), agree, *marks, *ids)
+
+
+def _gpu(uuid: DeviceUUID, sources: Sources) -> str:
+    """Index and model; the UUID where the Node's registration is not known."""
+    device = sources.inventory.get(uuid)
+    return str(uuid) if device is None else f"{device.index}  {model(device.type)}"
 
 
 def _differences(row: Row) -> list[str]:

@@ -4,19 +4,33 @@ from collections.abc import Iterator
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.cli.sources import machine_options, read_machine
 from deviceplugin.machine.matrix import gpu_facts
 from deviceplugin.machine.readings import GpuReading, MachineReading
+from program.output import print_json, print_text
+from program.tables import Column, FittingTable
+
+_COLUMNS = (
+    Column(title="GPU"),
+    Column(title="Model"),
+    Column(title="Memory", right=True),
+    Column(title="NUMA", rank=1),
+    Column(title="PCI address", rank=2),
+    Column(title="Health", wraps=True),
+)
 
 
 @click.command()
 @machine_options
 @click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
+    "-o",
+    "--output",
+    type=click.Choice(["text", "wide", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, for people with all columns, or for programs.",
 )
 def devices(machine: str | None, nvml_library: str | None, sysfs_root: str, output: str) -> None:
     """List the GPUs of this machine and their MIG devices: model, memory, NUMA node, address and health."""
@@ -25,22 +39,22 @@ def devices(machine: str | None, nvml_library: str | None, sysfs_root: str, outp
         gpus = [gpu_facts(gpu) for gpu in reading.gpus]
         print_json({"driver": reading.driver, "gpus": gpus, "problems": reading.problems})
     else:
-        print_text(_text(reading))
+        print_text(_text(reading, wide=output == "wide"))
 
 
-def _text(reading: MachineReading) -> RenderableType:
+def _text(reading: MachineReading, *, wide: bool) -> RenderableType:
     problems = [Text(f"! {problem}", "yellow") for problem in reading.problems]
     if not reading.gpus:
         return Group(Text("No NVIDIA GPU on this machine."), *problems)
-    table = Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), title=f"Driver {reading.driver}", title_justify="left"
+    columns = [*_COLUMNS, *([Column(title="UUID")] if wide else [])]
+    rows = [row for gpu in reading.gpus for row in (_row(gpu), *_mig_rows(gpu))]
+    table = FittingTable(
+        columns=columns,
+        rows=[row[: len(columns)] for row in rows],
+        title=f"Driver {reading.driver}",
+        everything=wide,
+        more="--output json shows them.",
     )
-    for column in ("GPU", "Model", "Memory", "NUMA", "PCI address", "Health", "UUID"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "Memory" else "left")
-    for gpu in reading.gpus:
-        table.add_row(*_row(gpu))
-        for row in _mig_rows(gpu):
-            table.add_row(*row)
     return Group(table, *problems)
 
 
@@ -53,7 +67,7 @@ def _row(gpu: GpuReading) -> tuple[str | Text, ...]:
 def _mig_rows(gpu: GpuReading) -> Iterator[tuple[str, ...]]:
     """Rows of MIG devices; they have the NUMA node, address and health of their GPU."""
     if gpu.mig_enabled and not gpu.mig_devices:
-        yield ("", "MIG is on, without a MIG device")
+        yield ("", "MIG is on, without a MIG device", "", "", "", "", "")
     for mig in gpu.mig_devices:
         yield ("", f"  MIG {mig.profile}", _memory(mig.memory_mib), "", "", "", mig.uuid)
 

@@ -21,7 +21,6 @@ from deviceplugin.cli.build import (
 )
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import configuration_options
-from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.edits import cdi_names
 from deviceplugin.container.hook import find_hook
@@ -46,6 +45,7 @@ from deviceplugin.facts.node import (
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.plugin_sockets import plugin_socket
+from program.output import print_json, print_text
 from program.settings.effective import Effective
 from program.settings.options import GroupedCommand
 
@@ -64,7 +64,12 @@ _INDENT = 4
 @click.command(cls=GroupedCommand)
 @configuration_options
 @click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people or programs.",
 )
 def doctor(*, output: str, **given: str | None) -> None:
     """Find what keeps this node from serving its GPUs, and say what to do.

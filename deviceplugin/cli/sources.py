@@ -1,6 +1,8 @@
 """Options for the source of a machine's description, and how it is read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +21,12 @@ Command = TypeVar("Command", bound=Callable[..., object])
 def machine_options(command: Command) -> Command:
     """Adds `--machine`, and the two options that choose NVML."""
     options = (
-        click.option("--machine", metavar="FILE", help="Read a machine description (YAML) instead of NVML."),
+        click.option(
+            "--machine",
+            metavar="NAME|FILE",
+            help="Read a simulated machine (topogpu-sim machines lists them) or a description (YAML) instead of NVML; "
+            "- is standard input.",
+        ),
         click.option(
             "--nvml-library",
             metavar="PATH",
@@ -46,7 +53,7 @@ def read_machine(machine: str | None, nvml_library: str | None, sysfs_root: str)
     """Reads a description if one is named, else NVML. Raises click.ClickException."""
     if machine is not None:
         try:
-            return describe_reading(read_machine_description(read_text(machine), machine))
+            return describe_reading(read_machine_description(_description(machine), machine))
         except MachineDescriptionError as error:
             raise click.ClickException(str(error)) from error
     nvml = Nvml(nvml_library, sysfs_root=Path(sysfs_root))
@@ -56,3 +63,31 @@ def read_machine(machine: str | None, nvml_library: str | None, sysfs_root: str)
         raise click.ClickException(str(error)) from error
     finally:
         nvml.close()
+
+
+def _description(machine: str) -> str:
+    """The text of a machine. A file wins over a name. Raises click.ClickException."""
+    known = _simulated()
+    if machine in known and not Path(machine).exists():
+        return read_text(str(known[machine]))
+    try:
+        return read_text(machine)
+    except click.ClickException as error:
+        if machine == "-" or Path(machine).exists() or "/" in machine:
+            raise
+        raise click.ClickException(f"{error.format_message()}; {_nearest(machine, known)}") from error
+
+
+def _simulated() -> Mapping[str, Path]:
+    """The machines of the distribution topogpu-simulation by their names; none where it is not installed."""
+    simulation = find_spec("simulation")
+    folders = simulation.submodule_search_locations if simulation is not None else None
+    return {file.stem: file for folder in folders or () for file in sorted(Path(folder, "machines").glob("*.yaml"))}
+
+
+def _nearest(machine: str, known: Mapping[str, Path]) -> str:
+    if not known:
+        return "names of simulated machines need topogpu-simulation, which is not installed"
+    near = get_close_matches(machine, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}Simulated machines are {', '.join(known)}"

@@ -2,11 +2,11 @@
 
 import click
 
-from deviceplugin.cli.output import print_json, print_text
 from deviceplugin.cli.sources import machine_options, read_machine
 from deviceplugin.machine.matrix import LinkView, as_json, as_text, view_machine, view_printed
 from deviceplugin.machine.nvidia_smi import SmiError, parse_topology
 from deviceplugin.machine.topology import build_topology
+from program.output import print_json, print_text
 from program.text_files import read_text
 
 
@@ -14,7 +14,12 @@ from program.text_files import read_text
 @click.option("--smi", metavar="FILE", help="Read the output of `nvidia-smi topo -m`; - is standard input.")
 @machine_options
 @click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or programs."
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people or programs.",
 )
 def topo(smi: str | None, machine: str | None, nvml_library: str | None, sysfs_root: str, output: str) -> None:
     """Show how the GPUs of a machine are connected: link matrix, scores, GB/s.

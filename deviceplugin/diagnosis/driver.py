@@ -133,7 +133,10 @@ def _shared(machine: MachineReading, sharing: NodeSharing, resource_name: str) -
             "See the reasons below; if there is none, check --filter-uuids and --filter-indices.",
         )
     counts = [f"{len(devices)} as {name}" for name, devices in found.items()]
-    return ok(GPUS, f"{_gpus(len(machine.gpus))} found, shared as {enumerated(counts)}.")
+    if len(found) == 1 and len(next(iter(found.values()))) == len(machine.gpus):
+        every = "" if len(machine.gpus) == 1 else f"all {len(machine.gpus)} "
+        return ok(GPUS, f"{_gpus(len(machine.gpus))} found, {every}shared as {next(iter(found))}.")
+    return ok(GPUS, f"{_gpus(len(machine.gpus))} found; shared: {enumerated(counts)}.")
 
 
 def _ailing(machine: MachineReading) -> Iterator[Finding]:

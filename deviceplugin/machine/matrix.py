@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from deviceplugin.machine.nvidia_smi import AffinityColumn, SmiTopology
@@ -18,6 +17,8 @@ from deviceplugin.machine.topology import (
     Topology,
     score_printed,
 )
+from program.tables import Column
+from program.tables import Matrix as LinkTable
 
 _MEANINGS = {
     "PSB": "two GPUs on one board",
@@ -157,7 +158,7 @@ def _labels(view: LinkView) -> list[str]:
     return [f"GPU{gpu['index']}" for gpu in view.gpus]
 
 
-def _link_table(view: LinkView) -> Table:
+def _link_table(view: LinkView) -> LinkTable:
     affinities = [
         (title, cells)
         for title, cells in (
@@ -167,40 +168,28 @@ def _link_table(view: LinkView) -> Table:
         )
         if cells is not None and any(cell not in ("", "N/A") for cell in cells)
     ]
-    table = _table("Links")
-    for label in (*_labels(view), *view.nics):
-        table.add_column(label, justify="center", no_wrap=True)
-    for title, _ in affinities:
-        table.add_column(title, no_wrap=True)
-    if view.models:
-        table.add_column("Model", no_wrap=True)
+    rows: list[list[str | Text]] = []
     for row, label in enumerate(_labels(view)):
         tokens = (*view.links[row], *(view.nic_links[row] if view.nic_links else ()))
         places = [UNKNOWN if cells[row] is None else str(cells[row]) for _, cells in affinities]
         model = [Text(view.models[row], "red" if view.gpus[row]["problem"] else "")] if view.models else []
-        table.add_row(Text(label, "bold"), *(Text(token, style_of(token)) for token in tokens), *places, *model)
-    return table
+        rows.append([Text(label, "bold"), *(Text(token, style_of(token)) for token in tokens), *places, *model])
+    titles = ["", *_labels(view), *view.nics, *(title for title, _ in affinities), *(["Model"] if view.models else [])]
+    return LinkTable(columns=[Column(title=title) for title in titles], rows=rows, title="Links")
 
 
-def _number_table(view: LinkView, title: str, matrix: Iterable[Iterable[float | None]]) -> Table:
-    table = _table(title)
-    for label in _labels(view):
-        table.add_column(label, justify="right", no_wrap=True)
+def _number_table(view: LinkView, title: str, matrix: Iterable[Iterable[float | None]]) -> LinkTable:
+    rows: list[list[str | Text]] = []
     for row, (label, numbers) in enumerate(zip(_labels(view), matrix, strict=True)):
         shown = ["·" if row == column else _number(number) for column, number in enumerate(numbers)]
         cells = [Text(text, style_of(token)) for text, token in zip(shown, view.links[row], strict=True)]
-        table.add_row(Text(label, "bold"), *cells)
-    return table
+        rows.append([Text(label, "bold"), *cells])
+    columns = [Column(title=""), *(Column(title=label, right=True) for label in _labels(view))]
+    return LinkTable(columns=columns, rows=rows, title=title)
 
 
 def _number(number: float | None) -> str:
     return UNKNOWN if number is None else f"{number:.0f}"
-
-
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    return table
 
 
 def _legend(view: LinkView) -> Text:

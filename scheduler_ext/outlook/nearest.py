@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler_ext.outlook.words import WORDS, counted, gib, spaced
+from program.words import counted, gib, spaced
+from scheduler_ext.outlook.words import WORDS
 from scheduler_ext.requests import ContainerNeed
 from scheduler_ext.scheduling.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
 

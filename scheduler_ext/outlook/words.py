@@ -1,6 +1,4 @@
-"""Amounts, counts and reasons in plain words."""
-
-from collections.abc import Sequence
+"""Reasons in plain words."""
 
 from scheduler_ext.scheduling.misfit import Reason
 
@@ -22,29 +20,3 @@ WORDS = {
     Reason.TOO_FEW: "fits, but there are too few such GPUs",
 }
 """Every reason of a GPU. `NOT_LOOKED_AT` is none: no decision on one snapshot leaves a node out."""
-
-
-def gib(mib: int) -> str:
-    """`39.6 GiB`; small amounts in MiB."""
-    return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
-
-
-def spaced(number: int) -> str:
-    """`30 000`."""
-    return f"{number:,}".replace(",", " ")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 GPU`, `3 GPUs`."""
-    return f"{spaced(number)} {noun}" if number == 1 else f"{spaced(number)} {noun}s"
-
-
-def ranges(indices: Sequence[int]) -> str:
-    """`0–3, 6`."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

@@ -114,3 +114,10 @@ def about(kind: Kind, name: str) -> JsonObject:
 def success(details: JsonObject | None = None, **more: object) -> JsonObject:
     told = {"details": details} if details else {}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"} | told | more
+
+
+def runs_nothing(part: str) -> ApiRefusal:
+    """For what needs a process in a container, or a port of one."""
+    return ApiRefusal(
+        501, "NotImplemented", f"this cluster is simulated: its containers run nothing, so pods have no {part}"
+    )

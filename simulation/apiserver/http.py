@@ -17,6 +17,7 @@ from simulation.apiserver.errors import (
     invalid_object,
     not_allowed,
     not_served,
+    runs_nothing,
     success,
 )
 from simulation.apiserver.faults import FaultPlan
@@ -28,6 +29,7 @@ from simulation.apiserver.watching import Watching
 
 _PATCHABLE = frozenset({"", "status", "finalize"})
 _CREATED_ONLY = frozenset({"binding", "eviction"})
+_IN_CONTAINERS = frozenset({"attach", "ephemeralcontainers", "exec", "log", "portforward", "proxy"})
 
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
@@ -208,6 +210,8 @@ def number(text: str, field_name: str) -> int:
 def _check_served(method: str, target: Target) -> None:
     """404 for a subresource that there is not, 405 for what cannot be done to the place in the URL."""
     part = target.subresource
+    if target.kind is POD and part in _IN_CONTAINERS:
+        raise runs_nothing(part)
     if part not in _PATCHABLE and not (part in _CREATED_ONLY and target.kind is POD):
         raise not_served()
     places = {

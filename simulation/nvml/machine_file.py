@@ -256,7 +256,11 @@ def write_machine_file(
     usage: Sequence[Usage] = (),
 ) -> None:
     """Write it whole or not at all, so that a reader never sees half; `instance` makes the UUIDs this node's own."""
-    text = render_machine_file(description, instance, faults, usage)
+    replace_machine_file(path, render_machine_file(description, instance, faults, usage))
+
+
+def replace_machine_file(path: Path, text: str) -> None:
+    """Write the text whole or not at all."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_text(text, encoding="utf-8")
@@ -271,7 +275,7 @@ def render_machine_file(
 ) -> str:
     """The flat text of one machine. Raises UnknownErrorName."""
     used = [*(Load(gpu=index) for index in range(len(description.gpus))), *usage]
-    lines = [*_machine_lines(description, instance), *map(_usage_line, used), *map(_fault_line, faults)]
+    lines = [*_machine_lines(description, instance), *map(_usage_line, used), *map(fault_line, faults)]
     return "\n".join([*lines, "end", ""])
 
 
@@ -358,7 +362,8 @@ def _usage_line(usage: Usage) -> str:
     assert_never(usage)
 
 
-def _fault_line(fault: Fault) -> str:
+def fault_line(fault: Fault) -> str:
+    """The line of one fault."""
     return f"fault {fault.at_seconds:.3f} {fault.gpu} {_fault_words(fault)}"
 
 

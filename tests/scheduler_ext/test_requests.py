@@ -31,15 +31,28 @@ def test_without_memory_a_container_gets_the_whole_gpu_or_the_default() -> None:
     assert defaulted.needs == (ContainerNeed(count=1, memory_mib=5000, memory_percent=None, cores=30),)
 
 
-@pytest.mark.parametrize(("percent", "reserved"), [(33, 5406), (120, 16384), (0, 16384), (-5, None)])
-def test_a_percentage_is_of_the_gpu_it_lands_on(percent: int, reserved: int | None) -> None:
-    if reserved is None:
-        with pytest.raises(RequestError, match="gpumem-percentage: must not be negative"):
-            need(gpu=1, gpumem_percentage=percent)
-        return
+@pytest.mark.parametrize(("percent", "reserved"), [(33, 5406), (100, 16384), (0, 16384)])
+def test_a_percentage_is_of_the_gpu_it_lands_on(percent: int, reserved: int) -> None:
     found = need(gpu=1, gpumem_percentage=percent)
     assert found is not None
     assert found.reserved_mib(16384) == reserved
+
+
+@pytest.mark.parametrize(
+    ("percent", "problem"),
+    [
+        (-5, "must not be negative, found -5"),
+        (101, "must be an integer between 0 and 100, found 101"),
+        (150, "must be an integer between 0 and 100, found 150"),
+        (10**30, "must be an integer between 0 and 100, found 1000"),
+    ],
+)
+@pytest.mark.parametrize("beside", [{}, {"gpumem": 4096}], ids=["alone", "beside an amount"])
+def test_a_percentage_that_no_gpu_has_is_refused_by_its_name(
+    percent: int, problem: str, beside: dict[str, int]
+) -> None:
+    with pytest.raises(RequestError, match=f"container c: nvidia.com/gpumem-percentage: {problem}"):
+        need(gpu=1, gpumem_percentage=percent, **beside)
 
 
 def test_the_absolute_amount_wins_over_the_percentage_and_suffixes_are_honoured() -> None:

@@ -1,6 +1,8 @@
 import io
 import json
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from simulation.outcome import ContainerOutcome, DemoOutcome, GpuGrant, PodOutcome
@@ -77,3 +79,25 @@ def test_the_verdict_follows_the_violations() -> None:
     assert "Verified" not in printed(outcome("GPU over"))
     assert "Verification FAILED:\n  GPU over" in printed(outcome("GPU over"))
     assert json.loads(as_json(outcome("GPU over")))["verification"] == {"passed": False, "violations": ["GPU over"]}
+
+
+def many(pods: int) -> DemoOutcome:
+    running = [replace(RUNNING, name=f"train-{number}") for number in range(pods - 10)]
+    waiting = [replace(WAITING, name=f"too-big-{number}") for number in range(10)]
+    return replace(outcome(), pods=(*running, *waiting))
+
+
+@pytest.mark.parametrize("pods", [41, 800])
+def test_many_pods_are_counted_by_kind(pods: int) -> None:
+    lines = printed(many(pods)).splitlines()
+    (kind,) = [line.split() for line in lines if line.startswith("more memory than any GPU has")]
+    assert kind[-4:] == ["10", "0", "10", "0"]
+    (waiting,) = [line for line in lines if "Pending" in line]
+    assert waiting.startswith("too-big-0 and 9 more like it are Pending (more memory than any GPU has)")
+    assert len(lines) < 40
+    assert f"{pods - 10} of {pods} pods running" in "\n".join(lines)
+
+
+def test_forty_pods_are_listed() -> None:
+    lines = printed(many(40)).splitlines()
+    assert sum(line.startswith("train-") for line in lines) == 31  # the last shows an annotation

@@ -64,9 +64,11 @@ async def test_a_node_without_slots_has_no_column_for_them() -> None:
         status, text = await listing(node)
         assert status == 0, text
         assert text.splitlines()[0].split() == [
-            *("Pod", "Container", "Replicas", "GPU", "Limits", "kubelet", "pod-resources", "annotation")
+            *("Pod", "Container", "GPU", "Limits", "Agree", "kubelet", "pod-resources", "annotation")
         ]
-        assert f"{node.gpus()[2].uuid}  3000 MiB, 30 %" in text
+        assert "c0         2  A100 80GB PCIe  3000 MiB, 30 %  yes" in text
+        assert node.gpus()[2].uuid not in text
+        assert node.gpus()[2].uuid in (await listing(node, "-o", "wide"))[1]
 
 
 def test_where_nothing_can_be_read_every_source_is_a_sentence(tmp_path: Path) -> None:

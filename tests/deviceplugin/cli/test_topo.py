@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_programs_read_the_mig_devices_of_each_gpu(command: str) -> None:
 
 
 def test_people_see_mig_devices_below_their_gpu() -> None:
-    lines = run("devices", "--machine", "-", text=TWO).stdout.splitlines()
+    lines = run("devices", "--machine", "-", "-o", "wide", text=TWO).stdout.splitlines()
     first = next(number for number, line in enumerate(lines) if "MIG-one" in line)
     assert lines[first - 1].startswith("1 ")
     assert [line.split() for line in lines[first : first + 2]] == [
@@ -126,3 +127,46 @@ def test_a_gpu_with_mig_on_and_no_mig_device_says_so() -> None:
     gpus = json.loads(run("devices", "--machine", "-", "--output", "json", text=sliced()).stdout)["gpus"]
     assert [gpu["mig_devices"] for gpu in gpus][:2] == [None, []]
     assert "MIG is on, without a MIG device" in run("devices", "--machine", "-", text=sliced()).stdout
+
+
+def test_a_simulated_machine_is_known_by_its_name() -> None:
+    by_name = run("topo", "--machine", "4x-gh200", "--output", "json")
+    by_file = run("topo", "--machine", str(MACHINES / "4x-gh200.yaml"), "--output", "json")
+    assert (by_name.exit_code, by_name.stdout) == (0, by_file.stdout)
+
+
+@pytest.mark.parametrize("name", ["dgx1v-8x-v100", "../machines/4x-gh200"])
+def test_an_unknown_machine_is_one_sentence(name: str) -> None:
+    result = run("topo", "--machine", name)
+    assert result.exit_code == 1
+    assert ("did you mean dgx1v-8x-v100-32g? Simulated machines are 1x-t4-vm" in result.stderr) is ("/" not in name)
+
+
+def on_a_terminal(width: int, *arguments: str) -> list[str]:
+    """Lines of a terminal of this width, without colours."""
+    environment = {"COLUMNS": str(width), "FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm"}
+    shown = CliRunner().invoke(main, list(arguments), env=environment)
+    assert shown.exit_code == 0, shown.output
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in shown.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("machine", ["dgx1v-8x-v100-32g", "dgx2-16x-v100-32g"])
+def test_every_link_and_its_row_label_is_there_at_every_width(machine: str, width: int) -> None:
+    lines = on_a_terminal(width, "topo", "--machine", machine)
+    answer = json.loads(run("topo", "--machine", machine, "--output", "json").stdout)
+    matrix = lines[: lines.index("Score")]
+    for number, row in enumerate(answer["links"]):
+        cells = [cell for line in matrix if line.startswith(f"GPU{number} ") for cell in line.split()[1:]]
+        assert [cell for cell in cells if cell in {"X", "SYS", *row}] == row
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_gpus_keep_index_model_and_health_at_every_width(width: int) -> None:
+    lines = on_a_terminal(width, "devices", "--machine", "dgx1v-8x-v100-32g")
+    rows = [line.split() for line in lines[2:10]]
+    assert [(row[0], row[2], row[-1]) for row in rows] == [(str(n), "V100-SXM2-32GB", "healthy") for n in range(8)]
+    assert ("Left out for lack of room: PCI address. --output json shows them." in " ".join(lines)) is (width == 60)
+    whole = "\n".join(on_a_terminal(width, "devices", "--machine", "dgx1v-8x-v100-32g", "-o", "wide"))
+    assert whole.count("GPU-") == 8

@@ -102,7 +102,7 @@ def test_versions_are_read_where_the_kernel_tells_them() -> None:
 def test_gpus_that_are_well_are_counted_and_nothing_else_is_said() -> None:
     findings = judge_gpus(machine(gpu(0), gpu(1)), NodeSharing(), RESOURCE)
     assert worse(findings) == []
-    assert findings[0] == Finding(GPUS, State.OK, "2 GPUs found, shared as 2 as nvidia.com/gpu.")
+    assert findings[0] == Finding(GPUS, State.OK, "2 GPUs found, all 2 shared as nvidia.com/gpu.")
 
 
 def test_a_lost_gpu_and_one_never_seen_are_problems() -> None:

@@ -96,7 +96,7 @@ amounts = st.fixed_dictionaries(
     optional={
         "gpu": st.integers(0, 2),
         "gpumem": st.sampled_from([0, 1, 100, 333, 500, 1000]),
-        "gpumem_percentage": st.sampled_from([0, 1, 33, 50, 100, 130]),
+        "gpumem_percentage": st.sampled_from([0, 1, 33, 50, 100]),
         "gpucores": st.sampled_from([0, 10, 50, 100, 150, 250]),
     },
 )

@@ -1,0 +1,39 @@
+"""Words and numbers as people read them. No IO."""
+
+from collections.abc import Sequence
+
+
+def gib(mib: int) -> str:
+    """`39.6 GiB`; small amounts in MiB."""
+    return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
+def spaced(number: int) -> str:
+    """`30 000`."""
+    return f"{number:,}".replace(",", " ")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 GPU`, `3 GPUs`."""
+    return f"{spaced(number)} {noun}" if number == 1 else f"{spaced(number)} {noun}s"
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """`0–3, 6`."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def model(type_: str) -> str:
+    """Returns `A100-SXM4-80GB` of `NVIDIA A100-SXM4-80GB`: all models are NVIDIA's."""
+    return type_.removeprefix("NVIDIA ").removeprefix("NVIDIA-")
+
+
+def printable(text: str) -> str:
+    """Removes control characters for terminals, because a model's name or a condition's message is not trusted."""
+    return "".join(each for each in text if each.isprintable() or each == "\n")

@@ -1,0 +1,111 @@
+"""Faults by the names that people give them, in the text of a machine that the fake NVML reads. Pure.
+
+The text is that of simulation.nvml.machine_file; a fault is a line of it, and goes with the line.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from simulation.fault_names import FAULTS
+from simulation.nvml.machine_file import (
+    DOUBLE_BIT_ECC,
+    CallHangs,
+    Event,
+    FabricIs,
+    Fault,
+    LinkState,
+    RecoveryActionIs,
+    RowsRemapped,
+    UncorrectedErrors,
+    fault_line,
+    lost_gpu,
+)
+
+_XID = re.compile(r"xid(\d{1,3})")
+_OFF_THE_BUS = 79
+
+
+class CannotBreak(Exception):
+    """The machine has no such GPU, or not what would break; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    index: int
+    links: int
+    has_fabric: bool
+
+
+def _link_down(gpu: _Gpu) -> Sequence[Fault]:
+    return [LinkState(gpu=gpu.index, link=0)]
+
+
+def _links_down(gpu: _Gpu) -> Sequence[Fault]:
+    return [LinkState(gpu=gpu.index, link=link) for link in range(gpu.links)]
+
+
+def _memory(gpu: _Gpu) -> Sequence[Fault]:
+    return [UncorrectedErrors(gpu=gpu.index, count=1), Event(gpu=gpu.index, type=DOUBLE_BIT_ECC, data=0)]
+
+
+_NAMED: Mapping[str, Callable[[_Gpu], Sequence[Fault]]] = {
+    "lost": lambda gpu: [lost_gpu(gpu.index)],
+    "hang": lambda gpu: [CallHangs(gpu=gpu.index, call="*")],
+    "link-down": _link_down,
+    "links-down": _links_down,
+    "ecc": _memory,
+    "row-remap": lambda gpu: [RowsRemapped(gpu=gpu.index, failed=True)],
+    "reset": lambda gpu: [RecoveryActionIs(gpu=gpu.index, action=1)],
+    "fabric": lambda gpu: [FabricIs(gpu=gpu.index, state="IN_PROGRESS")],
+}
+"""By the names of FAULTS, but for xidN."""
+
+
+def broken(text: str, gpu: int, names: Iterable[str]) -> str:
+    """The machine with these faults on one GPU beside those it has. Raises CannotBreak."""
+    found = _find(text, gpu)
+    lines = text.splitlines()
+    end = lines.index("end")
+    fresh = [line for name in names for line in map(fault_line, _faults(name, found))]
+    return _joined([*lines[:end], *(line for line in dict.fromkeys(fresh) if line not in lines), *lines[end:]])
+
+
+def mended(text: str, gpu: int | None) -> str:
+    """The machine without the faults of one GPU, or of all. Raises CannotBreak."""
+    if gpu is not None:
+        _find(text, gpu)
+    return _joined(line for line in text.splitlines() if not _is_fault(line, gpu))
+
+
+def _faults(name: str, gpu: _Gpu) -> Sequence[Fault]:
+    xid = _XID.fullmatch(name)
+    if xid is not None:
+        event = Event(gpu=gpu.index, data=int(xid[1]))
+        return [event, lost_gpu(gpu.index)] if event.data == _OFF_THE_BUS else [event]
+    if name not in _NAMED:
+        raise CannotBreak(f"there is no fault {name!r}; known are {', '.join(FAULTS)}")
+    if name.startswith("link") and not gpu.links:
+        raise CannotBreak(f"GPU {gpu.index} has no NVLink")
+    if name == "fabric" and not gpu.has_fabric:
+        raise CannotBreak(f"GPU {gpu.index} is in no NVSwitch fabric")
+    return _NAMED[name](gpu)
+
+
+def _find(text: str, gpu: int) -> _Gpu:
+    words = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    count = next((int(line[1]) for line in words if line[:1] == ["gpus"]), 0)
+    if not 0 <= gpu < count:
+        has = f"GPUs 0 to {count - 1}" if count > 1 else "GPU 0" if count else "no GPU"
+        raise CannotBreak(f"the machine has no GPU {gpu}: it has {has}")
+    mine = [line[0] for line in words if line[1:2] == [str(gpu)]]
+    return _Gpu(index=gpu, links=mine.count("link"), has_fabric="fabric" in mine)
+
+
+def _is_fault(line: str, gpu: int | None) -> bool:
+    words = line.split()
+    return words[:1] == ["fault"] and (gpu is None or words[2:3] == [str(gpu)])
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,43 @@
+"""Breaks and mends GPUs of the cluster that `topogpu-sim up` runs: it rewrites the machine of a node (edge)."""
+
+import fcntl
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+
+from simulation.breaking import CannotBreak
+from simulation.cluster import KUBECONFIG, MACHINE_FILE
+from simulation.nvml.machine_file import replace_machine_file
+
+_HOW = "run `topogpu-sim up`, and export the KUBECONFIG that it prints"
+
+
+def change_machine(kubeconfig: str, node: str, change: Callable[[str], str]) -> None:
+    """`kubeconfig` is that of the running cluster, as the variable KUBECONFIG has it. Raises click.ClickException."""
+    folder = _machine_folder(kubeconfig, node)
+    file = folder / MACHINE_FILE
+    try:
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            replace_machine_file(file, change(file.read_text(encoding="utf-8")))
+    except CannotBreak as error:
+        raise click.ClickException(f"{node}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be changed: {error.strerror or error}") from error
+
+
+def _machine_folder(kubeconfig: str, node: str) -> Path:
+    if not kubeconfig:
+        raise click.ClickException(f"KUBECONFIG is not set; {_HOW}")
+    for file in map(Path, kubeconfig.split(":")):
+        nodes = {found.parent.name: found.parent for found in sorted(file.parent.glob(f"*/{MACHINE_FILE}"))}
+        if file.name != KUBECONFIG or not nodes:
+            continue
+        if node not in nodes:
+            near = get_close_matches(node, nodes, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise click.ClickException(f"there is no node {node}{meant} Nodes are {', '.join(nodes)}")
+        return nodes[node]
+    raise click.ClickException(f"{kubeconfig} is not the kubeconfig of a running simulation; {_HOW}")

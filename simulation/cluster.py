@@ -1,0 +1,299 @@
+"""A cluster without GPUs: the real daemons and extender beside a simulated control plane and kubelets (edge)."""
+
+import asyncio
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import aiohttp
+
+from deviceplugin.machine.description import MachineDescription
+from deviceplugin.machine.yaml_tree import MachineDescriptionError
+from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_COUNT
+from proto.kubernetes.client import ApiServer
+from proto.quantity import integer_quantity
+from simulation import machines
+from simulation.apiserver.server import EmbeddedApiServer
+from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
+from simulation.hook import install_placeholder
+from simulation.kube_scheduler import KubeSchedulerStandIn
+from simulation.kubelet.standin import KubeletStandIn
+from simulation.nvml.build import NoCompiler, build_library
+from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
+from simulation.processes import ChildProcess, ProcessFailed
+from simulation.watching import ClusterView
+from simulation.workload import MACHINES, SCHEDULER_NAME
+
+READY_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+_LONGEST_PARENT = 40
+"""Characters: the sockets below must stay under the 108 a unix socket's path may have."""
+_RUNTIME = "containerd://2.4.2"
+_OLD_RUNTIME = "containerd://1.6.36"
+"""Knows no CDI, so that the daemon there cannot hand out slots and the extender takes the node lock."""
+
+KUBECONFIG = "kubeconfig"
+"""In the cluster's directory; beside it, a directory for each node."""
+MACHINE_FILE = "machine"
+"""In a node's directory."""
+
+
+class SimulationFailed(Exception):
+    """The cluster could not be started or has failed; one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """One node for each of `machines`; port 0 takes any free one."""
+
+    machines: tuple[str, ...]
+    api_port: int = 0
+    keep: bool = False
+    checks: bool = True
+    """Whether every moment is checked for over-booking."""
+    default_scheduler: bool = False
+    """Whether pods that name no scheduler are scheduled too, as the webhook of an installation has it."""
+    daemon_options: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedNode:
+    name: str
+    machine: MachineDescription
+    kubelet: KubeletStandIn
+    daemon: ChildProcess | None
+    """None on a machine without GPUs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedCluster:
+    """What runs. `view` follows pods and nodes; `check` raises ProcessFailed when a program has ended."""
+
+    settings: ClusterSettings
+    directory: Path
+    progress: Callable[[str], None]
+    now: Callable[[], datetime]
+    server: EmbeddedApiServer
+    api: ApiServer
+    view: ClusterView
+    library: Path
+    extender: str = ""
+    """Its address."""
+    processes: list[ChildProcess] = field(default_factory=list)
+    nodes: list[SimulatedNode] = field(default_factory=list)
+    kubelets: list[KubeletStandIn] = field(default_factory=list)
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.directory / KUBECONFIG
+
+    def check(self) -> None:
+        for process in self.processes:
+            process.check_running()
+
+    async def spawn(self, name: str, module: str, arguments: list[str], extra: Mapping[str, str]) -> ChildProcess:
+        process = await ChildProcess.start(
+            name,
+            [sys.executable, "-m", module, *arguments],
+            {**os.environ, "PYTHONUNBUFFERED": "1", **extra},
+            self.directory / f"{name}.log",
+        )
+        self.processes.append(process)
+        return process
+
+    async def stop(self) -> None:
+        """All programs at once, so that hanging ones do not wait for each other; then the kubelets."""
+        await asyncio.gather(*(process.stop() for process in self.processes), return_exceptions=True)
+        await asyncio.gather(*(kubelet.stop() for kubelet in self.kubelets), return_exceptions=True)
+
+
+def machine_kinds(named: tuple[str, ...], nodes: int | None) -> tuple[str, ...]:
+    """A machine for each node: those that are named, or else the four of the demo, in turn until there are `nodes`."""
+    kinds = named or MACHINES
+    return tuple(kinds[place % len(kinds)] for place in range(len(kinds) if nodes is None else nodes))
+
+
+@asynccontextmanager
+async def simulated_cluster(
+    settings: ClusterSettings, progress: Callable[[str], None], now: Callable[[], datetime]
+) -> AsyncIterator[SimulatedCluster]:
+    """Starts the cluster. On leaving, everything is stopped and removed. Raises SimulationFailed."""
+    directory = Path(tempfile.mkdtemp(prefix="topogpu-", dir=_parent()))
+    try:
+        async with AsyncExitStack() as stack:
+            yield await _started(settings, directory, progress, now, stack)
+    except (ProcessFailed, MachineDescriptionError, NoCompiler) as error:
+        raise SimulationFailed(str(error)) from error
+    except OSError as error:
+        raise SimulationFailed(f"the simulation could not be set up: {error}") from error
+    finally:
+        if settings.keep:
+            progress(f"Logs, kubeconfig and checkpoints are kept in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _started(
+    settings: ClusterSettings,
+    directory: Path,
+    progress: Callable[[str], None],
+    now: Callable[[], datetime],
+    stack: AsyncExitStack,
+) -> SimulatedCluster:
+    library = await asyncio.to_thread(build_library, _library_folder(directory))
+    server = await _start_api_server(settings.api_port, stack)
+    kubeconfig = directory / KUBECONFIG
+    kubeconfig.write_text(server.kubeconfig())
+    progress(f"API server at {server.url}")
+    api = await ApiServer.connect(str(kubeconfig))
+    stack.push_async_callback(api.close)
+    view = ClusterView(api, checks=settings.checks)
+    view.start()
+    stack.push_async_callback(view.stop)
+    cluster = SimulatedCluster(
+        settings=settings,
+        directory=directory,
+        progress=progress,
+        now=now,
+        server=server,
+        api=api,
+        view=view,
+        library=library,
+    )
+    stack.push_async_callback(cluster.stop)
+    await _start_programs(cluster)
+    await _wait_for_nodes(cluster)
+    await _wait_for_extender(cluster)
+    scheduler = KubeSchedulerStandIn(api, cluster.extender, SCHEDULER_NAME, also_default=settings.default_scheduler)
+    await stack.enter_async_context(scheduler)
+    return cluster
+
+
+def _parent() -> str:
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= _LONGEST_PARENT else "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
+
+
+def _library_folder(directory: Path) -> Path | None:
+    """None is the user's cache; where that cannot be written, a folder that goes when the cluster does."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = (Path(home) if home else Path.home() / ".cache") / "topogpu"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return directory / "library"
+    return None if os.access(folder, os.W_OK) else directory / "library"
+
+
+async def _start_api_server(port: int, stack: AsyncExitStack) -> EmbeddedApiServer:
+    try:
+        return await stack.enter_async_context(EmbeddedApiServer(port=port))
+    except OSError as error:
+        why = "is taken by another program" if error.errno == errno.EADDRINUSE else "cannot be opened by this user"
+        raise SimulationFailed(f"port {port} {why}; give another one with --api-port, or 0 for any free one") from error
+
+
+async def _start_programs(cluster: SimulatedCluster) -> None:
+    """When one fails, nothing is being started any more on return."""
+    nodes = asyncio.create_task(_start_nodes(cluster))
+    try:
+        await _start_extender(cluster)
+        await nodes
+    finally:
+        nodes.cancel()
+        await asyncio.gather(nodes, return_exceptions=True)
+
+
+async def _start_nodes(cluster: SimulatedCluster) -> None:
+    for position, kind in enumerate(cluster.settings.machines):
+        name = f"node-{position + 1}"
+        cluster.progress(f"{name}: {kind}")
+        cluster.nodes.append(await _start_node(cluster, name, kind))
+
+
+async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> SimulatedNode:
+    """The kubelet first: the daemon registers on its socket."""
+    root = cluster.directory / name
+    description = machines.load(kind)
+    machine_file, sysfs = root / MACHINE_FILE, root / "sys"
+    root.mkdir()
+    write_machine_file(description, machine_file, name)
+    write_sysfs(description, sysfs)
+    install_placeholder(root / "hook")
+    kubelet = KubeletStandIn(
+        name,
+        root,
+        cluster.api,
+        api_url=cluster.server.url,
+        now=cluster.now,
+        labels={"topogpu.io/machine": Path(kind).stem},
+        cdi_directories=[root / "cdi"],
+        runtime_version=_OLD_RUNTIME if kind == MACHINES[-1] else _RUNTIME,
+    )
+    cluster.kubelets.append(kubelet)
+    await kubelet.start()
+    if not description.gpus:
+        return SimulatedNode(name=name, machine=description, kubelet=kubelet, daemon=None)
+    flags = ["run", "--node-name", name, "--kubeconfig", str(cluster.kubeconfig), "--kubelet-root", str(root)]
+    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook"), "--metrics-bind-address", ""]
+    flags += ["--cdi-directory", str(root / "cdi"), "--nvml-library", str(cluster.library)]
+    environment = {MACHINE_FILE_VARIABLE: str(machine_file)}
+    daemon = await cluster.spawn(
+        f"daemon-{name}", "deviceplugin", [*flags, *cluster.settings.daemon_options], environment
+    )
+    return SimulatedNode(name=name, machine=description, kubelet=kubelet, daemon=daemon)
+
+
+async def _start_extender(cluster: SimulatedCluster) -> None:
+    flags = ["serve", "--http_bind", "127.0.0.1:0", "--kubeconfig", str(cluster.kubeconfig)]
+    flags += ["--scheduler-name", SCHEDULER_NAME, "--metrics-bind-address", ""]
+    flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
+    process = await cluster.spawn("extender", "scheduler_ext", flags, {})
+    found = await process.wait_for_line(r"listening on (http://[\d.]+:\d+)", READY_SECONDS)
+    cluster.extender = found[1]
+    # Started again, it is asked for where it was.
+    process.arguments[process.arguments.index("127.0.0.1:0")] = found[1].removeprefix("http://")
+    cluster.progress(f"extender at {found[1]}")
+
+
+async def _wait_for_nodes(cluster: SimulatedCluster) -> None:
+    view = cluster.view
+
+    def waiting() -> list[SimulatedNode]:
+        return [node for node in cluster.nodes if not _is_published(view, node)]
+
+    if not await view.wait_until(lambda: not waiting(), cluster.check, READY_SECONDS):
+        late = waiting()[0]
+        said = late.daemon.last_lines() if late.daemon is not None else "its kubelet did not register it"
+        raise SimulationFailed(f"{late.name} had not published its GPUs after {READY_SECONDS:g} s: {said}")
+    cluster.progress("GPUs and link scores are on the node annotations")
+
+
+def _is_published(view: ClusterView, node: SimulatedNode) -> bool:
+    seen = view.nodes.get(node.name)
+    if seen is None or node.daemon is None:
+        return seen is not None
+    if not {NODE_REGISTER, NODE_SCORE} <= seen.metadata.annotations.keys():
+        return False
+    return integer_quantity(seen.status.allocatable.get(RESOURCE_COUNT, 0)) > 0
+
+
+async def _wait_for_extender(cluster: SimulatedCluster) -> None:
+    url = cluster.extender
+    try:
+        async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
+            while True:
+                cluster.check()
+                async with session.get(f"{url}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+                await asyncio.sleep(_POLL_SECONDS)
+    except (TimeoutError, aiohttp.ClientError) as error:
+        raise SimulationFailed(f"the extender at {url} did not become ready: {error or 'no answer in time'}") from error

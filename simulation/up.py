@@ -1,0 +1,164 @@
+"""A simulated cluster that keeps running, for people to try things on (edge)."""
+
+import asyncio
+import heapq
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from random import Random
+
+from program.tasks import until_first
+from program.words import counted
+from simulation.apiserver.errors import ApiRefusal
+from simulation.arrivals import arrivals
+from simulation.cluster import ClusterSettings, SimulatedCluster, machine_kinds, simulated_cluster
+from simulation.processes import ChildProcess
+from simulation.workload import NAMESPACE, pod_object, sample_pod
+
+_RECOVERY_SECONDS = 5
+"""How long a mended GPU is watched before it counts as healthy; a minute in production."""
+_MOST_LOAD_PODS = 500
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_SETTLED_SECONDS = 30.0
+_TIDY_SECONDS = 60.0
+_EVENT_LIFE = timedelta(hours=1)
+"""As kube-apiserver keeps events."""
+_KEPT_REQUESTS = 1000
+_SUMMARY_SECONDS = 10.0
+SAMPLE = "pod.yaml"
+"""In the cluster's directory: a pod to apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings:
+    """`load` is pods a minute; the others are those of the demo."""
+
+    machines: tuple[str, ...] = ()
+    nodes: int | None = None
+    api_port: int = 0
+    load: float = 0.0
+    seed: int = 0
+
+
+async def run_up(
+    settings: UpSettings,
+    announce: Callable[[str], None],
+    progress: Callable[[str], None],
+    now: Callable[[], datetime],
+) -> None:
+    """Runs until it is cancelled, and then stops and removes everything. Raises SimulationFailed."""
+    simulated = ClusterSettings(
+        machines=machine_kinds(settings.machines, settings.nodes),
+        api_port=settings.api_port,
+        checks=False,
+        default_scheduler=True,
+        daemon_options=("--health-recovery-seconds", str(_RECOVERY_SECONDS)),
+    )
+    async with simulated_cluster(simulated, progress, now) as cluster:
+        (cluster.directory / SAMPLE).write_text(json.dumps(sample_pod(), indent=2) + "\n")
+        announce(welcome(cluster))
+        works = [_keep_running(cluster, process) for process in cluster.processes]
+        if settings.load:
+            works += [_load(cluster, settings), _summarise(cluster)]
+        await until_first(*works, _tidy(cluster))
+
+
+def welcome(cluster: SimulatedCluster) -> str:
+    first = next((node for node in cluster.nodes if node.machine.gpus), cluster.nodes[0])
+    nodes = counted(len(cluster.nodes), "simulated node")
+    return f"""
+{nodes} with {counted(sum(len(node.machine.gpus) for node in cluster.nodes), "GPU")}. In another terminal:
+
+  export KUBECONFIG={cluster.kubeconfig}
+
+  kubectl get nodes
+  kubectl apply -f {cluster.directory / SAMPLE}
+  kubectl get pods -w
+  kubectl describe pod sample
+  kubectl topogpu top
+  kubectl topogpu why sample
+  topogpu-sim break {first.name} 0 xid79
+  topogpu-sim mend {first.name} 0
+
+Containers run nothing. Logs of the programs are in {cluster.directory}.
+Ctrl-C stops everything and removes it.
+"""
+
+
+async def _keep_running(cluster: SimulatedCluster, process: ChildProcess) -> None:
+    """Starts a program again when it has ended, as its DaemonSet or Deployment would."""
+    pause, clock = _FIRST_PAUSE_SECONDS, asyncio.get_running_loop().time
+    while True:
+        begun = clock()
+        status = await process.ended()
+        if clock() - begun >= _SETTLED_SECONDS:
+            pause = _FIRST_PAUSE_SECONDS
+        cluster.progress(
+            f"{process.name} ended with status {status}; it starts again in {pause:g} s. Its log is {process.log}"
+        )
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        await process.start_again()
+
+
+async def _load(cluster: SimulatedCluster, settings: UpSettings) -> None:
+    """Creates pods and deletes them when their time is over; at most _MOST_LOAD_PODS are there at once."""
+    clock = asyncio.get_running_loop().time
+    leaving: list[tuple[float, int, str]] = []
+    due, order = clock(), count()
+    for arrival in arrivals(settings.load, Random(settings.seed)):  # noqa: S311 - a load, not a secret
+        due = max(due, clock()) + arrival.after_seconds
+        while leaving and (leaving[0][0] <= due or len(leaving) >= _MOST_LOAD_PODS):
+            until, _, name = heapq.heappop(leaving)
+            await asyncio.sleep(max(until - clock(), 0))
+            _delete(cluster, name)
+        await asyncio.sleep(max(due - clock(), 0))
+        try:
+            cluster.server.create(pod_object(arrival.name, arrival.shape))
+        except ApiRefusal as refusal:
+            cluster.progress(f"the load's pod {arrival.name} was refused: {refusal}")
+        else:
+            heapq.heappush(leaving, (clock() + arrival.lasts_seconds, next(order), arrival.name))
+
+
+def _delete(cluster: SimulatedCluster, name: str) -> None:
+    """Somebody else may have deleted it."""
+    try:
+        cluster.server.delete("pods", name, namespace=NAMESPACE)
+    except ApiRefusal:
+        return
+
+
+async def _summarise(cluster: SimulatedCluster) -> None:
+    told = ""
+    while True:
+        await asyncio.sleep(_SUMMARY_SECONDS)
+        pods = list(cluster.view.pods.values())
+        running = sum(pod.is_running for pod in pods)
+        said = f"{counted(len(pods), 'pod')}: {running} running, {len(pods) - running} not"
+        if said != told:
+            cluster.progress(said)
+        told = said
+
+
+async def _tidy(cluster: SimulatedCluster) -> None:
+    """Keeps memory bounded over days: forgets old events, requests, and the containers of pods that are gone."""
+    while True:
+        await asyncio.sleep(_TIDY_SECONDS)
+        tidy(cluster)
+
+
+def tidy(cluster: SimulatedCluster) -> None:
+    server, before = cluster.server, cluster.now() - _EVENT_LIFE
+    del server.requests[:-_KEPT_REQUESTS]
+    for event in server.store.objects("events"):
+        written = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
+        if datetime.fromisoformat(written).astimezone(UTC) < before:
+            metadata = event["metadata"]
+            server.delete("events", metadata["name"], namespace=metadata["namespace"])
+    present = {pod.metadata.uid for pod in cluster.view.pods.values()}
+    for node in cluster.nodes:
+        for uid in [uid for uid in node.kubelet.created if uid not in present]:
+            del node.kubelet.created[uid]
