@@ -9,7 +9,7 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test coverage test-cluster test-node check vale prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
+.PHONY: help demo test coverage test-cluster test-node test-page check vale prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -55,6 +55,16 @@ test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m tests.node.binaries '$(KUBERNETES_RELEASE)' $(NODE_RUNTIME) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m node -rs $(ARGS)
+
+AXE_VERSION := 4.14.1
+AXE := $(HOME)/.cache/topogpu/axe/$(AXE_VERSION)/axe.min.js
+$(AXE): # fetched by npm, not kept here: its licence (MPL-2.0) is not ours
+	@mkdir -p $(@D) && cd $(@D) && npm pack --silent axe-core@$(AXE_VERSION) > /dev/null && tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js && rm axe-core-*.tgz
+
+test-page: $(DEVELOPMENT) ## the status page in a real browser: Debian's chromium, and axe-core from npm
+	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { echo "no Chromium: apt install chromium" >&2; exit 1; }
+	@test -e $(AXE) || $(MAKE) --no-print-directory $(AXE) || echo "no axe-core, so accessibility is not checked: npm is needed to fetch it" >&2
+	@$(BIN)/python -m pytest tests/scheduler_ext/status -rs $(ARGS)
 
 check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs, plain words
 	@$(BIN)/ruff check .

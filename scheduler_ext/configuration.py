@@ -29,6 +29,7 @@ from program.settings.kinds import (
 )
 from proto.annotations import keys
 from scheduler_ext.admission.settings import BypassMode, CorePolicy
+from scheduler_ext.exchange import is_local
 from scheduler_ext.policies import GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import MOST_GPU_CONTAINERS, MOST_GPUS
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, MetricsDetail
@@ -104,6 +105,12 @@ class Configuration:
         ListenAddress(host=None, port=9395),
         OPTIONAL_ADDRESS,
         "The address of /metrics for Prometheus, and of /healthz and /readyz for kubelet. Empty: they are not served.",
+    )
+    status_bind_address: ListenAddress | None = _connection(
+        None,
+        OPTIONAL_ADDRESS,
+        "The address of the status page, such as 127.0.0.1:9396. It must be on loopback. Empty: there is no page.",
+        chart="scheduler.settings.{flag}",
     )
     kubeconfig: str = _connection(
         "",
@@ -377,6 +384,9 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
         yield "--leader-elect needs --leader-elect-resource-name: the lease that kube-scheduler holds"
     elif configuration.leader_elect and not configuration.lease_namespace:
         yield "--leader-elect needs --leader-elect-resource-namespace: the lease that kube-scheduler holds"
+    page = configuration.status_bind_address
+    if page is not None and not (page.host == "localhost" or is_local(page.host)):
+        yield "--status-bind-address must be on loopback, such as 127.0.0.1:9396: the page asks nobody who they are"
     of_files = (configuration.cert_file, configuration.key_file)
     of_secret = (configuration.webhook_secret, configuration.webhook_configuration, configuration.webhook_service)
     if any(of_files) and any(of_secret):

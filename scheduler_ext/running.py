@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from secrets import token_hex
 
 from aiohttp import web
 
@@ -40,6 +41,8 @@ from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import MetricsDetail, ServeSettings
+from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.server import StatusServer
 from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,8 @@ class Applications:
     metrics: web.Application
     webhook: Callable[[AdmissionSettings], web.Application]
     """Makes the webhook for the API server. It checks quotas against the current decisions."""
+    status_page: Callable[[], web.Application]
+    """Makes the status page for browsers. From then on the extender looks at its state for the page."""
     failed: asyncio.Event
     """Set when a watch, or another part that must run, has failed: later answers would be outdated."""
 
@@ -139,6 +144,19 @@ async def running_extender(
     parts, failed = Tasks(), asyncio.Event()
     for work in (watch.run, events.run, leadership.run, nudger.run, preempting.run):
         parts.begin(_reported(work, failed))
+
+    def status_page() -> web.Application:
+        server = StatusServer(token_hex(4))
+        looker = Looker(
+            cluster=cluster,
+            problem=answering.problem,
+            show=server.show,
+            watched=lambda: server.watched,
+            seconds_since_1970=time.time,
+        )
+        parts.begin(_reported(looker.run, failed))
+        return server.application()
+
     try:
         yield Applications(
             verbs=extender.verbs(),
@@ -148,6 +166,7 @@ async def running_extender(
             webhook=lambda admission: Webhook(
                 settings=admission, quota_of=state.ledger.quota, metrics=metrics, monotonic=clock
             ).application(),
+            status_page=status_page,
             failed=failed,
         )
     finally:
@@ -182,7 +201,7 @@ def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch
     return Seen(
         snapshot=ledger.snapshot(),
         holdings=ledger.holdings() if of_pods else {},
-        names=state.facts.names() if of_pods else {},
+        names=dict(state.facts.names()) if of_pods else {},
         resources=state.requests.names,
         reservations=ledger.reservations(),
         kept=len(ledger.kept()),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from program.address import ListenAddress
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
@@ -90,6 +91,9 @@ async def _serve(configuration: Configuration) -> None:
         if (kept := _kept_in(client, certificate, tls)) is not None:
             url = await stack.enter_async_context(_serving_webhook(configuration, kept, applications, tls))
             log.info("the webhook is served on %s%s", url, PATH)
+        if (status := configuration.status_bind_address) is not None:
+            url = await stack.enter_async_context(_serving_status_page(applications, status))
+            log.info("the status page is served on %s/", url)
         verbs = listening_to_kube_scheduler(applications.verbs, configuration.http_bind, _flag("http_bind"))
         click.echo(f"listening on {await stack.enter_async_context(verbs)}")
         await until_first(stop.wait(), applications.failed.wait())
@@ -110,6 +114,12 @@ async def _serving_webhook(
 
     async with kept_current(certificate), in_own_thread(listens, "webhook") as url:
         yield url
+
+
+def _serving_status_page(applications: Applications, address: ListenAddress) -> AbstractAsyncContextManager[str]:
+    """The URL of the page while it is served. Raises PortTaken."""
+    page = applications.status_page()
+    return in_own_thread(lambda: listening(page, address, _flag("status_bind_address")), "status page")
 
 
 def _kept_in(api: ApiServer, place: CertificatePaths | SecretPlace | None, tls: ServingTls) -> Certificate | None:

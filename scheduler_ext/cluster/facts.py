@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from sys import intern
+from types import MappingProxyType
 
 from proto.annotations.keys import (
     BIND_PHASE,
@@ -99,6 +100,7 @@ class Facts:
         self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
         self._nodes: dict[str, NodeFacts] = {}
         self._pods: dict[PodName, PodFacts] = {}
+        self._names: dict[str, PodName] = {}
         self._running: dict[str, dict[PodName, PodFacts]] = {}
         """Bound pods that have not ended, by node."""
 
@@ -109,8 +111,10 @@ class Facts:
         return self._pods.get(name)
 
     def names(self) -> Mapping[str, PodName]:
-        """Returns the names of all pods that ask for GPUs, by UID."""
-        return {facts.uid: name for name, facts in self._pods.items()}
+        """Returns the names of all pods that ask for GPUs, by UID. The mapping changes with them: copy it for another
+        thread.
+        """
+        return MappingProxyType(self._names)
 
     def running(self, node: str) -> Mapping[PodName, PodFacts]:
         """The pods of the node that ask for GPUs and have not ended."""
@@ -138,7 +142,7 @@ class Facts:
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Replace all pods."""
-        self._pods, self._running = {}, {}
+        self._pods, self._names, self._running = {}, {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
                 self._put(pod_name(pod), pod_facts(pod))
@@ -157,11 +161,14 @@ class Facts:
 
     def _put(self, name: PodName, facts: PodFacts) -> None:
         self._pods[name] = facts
+        self._names[facts.uid] = name
         if facts.node and not facts.ended:
             self._running.setdefault(facts.node, {})[name] = facts
 
     def _drop(self, name: PodName) -> None:
         known = self._pods.pop(name, None)
+        if known is not None:
+            self._names.pop(known.uid, None)
         if known is not None and known.node in self._running:
             self._running[known.node].pop(name, None)
             if not self._running[known.node]:

@@ -361,6 +361,15 @@ class Ledger:
         """Returns the usage as in a snapshot; None for a node that is not registered."""
         return self._nodes.usages().get(node)
 
+    def usages(self) -> Mapping[str, NodeUsage]:
+        """Returns the usage of all registered nodes; a node that changes gets a new value."""
+        return self._nodes.usages()
+
+    def broken(self) -> Mapping[str, str]:
+        """Returns the nodes that should offer GPUs and do not, and why."""
+        reasons = self._nodes.unregistered()
+        return {name: reason.partition(": ")[2] for name, reason in reasons.items() if ": " in reason}
+
     def quota(self, namespace: str, pods: QuotaClass) -> Quota | None:
         """What the namespace's quotas leave to these pods, combined. None if no quota applies to them. Safe in any
         thread.

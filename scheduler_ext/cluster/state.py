@@ -13,11 +13,12 @@ from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBu
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
-from scheduler_ext.cluster.facts import Facts, pod_name, pod_reference
+from scheduler_ext.cluster.facts import Facts, PodName, pod_name, pod_reference
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.nominations import Nominations
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
+from scheduler_ext.cluster.recent import Recent, What
 from scheduler_ext.cluster.stories import Stories
 from scheduler_ext.cluster.waiting import WaitingPods
 from scheduler_ext.requests import RequestSettings, pod_key
@@ -40,6 +41,7 @@ class Cluster:
         self.nominations = Nominations()
         self.waiting = WaitingPods()
         self.stories = Stories()
+        self.recent = Recent()
         self._now = -inf
         self._unreadable_nodes = _Complaints("UnreadableRegistration")
         self._unreadable_pods = _Complaints("UnreadableAllocation")
@@ -87,7 +89,7 @@ class Cluster:
 
     def _own_events(self) -> dict[type[Event], Handler]:
         ledger, waiting = self.ledger, self.waiting
-        tell, go_on = self.stories.tell, self.stories.go_on
+        tell, go_on, add = self.stories.tell, self.stories.go_on, self.recent.add
 
         def asked(event: events.Asked, now: float) -> None:
             ledger.ask(event.pod)
@@ -98,12 +100,14 @@ class Cluster:
             ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, request=event.request)
             waiting.settled(event.uid)
             tell(event.uid, now, f"node {event.node} was decided")
+            add(now, pod_name(pod), What.DECIDED, node, shares)
 
         def refused(event: events.Refused, now: float) -> None:
             ledger.refuse(event.pod, now)
             if event.request is not None:
                 waiting.refused(event.request, event.pod.spec.priority or 0, now)
             tell(pod_key(event.pod), now, "no node fitted")
+            add(now, pod_name(event.pod), What.REFUSED)
 
         def node_chosen(event: events.NodeChosen, now: float) -> None:
             if ledger.choose(event.uid, event.node) is not None:
@@ -117,12 +121,17 @@ class Cluster:
         def dropped(event: events.Dropped, now: float) -> None:
             ledger.forget(event.uid)
             go_on(event.uid, now, "its reservation was dropped")
+            name = self.facts.names().get(event.uid)
+            if name is not None:
+                add(now, name, What.DROPPED)
 
         def room_wanted(event: events.RoomWanted, now: float) -> None:
-            uid = event.nomination.request.uid
+            request = event.nomination.request
+            uid = request.uid
             ledger.give_up(uid)
             self.nominations.put(event.nomination)
             go_on(uid, now, f"it was nominated for node {event.nomination.node}")
+            add(now, PodName(namespace=request.namespace, name=request.pod), What.NOMINATED, event.nomination.node)
 
         def nudged(event: events.Nudged, now: float) -> None:
             waiting.nudged(event.uid, now)
@@ -201,6 +210,7 @@ class Cluster:
             self.waiting.settled(pod_key(pod))
             if before is None or not before.node:
                 self.stories.tell(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
+                self.recent.add(now, name, What.BOUND, pod.spec.node_name)
         freed = (_FREED,) if pod.has_ended else ()
         return [Changed(name), *freed, *self._nominated(pod), *self._unreadable_pod(pod)]
 
@@ -216,6 +226,7 @@ class Cluster:
         self.waiting.settled(uid)
         self._end_nominations([uid])
         self.stories.go_on(uid, now, "it was deleted")
+        self.recent.add(now, pod_name(pod), What.DELETED, pod.spec.node_name)
         return [Changed(pod_name(pod)), _FREED]
 
     def _pod_read(self, pod: Pod) -> Sequence[Effect]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 
 from scheduler_ext.requests import GpuRequest
@@ -39,6 +40,10 @@ class WaitingPods:
 
     def __len__(self) -> int:
         return len(self._pods)
+
+    def longest(self, most: int) -> Sequence[WaitingPod]:
+        """Those that have waited longest."""
+        return tuple(islice(self._pods.values(), most))
 
     def waits(self, uid: str) -> bool:
         return uid in self._pods

@@ -1,0 +1,52 @@
+"""The last things that happened to pods, for people who follow them."""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import takewhile
+from typing import NamedTuple
+
+from proto.devices import DeviceUUID, PodShares
+from scheduler_ext.cluster.facts import PodName
+
+MOST_REMEMBERED = 256
+
+
+class What(StrEnum):
+    DECIDED = "decided"
+    REFUSED = "refused"
+    BOUND = "bound"
+    NOMINATED = "nominated"
+    """Others are evicted for it, and room is kept."""
+    DROPPED = "dropped"
+    """Its reservation was given up."""
+    DELETED = "deleted"
+
+
+class Happened(NamedTuple):
+    """`number` counts up without gaps. `at` is in monotonic seconds. `gpus` are those of a decision."""
+
+    number: int
+    at: float
+    pod: PodName
+    what: What
+    node: str = ""
+    gpus: tuple[DeviceUUID, ...] = ()
+
+
+class Recent:
+    """Oldest first."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Happened] = deque(maxlen=MOST_REMEMBERED)
+        self._number = 0
+
+    def add(self, now: float, pod: PodName, what: What, node: str = "", shares: PodShares = ()) -> None:
+        self._number += 1
+        gpus = tuple(dict.fromkeys(share.uuid for container in shares for share in container))
+        self._kept.append(Happened(self._number, now, pod, what, node, gpus))
+
+    def since(self, number: int) -> Sequence[Happened]:
+        """What is remembered of everything after that number."""
+        later = takewhile(lambda each: each.number > number, reversed(self._kept))
+        return tuple(reversed(tuple(later)))

@@ -1,0 +1,231 @@
+"""What the page shows now, with a number for each change, so that each reader gets only what it lacks.
+
+Looks enter, and messages of an event stream leave. No clock, no connection. A message is a JSON object:
+
+- `full`: forget everything known before. Further messages with the rest of the nodes follow.
+- `at`: the time of the look, in seconds since 1970.
+- `head`: the totals, see `_head`.
+- `nodes`: the nodes that changed, by name (`view.Node`), or null for one that is gone.
+- `waiting`: the pods that wait (`view.Waiting`), if they changed.
+- `told`: what happened to pods since (`view.Told`), oldest first.
+- `history`: samples since, oldest first: time, memory held and total, cores held and total, idle GPUs, waiting pods.
+
+Its `id` names the process and the number of the last change in it. A reader that comes back with it gets the rest.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import takewhile
+from typing import TypeVar
+
+import msgspec
+
+from proto.devices import DeviceUUID
+from scheduler_ext.status.look import Look
+from scheduler_ext.status.view import WHOLE, Node, Sums, largest_shares, node_of, sums_of, told_of, waiting_of
+
+T = TypeVar("T")
+
+MOST_WAITING = 100
+"""Waiting pods that are shown: of the highest priority, then those that have waited longest."""
+MOST_TOLD = 200
+SAMPLE_SECONDS = 10.0
+SAMPLES = 360
+"""One hour of samples."""
+MOST_GONE = 1_000
+"""Nodes that went and are remembered, for readers that still show them."""
+NODES_AT_ONCE = 100
+"""Nodes of one message: the first ones are painted while the others are on their way."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Board:
+    """`process` tells this process from others: no digits of another one's numbers are understood."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self.number = 0
+        """Of the last change."""
+        self._nodes: dict[str, tuple[int, bytes]] = {}
+        """With the number of the last change of each, in the order of these numbers. A node that is gone is `null`."""
+        self._gone = 0
+        self._complete_from = 0
+        """Readers that saw less may show a node that is gone and forgotten here."""
+        self._broken: dict[str, str] = {}
+        self._sums: dict[str, Sums] = {}
+        self._shares: dict[str, tuple[int, ...]] = {}
+        self._indices: dict[str, Mapping[DeviceUUID, int]] = {}
+        self._head = (-1, b"{}")
+        self._waiting = (0, b"[]")
+        self._told: deque[tuple[int, bytes]] = deque(maxlen=MOST_TOLD)
+        self._history: deque[tuple[int, bytes]] = deque(maxlen=SAMPLES)
+        self._sampled_at = 0.0
+        self._at = 0.0
+
+    @property
+    def id(self) -> str:
+        """What a reader has seen that has everything."""
+        return f"{self._process}-{self.number}"
+
+    def apply(self, look: Look) -> bool:
+        """Whether anything is new."""
+        before, self.number, self._at = self.number, self.number + 1, look.at
+        zero = look.at - look.monotonic
+        changed = self._apply_nodes(look)
+        waiting = nsmallest(MOST_WAITING, look.waiting, key=lambda each: (-each.pod.priority, each.pod.since))
+        shown = _encode([waiting_of(each, seconds_since_1970=zero) for each in waiting])
+        changed |= self._put_if_new("_waiting", shown)
+        changed |= self._put_if_new("_head", _encode(self._totals(look)))
+        for each in look.happened:
+            told = told_of(each, self._indices.get(each.node, {}), seconds_since_1970=zero)
+            self._told.append((self.number, _encode(told)))
+        if not self._history or look.at - self._sampled_at >= SAMPLE_SECONDS:
+            self._sampled_at, changed = look.at, True
+            self._history.append((self.number, self._sample(look)))
+        if not (changed or look.happened):
+            self.number = before
+            return False
+        return True
+
+    def messages(self, seen: str) -> Iterator[bytes]:
+        """What a reader lacks that has `seen` this id; everything for a reader that saw nothing. Iterate at once or
+        later: the messages are of this moment.
+        """
+        number = self._number_in(seen)
+        full = number is None
+        after = -1 if number is None else number
+        nodes = _later(reversed(self._nodes.items()), after, lambda item: item[1][0])
+        if full:
+            nodes = [item for item in nodes if item[1][1] != _GONE]
+        first, rest = nodes[:NODES_AT_ONCE], nodes[NODES_AT_ONCE:]
+        fields = [b'"at":' + _encode(self._at), b'"nodes":' + _object(first)]
+        if full:
+            fields.insert(0, b'"full":true')
+        for name, (changed, value) in (("head", self._head), ("waiting", self._waiting)):
+            if changed > after:
+                fields.append(_encode(name) + b":" + value)
+        for name, entries in (("told", self._told), ("history", self._history)):
+            later = _later(reversed(entries), after, lambda entry: entry[0])
+            if later:
+                fields.append(_encode(name) + b":[" + b",".join(entry[1] for entry in later) + b"]")
+        return self._written(b"{" + b",".join(fields) + b"}", rest, self.id)
+
+    def beat(self) -> bytes:
+        """A message without news: the reader learns that the connection lives."""
+        return _message(b"{}")
+
+    @staticmethod
+    def _written(first: bytes, rest: Sequence[tuple[str, tuple[int, bytes]]], last_id: str) -> Iterator[bytes]:
+        pieces = [rest[at : at + NODES_AT_ONCE] for at in range(0, len(rest), NODES_AT_ONCE)]
+        yield _message(first, "" if pieces else last_id)
+        for at, piece in enumerate(pieces, 1):
+            yield _message(b'{"nodes":' + _object(piece) + b"}", last_id if at == len(pieces) else "")
+
+    def _number_in(self, seen: str) -> int | None:
+        process, _, number = seen.rpartition("-")
+        if process != self._process or not (number.isascii() and number.isdigit()) or len(number) > 18:
+            return None
+        return int(number) if self._complete_from <= int(number) <= self.number else None
+
+    # Nodes
+
+    def _apply_nodes(self, look: Look) -> bool:
+        changed = False
+        for name, found in look.nodes.items():
+            changed |= self._put(name, node_of(found))
+        for name, problem in look.broken.items():
+            if self._broken.get(name) != problem:
+                changed |= self._put(name, Node(problem=problem))
+        mended = self._broken.keys() - look.broken.keys() - look.nodes.keys()
+        for name in {*look.gone, *mended} - look.broken.keys():
+            changed |= self._drop(name)
+        self._broken = dict(look.broken)
+        if self._gone > MOST_GONE:
+            self._nodes = {name: each for name, each in self._nodes.items() if each[1] != _GONE}
+            self._gone, self._complete_from = 0, self.number
+        return changed
+
+    def _put(self, name: str, node: Node) -> bool:
+        self._sums[name], self._shares[name] = sums_of(node), largest_shares(node)
+        self._indices[name] = {DeviceUUID(gpu.uuid): gpu.index for gpu in node.gpus}
+        return self._note(name, _encode(node))
+
+    def _drop(self, name: str) -> bool:
+        for kept in (self._sums, self._shares, self._indices):
+            kept.pop(name, None)
+        return name in self._nodes and self._note(name, _GONE)
+
+    def _note(self, name: str, value: bytes) -> bool:
+        _, before = self._nodes.get(name, (0, b""))
+        if before == value:
+            return False
+        self._nodes.pop(name, None)
+        self._nodes[name] = self.number, value
+        self._gone += (value == _GONE) - (before == _GONE)
+        return True
+
+    def _put_if_new(self, part: str, value: bytes) -> bool:
+        if getattr(self, part)[1] == value:
+            return False
+        setattr(self, part, (self.number, value))
+        return True
+
+    # Totals
+
+    def _totals(self, look: Look) -> object:
+        sums = self._sum()
+        return {
+            "problem": look.problem,
+            "nodes": len(self._sums),
+            "gpus": sums.gpus,
+            "idle": sums.idle,
+            "lost": sums.lost,
+            "memory": (sums.memory_held, sums.memory),
+            "cores": (sums.cores_held, sums.cores),
+            "broken_memory": sums.broken_memory,
+            "stranded_memory": sums.stranded_memory,
+            "waiting": look.waiting_total,
+            "fits": list(self._fits()),
+        }
+
+    def _sum(self) -> Sums:
+        return Sums(*map(sum, zip(*self._sums.values(), strict=True))) if self._sums else Sums()
+
+    def _fits(self) -> Iterator[dict[str, int]]:
+        """For each number of GPUs on one node: how many pods with so many whole GPUs fit, at most on empty nodes, and
+        the largest share of memory that is free on each of them.
+        """
+        most = max((sums.gpus for sums in self._sums.values()), default=0)
+        for count in WHOLE:
+            if count > most:
+                return
+            yield {
+                "gpus": count,
+                "pods": sum(sums.idle // count for sums in self._sums.values()),
+                "most": sum(sums.gpus // count for sums in self._sums.values()),
+                "share": max((each[count - 1] for each in self._shares.values() if len(each) >= count), default=0),
+            }
+
+    def _sample(self, look: Look) -> bytes:
+        sums = self._sum()
+        held = (sums.memory_held, sums.memory, sums.cores_held, sums.cores)
+        return _encode((round(look.at, 1), *held, sums.idle, look.waiting_total))
+
+
+_GONE = b"null"
+
+
+def _later(newest_first: Iterable[T], number: int, number_of: Callable[[T], int]) -> list[T]:
+    """Those after that number, oldest first."""
+    return list(takewhile(lambda each: number_of(each) > number, newest_first))[::-1]
+
+
+def _object(nodes: Sequence[tuple[str, tuple[int, bytes]]]) -> bytes:
+    return b"{" + b",".join(_encode(name) + b":" + value for name, (_, value) in nodes) + b"}"
+
+
+def _message(value: bytes, last_id: str = "") -> bytes:
+    head = f"id: {last_id}\n".encode() if last_id else b""
+    return head + b"data: " + value + b"\n\n"

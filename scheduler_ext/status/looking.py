@@ -1,0 +1,103 @@
+"""Looks at the cluster for the status page, a little at a time, so that kube-scheduler does not notice."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.cluster.events import TimePassed
+from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.status.look import Look, NodeLook, WaitingLook
+
+LOOK_SECONDS = 0.5
+"""Between two looks while somebody watches: what happens meanwhile is shown together."""
+UNWATCHED_SECONDS = 10.0
+"""Between two looks otherwise, for the history."""
+BREATH_SECONDS = 0.001
+"""Work after which kube-scheduler gets its answers."""
+MOST_WAITING = 1_000
+
+
+class Looker:
+    """`show` takes each look; the next one comes after it. `watched` tells whether somebody wants to see them."""
+
+    def __init__(
+        self,
+        *,
+        cluster: LiveCluster,
+        problem: Callable[[], str],
+        show: Callable[[Look], Awaitable[None]],
+        watched: Callable[[], bool],
+        seconds_since_1970: Callable[[], float],
+    ) -> None:
+        """`problem` says why no decision is possible here now; empty if one is."""
+        self._live = cluster
+        self._cluster = cluster.state
+        self._problem = problem
+        self._show = show
+        self._watched = watched
+        self._seconds_since_1970 = seconds_since_1970
+        self._known: Mapping[str, NodeUsage] = {}
+        self._last_happened = 0
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        due = self._live.monotonic()
+        while True:
+            if self._watched() or self._live.monotonic() >= due:
+                await self._show(await self.look())
+                due = self._live.monotonic() + UNWATCHED_SECONDS
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> Look:
+        """Nodes are looked at one by one: each is as it is at its own moment."""
+        self._live.apply(TimePassed())
+        nodes, now = await self._nodes(), self._live.monotonic()
+        gone = tuple(name for name in self._known if name not in nodes)
+        self._known = {name: self._known[name] if look is None else look.usage for name, look in nodes.items()}
+        happened = self._cluster.recent.since(self._last_happened)
+        self._last_happened = happened[-1].number if happened else self._last_happened
+        waiting = self._cluster.waiting
+        return Look(
+            monotonic=now,
+            at=self._seconds_since_1970(),
+            problem=self._problem(),
+            nodes={name: look for name, look in nodes.items() if look is not None},
+            gone=gone,
+            broken=self._cluster.ledger.broken(),
+            waiting=tuple(
+                WaitingLook(pod=pod, words=self._words(pod.request.uid)) for pod in waiting.longest(MOST_WAITING)
+            ),
+            waiting_total=len(waiting),
+            happened=tuple(happened),
+        )
+
+    async def _nodes(self) -> Mapping[str, NodeLook | None]:
+        """Every node; None for one that is as before."""
+        ledger, monotonic = self._cluster.ledger, self._live.monotonic
+        found: dict[str, NodeLook | None] = {}
+        began = monotonic()
+        for name in tuple(ledger.usages()):
+            usage = ledger.usage(name)
+            if usage is not None:
+                found[name] = None if usage is self._known.get(name) else self._node(name, usage)
+            if monotonic() - began >= BREATH_SECONDS:
+                await asyncio.sleep(0)
+                began = monotonic()
+        return found
+
+    def _node(self, name: str, usage: NodeUsage) -> NodeLook | None:
+        ledger, names = self._cluster.ledger, self._cluster.facts.names()
+        alone = ledger.alone(name)
+        if alone is None:
+            return None
+        pods = (*alone.held, *alone.kept)
+        return NodeLook(
+            usage=usage,
+            alone=alone,
+            names={uid: names[uid] for uid in pods if uid in names},
+            reserved=frozenset(uid for uid in alone.held if ledger.reservation(uid) is not None),
+        )
+
+    def _words(self, uid: str) -> str:
+        decided = self._cluster.stories.of(uid).decided
+        return "" if decided is None else decided.what

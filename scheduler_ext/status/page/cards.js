@@ -1,0 +1,149 @@
+// A card for each node, with a tile for each GPU.
+
+import { element, write } from "./dom.js";
+import { memory, percent } from "./words.js";
+import { matches } from "./state.js";
+
+const byName = new Intl.Collator("en", { numeric: true });
+const MOST_PODS = 4;
+
+export class Cards {
+  // `open` gets the name of a node that was chosen.
+  constructor(list, open) {
+    this.list = list;
+    this.cards = new Map();
+    this.order = []; // names, sorted
+    this.current = ""; // the one card that Tab reaches
+    list.addEventListener("click", (event) => {
+      const card = event.target.closest(".card");
+      if (card) open(card.name, card);
+    });
+    list.addEventListener("keydown", (event) => this.move(event));
+    list.addEventListener("focusin", (event) => this.reach(event.target.closest(".card")));
+    list.addEventListener("pointerover", (event) => {
+      const tile = event.target.closest(".tile");
+      if (tile?.gpu) tile.title = described(tile.gpu);
+    });
+  }
+
+  // Brings the cards of these nodes up to date.
+  update(names, nodes, filter) {
+    for (const name of names) {
+      const node = nodes.get(name);
+      if (!node) this.remove(name);
+      else {
+        const card = this.cards.get(name) ?? this.add(name);
+        fill(card, node);
+        card.parentElement.hidden = !matches(node, filter);
+      }
+    }
+    this.keepReachable();
+  }
+
+  filter(nodes, filter) {
+    for (const [name, card] of this.cards) card.parentElement.hidden = !matches(nodes.get(name), filter);
+    this.keepReachable();
+  }
+
+  add(name) {
+    const card = element("button", { type: "button", class: "card", tabindex: "-1" });
+    card.name = name;
+    card.parts = {
+      name: element("span", { class: "name" }),
+      idle: element("span", { class: "idle" }),
+      tiles: element("span", { class: "tiles", "aria-hidden": "true" }),
+      about: element("span", { class: "about" }),
+      pods: element("span", { class: "on" }),
+    };
+    write(card.parts.name, name);
+    card.append(...Object.values(card.parts));
+    let [low, high] = [0, this.order.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (byName.compare(this.order[middle], name) < 0) low = middle + 1;
+      else high = middle;
+    }
+    const after = this.cards.get(this.order[low])?.parentElement ?? null;
+    this.order.splice(low, 0, name);
+    this.list.insertBefore(element("li", {}, card), after);
+    this.cards.set(name, card);
+    return card;
+  }
+
+  remove(name) {
+    const card = this.cards.get(name);
+    if (!card) return;
+    card.parentElement.remove();
+    this.cards.delete(name);
+    this.order.splice(this.order.indexOf(name), 1);
+  }
+
+  shown() {
+    return this.order.map((name) => this.cards.get(name)).filter((card) => !card.parentElement.hidden);
+  }
+
+  reach(card) {
+    if (!card || card.name === this.current) return;
+    const before = this.cards.get(this.current);
+    if (before) before.tabIndex = -1;
+    card.tabIndex = 0;
+    this.current = card.name;
+  }
+
+  keepReachable() {
+    const current = this.cards.get(this.current);
+    if (current && !current.parentElement.hidden && current.tabIndex === 0) return;
+    const first = this.order.find((name) => !this.cards.get(name).parentElement.hidden);
+    if (first !== undefined) this.reach(this.cards.get(first));
+  }
+
+  move(event) {
+    const card = event.target.closest(".card");
+    if (!card || event.ctrlKey || event.altKey || event.metaKey) return;
+    const shown = this.shown();
+    const at = shown.indexOf(card);
+    const wide = shown.filter((each) => each.offsetTop === shown[0].offsetTop).length || 1;
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + wide, ArrowUp: at - wide, Home: 0, End: shown.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    shown[Math.min(Math.max(to, 0), shown.length - 1)].focus();
+  }
+}
+
+function fill(card, node) {
+  const { idle, tiles, about, pods } = card.parts;
+  card.classList.toggle("broken", Boolean(node.problem));
+  card.classList.toggle("troubled", node.troubled);
+  write(idle, node.problem ? "offers no GPUs" : `${node.idle} of ${node.gpus.length} idle`);
+  while (tiles.childElementCount > node.gpus.length) tiles.lastChild.remove();
+  while (tiles.childElementCount < node.gpus.length) tiles.append(element("span", { class: "tile" }));
+  let tile = tiles.firstElementChild;
+  for (const gpu of node.gpus) {
+    fillTile(tile, gpu);
+    tile = tile.nextElementSibling;
+  }
+  const lost = node.lost ? `, ${node.lost} out of service` : "";
+  write(about, node.problem || `${node.models.join(", ")}, ${percent(...node.memory)} % of ${memory(node.memory[1])}${lost}`);
+  const names = node.pods.slice(0, MOST_PODS).map((pod) => pod.pod);
+  const more = node.pods.length - names.length;
+  write(pods, names.join("  ") + (more > 0 ? `  and ${more} more` : ""));
+}
+
+function fillTile(tile, gpu) {
+  const before = tile.gpu;
+  tile.gpu = gpu;
+  if (tile.title) tile.title = "";
+  write(tile, `${gpu.index}`);
+  const [used, cores] = [percent(...gpu.memory), percent(...gpu.cores)];
+  if (!before || percent(...before.memory) !== used) tile.style.setProperty("--memory", `${used}%`);
+  if (!before || percent(...before.cores) !== cores) tile.style.setProperty("--cores", `${cores}%`);
+  const state = gpu.state || (gpu.slots[0] ? (used > 55 ? "most" : "held") : "idle");
+  if (tile.dataset.state !== state) tile.dataset.state = state;
+}
+
+export function described(gpu) {
+  const held = (gpu.held ?? []).map((each) => each.pod);
+  const amounts = `GPU ${gpu.index}: ${memory(gpu.memory[0])} of ${memory(gpu.memory[1])}, ${gpu.cores[0]} % of cores, ${gpu.slots[0]} of ${gpu.slots[1]} slots`;
+  return [amounts, ...(gpu.state ? [gpu.state] : []), ...(held.length ? held : ["no pod"])].join("\n");
+}
+

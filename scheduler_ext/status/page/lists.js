@@ -1,0 +1,97 @@
+// Pods that hold GPUs, pods that wait, and decisions.
+
+import { byId, element, keep, write } from "./dom.js";
+import { matches } from "./state.js";
+import { counted, duration, memory, number, ranges, time } from "./words.js";
+
+const MOST_ROWS = 200;
+
+export function showPods(names, nodes, filter) {
+  const rows = [];
+  let [found, all] = [0, 0];
+  for (const name of names) {
+    const node = nodes.get(name);
+    all += node.pods.length;
+    if (!node.pods.length || !matches(node, filter)) continue;
+    const whole = !filter.text || name.toLowerCase().includes(filter.text) || node.models.some((model) => model.toLowerCase().includes(filter.text));
+    for (const pod of node.pods) {
+      if (!whole && !pod.pod.toLowerCase().includes(filter.text)) continue;
+      found += 1;
+      if (rows.length < MOST_ROWS) rows.push(pod);
+    }
+  }
+  const more = found > rows.length ? `; the first ${rows.length} are shown, filter to see others` : "";
+  write(byId("pods-count"), found === all ? counted(all, "pod") + more : `${number(found)} of ${counted(all, "pod")}${more}`);
+  keep(byId("pod-rows"), rows, (pod) => `${pod.node} ${pod.pod} ${pod.state}`, makePod, fillPod);
+}
+
+function makePod() {
+  return element("tr", {}, element("th", { scope: "row", class: "pod" }), element("td"), element("td"), element("td", { class: "number" }), element("td", { class: "number" }), element("td"));
+}
+
+function fillPod(row, pod) {
+  const texts = [pod.pod, pod.node, ranges(pod.gpus), memory(pod.memory), pod.cores ? `${pod.cores} %` : "no limit", pod.state];
+  texts.forEach((text, at) => write(row.children[at], text));
+}
+
+export function showWaiting(waiting, total, now) {
+  const more = total > waiting.length ? `, the first ${waiting.length} are shown` : "";
+  write(byId("waiting-count"), total ? `${counted(total, "pod")} on no node${more}` : "none: every pod that asked got its GPUs");
+  keep(byId("waiting-list"), waiting, (pod) => pod.pod, makeWaiting, (made, pod) => fillWaiting(made, pod, now));
+}
+
+function makeWaiting() {
+  const summary = element("summary", {}, element("span", { class: "pod" }), element("span", { class: "since" }), element("span", { class: "asks" }));
+  return element("li", {}, element("details", {}, summary, element("div", { class: "reasons" })));
+}
+
+function fillWaiting(made, pod, now) {
+  const [summary, reasons] = made.firstChild.children;
+  write(summary.children[0], pod.pod);
+  write(summary.children[1], `${duration(now - pod.since)}${pod.priority ? `, priority ${pod.priority}` : ""}`);
+  write(summary.children[2], pod.asks.join("; "));
+  const text = JSON.stringify([pod.said, pod.why]);
+  if (made.text === text) return;
+  made.text = text;
+  reasons.replaceChildren(...whyOf(pod));
+}
+
+function* whyOf(pod) {
+  if (pod.said) yield element("p", {}, pod.said);
+}
+
+const SENTENCES = {
+  decided: (told) => `goes to ${told.node}, GPU ${ranges(told.gpus ?? [])}`,
+  refused: () => "fits on no node",
+  bound: (told) => `is bound to ${told.node}`,
+  nominated: (told) => `gets room on ${told.node}: others are evicted`,
+  dropped: () => "was not bound, and its GPUs are free again",
+  deleted: (told) => (told.node ? `was deleted from ${told.node}` : "was deleted"),
+};
+
+// A pod that was decided and then seen on its node has one line.
+export function showTold(told) {
+  const lines = new Map();
+  const decided = new Map();
+  for (const each of told) {
+    const earlier = each.what === "bound" ? decided.get(`${each.pod} ${each.node}`) : undefined;
+    if (earlier) {
+      lines.set(earlier.number, { ...earlier, bound: true });
+      continue;
+    }
+    lines.set(each.number, each);
+    if (each.what === "decided") decided.set(`${each.pod} ${each.node}`, each);
+  }
+  write(byId("told-count"), told.length ? "the newest first" : "none yet");
+  keep(byId("told-list"), [...lines.values()].reverse(), (each) => each.number, makeTold, fillTold);
+}
+
+function makeTold(told) {
+  const when = element("time", { datetime: new Date(told.at * 1000).toISOString() }, time(told.at));
+  const what = element("span", { class: "what" }, element("span", { class: "pod" }, told.pod), element("span"));
+  return element("li", { class: told.what }, when, what);
+}
+
+function fillTold(made, told) {
+  write(made.lastChild.lastChild, ` ${SENTENCES[told.what]?.(told) ?? told.what}${told.bound ? ", bound" : ""}`);
+}

@@ -1,0 +1,83 @@
+// Reads the event stream, and opens it again where it ended. `EventSource` cannot say why it was refused.
+
+const SILENT_MILLISECONDS = 16_000; // three beats
+const LONGEST_PAUSE_MILLISECONDS = 10_000;
+
+export class Stream {
+  // `tell` gets each message; `state` gets "live", "lost" with a reason, or "paused".
+  constructor(tell, state) {
+    this.tell = tell;
+    this.state = state;
+    this.seen = "";
+    this.wanted = null;
+  }
+
+  open() {
+    this.wanted = new AbortController();
+    this.run(this.wanted);
+  }
+
+  close() {
+    this.wanted?.abort();
+    this.wanted = null;
+    this.state("paused", "");
+  }
+
+  async run(wanted) {
+    let pause = 500;
+    while (this.wanted === wanted) {
+      let problem = "the connection ended";
+      try {
+        problem = await this.follow(wanted, () => { pause = 500; });
+      } catch (error) {
+        problem = error instanceof TypeError ? "the extender does not answer" : error.message;
+      }
+      if (this.wanted !== wanted) return;
+      if (problem) this.state("lost", problem);
+      await new Promise((resolve) => setTimeout(resolve, problem ? pause : 50));
+      pause = problem ? Math.min(pause * 2, LONGEST_PAUSE_MILLISECONDS) : 500;
+    }
+  }
+
+  // Follows one stream to its end. Returns why it was refused, or an empty text.
+  async follow(wanted, came) {
+    const silent = new AbortController();
+    let alarm = 0;
+    const wake = () => {
+      clearTimeout(alarm);
+      alarm = setTimeout(() => silent.abort(new Error("the extender is silent")), SILENT_MILLISECONDS);
+    };
+    const stop = () => silent.abort(new Error("closed"));
+    wanted.signal.addEventListener("abort", stop);
+    try {
+      wake();
+      const answer = await fetch("events", { headers: { "Last-Event-ID": this.seen }, cache: "no-store", signal: silent.signal });
+      if (!answer.ok) return (await answer.text()).trim().slice(0, 300) || `status ${answer.status}`;
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = "";
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done || this.wanted !== wanted) return "";
+        wake();
+        const events = (rest + value).split("\n\n");
+        rest = events.pop();
+        for (const event of events) this.handle(event, came);
+      }
+    } finally {
+      clearTimeout(alarm);
+      wanted.signal.removeEventListener("abort", stop);
+    }
+  }
+
+  handle(event, came) {
+    let data = "";
+    for (const line of event.split("\n")) {
+      if (line.startsWith("data: ")) data = line.slice(6);
+      if (line.startsWith("id: ")) this.seen = line.slice(4);
+    }
+    if (!data) return;
+    came();
+    this.state("live", "");
+    this.tell(JSON.parse(data));
+  }
+}

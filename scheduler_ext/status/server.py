@@ -1,0 +1,170 @@
+"""Serves the status page and its event stream (edge of browsers). No route changes anything."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from importlib.resources import files
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from scheduler_ext.exchange import is_local
+from scheduler_ext.status.board import Board
+from scheduler_ext.status.look import Look
+
+MOST_STREAMS = 32
+STREAM_SECONDS = 60.0
+"""A stream ends after this time, and the browser continues it: a listener's limit for an answer is 120 s, and who
+may see the page is looked up for each stream.
+"""
+BEAT_SECONDS = 5.0
+WRITE_SECONDS = 10.0
+"""A browser that takes none of a message for so long is disconnected."""
+RETRY_MILLISECONDS = 1_000
+
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+class StatusServer:
+    """Everything runs on the event loop that serves the application; only `show` may be called from another one."""
+
+    def __init__(self, process: str) -> None:
+        """`process` tells this process from others."""
+        self._board = Board(process)
+        self._changed = asyncio.Event()
+        self._streams = 0
+        self._ending = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def watched(self) -> bool:
+        """Whether a browser is connected. Safe in any thread."""
+        return self._streams > 0
+
+    async def show(self, look: Look) -> None:
+        """Returns once the look is worked in, so that no looks pile up. Before the start and after the end nothing is
+        shown.
+        """
+        loop = self._loop
+        if loop is None:
+            return
+        # The loop may end at any moment.
+        with suppress(RuntimeError):
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._apply(look), loop))
+
+    async def _apply(self, look: Look) -> None:
+        if self._board.apply(look):
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def application(self) -> web.Application:
+        application = web.Application(middlewares=[_only_from_this_host])
+        application.on_response_prepare.append(_put_headers)
+        application.on_shutdown.append(self._end_streams)
+        application.router.add_get("/events", self._events)
+        for path, file, media_type in _page():
+            application.router.add_get(path, _handing_out(file, media_type))
+        application.cleanup_ctx.append(self._started)
+        return application
+
+    async def _end_streams(self, _: web.Application) -> None:
+        self._ending = True
+        self._changed.set()
+
+    async def _started(self, _: web.Application) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
+        yield
+        self._loop = None
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if self._streams >= MOST_STREAMS:
+            text = f"{MOST_STREAMS} browsers show this page already; close one of them\n"
+            return web.Response(status=503, text=text, headers={"Retry-After": "10"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+        self._streams += 1
+        try:
+            await response.prepare(request)
+            await self._follow(request, response)
+        except (TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._streams -= 1
+        return response
+
+    async def _follow(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Raises TimeoutError for a browser that does not read, and ConnectionError."""
+        seen = request.headers.get("Last-Event-ID") or request.query.get("since", "")
+        await _write(response, f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + STREAM_SECONDS
+        while loop.time() < ends and not self._ending:
+            changed = self._changed
+            if self._board.id != seen:
+                messages, seen = self._board.messages(seen), self._board.id
+                for message in messages:
+                    await _write(response, message)
+                continue
+            try:
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                await _write(response, self._board.beat())
+
+
+async def _write(response: web.StreamResponse, message: bytes) -> None:
+    async with asyncio.timeout(WRITE_SECONDS):
+        await response.write(message)
+
+
+def _page() -> Iterator[tuple[str, bytes, str]]:
+    """Path, content and type of each file of the page."""
+    for file in files("scheduler_ext.status").joinpath("page").iterdir():
+        media_type = _TYPES.get(file.name.rpartition(".")[2])
+        if media_type is not None:
+            yield "/" if file.name == "index.html" else f"/{file.name}", file.read_bytes(), media_type
+
+
+def _handing_out(content: bytes, media_type: str) -> Handler:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=content, content_type=media_type, charset="utf-8")
+
+    return answer
+
+
+async def _put_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Also on refusals, and on answers that begin before they end."""
+    response.headers.update(_HEADERS)
+
+
+@web.middleware
+async def _only_from_this_host(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A page of another site reaches loopback through the browser of somebody who may see this page. Its requests are
+    marked by the browser, or name another host: a name of its own that it had resolved to this address.
+    """
+    if not is_local(request.remote):
+        raise web.HTTPForbidden(text="only callers on the same host get an answer, such as kubectl port-forward\n")
+    if not _is_this_host(request.headers.get("Host", "")):
+        raise web.HTTPForbidden(text="open this page as localhost, 127.0.0.1 or [::1]\n")
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        raise web.HTTPForbidden(text="another site asked for this\n")
+    return await handler(request)
+
+
+def _is_this_host(host: str) -> bool:
+    with suppress(ValueError):
+        name = urlsplit(f"//{host}").hostname
+        return name == "localhost" or is_local(name)
+    return False

@@ -1,0 +1,206 @@
+"""Turns what a look found into what the page shows: JSON values with short names, because thousands are sent.
+
+Memory is in MiB, cores in percent of one GPU, times in seconds since 1970.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from proto.devices import DeviceUUID
+from scheduler_ext.cluster.accounting import Footprint
+from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.recent import Happened, What
+from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.scheduling.explain import need_sentence
+from scheduler_ext.status.look import NodeLook, WaitingLook
+
+WHOLE = (1, 2, 4, 8, 16)
+"""Numbers of GPUs for which the page says how many pods fit."""
+
+
+class Held(Struct, frozen=True, omit_defaults=True):
+    """A pod's part of one GPU. `state` is empty for a bound pod, else `reserved` or `kept`."""
+
+    pod: str
+    memory: int
+    cores: int
+    slots: int
+    state: str = ""
+
+
+class Gpu(Struct, frozen=True, omit_defaults=True):
+    """`memory`, `cores` and `slots` are taken and total. `state` is empty, `unhealthy` or `cordoned`."""
+
+    index: int
+    uuid: str
+    model: str
+    memory: tuple[int, int]
+    cores: tuple[int, int]
+    slots: tuple[int, int]
+    numa: int = -1
+    mig: bool = False
+    state: str = ""
+    held: tuple[Held, ...] = ()
+
+
+class Node(Struct, frozen=True, omit_defaults=True):
+    """`links` are the pair scores of each GPU with those after it, -1 where unknown. `notes` are for people."""
+
+    gpus: tuple[Gpu, ...] = ()
+    links: tuple[tuple[int, ...], ...] = ()
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Sums(NamedTuple):
+    """What a node adds to the totals. `idle` counts GPUs that a pod may get whole, `lost` those that no pod may get."""
+
+    gpus: int = 0
+    idle: int = 0
+    lost: int = 0
+    memory_held: int = 0
+    memory: int = 0
+    cores_held: int = 0
+    cores: int = 0
+    broken_memory: int = 0
+    """Free memory of GPUs that are shared already. No whole GPU can be made of it."""
+    stranded_memory: int = 0
+    """Free memory that no further container can get."""
+
+
+class Waiting(Struct, frozen=True, omit_defaults=True):
+    """`asks` has a sentence for each container."""
+
+    pod: str
+    priority: int
+    since: float
+    asks: tuple[str, ...]
+    said: str = ""
+
+
+class Told(Struct, frozen=True, omit_defaults=True):
+    """One entry of the list of decisions. `what` is a word of `What`; `gpus` are indices."""
+
+    number: int
+    at: float
+    pod: str
+    what: What
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+
+
+def node_of(look: NodeLook) -> Node:
+    """GPUs in the order of their indices."""
+    registered, held = look.usage.node, _held(look)
+    gpus = sorted(look.usage.gpus, key=lambda gpu: gpu.device.index)
+    uuids = [gpu.device.uuid for gpu in gpus]
+    rows = (registered.pair_scores.get(uuid, {}) for uuid in uuids)
+    links = tuple(tuple(row.get(other, -1) for other in uuids[at + 1 :]) for at, row in enumerate(rows))
+    return Node(
+        gpus=tuple(_gpu(gpu, held.get(gpu.device.uuid, ()), registered.cordoned) for gpu in gpus),
+        links=links[:-1] if registered.pair_scores else (),
+        notes=tuple(_notes(look)),
+    )
+
+
+def _gpu(gpu: GpuUsage, held: Iterable[Held], cordoned: frozenset[DeviceUUID]) -> Gpu:
+    device = gpu.device
+    return Gpu(
+        index=device.index,
+        uuid=device.uuid,
+        model=device.type.removeprefix("NVIDIA").strip(" -"),
+        memory=(gpu.memory_mib, device.memory_mib),
+        cores=(gpu.cores, device.cores),
+        slots=(gpu.slots, device.slots),
+        numa=device.numa,
+        mig=device.is_mig,
+        state="unhealthy" if not device.healthy else "cordoned" if device.uuid in cordoned else "",
+        held=tuple(sorted(held, key=lambda each: each.pod)),
+    )
+
+
+def _held(look: NodeLook) -> Mapping[DeviceUUID, list[Held]]:
+    found: dict[DeviceUUID, list[Held]] = {}
+    parts: list[tuple[str, str, Mapping[DeviceUUID, Footprint]]] = [
+        (uid, "reserved" if uid in look.reserved else "", holding.footprints)
+        for uid, holding in look.alone.held.items()
+    ]
+    parts += [(uid, "kept", room.holding.footprints) for uid, room in look.alone.kept.items()]
+    for uid, state, footprints in parts:
+        pod = _name(look, uid)
+        for uuid, part in footprints.items():
+            each = Held(pod=pod, memory=part.memory_mib, cores=part.cores, slots=part.slots, state=state)
+            found.setdefault(uuid, []).append(each)
+    return found
+
+
+def _notes(look: NodeLook) -> Iterator[str]:
+    for uid, holding in sorted(look.alone.held.items()):
+        if holding.problem:
+            yield f"Pod {_name(look, uid)}: {holding.problem}."
+
+
+def _name(look: NodeLook, uid: str) -> str:
+    name = look.names.get(uid)
+    return str(name) if name is not None else uid
+
+
+def sums_of(node: Node) -> Sums:
+    serving = [gpu for gpu in node.gpus if not gpu.state]
+    open_ones = [gpu for gpu in serving if is_open(gpu)]
+    return Sums(
+        gpus=len(node.gpus),
+        idle=sum(is_idle(gpu) for gpu in node.gpus),
+        lost=len(node.gpus) - len(serving),
+        memory_held=sum(gpu.memory[0] for gpu in node.gpus),
+        memory=sum(gpu.memory[1] for gpu in node.gpus),
+        cores_held=sum(gpu.cores[0] for gpu in node.gpus),
+        cores=sum(gpu.cores[1] for gpu in node.gpus),
+        broken_memory=sum(free_memory(gpu) for gpu in open_ones if gpu.slots[0]),
+        stranded_memory=sum(free_memory(gpu) for gpu in node.gpus if not is_open(gpu)),
+    )
+
+
+def is_idle(gpu: Gpu) -> bool:
+    """Whether a pod may get the whole GPU."""
+    return not gpu.state and not gpu.slots[0]
+
+
+def is_open(gpu: Gpu) -> bool:
+    """Whether one more container may get a part of the GPU."""
+    return not gpu.state and gpu.slots[0] < gpu.slots[1] and gpu.cores[0] < gpu.cores[1]
+
+
+def free_memory(gpu: Gpu) -> int:
+    return max(gpu.memory[1] - gpu.memory[0], 0)
+
+
+def largest_shares(node: Node) -> tuple[int, ...]:
+    """The most memory that is free on each of as many GPUs as the place in the tuple says, from 1 on."""
+    return tuple(sorted((free_memory(gpu) for gpu in node.gpus if is_open(gpu)), reverse=True))
+
+
+def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> Waiting:
+    """`seconds_since_1970` is the time at which the monotonic clock was 0."""
+    pod, request = look.pod, look.pod.request
+    return Waiting(
+        pod=str(PodName(namespace=request.namespace, name=request.pod)),
+        priority=pod.priority,
+        since=round(seconds_since_1970 + pod.since, 3),
+        asks=tuple(need_sentence(need) for need in request.needs if need is not None),
+        said=look.words,
+    )
+
+
+def told_of(happened: Happened, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Told:
+    """`indices` are those of the node's GPUs."""
+    return Told(
+        number=happened.number,
+        at=round(seconds_since_1970 + happened.at, 3),
+        pod=str(happened.pod),
+        what=happened.what,
+        node=happened.node,
+        gpus=tuple(sorted(indices[uuid] for uuid in happened.gpus if uuid in indices)),
+    )

@@ -1,0 +1,138 @@
+"""The page in a real browser. Without Chromium these tests are skipped: `make test-page` says what is missing."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.recent import Happened, What
+from scheduler_ext.own_thread import in_own_thread
+from scheduler_ext.running import listening
+from scheduler_ext.status.look import Look
+from scheduler_ext.status.server import StatusServer
+from simulation.apiserver import EmbeddedApiServer
+from tests.scheduler_ext.rig import ANY_PORT
+from tests.scheduler_ext.status.shown import MODELS, Shown, looked, node, pod, running_pod, shown
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium; `make test-page` says how to get it")
+LONGEST_MILLISECONDS = 60_000
+WHOLE = MODELS[0][1]
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+expect.set_options(timeout=LONGEST_MILLISECONDS)
+
+
+@dataclass
+class Opened:
+    it: Shown
+    page: Page
+    faults: list[str] = field(default_factory=list)
+    """Errors of scripts, and what the Content-Security-Policy refused."""
+
+    @property
+    def server(self) -> EmbeddedApiServer:
+        return self.it.rig.server
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        found = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield found
+        finally:
+            await found.close()
+
+
+@asynccontextmanager
+async def opened(*bodies: dict[str, Any], **context: Any) -> AsyncIterator[Opened]:
+    async with EmbeddedApiServer() as server:
+        for body in bodies:
+            server.create(body)
+        async with shown(server) as it, browser() as found:
+            page = await (await found.new_context(**context)).new_page()
+            page.set_default_timeout(LONGEST_MILLISECONDS)
+            opened = Opened(it, page)
+            page.on("pageerror", lambda error: opened.faults.append(str(error)))
+            page.on("console", lambda message: opened.faults.append(message.text) if message.type == "error" else None)
+            page.on("dialog", lambda dialog: opened.faults.append(dialog.message))
+            await page.goto(it.page)
+            await expect(page.locator("#live")).to_have_text("Live")
+            yield opened
+            assert opened.faults == []
+
+
+async def test_nodes_gpus_and_pods_are_shown_with_who_holds_them() -> None:
+    held = running_pod("train", "gpu-2", (0, 1), namespace="ml", memory_mib=WHOLE, cores=100)
+    async with opened(node("gpu-10"), node("gpu-2"), held) as on:
+        cards = on.page.locator(".card")
+        await expect(cards).to_have_count(2)
+        assert await cards.locator(".name").all_text_contents() == ["gpu-2", "gpu-10"]
+        first = cards.first
+        await expect(first.locator(".idle")).to_have_text("6 of 8 idle")
+        await expect(first.locator(".on")).to_have_text("ml/train")
+        states = [await tile.get_attribute("data-state") for tile in await first.locator(".tile").all()]
+        assert states == ["most", "most", *["idle"] * 6]
+        row = on.page.locator("#pod-rows tr")
+        assert await row.locator("th, td").all_text_contents() == [
+            *("ml/train", "gpu-2", "0–1", "159 GiB", "200 %", "bound"),
+        ]
+        await expect(on.page.locator("#fits p")).to_have_text(
+            "The largest request that fits: 8 whole GPUs on one node."
+        )
+
+
+async def test_a_decision_changes_the_page_at_once() -> None:
+    async with opened(node("n")) as on:
+        await expect(on.page.locator(".card .idle")).to_have_text("8 of 8 idle")
+        assert await on.it.place(pod("train", gpus=4), "n") == "n"
+        await expect(on.page.locator(".card .idle")).to_have_text("4 of 8 idle")
+        decided = on.page.locator("#told-list li")
+        await expect(decided).to_have_count(1)
+        await expect(decided.locator(".what")).to_have_text("default/train goes to n, GPU 4–7, bound")
+        assert await on.it.place(pod("huge", gpus=16), "n") == ""
+        waiting = on.page.locator("#waiting-list .pod")
+        await expect(waiting).to_have_text("default/huge")
+        on.server.delete("pods", "huge", namespace="default")
+        await expect(waiting).to_have_count(0)
+
+
+async def test_names_are_texts_whatever_is_in_them() -> None:
+    """The API server admits no such names. The page does not rely on that."""
+    bodies = [node(HOSTILE), running_pod(HOSTILE, HOSTILE, (0,), namespace=HOSTILE, memory_mib=WHOLE)]
+    found = looked(*bodies)
+    names = {uid: PodName(namespace=HOSTILE, name=HOSTILE) for uid in found[HOSTILE].alone.held}
+    happened = Happened(1, 0.0, PodName(namespace=HOSTILE, name=HOSTILE), What.DECIDED, HOSTILE)
+    looks = Look(
+        monotonic=0.0,
+        at=1_800_000_000.0,
+        problem=HOSTILE,
+        nodes={HOSTILE: replace(found[HOSTILE], names=names)},
+        broken={f"{HOSTILE}-2": HOSTILE},
+        happened=(happened,),
+    )
+    server, faults = StatusServer("p"), list[str]()
+    serving = in_own_thread(lambda: listening(server.application(), ANY_PORT, "--status-bind-address"), "status page")
+    async with serving as url, browser() as chromium:
+        await server.show(looks)
+        page = await chromium.new_page()
+        for event in ("pageerror", "dialog"):
+            page.on(event, lambda fault: faults.append(str(fault)))
+        page.on("console", lambda message: faults.append(message.text))
+        await page.goto(f"{url}/")
+        await expect(page.locator(".card .name").first).to_have_text(HOSTILE)
+        await expect(page.locator("#pod-rows th")).to_have_text(f"{HOSTILE}/{HOSTILE}")
+        await expect(page.locator("#problem")).to_have_text(f"No decisions here: {HOSTILE}.")
+        await expect(page.locator("#told-list .pod")).to_have_text(f"{HOSTILE}/{HOSTILE}")
+        for card in await page.locator(".card").all():
+            await card.click()
+            await expect(page.locator("#node-title")).to_contain_text(HOSTILE)
+            await page.keyboard.press("Escape")
+        assert await page.locator("main img, dialog img").count() == 0
+        assert faults == []

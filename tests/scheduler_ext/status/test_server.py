@@ -1,0 +1,177 @@
+"""The page's server, over real HTTP: what it answers, and to whom it does not."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from scheduler_ext.status import server as page_server
+from simulation.apiserver import EmbeddedApiServer
+from tests.scheduler_ext.rig import eventually
+from tests.scheduler_ext.status.shown import Shown, busy_cluster, node, pod, shown
+
+FILES = ("", "page.js", "style.css", "icon.svg")
+
+
+@asynccontextmanager
+async def showing(*bodies: dict[str, Any]) -> AsyncIterator[Shown]:
+    async with EmbeddedApiServer() as server:
+        for body in bodies:
+            server.create(body)
+        async with shown(server) as found:
+            yield found
+
+
+class Follower:
+    """Reads an event stream."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.response = response
+        self.seen = ""
+
+    async def next(self) -> dict[str, Any]:
+        """The next message with something in it."""
+        data = ""
+        while True:
+            line = (await self.response.content.readline()).decode()
+            assert line, "the stream ended"
+            if line.startswith("id: "):
+                self.seen = line[4:].strip()
+            if line.startswith("data: "):
+                data = line[6:]
+            if line == "\n" and data and (value := json.loads(data)):
+                found: dict[str, Any] = value
+                return found
+
+    async def until(self, part: str) -> dict[str, Any]:
+        while True:
+            value = await self.next()
+            if value.get(part):
+                return value
+
+
+@asynccontextmanager
+async def following(it: Shown, seen: str = "") -> AsyncIterator[Follower]:
+    headers = {"Last-Event-ID": seen} if seen else {}
+    async with it.rig.http.get(f"{it.page}events", headers=headers) as response:
+        assert response.status == 200
+        yield Follower(response)
+
+
+async def test_every_file_comes_from_us_and_nothing_may_come_from_elsewhere() -> None:
+    async with showing() as it:
+        for file in FILES:
+            async with it.rig.http.get(it.page + file) as response:
+                assert response.status == 200, file
+                policy = response.headers["Content-Security-Policy"]
+                assert policy.startswith(
+                    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
+                )
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                text = await response.text()
+                assert "<script>" not in text
+                assert " style=" not in text
+                assert "https://" not in text
+        async with it.rig.http.get(f"{it.page}../configuration.py") as response:
+            assert response.status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_no_method_writes(method: str) -> None:
+    async with showing() as it:
+        for path in ("", "events", "page.js"):
+            async with it.rig.http.request(method, it.page + path) as response:
+                assert response.status == 405
+
+
+async def test_the_verbs_are_not_served_here() -> None:
+    async with showing() as it:
+        for path in ("filter", "bind", "debug/snapshot", "metrics"):
+            async with it.rig.http.get(it.page + path) as response:
+                assert response.status == 404
+
+
+async def test_another_site_gets_nothing_through_somebodys_browser() -> None:
+    async with showing() as it:
+        for headers in (
+            {"Host": "evil.example"},
+            {"Host": "evil.example:80"},
+            {"Host": ""},
+            {"Host": "["},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            for path in ("", "events"):
+                async with it.rig.http.get(it.page + path, headers=headers) as response:
+                    assert response.status in (400, 403), headers
+                    assert "gpu" not in await response.text()
+        for host in ("localhost:8001", "127.0.0.1", "[::1]:9396"):
+            async with it.rig.http.get(it.page, headers={"Host": host, "Sec-Fetch-Site": "none"}) as response:
+                assert response.status == 200
+
+
+async def test_a_stream_begins_with_everything_and_follows_each_decision() -> None:
+    async with showing(*busy_cluster(3), node("idle")) as it, following(it) as follower:
+        first = await follower.until("nodes")
+        while "idle" not in first["nodes"]:
+            first = await follower.until("nodes")
+        assert await it.place(pod("train", gpus=4), "idle") == "idle"
+        told: list[dict[str, Any]] = []
+        gpus: list[dict[str, Any]] = []
+        while [each["what"] for each in told] != ["decided", "bound"] or len(gpus) != 4:
+            value = await follower.next()
+            told += value.get("told", [])
+            if "idle" in value.get("nodes", {}):
+                found = value["nodes"]["idle"]["gpus"]
+                gpus = [gpu for gpu in found if gpu.get("held") and "state" not in gpu["held"][0]]
+        assert {gpu["held"][0]["pod"] for gpu in gpus} == {"default/train"}
+        assert told[0]["gpus"] == [gpu["index"] for gpu in gpus]
+
+
+async def test_a_pod_that_fits_nowhere_waits_with_what_it_asks_for() -> None:
+    async with showing(node("n")) as it, following(it) as follower:
+        assert await it.place(pod("huge", gpus=16), "n") == ""
+        (waiting,) = (await follower.until("waiting"))["waiting"]
+        assert waiting["pod"] == "default/huge"
+        assert waiting["asks"] == ["container main asks for 16 GPUs with its whole memory each"]
+
+
+async def test_a_stream_continues_where_it_ended() -> None:
+    async with showing(node("a"), node("b")) as it:
+        async with following(it) as follower:
+            value = await follower.until("nodes")
+            while not follower.seen or "b" not in value.get("nodes", {}):
+                value = await follower.next()
+        assert await it.place(pod("p"), "b") == "b"
+        async with following(it, follower.seen) as follower:
+            value = await follower.until("nodes")
+            assert "full" not in value
+            assert set(value["nodes"]) == {"b"}
+
+
+async def test_more_browsers_than_allowed_are_told_so_and_one_that_goes_makes_room() -> None:
+    async with showing(node("n")) as it:
+        opened = [await it.rig.http.get(f"{it.page}events") for _ in range(page_server.MOST_STREAMS)]
+        async with it.rig.http.get(f"{it.page}events") as response:
+            assert response.status == 503
+            assert "browsers show this page already" in await response.text()
+        opened.pop().close()
+
+        async def admitted() -> bool:
+            async with it.rig.http.get(f"{it.page}events") as response:
+                return response.status == 200
+
+        await eventually(admitted)
+        for response in opened:
+            response.close()
+
+
+async def test_an_extender_that_stops_ends_its_streams() -> None:
+    async with aiohttp.ClientSession() as http:
+        async with showing(node("n")) as it:
+            response = await http.get(f"{it.page}events")
+            await Follower(response).until("nodes")
+        assert (await response.content.read()).endswith(b"\n\n") or response.content.at_eof()
