@@ -20,18 +20,18 @@ class Commands(click.Group):
 
 
 class LazyCommands(Commands):
-    """A group of commands. `lazy` maps a command's name to its module and its summary."""
+    """A group of commands. `lazy` maps a command's name to its module and its summary. Others may be added as usual."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self._lazy)
+        return [*self.commands, *self._lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._lazy:
-            return None
+            return self.commands.get(cmd_name)
         gc.disable()  # modules stay in memory; scanning them repeatedly takes a tenth of the start
         command = getattr(importlib.import_module(self._lazy[cmd_name][0]), cmd_name.replace("-", "_"))
         gc.freeze()
@@ -39,5 +39,6 @@ class LazyCommands(Commands):
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        known = [(name, command.get_short_help_str(formatter.width)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._lazy.items()])
+            formatter.write_dl([*known, *((name, summary) for name, (_, summary) in self._lazy.items())])

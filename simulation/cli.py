@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from program.commands import Commands
+from program.commands import LazyCommands
 from proto import __version__
 from simulation.fault_names import FAULTS
 from simulation.workload import SHAPES
@@ -20,7 +20,11 @@ _MOST_LOAD = 600
 _INTERRUPTED = 130
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyCommands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    lazy={"plan": ("simulation.plan.command", "What policies would do on a cluster that is recorded or described.")},
+)
 @click.version_option(__version__, prog_name="topogpu-sim")
 def main() -> None:
     """Simulated GPU machines: the real daemons and the real scheduler extender, without any GPU or cluster.

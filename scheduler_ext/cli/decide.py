@@ -3,10 +3,8 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import click
-import yaml
 from rich.console import Console
 
 from program.settings.options import GroupedCommand, read_configuration, setting_options
@@ -14,7 +12,7 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.answers import Answer, answer_document, answer_text, explanation_table
 from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.replay import replay
-from scheduler_ext.cli.state import StateError, read_pod, read_snapshot, read_state
+from scheduler_ext.cli.state import StateError, read_document, read_pod, read_snapshot, read_state
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.configuration import REQUESTS, TABLE
@@ -147,8 +145,8 @@ def _read_files(
         raise StateError(f"{missing} is missing; give both --state and --pod, or neither and JSON lines")
     if state_file == pod_file == "-":
         raise StateError("--state and --pod cannot both be standard input; name a file for one of them")
-    ledger, names = read_state(_read(state_file), state_file, settings)
-    return read_pod(_read(pod_file), pod_file), ledger, names
+    ledger, names = read_state(read_document(state_file), state_file, settings)
+    return read_pod(read_document(pod_file), pod_file), ledger, names
 
 
 def _read_snapshot_files(snapshot_file: str, pod_file: str | None) -> tuple[Pod, Snapshot]:
@@ -157,20 +155,5 @@ def _read_snapshot_files(snapshot_file: str, pod_file: str | None) -> tuple[Pod,
         raise StateError("--pod is missing; give both --snapshot and --pod")
     if snapshot_file == pod_file == "-":
         raise StateError("--snapshot and --pod cannot both be standard input; name a file for one of them")
-    snapshot = read_snapshot(_read(snapshot_file), snapshot_file)
-    return read_pod(_read(pod_file), pod_file), snapshot
-
-
-def _read(file: str) -> object:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise StateError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise StateError(f"{file}: is not UTF-8 text") from error
-    try:
-        document: object = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        problem = " ".join(str(error).split())
-        raise StateError(f"{file}: neither JSON nor YAML: {problem}") from error
-    return document
+    snapshot = read_snapshot(read_document(snapshot_file), snapshot_file)
+    return read_pod(read_document(pod_file), pod_file), snapshot

@@ -1,9 +1,13 @@
 """Reads clusters and pods as `kubectl get … -o json` writes them, for decisions without a cluster."""
 
+import json
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import yaml
 
 from proto.kubernetes.objects import Node, Object, Pod, ResourceQuota
 from scheduler_ext.cluster.ledger import Ledger
@@ -19,6 +23,27 @@ class StateError(ValueError):
     """A document does not hold what it should. The message is one sentence with the place."""
 
 
+def read_document(file: str) -> object:
+    """The JSON or YAML of a file; `-` is standard input. Raises StateError."""
+    text = read_text(file)
+    try:
+        document: object = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        problem = " ".join(str(error).split())
+        raise StateError(f"{file}: neither JSON nor YAML: {problem}") from error
+    return document
+
+
+def read_text(file: str) -> str:
+    """`-` is standard input. Raises StateError."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise StateError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise StateError(f"{file}: is not UTF-8 text") from error
+
+
 def read_pod(document: object, where: str) -> Pod:
     """Read one pod. Raises StateError."""
     if not isinstance(document, dict):
@@ -27,26 +52,21 @@ def read_pod(document: object, where: str) -> Pod:
         raise StateError(f"{where}: holds an object without kind and spec, where one Pod is expected")
     if document.get("kind", "Pod") != "Pod":
         raise StateError(f"{where}: holds a {document['kind']} where one Pod is expected")
-    return _object(document, Pod, where)
+    return typed(document, Pod, where)
 
 
 def read_state(document: object, where: str, settings: RequestSettings) -> tuple[Ledger, list[str]]:
     """The ledger, and the names of all nodes in the order of the document. Raises StateError."""
-    items = document.get("items") if isinstance(document, dict) else None
-    if isinstance(document, dict) and document.get("kind") == "Node":
-        items = [document]
-    if not isinstance(items, list):
-        raise StateError(f"{where}: no list of objects; {_HOW}")
     nodes: list[Node] = []
     pods: list[Pod] = []
     quotas: list[ResourceQuota] = []
-    for kind, item, place in _kinds(items, where):
+    for kind, item, place in listed(document, where):
         if kind == "Node":
-            nodes.append(_object(item, Node, place))
+            nodes.append(typed(item, Node, place))
         elif kind == "Pod":
-            pods.append(_object(item, Pod, place))
+            pods.append(typed(item, Pod, place))
         elif kind == "ResourceQuota":
-            quotas.append(_object(item, ResourceQuota, place))
+            quotas.append(typed(item, ResourceQuota, place))
     if not nodes:
         raise StateError(f"{where}: lists no node; {_HOW}")
     ledger = Ledger(settings)
@@ -66,8 +86,13 @@ def read_snapshot(document: object, where: str) -> Snapshot:
         raise StateError(f"{where}: {error}") from error
 
 
-def _kinds(items: list[object], where: str) -> Iterable[tuple[str, object, str]]:
-    """Kind, object and place of every item."""
+def listed(document: object, where: str) -> Iterable[tuple[str, object, str]]:
+    """Kind, object and place of every item of a list. Raises StateError."""
+    items = document.get("items") if isinstance(document, dict) else None
+    if isinstance(document, dict) and document.get("kind") == "Node":
+        items = [document]
+    if not isinstance(items, list):
+        raise StateError(f"{where}: no list of objects; {_HOW}")
     for position, item in enumerate(items):
         place = f"{where}: items[{position}]"
         kind = item.get("kind") if isinstance(item, dict) else None
@@ -76,7 +101,8 @@ def _kinds(items: list[object], where: str) -> Iterable[tuple[str, object, str]]
         yield kind, item, place
 
 
-def _object(document: object, kind: type[T], where: str) -> T:
+def typed(document: object, kind: type[T], where: str) -> T:
+    """Raises StateError."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:

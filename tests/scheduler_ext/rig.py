@@ -28,6 +28,7 @@ API_SECONDS = 30.0
 _LONGEST_SECONDS = 60.0
 _WATCHES = 4
 """Nodes, pods, quotas and disruption budgets."""
+DEFAULT_REQUESTS = RequestSettings()
 FAST = ServeSettings(sync_wait_seconds=0.3, binding_seconds=API_SECONDS)
 
 
@@ -101,13 +102,14 @@ class Rig:
 async def running(
     *nodes: dict[str, Any],
     settings: ServeSettings = FAST,
+    requests: RequestSettings = DEFAULT_REQUESTS,
     synced: bool = True,
     **changes: Any,
 ) -> AsyncIterator[Rig]:
     async with EmbeddedApiServer() as server:
         for node in nodes:
             server.create(node)
-        async with extender_for(server, replace(settings, **changes), synced=synced) as rig:
+        async with extender_for(server, replace(settings, **changes), requests=requests, synced=synced) as rig:
             if synced:
                 # A watch that is still being opened would escape what a test does to watches.
                 await eventually(lambda: _watches(server))
@@ -120,6 +122,7 @@ async def extender_for(
     settings: ServeSettings,
     *,
     synced: bool,
+    requests: RequestSettings = DEFAULT_REQUESTS,
     lease: LeaseSettings | None = None,
     api_url: str = "",
     api_seconds: float = API_SECONDS,
@@ -133,7 +136,7 @@ async def extender_for(
         api = await ApiServer.connect(kubeconfig.name, timeout_seconds=api_seconds, silent_seconds=silent_seconds)
     try:
         async with (
-            running_extender(api, settings, RequestSettings(), lease, files=files) as applications,
+            running_extender(api, settings, requests, lease, files=files) as applications,
             listening_to_kube_scheduler(applications.verbs, ANY_PORT, "--http_bind") as url,
             listening(applications.metrics, ANY_PORT, "--metrics-bind-address") as metrics_url,
             aiohttp.ClientSession() as http,

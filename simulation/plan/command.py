@@ -1,0 +1,282 @@
+"""`topogpu-sim plan`: reads the question, performs its runs, and writes the report (edge)."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from kubectl_topogpu.report import counted
+from program.settings.options import GroupedCommand, read_configuration, setting_options
+from proto.annotations.errors import AnnotationError
+from scheduler_ext.cli.build import request_settings, warnings
+from scheduler_ext.cli.state import StateError, read_document, read_text
+from scheduler_ext.configuration import REQUESTS, TABLE
+from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
+from scheduler_ext.requests import RequestSettings
+from simulation.plan import machines, mixes, recorded, traces, written
+from simulation.plan.merge import MergeError, read_reports
+from simulation.plan.objects import Arrival
+from simulation.plan.offers import HostPolicy
+from simulation.plan.outcome import Report, Run
+from simulation.plan.page import chart_of, page
+from simulation.plan.question import Described, Kinds, Question
+from simulation.plan.tables import print_report
+from simulation.plan.workers import WorkerLost, perform
+
+DEFAULT_POLICIES = ("binpack/spread", "binpack/binpack", "spread/spread", "fgd/fgd")
+MOST_SEEDS = 1000
+_PROBLEMS = (
+    StateError,
+    machines.UnknownMachine,
+    mixes.UnknownWork,
+    traces.TraceError,
+    PolicyError,
+    MergeError,
+    WorkerLost,
+    AnnotationError,
+)
+
+
+@click.command(name="plan", cls=GroupedCommand)
+@click.option("--cluster", help="The cluster in words, such as 8x:dgx-a100,20x:1x-t4-vm; or a CSV file of nodes.")
+@click.option(
+    "--state",
+    type=click.Path(allow_dash=True),
+    help="The cluster as `kubectl get nodes,pods,resourcequotas -A -o json` wrote it; - reads standard input.",
+)
+@click.option(
+    "--snapshot",
+    type=click.Path(allow_dash=True),
+    help="The cluster as the extender answers /debug/snapshot. It has no names of pods.",
+)
+@click.option("--pods", multiple=True, help="Pods to place: a YAML, JSON or CSV file; may be repeated.")
+@click.option("--mix", default="", help="Pods to generate: shares of kinds of work, such as notebook=50,training-8=5.")
+@click.option(
+    "--count", type=click.IntRange(1, written.MOST_PODS), default=1000, show_default=True, help="Pods of the mix."
+)
+@click.option(
+    "--copies", type=click.IntRange(1, 1000), default=1, show_default=True, help="How often each pod of --pods comes."
+)
+@click.option(
+    "--fill",
+    type=click.FloatRange(0, 1000),
+    help="Then draw more of these pods at random, until all ask for this percentage of all GPUs.",
+)
+@click.option(
+    "--replay", is_flag=True, help="Pods come and go at their times, and wait if there is no room. Else none leaves."
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    help="A policy for nodes and GPUs to compare, such as fgd/fgd; may be repeated "
+    f"[default: {', '.join(DEFAULT_POLICIES)}].",
+)
+@click.option("--seeds", default="", help="Random orders of the pods, such as 1-10 [default: the order of the files].")
+@click.option(
+    "--cpu-pods",
+    type=click.Choice([each.value for each in HostPolicy]),
+    default=HostPolicy.LEAST_ALLOCATED.value,
+    show_default=True,
+    help="How kube-scheduler places pods without GPUs.",
+)
+@click.option("--add-nodes", default="", help="Also these machines, such as 4x:hgx-h100.")
+@click.option("--drain", multiple=True, help="Without this node: its pods need another one; may be repeated.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--each-pod", is_flag=True, help="In JSON: the node and the GPUs of every pod.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write a report with charts to this file.")
+@click.option("--svg", type=click.Path(dir_okay=False), help="Write the chart that compares policies to this file.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=os.cpu_count() or 1,
+    help="Runs at the same time [default: one for each CPU].",
+)
+@click.option("--slice", "slice_", default="", help="Perform only a part of the runs: INDEX/COUNT, from 0.")
+@click.option("--merge", "merged", type=click.Path(), help="Only merge the JSON reports in this folder.")
+@setting_options(TABLE, groups=(REQUESTS,))
+def plan(
+    *,
+    cluster: str | None,
+    state: str | None,
+    snapshot: str | None,
+    pods: Sequence[str],
+    mix: str,
+    count: int,
+    copies: int,
+    fill: float | None,
+    replay: bool,
+    policies: Sequence[str],
+    seeds: str,
+    cpu_pods: str,
+    add_nodes: str,
+    drain: Sequence[str],
+    output: str,
+    each_pod: bool,
+    html: str | None,
+    svg: str | None,
+    processes: int,
+    slice_: str,
+    merged: str | None,
+    **given: object,
+) -> None:
+    """Show what policies would do on a cluster, without touching one.
+
+    Takes the decisions with the extender's own code. Pods come one by one, and kube-scheduler's part is simulated.
+    """
+    effective = read_configuration(TABLE, given)
+    for warning in warnings(effective):
+        click.echo(f"warning: {warning}", err=True)
+    settings = request_settings(effective.configuration)
+    try:
+        if merged is not None:
+            report = read_reports(merged)
+        else:
+            found, waiting = _cluster(cluster, state, snapshot, settings)
+            if add_nodes:
+                found = found.beside(machines.read_cluster(add_nodes, "added-"))
+            found, moved = recorded.drain(found, drain)
+            arrivals = [*moved, *waiting, *(each for file in pods for each in _pods(file, settings))]
+            if mix:
+                arrivals += mixes.read_mix(mix, count, 1, settings.names)
+            if not arrivals:
+                raise click.UsageError("there is no pod to place; give --pods, --mix, or a --state with waiting pods")
+            question = Question(
+                cluster=found,
+                arrivals=tuple(arrivals),
+                settings=settings,
+                hosts=HostPolicy(cpu_pods),
+                replays=replay,
+                copies=copies,
+                fill=fill,
+                homes=each_pod,
+            )
+            report = _performed(question, _runs(policies, seeds), slice_, processes)
+    except _PROBLEMS as error:
+        raise click.ClickException(str(error)) from error
+    for note in report.notes:
+        click.echo(f"note: {note}", err=True)
+    _write(report, output, html, svg)
+
+
+def _cluster(
+    words: str | None, state: str | None, snapshot: str | None, settings: RequestSettings
+) -> tuple[Described, list[Arrival]]:
+    """The cluster, and its pods that wait."""
+    if sum(each is not None for each in (words, state, snapshot)) != 1:
+        raise click.UsageError("describe one cluster: give --cluster, --state or --snapshot")
+    if state is not None:
+        return recorded.read_objects(read_document(state), state, settings)
+    if snapshot is not None:
+        return recorded.from_snapshot(read_document(snapshot), snapshot, settings), []
+    words = words or ""
+    if words.endswith(".csv"):
+        return traces.read_nodes(read_text(words), words), []
+    return machines.read_cluster(words), []
+
+
+def _pods(file: str, settings: RequestSettings) -> Sequence[Arrival]:
+    text = read_text(file)
+    if file.endswith(".csv"):
+        return traces.read_pods(text, file, settings.names)
+    return written.arrivals_of(written.read_pods(text, file))
+
+
+def _runs(policies: Sequence[str], seeds: str) -> list[Run]:
+    """Every policy with every seed. Raises PolicyError."""
+    numbers: Sequence[int | None] = [None]
+    if seeds:
+        first, _, last = seeds.partition("-")
+        if not (first.isdigit() and (last or first).isdigit() and 0 <= int(last or first) - int(first) < MOST_SEEDS):
+            raise click.UsageError(f"--seeds {seeds}: expected a number, or the first and the last, such as 1-10")
+        numbers = range(int(first), int(last or first) + 1)
+    return [Run(policy=_policy(text), seed=seed) for seed in numbers for text in policies or DEFAULT_POLICIES]
+
+
+def _policy(text: str) -> str:
+    """As NODES/GPUS. One word is meant for both. Raises PolicyError."""
+    node, slash, gpu = text.partition("/")
+    gpu = gpu if slash else node
+    parse_node_policy(node, f"--policy {text}")
+    parse_gpu_policy(gpu, f"--policy {text}")
+    return f"{node}/{gpu}"
+
+
+def _sliced(runs: Sequence[Run], slice_: str) -> Sequence[Run]:
+    if not slice_:
+        return runs
+    index, _, count = slice_.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise click.UsageError(f"--slice {slice_}: expected INDEX/COUNT with an index from 0, such as 0/10")
+    return runs[int(index) :: int(count)]
+
+
+def _performed(question: Question, runs: Sequence[Run], slice_: str, processes: int) -> Report:
+    """Perform the runs behind a progress bar for each."""
+    kinds = Kinds(question)
+    console = Console(stderr=True)
+    mine = _sliced(runs, slice_)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bars:
+        tasks = {each: bars.add_task(_name(each), total=1.0) for each in mine}
+        outcomes = perform(question, mine, processes, lambda each, part: bars.update(tasks[each], completed=part))
+    return Report(
+        question=_in_words(question, kinds),
+        fingerprint=_fingerprint(question),
+        nodes=len(question.cluster.nodes),
+        gpus=kinds.gpus,
+        runs=len(runs),
+        notes=question.cluster.notes,
+        outcomes=outcomes,
+    )
+
+
+def _name(each: Run) -> str:
+    return each.policy if each.seed is None else f"{each.policy}, seed {each.seed}"
+
+
+def _in_words(question: Question, kinds: Kinds) -> str:
+    cluster, moved = question.cluster, sum(bool(each.came_from) for each in question.arrivals)
+    coming = (len(question.arrivals) - moved) * question.copies
+    parts = [f"{counted(len(cluster.nodes), 'node')} with {counted(kinds.gpus, 'GPU')}"]
+    parts += [f"{counted(len(cluster.held), 'pod')} already there"] * bool(cluster.held)
+    parts += [f"{counted(moved, 'pod')} to place on another node"] * bool(moved)
+    parts += [f"{counted(coming, 'pod')} to place{' for a time' if question.replays else ''}"] * bool(coming)
+    parts += [f"and more of them, until they ask for {question.fill or 0:g} % of all GPUs"] * bool(question.fill)
+    return ", ".join(parts)
+
+
+def _fingerprint(question: Question) -> str:
+    """The same for the same question, whatever the runs."""
+    cluster = question.cluster
+    told = [
+        [cluster.nodes, cluster.held, cluster.quotas],
+        [(each.name, each.kind, each.at, each.lasts, each.came_from) for each in question.arrivals],
+        [question.settings, question.hosts, question.replays, question.copies, question.fill],
+    ]
+    return hashlib.sha256(msgspec.msgpack.encode(told, order="sorted")).hexdigest()[:16]
+
+
+def _write(report: Report, output: str, html: str | None, svg: str | None) -> None:
+    for file, text in ((html, page(report)), (svg, chart_of(report))):
+        if file is not None:
+            try:
+                Path(file).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
+    if output == "json":
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    else:
+        print_report(Console(highlight=False, width=None if sys.stdout.isatty() else 200), report)

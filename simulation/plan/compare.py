@@ -1,0 +1,117 @@
+"""Compares policies: means over the seeds of each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from simulation.plan.outcome import Outcome, percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One policy. Percentages are of all GPUs; None where nothing was measured."""
+
+    policy: str
+    runs: int
+    placed: float
+    """Percent of the pods."""
+    at_capacity: float | None
+    allocated: float
+    deviation: float | None
+    """Standard deviation of `allocated` over the seeds."""
+    fragmented: float
+    whole_gpus: float
+    whole_islands: float
+    islands: int
+    large_refused: float
+    """Pods with the most GPUs that found no room."""
+    gbps: float | None
+    wait_hours: float | None
+    p95_hours: float | None
+    allocated_while_waiting: float | None
+    never: float | None
+
+
+def summaries(outcomes: Sequence[Outcome]) -> list[Summary]:
+    """One for each policy, in the order of their first outcomes."""
+    by_policy: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_policy.setdefault(outcome.run.policy, []).append(outcome)
+    return [_summary(policy, several) for policy, several in by_policy.items()]
+
+
+def _summary(policy: str, runs: Sequence[Outcome]) -> Summary:
+    allocated = [run.allocated for run in runs]
+    delays = [run.delay for run in runs if run.delay is not None]
+    return Summary(
+        policy=policy,
+        runs=len(runs),
+        placed=mean(percent(run.placed, run.pods) for run in runs),
+        at_capacity=_mean([run.at_capacity for run in runs if run.at_capacity is not None]),
+        allocated=mean(allocated),
+        deviation=stdev(allocated) if len(allocated) > 1 else None,
+        fragmented=mean(run.fragmented for run in runs),
+        whole_gpus=mean(run.end.whole for run in runs),
+        whole_islands=mean(run.end.whole_islands for run in runs),
+        islands=runs[0].end.islands,
+        large_refused=mean(_large_refused(run) for run in runs),
+        gbps=_mean([run.several.gbps for run in runs if run.several.gbps is not None]),
+        wait_hours=_mean([delay.mean / 3600 for delay in delays]),
+        p95_hours=_mean([delay.p95 / 3600 for delay in delays]),
+        allocated_while_waiting=_mean([delay.allocated for delay in delays]),
+        never=_mean([float(delay.never) for delay in delays]),
+    )
+
+
+def _large_refused(run: Outcome) -> int:
+    largest = max(run.sizes, key=lambda size: size.gpus, default=None)
+    return 0 if largest is None or largest.gpus < 2 else largest.pods - largest.placed
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return mean(values) if values else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """Of the table that compares policies."""
+
+    title: str
+    text: Callable[[Summary], str]
+
+
+def columns(found: Sequence[Summary], largest: int) -> list[Column]:
+    """Those for which there are figures. `largest` is the number of GPUs of the largest pods."""
+    wanted = [
+        Column(title="policy (nodes/GPUs)", text=lambda one: one.policy),
+        Column(title="runs", text=lambda one: str(one.runs)),
+        Column(title="pods placed", text=lambda one: f"{one.placed:.1f} %"),
+        Column(title="allocated at 100 %", text=lambda one: _percent(one.at_capacity)),
+        Column(title="allocated at the end", text=lambda one: _percent(one.allocated)),
+        Column(title="±", text=lambda one: "" if one.deviation is None else f"{one.deviation:.2f}"),
+        Column(title="fragmented", text=lambda one: _percent(one.fragmented)),
+        Column(title="whole GPUs free", text=lambda one: f"{one.whole_gpus:.0f}"),
+        Column(
+            title="NVLink islands free",
+            text=lambda one: f"{one.whole_islands:.0f} of {one.islands}" if one.islands else "",
+        ),
+        Column(title=f"{largest}-GPU pods refused", text=lambda one: f"{one.large_refused:.1f}" if largest > 1 else ""),
+        Column(title="GB/s between GPUs", text=lambda one: "" if one.gbps is None else f"{one.gbps:.0f}"),
+        Column(title="mean wait h", text=lambda one: _hours(one.wait_hours)),
+        Column(title="p95 wait h", text=lambda one: _hours(one.p95_hours)),
+        Column(title="allocated while pods wait", text=lambda one: _percent(one.allocated_while_waiting)),
+        Column(title="never placed", text=lambda one: "" if one.never is None else f"{one.never:.1f}"),
+    ]
+    replays = any(one.wait_hours is not None for one in found)
+    ends = {"allocated at the end", "fragmented", "whole GPUs free", "NVLink islands free", "±"}
+    return [
+        column for column in wanted if any(column.text(one) for one in found) and not (replays and column.title in ends)
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} %"
+
+
+def _hours(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

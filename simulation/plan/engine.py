@@ -1,0 +1,163 @@
+"""Places pods one by one with the extender's own state and decisions, as kube-scheduler would ask for them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
+
+from proto.annotations.bind_phase import BindPhase
+from proto.devices import PodShares
+from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota
+from scheduler_ext.binding.filtering import Filtered, reserve
+from scheduler_ext.binding.write import binding_of
+from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed
+from scheduler_ext.cluster.facts import pod_name
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.scheduling.candidates import Candidates
+from simulation.plan.objects import ANYWHERE, Arrival, Constraints, WholeNode, WholePod, constraints_of
+from simulation.plan.offers import Asked, HostPolicy, Offers
+
+LEASE_SECONDS = 60.0
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+"""The time of a plan's beginning, as annotations write it."""
+_EVERY_NODE = 1 << 40
+"""Effort for one answer: there is time to judge every node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    node: str
+    shares: PodShares = ()
+    """Empty for a pod without GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The pod waits. `nodes` counts nodes by the extender's or kube-scheduler's reason."""
+
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    error: str = ""
+    """Why the pod fits on no node whatever is free."""
+
+
+class Engine:
+    """One cluster. Time is an argument, in seconds, and never goes back."""
+
+    def __init__(
+        self,
+        nodes: Sequence[WholeNode],
+        settings: RequestSettings,
+        hosts: HostPolicy,
+        quotas: Sequence[ResourceQuota] = (),
+    ) -> None:
+        self.state = Cluster(settings)
+        self.state.apply(Listed(Node, nodes), 0.0)
+        self.state.apply(Listed(ResourceQuota, quotas), 0.0)
+        self.changed: set[str] = {node.metadata.name for node in nodes}
+        """Nodes on which something has changed. The reader empties it."""
+        self._candidates = Candidates(self.state.ledger, least_most_effort=_EVERY_NODE)
+        self._offers = Offers(nodes, settings.names, hosts)
+        self._there: dict[str, tuple[Pod, Asked]] = {}
+        """Pods with a node, by UID."""
+
+    def hold(self, pods: Iterable[Pod]) -> None:
+        """These pods have their nodes and keep them."""
+        for pod in pods:
+            self._seen(pod, self._offers.asked_by(pod), 0.0)
+
+    def pod(self, uid: str) -> Pod:
+        """A pod that has a node."""
+        return self._there[uid][0]
+
+    def place(self, arrival: Arrival, uid: str, now: float) -> Placed | Refused:
+        """Place the pod as kube-scheduler and the extender would."""
+        pod = arrival.pod(uid)
+        asked = self._offers.asked_by(pod)
+        return self.place_pod(pod, constraints=arrival.constraints, asked=asked, now=now)
+
+    def place_pod(
+        self,
+        pod: Pod,
+        *,
+        constraints: Constraints,
+        asked: Asked,
+        now: float,
+        only: Sequence[str] | None = None,
+        never: str = "",
+    ) -> Placed | Refused:
+        """Place a pod that waits, on one of the nodes `only` if given, and not on the node `never`."""
+        offered = self._offers.offered(constraints, asked)
+        if only is not None:
+            offered = [name for name in offered if name in only]
+        if never:
+            offered = [name for name in offered if name != never]
+        try:
+            request = read_request(pod, self.state.requests)
+        except RequestError as error:
+            return Refused(error=str(error))
+        if request is None:
+            node = self._offers.best_for_hosts(offered)
+            if node is None:
+                return Refused(nodes=self._offers.refusals(constraints, asked))
+            self._bind(pod, node, (), asked, now)
+            return Placed(node=node)
+        if not offered:
+            return Refused(nodes=self._offers.refusals(constraints, asked))
+        self.state.apply(Applied(pod), now)
+        answer = reserve(self._candidates, self.state, pod, request, offered, now=now, lease_seconds=LEASE_SECONDS)
+        choice = answer.choice
+        if choice is None or choice.node is None:
+            self._candidates.look_ahead()
+            self.state.apply(Removed(pod), now)
+            return self._refused(answer, constraints, asked)
+        self.state.apply(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
+        self._bind(pod, choice.node, choice.shares, asked, now)
+        self._candidates.look_ahead()
+        return Placed(node=choice.node, shares=choice.shares)
+
+    def end(self, uid: str, now: float) -> Pod:
+        """The pod ends, and is deleted. Returns it as it was."""
+        pod, asked = self._there.pop(uid)
+        ended = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(phase="Succeeded"))
+        self.state.apply(Applied(ended), now)
+        self.state.apply(Removed(ended), now)
+        self._offers.give(pod.spec.node_name, asked)
+        self.changed.add(pod.spec.node_name)
+        return pod
+
+    def put_back(self, pod: Pod, now: float) -> None:
+        """A pod that `end` returned is on its node again, with what it held."""
+        self._seen(pod, self._offers.asked_by(pod), now)
+
+    def pods(self) -> Sequence[Pod]:
+        """The pods that have a node."""
+        return [pod for pod, _ in self._there.values()]
+
+    def _bind(self, pod: Pod, node: str, shares: PodShares, asked: Asked, now: float) -> None:
+        metadata = pod.metadata
+        if shares:
+            at = _BEGINNING + timedelta(seconds=now)
+            binding = binding_of(pod_name(pod), metadata.uid, node, shares, at, phase=BindPhase.SUCCESS)
+            metadata.annotations |= binding.metadata.annotations
+        bound = Pod(metadata=metadata, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running"))
+        self._seen(bound, asked, now)
+
+    def _seen(self, pod: Pod, asked: Asked, now: float) -> None:
+        """The watch shows a bound pod."""
+        # The state knows no other kinds of pods.
+        self.state.apply(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
+        self._there[pod_key(pod)] = pod, asked
+        self._offers.take(pod.spec.node_name, asked)
+        self.changed.add(pod.spec.node_name)
+
+    def _refused(self, answer: Filtered, constraints: Constraints, asked: Asked) -> Refused:
+        result = answer.result
+        failed = (*(result.failed_nodes or {}).values(), *(result.failed_and_unresolvable_nodes or {}).values())
+        return Refused(nodes=self._offers.refusals(constraints, asked) + Counter(failed), error=result.error or "")
+
+
+def constraints_for(pod: Pod) -> Constraints:
+    return constraints_of(pod) if isinstance(pod, WholePod) else ANYWHERE

@@ -1,0 +1,119 @@
+"""Clusters that are described: so many machines of a kind."""
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from deviceplugin.machine.described import describe_reading
+from deviceplugin.machine.description import MachineDescription, cpu_numbers
+from deviceplugin.machine.discovery import NodeSharing, discover_devices
+from deviceplugin.machine.topology import Topology, build_topology, pair_scores
+from deviceplugin.machine.yaml_tree import MachineDescriptionError
+from proto.annotations import keys
+from proto.annotations.node_allocation import AllocationMode
+from proto.annotations.node_limits import Limits
+from proto.annotations.node_register import encode_register
+from proto.annotations.node_score import encode_scores
+from proto.devices import Device, DeviceUUID, PairScores
+from proto.kubernetes.objects import NodeStatus, ObjectMeta
+from simulation import machines
+from simulation.plan.links import Links
+from simulation.plan.objects import WholeNode
+from simulation.plan.question import Described
+
+MOST_NODES = 10_000
+MOST_DIGITS = 6
+MIB_A_CPU = 4096
+"""Memory of a node for each CPU: machine descriptions name CPUs and no memory."""
+PODS_A_NODE = 110
+"""Kubelet's default."""
+
+
+class UnknownMachine(ValueError):
+    """The message names the part of the text and what it could mean."""
+
+
+def read_cluster(text: str, prefix: str = "") -> Described:
+    """Read `8x:dgx-a100,20x:l40s`. `prefix` begins the names of the nodes. Raises UnknownMachine."""
+    found, counts = Described(), dict[str, int]()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        number, _, name = part.rpartition("x:")
+        if number and not (number.isascii() and number.isdigit() and len(number) < MOST_DIGITS):
+            raise UnknownMachine(f"{part!r}: expected COUNTx:MACHINE, such as 8x:dgx-a100")
+        count = int(number or 1)
+        if not 0 < count <= MOST_NODES - len(found.nodes):
+            raise UnknownMachine(f"{part!r}: a plan has 1 to {MOST_NODES} nodes")
+        machine = load(name)
+        first = counts.get(machine.id, 0)
+        counts[machine.id] = first + count
+        found = found.beside(_several(machine, [f"{prefix}{machine.id}-{first + n + 1}" for n in range(count)]))
+    if not found.nodes:
+        raise UnknownMachine(f"{text!r} names no machine; write for example 8x:dgx-a100")
+    return found
+
+
+def load(name: str) -> MachineDescription:
+    """By its name, by the beginning of the name of exactly one machine, or from a file. Raises UnknownMachine."""
+    known = machines.names()
+    alike = [each for each in known if _plain(each).startswith(_plain(name))]
+    try:
+        if name in known or (not alike and Path(name).exists()):
+            return machines.load(name)
+        if len(alike) == 1:
+            return machines.load(alike[0])
+    except MachineDescriptionError as error:
+        raise UnknownMachine(str(error)) from error
+    if alike:
+        raise UnknownMachine(f"{name!r} may be {' or '.join(alike)}; write more of the name")
+    near = get_close_matches(name, known, n=3, cutoff=0.3)
+    hint = f"the nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
+    raise UnknownMachine(f"there is no machine {name!r}; {hint}. A path to a machine description is possible too")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _several(machine: MachineDescription, names: Sequence[str]) -> Described:
+    nodes, known = [], dict[frozenset[DeviceUUID], float]()
+    for name in names:
+        reading = describe_reading(machine, name)
+        topology = build_topology(reading)
+        devices = discover_devices(reading, NodeSharing())
+        scores = pair_scores(topology, [device.uuid for device in devices])
+        cpus = sum(len(cpu_numbers(numa.cpus)) for numa in machine.host.numa)
+        nodes.append(node_of(name, devices, scores, cpu_milli=1000 * cpus, memory_mib=MIB_A_CPU * cpus))
+        known.update(_speeds(topology))
+    return Described(nodes=tuple(nodes), links=Links(known))
+
+
+def _speeds(topology: Topology) -> Iterator[tuple[frozenset[DeviceUUID], float]]:
+    """The slower of both directions of each pair of which both are known."""
+    for a, first in enumerate(topology.gpus):
+        for b, second in enumerate(topology.gpus[:a]):
+            there, back = topology.bandwidth_gbps[a][b], topology.bandwidth_gbps[b][a]
+            if there is not None and back is not None:
+                yield frozenset((first.uuid, second.uuid)), min(there, back)
+
+
+def node_of(name: str, devices: Sequence[Device], scores: PairScores, *, cpu_milli: int, memory_mib: int) -> WholeNode:
+    """A node of which our daemon has told these GPUs."""
+    annotations = {}
+    if devices:
+        annotations = {
+            keys.NODE_REGISTER: encode_register(devices),
+            keys.NODE_SCORE: encode_scores(scores, [device.uuid for device in devices]),
+            keys.NODE_ALLOCATION: AllocationMode.SLOTS.value,
+            keys.NODE_LIMITS: Limits.HAMI_CORE.value,
+        }
+    allocatable: dict[str, str | int | float] = {
+        "cpu": f"{cpu_milli}m",
+        "memory": f"{memory_mib}Mi",
+        "pods": PODS_A_NODE,
+    }
+    if devices:
+        allocatable[keys.RESOURCE_COUNT] = sum(device.slots for device in devices)
+    return WholeNode(
+        metadata=ObjectMeta(name=name, annotations=annotations), status=NodeStatus(allocatable=allocatable)
+    )

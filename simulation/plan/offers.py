@@ -1,0 +1,209 @@
+"""The part of kube-scheduler in a plan: the nodes about which it asks the extender, and where pods without GPUs go.
+
+It knows CPU, memory, the number of pods, other resources, taints, node selectors and required node affinity. It does
+not know affinity between pods, topology spread constraints and volumes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from proto.kubernetes.objects import Pod
+from proto.kubernetes.requests import host_amount, host_requested, requested, requested_resources
+from proto.quantity import QuantityError, integer_quantity
+from scheduler_ext.requests import ResourceNames
+from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm, Toleration, WholeNode
+
+_UNLIMITED = 1 << 40
+"""Of something of which a node does not state how much it has."""
+
+
+class HostPolicy(StrEnum):
+    """How kube-scheduler places pods without GPUs (the scoring strategy of its plugin NodeResourcesFit)."""
+
+    LEAST_ALLOCATED = "least-allocated"
+    MOST_ALLOCATED = "most-allocated"
+
+
+class Asked(NamedTuple):
+    """What a pod takes of a node beside GPUs."""
+
+    cpu_milli: int
+    memory_mib: int
+    others: tuple[tuple[str, int], ...]
+
+
+class _Left(NamedTuple):
+    cpu_milli: int
+    memory_mib: int
+    pods: int
+
+
+def asked_by(pod: Pod, managed: Collection[str]) -> Asked:
+    """`managed` resources are left to the extender."""
+    host = host_requested(pod)
+    names = sorted(name for name in requested_resources(pod) if "/" in name and name not in managed)
+    return Asked(*host, others=tuple((name, requested(pod, name)) for name in names))
+
+
+class Offers:
+    """Nodes, and what is left of each beside GPUs."""
+
+    def __init__(self, nodes: Sequence[WholeNode], names: ResourceNames, policy: HostPolicy) -> None:
+        self._managed = frozenset((names.count, names.memory, names.memory_percentage, names.cores, names.priority))
+        self._policy = policy
+        self._nodes = {node.metadata.name: node for node in nodes}
+        self._total = {name: _total(node) for name, node in self._nodes.items()}
+        self._left = dict(self._total)
+        self._other_left: dict[str, Counter[str]] = {}
+        self._open: dict[Constraints, tuple[Sequence[str], Mapping[str, str]]] = {}
+        """By what pods say about nodes: the nodes that they allow, and why not the others."""
+
+    def asked_by(self, pod: Pod) -> Asked:
+        return asked_by(pod, self._managed)
+
+    def offered(self, constraints: Constraints, asked: Asked) -> list[str]:
+        """The nodes with enough beside GPUs, in the order of their list."""
+        left, (cpu, memory, others) = self._left, asked
+        allowed, _ = self._allowed(constraints)
+        fitting = [name for name in allowed if left[name][0] >= cpu and left[name][1] >= memory and left[name][2] > 0]
+        return [name for name in fitting if not self._short_of(name, others)] if others else fitting
+
+    def refusals(self, constraints: Constraints, asked: Asked) -> Counter[str]:
+        """How many nodes are not offered for which reason, in kube-scheduler's words."""
+        allowed, refused = self._allowed(constraints)
+        reasons = Counter(refused.values())
+        for name in allowed:
+            left = self._left[name]
+            if left.pods <= 0:
+                reasons["Too many pods"] += 1
+            elif left.cpu_milli < asked.cpu_milli:
+                reasons["Insufficient cpu"] += 1
+            elif left.memory_mib < asked.memory_mib:
+                reasons["Insufficient memory"] += 1
+            elif short := self._short_of(name, asked.others):
+                reasons[f"Insufficient {short}"] += 1
+        return reasons
+
+    def best_for_hosts(self, offered: Iterable[str]) -> str | None:
+        """Where kube-scheduler puts a pod without GPUs. Of equal nodes the first by name; it would draw one."""
+        sign = 1 if self._policy is HostPolicy.MOST_ALLOCATED else -1
+
+        def free(name: str) -> tuple[float, str]:
+            left, total = self._left[name], self._total[name]
+            parts = left.cpu_milli / max(total.cpu_milli, 1) + left.memory_mib / max(total.memory_mib, 1)
+            return sign * parts, name
+
+        return min(offered, key=free, default=None)
+
+    def take(self, node: str, asked: Asked) -> None:
+        self._add(node, asked, -1)
+
+    def give(self, node: str, asked: Asked) -> None:
+        self._add(node, asked, 1)
+
+    def _add(self, node: str, asked: Asked, sign: int) -> None:
+        """A pod may be on a node that was not recorded."""
+        left = self._left.get(node)
+        if left is None:
+            return
+        cpu, memory, others = asked
+        self._left[node] = _Left(left.cpu_milli + sign * cpu, left.memory_mib + sign * memory, left.pods + sign)
+        for name, amount in others:
+            self._others_of(node)[name] += sign * amount
+
+    def _short_of(self, node: str, others: Iterable[tuple[str, int]]) -> str:
+        """A resource of which the node has too little; empty if there is none."""
+        return next((name for name, amount in others if amount > self._others_of(node)[name]), "")
+
+    def _others_of(self, node: str) -> Counter[str]:
+        left = self._other_left.get(node)
+        if left is None:
+            allocatable = self._nodes[node].status.allocatable
+            left = self._other_left[node] = Counter({name: _whole(amount) for name, amount in allocatable.items()})
+        return left
+
+    def _allowed(self, constraints: Constraints) -> tuple[Sequence[str], Mapping[str, str]]:
+        found = self._open.get(constraints)
+        if found is None:
+            problems = {name: node_problem(node, constraints) for name, node in self._nodes.items()}
+            allowed = [name for name, problem in problems.items() if not problem]
+            found = allowed, {name: problem for name, problem in problems.items() if problem}
+            self._open[constraints] = found
+        return found
+
+
+def node_problem(node: WholeNode, constraints: Constraints) -> str:
+    """Why kube-scheduler refuses the node whatever runs there, in its words; empty if it does not."""
+    if node.spec.unschedulable and not any(
+        _tolerates(each, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
+        for each in constraints.tolerations
+    ):
+        return "node(s) were unschedulable"
+    if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
+        return "node(s) were not ready"
+    for taint in node.spec.taints:
+        if taint.get("effect") == "PreferNoSchedule" or any(
+            _tolerates(each, taint) for each in constraints.tolerations
+        ):
+            continue
+        return f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value', '')}}}"
+    labels = node.metadata.labels
+    selected = all(labels.get(key) == value for key, value in constraints.selector)
+    if not selected or (constraints.terms is not None and not any(_matches(node, each) for each in constraints.terms)):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return ""
+
+
+def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
+    exists = toleration.operator == "Exists"
+    same_key = toleration.key == taint.get("key") or (exists and not toleration.key)
+    same_effect = not toleration.effect or toleration.effect == taint.get("effect")
+    return same_key and same_effect and (exists or toleration.value == (taint.get("value") or ""))
+
+
+def _matches(node: WholeNode, term: SelectorTerm) -> bool:
+    """An empty term selects no node."""
+    if not (term.match_expressions or term.match_fields):
+        return False
+    fields = {"metadata.name": node.metadata.name}
+    return all(_holds(node.metadata.labels, each) for each in term.match_expressions) and all(
+        _holds(fields, each) for each in term.match_fields
+    )
+
+
+def _holds(labels: Mapping[str, str], rule: SelectorRule) -> bool:
+    """Source: nodeaffinity of k8s.io/component-helpers."""
+    found = labels.get(rule.key)
+    checks: Mapping[str, Callable[[], bool]] = {
+        "In": lambda: found in rule.values,
+        "NotIn": lambda: found not in rule.values,
+        "Exists": lambda: found is not None,
+        "DoesNotExist": lambda: found is None,
+        "Gt": lambda: _number(found) > _number(next(iter(rule.values), None)),
+        "Lt": lambda: _number(found) < _number(next(iter(rule.values), None)),
+    }
+    return rule.operator in checks and checks[rule.operator]()
+
+
+def _number(text: str | None) -> float:
+    """NaN compares with nothing."""
+    return int(text) if text is not None and text.removeprefix("-").isdigit() else float("nan")
+
+
+def _total(node: WholeNode) -> _Left:
+    amounts = node.status.allocatable
+    host = host_amount(amounts)
+    return _Left(
+        host.cpu_milli if "cpu" in amounts else _UNLIMITED,
+        host.memory_mib if "memory" in amounts else _UNLIMITED,
+        _whole(amounts["pods"]) if "pods" in amounts else _UNLIMITED,
+    )
+
+
+def _whole(amount: str | int | float) -> int:
+    try:
+        return integer_quantity(amount)
+    except QuantityError:
+        return 0

@@ -1,0 +1,127 @@
+"""What a plan found: values that are written as JSON and read back."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from simulation.plan.gauge import Reading
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """A policy for nodes and GPUs, and the order of the pods. Without a seed they come as they are given."""
+
+    policy: str
+    seed: int | None = None
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """The cluster after the pods that have come so far."""
+
+    seconds: float
+    asked: float
+    """GPUs that all pods so far, also refused ones, ask for."""
+    reading: Reading
+    waiting: int
+    """Pods that wait at that time."""
+
+
+class Home(Struct, frozen=True, kw_only=True):
+    """Where a pod went. `gpus` are indices on its node; `waited` is in seconds."""
+
+    pod: str
+    node: str
+    gpus: Sequence[int] = ()
+    waited: float = 0.0
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """Pods of one kind that found no room, with the reasons of the last of them."""
+
+    asks: str
+    pods: int
+    gpus: int
+    """That one of these pods asks for."""
+    examples: Sequence[str]
+    reasons: Sequence[tuple[str, int]]
+    """Reasons and their numbers of nodes, the most frequent first."""
+
+
+class Delay(Struct, frozen=True, kw_only=True):
+    """How long pods with GPUs waited until they were placed, in seconds; and the pods that never were."""
+
+    mean: float
+    p95: float
+    longest: float
+    at_once: int
+    placed: int
+    never: int
+    allocated: float
+    """Percent of all GPUs: the mean over the time in which pods wait, or over all of it if none waits."""
+
+
+class Several(Struct, frozen=True, kw_only=True):
+    """Pods of at least one container with several GPUs."""
+
+    pods: int
+    placed: int
+    gbps: float | None
+    """Between the GPUs of one container, one direction: the mean over the placed pods."""
+
+
+class Size(Struct, frozen=True, kw_only=True):
+    """Pods by the number of their GPUs."""
+
+    gpus: int
+    pods: int
+    placed: int
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    run: Run
+    pods: int
+    placed: int
+    asked: float
+    """GPUs that all pods ask for."""
+    at_capacity: float | None
+    """Percent of all GPUs that were allocated when pods had asked for as many as there are; None if they never did."""
+    end: Reading
+    several: Several
+    sizes: Sequence[Size]
+    waiting: Sequence[Waiting]
+    moved: int
+    """Pods of drained nodes that found another node."""
+    stuck: Sequence[str]
+    """Pods of drained nodes that did not, with the reason."""
+    delay: Delay | None
+    """Only if pods come and go."""
+    samples: Sequence[Sample]
+    homes: Sequence[Home] = ()
+
+    @property
+    def allocated(self) -> float:
+        """Percent of all GPUs, at the end."""
+        return percent(self.end.allocated, self.end.gpus)
+
+    @property
+    def fragmented(self) -> float:
+        """Percent of all GPUs, at the end."""
+        return percent(self.end.fragmented, self.end.gpus)
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """The answer to one question. Reports with the same `question` can be merged."""
+
+    question: str
+    """What was asked, in words."""
+    fingerprint: str
+    """Of the cluster, the pods and the settings."""
+    nodes: int
+    gpus: int
+    runs: int
+    """The runs of the whole question, of which this report may hold some."""
+    notes: Sequence[str]
+    outcomes: Sequence[Outcome]
+
+
+def percent(part: float, whole: float) -> float:
+    return 100 * part / whole if whole else 0.0

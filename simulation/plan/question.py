@@ -1,0 +1,131 @@
+"""What a plan is about: a cluster, the pods that come to it, and what is asked of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import mean
+
+from proto.kubernetes.objects import Pod, ResourceQuota
+from proto.kubernetes.requests import host_requested
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.registered import RegisteredNode
+from scheduler_ext.cluster.workload import Workload, class_of
+from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
+from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
+from simulation.plan.gauge import workload_for
+from simulation.plan.links import Links
+from simulation.plan.objects import Arrival, WholeNode
+from simulation.plan.offers import HostPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A cluster: its nodes, the pods that have a node, and quotas."""
+
+    nodes: tuple[WholeNode, ...] = ()
+    held: tuple[Pod, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+    links: Links = field(default_factory=Links)
+    notes: tuple[str, ...] = ()
+
+    def beside(self, other: "Described") -> "Described":
+        return Described(
+            nodes=(*self.nodes, *other.nodes),
+            held=(*self.held, *other.held),
+            quotas=(*self.quotas, *other.quotas),
+            links=Links({**self.links.known, **other.links.known}),
+            notes=(*self.notes, *other.notes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    cluster: Described
+    arrivals: tuple[Arrival, ...] = ()
+    drained: frozenset[str] = frozenset()
+    settings: RequestSettings = field(default_factory=RequestSettings)
+    hosts: HostPolicy = HostPolicy.LEAST_ALLOCATED
+    replays: bool = False
+    """Whether pods come and go at their times. Otherwise they come one after the other, and none leaves."""
+    copies: int = 1
+    """How often each pod comes."""
+    fill: float | None = None
+    """Draw more pods at random until they ask for this percentage of all GPUs."""
+    homes: bool = False
+    """Whether the outcome names the node of each pod."""
+
+    def under(self, policy: str) -> RequestSettings:
+        node, _, gpu = policy.partition("/")
+        return replace(self.settings, node_policy=parse_node_policy(node), gpu_policy=parse_gpu_policy(gpu))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What pods of one kind ask for. `amount` is in whole GPUs, `gpus` is their number."""
+
+    text: str
+    gpus: int = 0
+    amount: float = 0.0
+    several: bool = False
+    """Whether a container asks for several GPUs."""
+
+
+class Kinds:
+    """What the pods of a plan ask for, by kind."""
+
+    def __init__(self, question: Question) -> None:
+        ledger = Ledger(question.settings)
+        ledger.replace_nodes(question.cluster.nodes)
+        self.nodes: Sequence[RegisteredNode] = [usage.node for usage in ledger.snapshot().nodes.values()]
+        memory = [device.memory_mib for node in self.nodes for device in node.devices]
+        self.gpus = len(memory)
+        self._mean_mib = round(mean(memory)) if memory else 0
+        self._settings = question.settings
+        self._known: dict[bytes, Asking] = {}
+
+    def asking(self, arrival: Arrival) -> Asking:
+        found = self._known.get(arrival.kind)
+        if found is None:
+            found = self._known[arrival.kind] = self._read(arrival)
+        return found
+
+    def workload(self, arrivals: Iterable[Arrival]) -> Workload:
+        return workload_for(arrivals, self.nodes, self._settings)
+
+    def _read(self, arrival: Arrival) -> Asking:
+        pod = arrival.pod(arrival.name)
+        host = host_requested(pod)
+        beside = f"{host.cpu_milli / 1000:g} CPUs and {host.memory_mib} MiB"
+        try:
+            request = read_request(pod, self._settings)
+        except RequestError as error:
+            return Asking(text=f"a request that cannot be read: {error}")
+        if request is None:
+            return Asking(text=beside)
+        needs = [need for need in request.needs if need is not None]
+        pods = class_of(request)
+        return Asking(
+            text=f"{' + '.join(map(_words, needs))}{_wish(request)}, {beside}",
+            gpus=sum(need.count for need in needs),
+            amount=pods.need.count * pods.fraction(self._mean_mib),
+            several=any(need.count > 1 for need in needs),
+        )
+
+
+def _words(need: ContainerNeed) -> str:
+    """`2 x GPU, 30000 MiB, 20 % of cores`."""
+    memory = f"{need.memory_percent} % of memory" if need.is_relative else f"{need.memory_mib} MiB"
+    cores = f", {need.reserved_cores} % of cores" if need.reserved_cores else ""
+    whole = need.is_relative and need.memory_percent == 100
+    gpus = "1 GPU" if need.count == 1 else f"{need.count} GPUs"
+    return gpus if whole else f"{gpus} with {memory}{cores}"
+
+
+def _wish(request: GpuRequest) -> str:
+    wanted = request.filter
+    types = f" of type {' or '.join(wanted.types)}" if wanted.types else ""
+    return f"{types}{' by UUID' if wanted.uuids is not None else ''}"
+
+
+def quantities(amounts: Mapping[str, int]) -> dict[str, str | int | float]:
+    """As limits of a container, without what is 0."""
+    return {name: str(amount) for name, amount in amounts.items() if amount}

@@ -1,0 +1,264 @@
+"""Runs a plan once: all pods come in one order, under one policy."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
+from statistics import mean
+
+from simulation.plan.engine import Engine, Placed, Refused
+from simulation.plan.gauge import Gauge
+from simulation.plan.objects import Arrival
+from simulation.plan.outcome import Delay, Home, Outcome, Run, Sample, Several, Size, Waiting, percent
+from simulation.plan.question import Asking, Kinds, Question
+from simulation.plan.reasons import counted
+
+SAMPLES = 200
+"""An outcome has about this many."""
+MOST_EXAMPLES = 3
+SHORTEST_SECONDS = 1.0
+"""A pod that comes stays at least this long."""
+_LEAVES, _COMES = 0, 1
+"""Pods leave before others come at the same time."""
+
+Progress = Callable[[float], None]
+"""Called with the part that is done, from 0 to 1."""
+
+
+def run(question: Question, asked: Run, progress: Progress = lambda _: None) -> Outcome:
+    """Raises PolicyError for an unknown policy."""
+    replay = _Replay(question, asked)
+    for part in replay.steps():
+        progress(part)
+    return replay.outcome()
+
+
+def in_order(question: Question, asked: Run, kinds: Kinds) -> list[Arrival]:
+    """The pods as they come: first those that are moved, then the others as given, or by the seed in random order."""
+    moved = [each for each in question.arrivals if each.came_from]
+    coming = [each for each in question.arrivals if not each.came_from for _ in range(question.copies)]
+    draw = random.Random(asked.seed or 0)
+    if question.fill is not None:
+        until = question.fill / 100 * kinds.gpus - sum(kinds.asking(each).amount for each in coming)
+        coming += _more(draw, list(coming), kinds, until)
+    if asked.seed is not None and not question.replays:
+        draw.shuffle(coming)
+    return [*moved, *coming]
+
+
+def _more(draw: random.Random, pods: Sequence[Arrival], kinds: Kinds, amount: float) -> Iterator[Arrival]:
+    """Pods drawn from these, until they ask for so many GPUs."""
+    if not any(kinds.asking(each).amount for each in pods):
+        return
+    while True:
+        more = draw.choice(pods)
+        amount -= kinds.asking(more).amount
+        if amount < 0:
+            return
+        yield more
+
+
+@dataclass(slots=True)
+class _Waiting:
+    came: float
+    arrival: Arrival
+    refused: Refused
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Of the pods with GPUs that were placed."""
+
+    waited: list[float] = field(default_factory=list)
+    at_once: int = 0
+    gbps: list[float] = field(default_factory=list)
+    by_gpus: Counter[int] = field(default_factory=Counter)
+    several: int = 0
+    placed: int = 0
+    """Also of pods without GPUs."""
+    moved: int = 0
+    homes: list[Home] = field(default_factory=list)
+
+
+class _Replay:
+    def __init__(self, question: Question, asked: Run) -> None:
+        cluster = question.cluster
+        self._question, self._run = question, asked
+        self._kinds = Kinds(question)
+        self._engine = Engine(cluster.nodes, question.under(asked.policy), question.hosts, cluster.quotas)
+        self._engine.hold(cluster.held)
+        self._arrivals = in_order(question, asked, self._kinds)
+        self._gauge = Gauge(self._engine, self._kinds.workload(self._arrivals))
+        self._tally = _Tally()
+        self._waiting: dict[int, _Waiting] = {}
+        self._events: list[tuple[float, int, int]] = []
+        self._samples: list[Sample] = []
+        self._asked = 0.0
+        self._at_capacity: float | None = None
+        self._held = self._busy = self._crowded = self._since = 0.0
+
+    def steps(self) -> Iterator[float]:
+        """Run to the end. Each step tells which part is done."""
+        replays = self._question.replays
+        self._events = [
+            (each.at if replays else float(number), _COMES, number) for number, each in enumerate(self._arrivals)
+        ]
+        heapify(self._events)
+        every, seen, total = ceil(len(self._events) / SAMPLES) or 1, 0, len(self._events) or 1
+        self._sample(0.0)
+        while self._events:
+            now, what, number = heappop(self._events)
+            self._pass(now)
+            if what == _COMES:
+                self._come(number, now)
+                seen += 1
+            else:
+                self._leave(number, now)
+            if (what == _COMES and seen % every == 0) or not self._events:
+                self._sample(now)
+                yield seen / total
+        yield 1.0
+
+    def outcome(self) -> Outcome:
+        tally, asking = self._tally, [self._kinds.asking(each) for each in self._arrivals]
+        several = [each for each in asking if each.several]
+        sizes = Counter(each.gpus for each in asking)
+        return Outcome(
+            run=self._run,
+            pods=len(self._arrivals),
+            placed=tally.placed,
+            asked=self._asked,
+            at_capacity=self._at_capacity,
+            end=self._gauge.read(),
+            several=Several(pods=len(several), placed=tally.several, gbps=mean(tally.gbps) if tally.gbps else None),
+            sizes=[Size(gpus=gpus, pods=sizes[gpus], placed=tally.by_gpus[gpus]) for gpus in sorted(sizes)],
+            waiting=self._kinds_that_wait(),
+            moved=tally.moved,
+            stuck=[
+                f"{each.arrival.namespace}/{each.arrival.name} of {each.arrival.came_from}: {_why(each.refused)}"
+                for each in self._waiting.values()
+                if each.arrival.came_from
+            ],
+            delay=self._delay() if self._question.replays else None,
+            samples=self._samples,
+            homes=tally.homes,
+        )
+
+    def _come(self, number: int, now: float) -> None:
+        arrival = self._arrivals[number]
+        self._asked += self._kinds.asking(arrival).amount
+        refused = self._try(number, now, now)
+        if refused is not None:
+            self._waiting[number] = _Waiting(now, arrival, refused)
+        if self._at_capacity is None and self._asked >= self._kinds.gpus > 0:
+            reading = self._gauge.read()
+            self._at_capacity = percent(reading.allocated, reading.gpus)
+
+    def _leave(self, number: int, now: float) -> None:
+        self._engine.end(_uid(number), now)
+        self._held -= self._kinds.asking(self._arrivals[number]).amount
+        if not (self._events and self._events[0][:2] == (now, _LEAVES)):
+            self._try_again(now)
+
+    def _try_again(self, now: float) -> None:
+        """The most important first, then the oldest. Where one pod finds no room, none that asks for the same does."""
+        hopeless = set[bytes]()
+        ranked = sorted(self._waiting.items(), key=lambda item: (-(item[1].arrival.spec.priority or 0), item[0]))
+        for number, waiting in ranked:
+            if waiting.arrival.kind in hopeless:
+                continue
+            refused = self._try(number, waiting.came, now)
+            if refused is None:
+                del self._waiting[number]
+            else:
+                waiting.refused = refused
+                hopeless.add(waiting.arrival.kind)
+
+    def _try(self, number: int, came: float, now: float) -> Refused | None:
+        """None if the pod is placed."""
+        arrival = self._arrivals[number]
+        found = self._engine.place(arrival, _uid(number), now)
+        if isinstance(found, Refused):
+            return found
+        asking, tally = self._kinds.asking(arrival), self._tally
+        self._held += asking.amount
+        tally.placed += 1
+        tally.by_gpus[asking.gpus] += 1
+        tally.moved += bool(arrival.came_from)
+        if asking.gpus:
+            tally.waited.append(now - came)
+            tally.at_once += now == came
+            self._count_links(found, asking)
+        if self._question.homes:
+            tally.homes.append(self._home(arrival, found, now - came))
+        if self._question.replays and arrival.lasts < inf:
+            heappush(self._events, (now + max(arrival.lasts, SHORTEST_SECONDS), _LEAVES, number))
+        return None
+
+    def _count_links(self, found: Placed, asking: Asking) -> None:
+        self._tally.several += asking.several
+        usage = self._engine.state.ledger.usage(found.node) if asking.several else None
+        if usage is not None:
+            gbps = self._question.cluster.links.pod_gbps(found.shares, usage.node.pair_scores)
+            self._tally.gbps += [] if gbps is None else [gbps]
+
+    def _home(self, arrival: Arrival, found: Placed, waited: float) -> Home:
+        usage = self._engine.state.ledger.usage(found.node)
+        held = {share.uuid for container in found.shares for share in container}
+        gpus = [] if usage is None else [gpu.device.index for gpu in usage.gpus if gpu.device.uuid in held]
+        return Home(pod=f"{arrival.namespace}/{arrival.name}", node=found.node, gpus=sorted(gpus), waited=waited)
+
+    def _pass(self, now: float) -> None:
+        if any(self._kinds.asking(each.arrival).gpus for each in self._waiting.values()):
+            self._busy += self._held * (now - self._since)
+            self._crowded += now - self._since
+        self._since = now
+
+    def _sample(self, now: float) -> None:
+        reading = self._gauge.read()
+        sample = Sample(seconds=now, asked=self._asked, reading=reading, waiting=len(self._waiting))
+        self._samples.append(sample)
+
+    def _delay(self) -> Delay:
+        waited = sorted(self._tally.waited) or [0.0]
+        never = sum(self._kinds.asking(each.arrival).gpus > 0 for each in self._waiting.values())
+        return Delay(
+            mean=mean(waited),
+            p95=waited[ceil(0.95 * len(waited)) - 1],
+            longest=waited[-1],
+            at_once=self._tally.at_once,
+            placed=len(self._tally.waited),
+            never=never,
+            allocated=percent(self._busy / self._crowded, self._kinds.gpus) if self._crowded else 0.0,
+        )
+
+    def _kinds_that_wait(self) -> list[Waiting]:
+        """The most frequent first."""
+        found: dict[bytes, list[_Waiting]] = {}
+        for each in self._waiting.values():
+            found.setdefault(each.arrival.kind, []).append(each)
+        kinds = [
+            Waiting(
+                asks=(asking := self._kinds.asking(each[-1].arrival)).text,
+                pods=len(each),
+                gpus=asking.gpus,
+                examples=[f"{one.arrival.namespace}/{one.arrival.name}" for one in each[:MOST_EXAMPLES]],
+                reasons=_reasons(each[-1].refused),
+            )
+            for each in found.values()
+        ]
+        return sorted(kinds, key=lambda kind: (-kind.pods, kind.asks))
+
+
+def _reasons(refused: Refused) -> Sequence[tuple[str, int]]:
+    return [(refused.error, 0)] if refused.error else counted(refused.nodes)
+
+
+def _why(refused: Refused) -> str:
+    return ", ".join(f"{reason} ({nodes})" if nodes else reason for reason, nodes in _reasons(refused))
+
+
+def _uid(number: int) -> str:
+    return f"plan-{number}"

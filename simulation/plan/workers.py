@@ -1,0 +1,98 @@
+"""Performs the runs of a plan in several processes (edge)."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from simulation.plan.outcome import Outcome, Run
+from simulation.plan.question import Question
+from simulation.plan.runs import run
+
+Progress = Callable[[Run, float], None]
+"""Called with the part of the run that is done, from 0 to 1."""
+
+
+class WorkerLost(Exception):
+    """A process ended early. The message is one sentence."""
+
+
+def perform(question: Question, runs: Sequence[Run], processes: int, progress: Progress) -> list[Outcome]:
+    """The outcomes in the order of the runs. Raises WorkerLost, and PolicyError for an unknown policy."""
+    if processes == 1 or len(runs) == 1:
+        return [run(question, each, lambda part, each=each: progress(each, part)) for each in runs]  # type: ignore[misc]
+    found: dict[int, Outcome] = {}
+    with _workers(question, min(processes, len(runs))) as workers:
+        waiting = list(enumerate(runs))[::-1]
+        busy: dict[Connection, int] = {}
+        for connection in workers:
+            number, each = waiting.pop()
+            connection.send(each)
+            busy[connection] = number
+        while busy:
+            for connection, told in _news(busy):
+                number = busy[connection]
+                if not isinstance(told, Outcome):
+                    progress(runs[number], told)
+                    continue
+                progress(runs[number], 1.0)
+                found[number] = told
+                del busy[connection]
+                if waiting:
+                    number, each = waiting.pop()
+                    connection.send(each)
+                    busy[connection] = number
+    return [found[number] for number in range(len(runs))]
+
+
+def _news(busy: Mapping[Connection, int]) -> Iterator[tuple[Connection, Outcome | float]]:
+    for connection in wait(list(busy)):
+        if not isinstance(connection, Connection):
+            continue
+        try:
+            yield connection, connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise WorkerLost(
+                "a process of the plan ended early, perhaps for lack of memory; try --processes 1"
+            ) from error
+
+
+@contextmanager
+def _workers(question: Question, count: int) -> Iterator[Sequence[Connection]]:
+    """Processes that wait for runs. They end with this block, and with this process."""
+    # A forked process would inherit locks that a thread of the progress bar holds.
+    context = get_context("spawn")
+    processes: list[BaseProcess] = []
+    connections: list[Connection] = []
+    try:
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            processes.append(process)
+            connections.append(ours)
+        for connection in connections:
+            connection.send(question)
+        yield connections
+    finally:
+        for each in processes:
+            each.terminate()
+        for each in processes:
+            each.join()
+        for connection in connections:
+            connection.close()
+
+
+def _work(connection: Connection) -> None:
+    """Only the parent answers Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        question: Question = connection.recv()
+        while True:
+            connection.send(run(question, connection.recv(), connection.send))
+    except (EOFError, ConnectionError):
+        os._exit(0)

@@ -1,0 +1,141 @@
+"""`topogpu-sim plan`, as it is typed."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simulation.cli import main
+
+DATA = Path(__file__).parents[2] / "data" / "plan"
+MIX = ("--cluster", "1x:dgx-a100,1x:4x-a100", "--mix", "notebook=50,training-2=30,training-8=20", "--count", "30")
+
+
+def plan(*arguments: str) -> Result:
+    return CliRunner(catch_exceptions=False).invoke(main, ["plan", "--processes", "1", *arguments])
+
+
+def document(*arguments: str) -> Any:
+    answer = plan(*arguments, "--output", "json")
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)
+
+
+def test_every_pod_is_placed_or_counted_with_a_reason() -> None:
+    for outcome in document(*MIX, "--policy", "binpack", "--policy", "fgd/binpack")["outcomes"]:
+        waiting = outcome["waiting"]
+        assert outcome["placed"] + sum(kind["pods"] for kind in waiting) == outcome["pods"] == 30
+        assert waiting
+        assert all(kind["reasons"] for kind in waiting)
+        assert sum(size["placed"] for size in outcome["sizes"]) == outcome["placed"]
+
+
+def test_the_table_names_each_policy_and_why_pods_found_no_room() -> None:
+    answer = plan(*MIX, "--policy", "binpack", "--policy", "spread")
+    assert "binpack/binpack" in answer.stdout
+    assert "spread/spread" in answer.stdout
+    assert "too little free memory" in answer.stdout
+
+
+def test_no_gpu_is_booked_beyond_what_it_has_and_homes_name_gpus_of_their_node() -> None:
+    outcome = document(*MIX, "--policy", "spread", "--each-pod")["outcomes"][0]
+    assert len(outcome["homes"]) == outcome["placed"]
+    whole = [(home["node"], gpu) for home in outcome["homes"] if "training" in home["pod"] for gpu in home["gpus"]]
+    assert len(whole) == len(set(whole)) > 0
+
+
+def test_slices_performed_apart_and_merged_are_the_whole(tmp_path: Path) -> None:
+    asked = (*MIX, "--policy", "binpack", "--policy", "spread", "--seeds", "1-2")
+    for index in range(3):
+        part = plan(*asked, "--slice", f"{index}/3", "--output", "json")
+        (tmp_path / f"{index}.json").write_text(part.stdout)
+    merged, whole = document("--merge", str(tmp_path)), document(*asked)
+    key = lambda outcome: (outcome["run"]["policy"], outcome["run"]["seed"])  # noqa: E731
+    assert sorted(merged["outcomes"], key=key) == sorted(whole["outcomes"], key=key)
+
+
+def test_a_slice_that_is_missing_is_told_and_one_of_another_question_is_refused(tmp_path: Path) -> None:
+    asked = (*MIX, "--policy", "binpack", "--seeds", "1-2", "--output", "json")
+    (tmp_path / "0.json").write_text(plan(*asked, "--slice", "0/2").stdout)
+    assert document("--merge", str(tmp_path))["notes"] == ["1 of 2 runs are missing"]
+    (tmp_path / "1.json").write_text(plan(*asked, "--slice", "1/2", "--fill", "50").stdout)
+    assert "is about another question" in plan("--merge", str(tmp_path)).output
+
+
+def test_runs_in_several_processes_give_the_same_report() -> None:
+    asked = (*MIX, "--policy", "binpack", "--seeds", "1-2")
+    assert document(*asked, "--processes", "2") == document(*asked)
+
+
+def test_the_report_is_one_page_that_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    html, svg = tmp_path / "plan.html", tmp_path / "plan.svg"
+    assert plan(*MIX, "--policy", "binpack", "--html", str(html), "--svg", str(svg)).exit_code == 0
+    text = html.read_text()
+    body = ET.fromstring(text[text.index("<body>") : text.index("</html>")])
+    assert len(list(body.iter("{http://www.w3.org/2000/svg}svg"))) == 4
+    assert not [each for each in ("src=", "href=", "@import", "<script") if each in text]
+    assert ET.fromstring(svg.read_text()).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_pod_that_waits_gets_its_gpu_when_another_one_ends(tmp_path: Path) -> None:
+    trace = tmp_path / "pods.csv"
+    trace.write_text("name,gpus,at_seconds,lasts_seconds\nfirst,1,0,100\nsecond,1,10,50\nthird,2,20,5\n")
+    outcome = document("--cluster", "1x-t4", "--pods", str(trace), "--policy", "binpack", "--replay", "--each-pod")
+    (only,) = outcome["outcomes"]
+    assert [(home["pod"], home["waited"]) for home in only["homes"]] == [("default/first", 0), ("default/second", 90)]
+    assert only["delay"] == {
+        "mean": 45.0,
+        "p95": 90.0,
+        "longest": 90.0,
+        "at_once": 1,
+        "placed": 2,
+        "never": 1,
+        "allocated": 100.0,
+    }
+
+
+STATE = str(DATA.parent / "documents" / "state.json")
+POD = str(DATA.parent / "documents" / "pod.json")
+
+
+def test_a_recorded_cluster_keeps_what_runs_there() -> None:
+    alone = document("--state", STATE, "--pods", POD, "--copies", "9", "--policy", "binpack")["outcomes"][0]
+    assert (alone["placed"], alone["end"]["whole"]) == (1, 1)
+
+
+def test_added_nodes_make_room() -> None:
+    more = ("--add-nodes", "1x:dgx-a100")
+    outcome = document("--state", STATE, "--pods", POD, "--copies", "9", "--policy", "binpack", *more)["outcomes"][0]
+    assert outcome["placed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cluster", "8x:dgx-b300", "--mix", "notebook=1"], "there is no machine 'dgx-b300'; the nearest are"),
+        (["--cluster", "dgx", "--mix", "notebook=1"], "may be dgx1v-8x-v100-32g or dgx2-16x-v100-32g or dgxa100-8x"),
+        (["--cluster", "0x:dgx-a100", "--mix", "notebook=1"], "a plan has 1 to 10000 nodes"),
+        (["--cluster", "ax:dgx-a100", "--mix", "notebook=1"], "expected COUNTx:MACHINE, such as 8x:dgx-a100"),
+        (["--cluster", "1x-t4", "--mix", "notebok=1"], "there is no kind of work 'notebok'; the nearest are notebook"),
+        (["--cluster", "1x-t4", "--mix", "notebook=-1"], "expected KIND=SHARE, such as notebook=20"),
+        (["--cluster", "1x-t4"], "there is no pod to place; give --pods, --mix, or a --state with waiting pods"),
+        (["--mix", "notebook=1"], "describe one cluster: give --cluster, --state or --snapshot"),
+        (["--cluster", "1x-t4", "--pods", "/none.yaml"], "/none.yaml: cannot be read: No such file or directory"),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--policy", "bestfit"], "unknown node policy 'bestfit'"),
+        (
+            ["--cluster", "1x-t4", "--mix", "notebook=1", "--seeds", "9-1"],
+            "expected a number, or the first and the last",
+        ),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--slice", "2/2"], "expected INDEX/COUNT with an index from 0"),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--drain", "other"], "the cluster has no such node"),
+        (["--merge", "/none"], "there is no *.json"),
+    ],
+)
+def test_a_bad_question_is_one_sentence(arguments: list[str], said: str) -> None:
+    answer = plan(*arguments)
+    assert answer.exit_code
+    assert said in answer.output
+    assert answer.output.count("Error: ") == 1
