@@ -11,12 +11,12 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from kubectl_topogpu.report import counted
 from program.settings.options import GroupedCommand, read_configuration, setting_options
 from proto.annotations.errors import AnnotationError
 from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.state import StateError, read_document, read_text
 from scheduler_ext.configuration import REQUESTS, TABLE
+from scheduler_ext.outlook.words import counted
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from simulation.plan import machines, mixes, recorded, traces, written

@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from kubectl_topogpu.why import WORDS
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
+from scheduler_ext.outlook.words import WORDS
 from scheduler_ext.scheduling.misfit import Reason
 
 MOST_REASONS = 6
