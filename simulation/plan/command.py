@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,12 +10,13 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from program.output import print_json, print_text
 from program.settings.options import GroupedCommand, read_configuration, setting_options
+from program.words import counted
 from proto.annotations.errors import AnnotationError
 from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.state import StateError, read_document, read_text
 from scheduler_ext.configuration import REQUESTS, TABLE
-from scheduler_ext.outlook.words import counted
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from simulation.plan import machines, mixes, recorded, traces, written
@@ -26,7 +26,7 @@ from simulation.plan.offers import HostPolicy
 from simulation.plan.outcome import Report, Run
 from simulation.plan.page import chart_of, page
 from simulation.plan.question import Described, Kinds, Question
-from simulation.plan.tables import print_report
+from simulation.plan.tables import report_text
 from simulation.plan.workers import WorkerLost, perform
 
 DEFAULT_POLICIES = ("binpack/spread", "binpack/binpack", "spread/spread", "fgd/fgd")
@@ -277,6 +277,6 @@ def _write(report: Report, output: str, html: str | None, svg: str | None) -> No
             except OSError as error:
                 raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
     if output == "json":
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+        print_json(report)
     else:
-        print_report(Console(highlight=False, width=None if sys.stdout.isatty() else 200), report)
+        print_text(report_text(report))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
+from program.words import gib
 from proto.kubernetes.objects import Pod, ResourceQuota
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.ledger import Ledger
@@ -94,7 +95,7 @@ class Kinds:
     def _read(self, arrival: Arrival) -> Asking:
         pod = arrival.pod(arrival.name)
         host = host_requested(pod)
-        beside = f"{host.cpu_milli / 1000:g} CPUs and {host.memory_mib} MiB"
+        beside = f"{host.cpu_milli / 1000:g} CPUs and {gib(host.memory_mib)}"
         try:
             request = read_request(pod, self._settings)
         except RequestError as error:
@@ -113,7 +114,7 @@ class Kinds:
 
 def _words(need: ContainerNeed) -> str:
     """`2 x GPU, 30000 MiB, 20 % of cores`."""
-    memory = f"{need.memory_percent} % of memory" if need.is_relative else f"{need.memory_mib} MiB"
+    memory = f"{need.memory_percent} % of memory" if need.is_relative else gib(need.memory_mib)
     cores = f", {need.reserved_cores} % of cores" if need.reserved_cores else ""
     whole = need.is_relative and need.memory_percent == 100
     gpus = "1 GPU" if need.count == 1 else f"{need.count} GPUs"

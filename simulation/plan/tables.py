@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from program.tables import Column, FittingTable
 from simulation.plan.compare import columns, summaries
 from simulation.plan.outcome import Outcome, Report, Waiting
 
@@ -15,26 +14,25 @@ MOST_STUCK = 20
 REFUSED = ("pods", "ask for", "nodes, and why not")
 
 
-def print_report(console: Console, report: Report) -> None:
-    console.print(Text(report.question, "bold"), soft_wrap=True)
-    console.print(comparison(report))
+def report_text(report: Report) -> RenderableType:
     outcomes = first_of_each(report.outcomes)
-    for outcome in outcomes:
-        if outcome.moved or outcome.stuck:
-            console.print(_moved(outcome), soft_wrap=True)
-    for title, kinds in refusals(outcomes):
-        console.print(_refused(title, kinds))
+    moved = [_moved(outcome) for outcome in outcomes if outcome.moved or outcome.stuck]
+    refused = [_refused(title, kinds) for title, kinds in refusals(outcomes)]
+    parts: list[RenderableType] = [Text(report.question, "bold"), comparison(report), *moved, *refused]
+    return Group(*(line for part in parts for line in (part, Text(""))))
 
 
-def comparison(report: Report) -> Table:
+def comparison(report: Report) -> FittingTable:
     found = summaries(report.outcomes)
     wanted = columns(found, largest(report))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(wanted):
-        table.add_column(column.title, justify="right" if number else "left")
-    for one in found:
-        table.add_row(*(column.text(one) for column in wanted))
-    return table
+    return FittingTable(
+        columns=[
+            Column(title=column.title, rank=number, right=number > 0, wraps=False)
+            for number, column in enumerate(wanted)
+        ],
+        rows=[[column.text(one) for column in wanted] for one in found],
+        more="A wider terminal and --html show them.",
+    )
 
 
 def largest(report: Report) -> int:
@@ -77,14 +75,10 @@ def refused_rows(kinds: Sequence[Waiting]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _refused(title: str, kinds: Sequence[Waiting]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("pods", justify="right")
-    for heading in REFUSED[1:]:
-        table.add_column(heading)
-    for row in refused_rows(kinds):
-        table.add_row(*row)
-    return table
+def _refused(title: str, kinds: Sequence[Waiting]) -> FittingTable:
+    pods, asks, why = REFUSED
+    shown = (Column(title=pods, right=True), Column(title=asks, wraps=True), Column(title=why, wraps=True))
+    return FittingTable(columns=shown, rows=refused_rows(kinds), title=title)
 
 
 def reasons(found: Sequence[tuple[str, int]]) -> str:
