@@ -98,7 +98,9 @@ def _decided(waiting: list[Pod], view: NodeView, ids: int) -> Proven | Refused:
         if rivals:
             names = " and ".join(sorted(map(pod_name, rivals)))
             problem = f"names pod {pod_name(holder)}, but {names} also wait for {ids} GPUs"
-            return Refused(f"{NODE_LOCK} of node {view.name} {problem}, and kubelet may ask for any of them", True)
+            unlocked = enumerated(sorted(pod_name(pod) for pod in rivals if not _locks_a_node(pod, view.resource)))
+            why = f"; HAMi's scheduler takes no lock for GPUs of init containers only: {unlocked}" if unlocked else ""
+            return Refused(f"{NODE_LOCK} of node {view.name} {problem}, and kubelet may ask for any of them{why}", True)
         return _serve(holder, ids, view)
     return _only_candidate(waiting, ids, view)
 
@@ -215,6 +217,11 @@ def _asks(pod: Pod, ids: int, view: NodeView) -> bool:
     containers = pod.all_containers
     unserved = _unserved(pod, view) or ()
     return any(len(held) == ids and view.resource in containers[n].resources.limits for n, held in unserved)
+
+
+def _locks_a_node(pod: Pod, resource: str) -> bool:
+    """Whether HAMi's scheduler locks the node for it: an app container asks for GPUs."""
+    return any(gpus_asked(container, resource) for container in pod.spec.containers)
 
 
 def _unserved(pod: Pod, view: NodeView) -> tuple[tuple[int, ContainerShares], ...] | None:

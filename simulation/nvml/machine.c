@@ -222,4 +222,5 @@ void refresh(void) {
     free(machine);
     machine = fresh;
     seen = found;
+    keep_instances();
 }

@@ -95,6 +95,10 @@ extern Machine *machine;
 void refresh(void);
 double now_seconds(void);
 
+/* ---- mig_instances.c: what was made at run time outlives a new file ---- */
+
+void keep_instances(void);
+
 /* ---- faults.c: how it is at this moment ---- */
 
 int init_problem(void);

@@ -35,6 +35,7 @@ from simulation.nvml.machine_file import (
 pytestmark = pytest.mark.needs_compiler
 
 PROBE = Path(__file__).with_name("nvml_probe.py")
+MIG_INSTANCES_PROBE = Path(__file__).with_name("mig_instances_probe.py")
 ROOT = PROBE.parents[2]
 WITH_GPUS = [name for name in names() if name != "cpu-only"]
 
@@ -45,10 +46,10 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def probe(folder: Path, machine: MachineDescription, *faults: Fault) -> dict[str, Any]:
+def probe(folder: Path, machine: MachineDescription, *faults: Fault, asking: Path = PROBE) -> dict[str, Any]:
     write_machine_file(machine, folder / "machine", "node-a", faults)
     done = subprocess.run(
-        [sys.executable, str(PROBE), str(build_library())],
+        [sys.executable, str(asking), str(build_library())],
         env={**os.environ, MACHINE_FILE_VARIABLE: str(folder / "machine"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -199,6 +200,21 @@ def test_mig_devices_that_cannot_be_are_refused(mig: str, devices: str, problem:
     wrong = text.replace("mig: disabled", f"mig: {mig}\n  mig_devices: {devices}")
     with pytest.raises(MachineDescriptionError, match=problem):
         read_machine_description(wrong, "m.yaml")
+
+
+def test_mig_instances_are_made_where_there_is_room_and_seen_until_they_are_destroyed(folder: Path) -> None:
+    assert probe(folder, DGX, asking=MIG_INSTANCES_PROBE) == {
+        "before": [],
+        "profile": [3, 2, 20480],
+        "overlapping": "error 23",
+        "no such place": "error 23",
+        "made": ["1g.5gb", "3g.20gb"],
+        "placement": [4, 1],
+        "of another GPU": "error 3",
+        "after a new file": ["1g.5gb", "3g.20gb"],
+        "in use": "error 19",
+        "left": ["1g.5gb"],
+    }
 
 
 def test_a_lost_gpu_fails_alone(folder: Path) -> None:

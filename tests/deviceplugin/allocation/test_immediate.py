@@ -71,6 +71,15 @@ def test_the_lock_is_not_believed_while_another_pod_may_be_asking_for_as_many() 
     assert asked(1, first, second, lock="b", served={"uid-a": frozenset({0})}) == Proven(second, 0, (share(B),))
 
 
+def test_a_pod_for_which_hamis_scheduler_takes_no_lock_is_named_with_the_reason() -> None:
+    locked, init_only = bound_pod("a", (ONE,)), bound_pod("b", ((share(B),), ()), init=1)
+    locked.spec.containers[0].resources.limits[GPU] = "1"
+    init_only.spec.init_containers[0].resources.limits[GPU] = "1"
+    answer = refusal(asked(1, locked, init_only, lock="a"))
+    assert answer.sentence.endswith("; HAMi's scheduler takes no lock for GPUs of init containers only: default/b")
+    assert "takes no lock" not in refusal(asked(1, locked, bound_pod("c", (ONE,)), lock="")).sentence
+
+
 def test_two_candidates_without_a_lock_are_refused_by_name() -> None:
     answer = refusal(asked(1, bound_pod("a", (ONE,)), bound_pod("b", (ONE,))))
     assert "default/a and default/b" in answer.sentence
