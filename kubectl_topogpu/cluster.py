@@ -3,26 +3,49 @@
 The extender's own ledger counts, so a command shows the numbers on which the next decision is taken.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from program.words import spaced
+from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
-from scheduler_ext.cluster.holdings import Holding
+from scheduler_ext.cluster.holdings import Holding, read_holding
+from scheduler_ext.cluster.kept import KeptRooms
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.outlook import unused
-from scheduler_ext.requests import RequestSettings, pod_key
+from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings, pod_key, read_needs
 from scheduler_ext.scheduling.preempt import Holder
+
+_DAEMON = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """The objects that `kubectl get nodes,pods,resourcequotas -A -o json` lists."""
+    """The objects that `kubectl get nodes,pods,resourcequotas -A -o json` lists. `pods` are read once, one by one.
+    `notes` say what is missing.
+    """
 
     nodes: tuple[Node, ...] = ()
-    pods: tuple[Pod, ...] = ()
+    pods: Iterable[Pod] = ()
     quotas: tuple[ResourceQuota, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a command needs of a cluster: less takes less time and memory."""
+
+    decisions: bool = False
+    """The ledger, on which decisions are taken."""
+    fgd: bool = False
+    """In it, what the policy `fgd` reads: CPU and memory of all pods, and which pods come often."""
+    waiting: bool = False
+    """The pods that wait."""
+    asks: bool = False
+    """What each pod asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +58,8 @@ class Held:
     slots: int
     memory_mib: int
     cores: int
+    asks: str = ""
+    """What the pod asks for, if that was wanted: `2 × 8 000 MiB, 20 %`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,56 +107,146 @@ class GpuNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The cluster. `nodes` are those that have or should have GPUs, by name; `pods` all pods by `namespace/name`."""
+    """The cluster. `nodes` are those that have or should have GPUs, by name."""
 
     nodes: tuple[GpuNode, ...]
-    pods: Mapping[str, Pod]
     ledger: Ledger
+    """Empty unless decisions are wanted."""
     settings: RequestSettings
+    waiting: int = 0
+    """Pods that ask for GPUs and have no node."""
+    pods: tuple[Pod, ...] = ()
+    """Of these the pods, if they are wanted."""
+    daemons: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    """Namespace and name of the pods with the node daemon's labels, by node. Anyone may write these labels."""
+    holders: Mapping[str, tuple[Holder, ...]] = field(default_factory=dict)
+    """The pods that hold GPUs, by node, if decisions are wanted."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
+    notes: tuple[str, ...] = ()
 
     def node(self, name: str) -> GpuNode | None:
         return next((node for node in self.nodes if node.name == name), None)
 
-    def snapshot(self, without: Pod | None = None) -> Snapshot:
-        """Returns the state on which decisions are taken, without the pod's own GPUs."""
-        return self.ledger.snapshot("" if without is None else pod_key(without))
+    def snapshot(self, pod: Pod | None = None) -> Snapshot:
+        """Returns the state on which decisions are taken: about a pod, without its own GPUs."""
+        return self.ledger.snapshot() if pod is None else self.ledger.snapshot_for(pod)
 
-    @property
-    def holders(self) -> Mapping[str, tuple[Holder, ...]]:
-        """The pods that hold GPUs, by node. Computed at each call."""
-        return {
-            node.name: tuple(
-                _holder(self.pods[name]) for name in {held.pod for gpu in node.gpus for held in gpu.holders}
+
+def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | None = None) -> Cluster:
+    """Builds the cluster as the extender would after a start.
+
+    Without decisions, what the pods hold is summed by the ledger's own part for that.
+    """
+    wanted = wanted or Wanted(decisions=True, fgd=True, waiting=True, asks=True)
+    reading = _Reading(settings, wanted)
+    for node in objects.nodes:
+        reading.tell(node)
+    for pod in objects.pods:
+        reading.add(pod)
+    if wanted.decisions:
+        reading.ledger.replace_quotas(objects.quotas)
+    return reading.cluster(objects.notes)
+
+
+class _Reading:
+    """Objects of which no more is kept than is wanted."""
+
+    def __init__(self, settings: RequestSettings, wanted: Wanted) -> None:
+        self.ledger = Ledger(settings, fgd=wanted.fgd)
+        self._settings = settings
+        self._wanted = wanted
+        names = settings.names
+        self._resources = frozenset((names.count, names.memory, names.memory_percentage, names.cores))
+        self._nodes = Nodes(KeptRooms(), ())
+        self._problems: dict[str, str] = {}
+        self._held: dict[tuple[str, DeviceUUID], list[Held]] = {}
+        self._holders: dict[str, list[Holder]] = {}
+        self._daemons: dict[str, list[tuple[str, str]]] = {}
+        self._waiting = 0
+        self._pods: list[Pod] = []
+
+    def tell(self, node: Node) -> None:
+        self._nodes.apply(node, self._settings.names.count)
+        if self._wanted.decisions:
+            self.ledger.apply_node(node)
+
+    def add(self, pod: Pod) -> None:
+        if _is_daemon(pod):
+            name = pod.metadata.namespace or "default", pod.metadata.name
+            self._daemons.setdefault(pod.spec.node_name, []).append(name)
+        asks = self._asks_for_gpus(pod)
+        if not asks and DEVICES_ALLOCATED not in pod.metadata.annotations:
+            if self._wanted.fgd:
+                self.ledger.apply_pod(pod)
+            return
+        if self._wanted.decisions:
+            self.ledger.apply_pod(pod)
+        if asks and not pod.spec.node_name and not pod.has_ended:
+            self._waiting += 1
+            if self._wanted.waiting:
+                self._pods.append(pod)
+        holding = read_holding(pod, self._settings.names)
+        if holding is not None:
+            self._hold(pod, holding)
+
+    def _hold(self, pod: Pod, holding: Holding) -> None:
+        name, shown = pod_name(pod), phase(pod)
+        self._nodes.add(pod_key(pod), holding)
+        if holding.problem:
+            self._problems[f"pod {name}"] = holding.problem
+        asked = asked_for(pod, self._settings) if self._wanted.asks else ""
+        for uuid, part in holding.footprints.items():
+            self._held.setdefault((holding.node, uuid), []).append(
+                Held(pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asked)
             )
-            for node in self.nodes
+        if self._wanted.decisions:
+            self._holders.setdefault(holding.node, []).append(_holder(pod))
+
+    def _asks_for_gpus(self, pod: Pod) -> bool:
+        return any(
+            not self._resources.isdisjoint(asked)
+            for container in pod.all_containers
+            for asked in (container.resources.limits, container.resources.requests)
+        )
+
+    def cluster(self, notes: tuple[str, ...]) -> Cluster:
+        nodes = [self._gpu_node(usage) for usage in self._nodes.usages().values()]
+        broken = {
+            name: reason.partition(": ")[2] for name, reason in self._nodes.unregistered().items() if ": " in reason
         }
+        nodes += [GpuNode(name=name, problem=reason) for name, reason in broken.items()]
+        quotas = {
+            subject: text for subject, text in self.ledger.problems().items() if subject.startswith("resourcequota")
+        }
+        return Cluster(
+            nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+            ledger=self.ledger,
+            settings=self._settings,
+            waiting=self._waiting,
+            pods=tuple(self._pods),
+            daemons=self._daemons,
+            holders={node: tuple(holders) for node, holders in self._holders.items()},
+            problems={**{f"node {name}": reason for name, reason in broken.items()}, **self._problems, **quotas},
+            notes=notes,
+        )
+
+    def _gpu_node(self, usage: NodeUsage) -> GpuNode:
+        node = usage.node
+        gpus = tuple(
+            Gpu(
+                usage=gpu,
+                cordoned=gpu.device.uuid in node.cordoned,
+                holders=tuple(sorted(self._held.get((node.name, gpu.device.uuid), ()), key=lambda each: each.pod)),
+            )
+            for gpu in sorted(usage.gpus, key=lambda gpu: gpu.device.index)
+        )
+        return GpuNode(name=node.name, gpus=gpus, usage=usage, undecided=usage.undecided)
 
 
-def read_cluster(objects: Objects, settings: RequestSettings) -> Cluster:
-    """Builds the cluster as the extender would after a start."""
-    ledger = Ledger(settings)
-    ledger.replace_nodes(objects.nodes)
-    ledger.replace_pods(objects.pods)
-    ledger.replace_quotas(objects.quotas)
-    snapshot, holdings = ledger.snapshot(), ledger.holdings()
-    pods = {pod_name(pod): pod for pod in objects.pods}
-    held = _held(holdings, {pod_key(pod): pod for pod in objects.pods})
-    nodes = [_gpu_node(name, usage, held) for name, usage in snapshot.nodes.items()]
-    nodes += [
-        GpuNode(name=name, problem=reason.partition(": ")[2])
-        for name, reason in snapshot.unregistered.items()
-        if ": " in reason
-    ]
-    named = {f"pod {pod_key(pod)}": f"pod {pod_name(pod)}" for pod in objects.pods}
-    return Cluster(
-        nodes=tuple(sorted(nodes, key=lambda node: node.name)),
-        pods=pods,
-        ledger=ledger,
-        settings=settings,
-        problems={named.get(subject, subject): problem for subject, problem in ledger.problems().items()},
-    )
+def _is_daemon(pod: Pod) -> bool:
+    runs = pod.is_running and pod.metadata.deletion_timestamp is None
+    return runs and all(pod.metadata.labels.get(key) == value for key, value in _DAEMON.items())
 
 
 def _holder(pod: Pod) -> Holder:
@@ -145,40 +260,24 @@ def _holder(pod: Pod) -> Holder:
     )
 
 
+def asked_for(pod: Pod, settings: RequestSettings) -> str:
+    """`2 × 8 000 MiB, 20 %` for each container that asks for GPUs."""
+    try:
+        needs = read_needs(pod.all_containers, settings)
+    except RequestError as error:
+        return str(error)
+    return " + ".join(_asked(need) for need in needs if need is not None)
+
+
+def _asked(need: ContainerNeed) -> str:
+    memory = f"{need.memory_percent} % of the memory" if need.is_relative else f"{spaced(need.memory_mib)} MiB"
+    cores = f", {need.cores} %" if need.cores else ""
+    return f"{need.count} × {'whole memory' if need.is_relative and need.memory_percent == 100 else memory}{cores}"
+
+
 def pod_name(pod: Pod) -> str:
     """`namespace/name`."""
     return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
-
-
-def _gpu_node(name: str, usage: NodeUsage, held: Mapping[tuple[str, DeviceUUID], Collection[Held]]) -> GpuNode:
-    gpus = tuple(
-        Gpu(
-            usage=gpu,
-            cordoned=gpu.device.uuid in usage.node.cordoned,
-            holders=tuple(sorted(held.get((name, gpu.device.uuid), ()), key=lambda each: each.pod)),
-        )
-        for gpu in sorted(usage.gpus, key=lambda gpu: gpu.device.index)
-    )
-    return GpuNode(name=name, gpus=gpus, usage=usage, undecided=usage.undecided)
-
-
-def _held(
-    holdings: Mapping[str, Holding], pods: Mapping[str, Pod]
-) -> Mapping[tuple[str, DeviceUUID], Collection[Held]]:
-    """Returns the holders by node and GPU."""
-    found: dict[tuple[str, DeviceUUID], list[Held]] = {}
-    for uid, holding in holdings.items():
-        pod = pods[uid]
-        for uuid, part in holding.footprints.items():
-            each = Held(
-                pod=pod_name(pod),
-                phase=phase(pod),
-                slots=part.slots,
-                memory_mib=part.memory_mib,
-                cores=part.cores,
-            )
-            found.setdefault((holding.node, uuid), []).append(each)
-    return found
 
 
 def phase(pod: Pod) -> str:

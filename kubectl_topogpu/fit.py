@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster
 from kubectl_topogpu.report import Report
-from program.words import counted, ranges
+from program.tables import Column, FittingTable
+from program.words import counted, ranges, spaced
 from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from scheduler_ext.outlook.rooms import Room, quota_pods, rooms
@@ -88,13 +88,17 @@ def _text(
     lines.append(Text.assemble("room for ", (counted(total, "pod"), "bold green"), f" of this shape, on {where}"))
     if admitted is not None and admitted < total:
         lines.append(Text(f"the quotas of namespace {request.namespace} admit {admitted} of them", "yellow"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("node", "pods", "the first would get", *(["why no more"] if wide else [])):
-        table.add_column(title, overflow="fold")
     shown = fitting if wide else fitting[:_MOST_SHOWN]
-    for room in shown:
-        table.add_row(room.node, str(room.pods), f"GPU {ranges(room.gpus)}", *([room.reason] if wide else []))
-    lines.append(table)
+    columns = [
+        Column(title="node"),
+        Column(title="pods", right=True),
+        Column(title="the first would get", wraps=True),
+        *([Column(title="why no more", wraps=True)] if wide else []),
+    ]
+    rows = [
+        (room.node, spaced(room.pods), f"GPU {ranges(room.gpus)}", *([room.reason] if wide else [])) for room in shown
+    ]
+    lines.append(FittingTable(columns=columns, rows=rows, everything=wide))
     if len(shown) < len(fitting):
         lines.append(Text(f"and {counted(len(fitting) - len(shown), 'more node')}; -o wide lists all", "dim"))
     return Group(*lines)

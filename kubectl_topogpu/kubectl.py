@@ -1,33 +1,42 @@
-"""Reads the cluster's objects from kubectl or a file (edge).
+"""Asks the API server through kubectl (edge): contexts, credentials and proxies are those of `kubectl get pods`.
 
-kubectl is the client and handles contexts, credentials and proxies, so this works wherever `kubectl get pods` works.
-Rights needed: list nodes, pods and resourcequotas.
+One `kubectl proxy` on a Unix socket in a folder of our own serves all requests, so kubectl starts and authenticates
+once. It passes on nothing but GET. It ends with this process, however this one ends.
 """
 
-import json
 import shutil
+import socket
 import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import TypeVar
+from threading import local
+from typing import Any
 
 import msgspec
 
-from kubectl_topogpu.cluster import Objects
-from proto.kubernetes.objects import Node, Object, ObjectList, Pod, ResourceQuota
+from proto.kubernetes.objects import Status
 
-T = TypeVar("T", bound=Object)
-
-_PAGE = 2000
 _SECONDS = 60
-_HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
+_SHOWN_BYTES = 500
+# The shell waits for the end of its standard input, which this process holds, and then ends the group.
+_GUARD = '"$@" & exec >&- 2>&-; read -r _; kill 0'
+_READS = ("--reject-methods=^(POST|PUT|PATCH|DELETE|CONNECT|OPTIONS)$", "--accept-paths=^/api/v1/")
 
 
 class Unreadable(Exception):
     """The objects cannot be read. The message is for people."""
+
+
+class Refused(Unreadable):
+    """The API server answered with an error. `code` is its HTTP status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,81 +52,112 @@ class Connection:
         return [f"{name}={value}" for name, value in given if value]
 
 
-def live(connection: Connection) -> Objects:
-    """Reads the objects. If quotas may not be listed, it reads without them. Raises Unreadable."""
-    with ThreadPoolExecutor(3) as threads:
-        nodes = threads.submit(_all, connection, "/api/v1/nodes", Node)
-        pods = threads.submit(_all, connection, "/api/v1/pods", Pod)
-        quotas = threads.submit(_all, connection, "/api/v1/resourcequotas", ResourceQuota)
-        return Objects(nodes=nodes.result(), pods=pods.result(), quotas=quotas.result())
+class Api:
+    """GET requests to the API server, from any thread."""
 
+    def __init__(self, path: str) -> None:
+        """`path` is the socket of `kubectl proxy`."""
+        self._path = path
+        self._own = local()
 
-def namespace(connection: Connection) -> str:
-    """Returns the namespace of the context. Raises Unreadable."""
-    template = "jsonpath={.contexts[0].context.namespace}"
-    return _run(connection, ["config", "view", "--minify", "--output", template]).decode().strip() or "default"
-
-
-def _all(connection: Connection, path: str, kind: type[T]) -> tuple[T, ...]:
-    found: list[T] = []
-    token = ""
-    while True:
-        query = f"?limit={_PAGE}" + (f"&continue={token}" if token else "")
-        body = _run(connection, ["get", "--raw", path + query])
+    def get(self, path: str) -> bytes:
+        """Returns the body. Raises Refused, or Unreadable if there is no answer."""
+        http = self._own.__dict__.setdefault("http", _UnixHttp(self._path))
         try:
-            page = msgspec.json.decode(body, type=ObjectList[kind])  # type: ignore[valid-type]
-        except msgspec.DecodeError as error:
-            raise Unreadable(f"the API server's answer to {path} cannot be read: {error}") from error
-        found += page.items
-        token = page.metadata.continue_
-        if not token:
-            return tuple(found)
+            http.request("GET", path)
+            answer = http.getresponse()
+            body: bytes = answer.read()
+        except (OSError, HTTPException) as error:
+            http.close()
+            reason = str(error) or type(error).__name__
+            raise Unreadable(f"kubectl does not pass on the answer to {path}: {reason}") from error
+        if answer.status != 200:
+            raise Refused(answer.status, _message(path, answer.status, body))
+        return body
 
 
-def _run(connection: Connection, arguments: Sequence[str]) -> bytes:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        raise Unreadable("kubectl is not in PATH; install it, or give a file with --from")
+class _UnixHttp(HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@contextmanager
+def connected(connection: Connection) -> Iterator[Api]:
+    """Starts kubectl, and ends it. Raises Unreadable."""
+    with tempfile.TemporaryDirectory(prefix="kubectl-topogpu-") as folder:
+        path = str(Path(folder) / "api")
+        command = [_kubectl(), *connection.flags, "proxy", f"--unix-socket={path}", *_READS]
+        with (
+            tempfile.TemporaryFile() as complaints,
+            subprocess.Popen(  # noqa: S603 - kubectl, with the user's words as single arguments
+                ["/bin/sh", "-c", _GUARD, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                start_new_session=True,
+            ) as process,
+        ):
+            try:
+                if process.stdout is None or not process.stdout.readline():
+                    complaints.seek(0)
+                    said = " ".join(complaints.read().decode(errors="replace").split())
+                    raise Unreadable(said or "kubectl proxy does not start")
+                yield Api(path)
+            finally:
+                if process.stdin is not None:
+                    process.stdin.close()
+
+
+def run(connection: Connection, arguments: Sequence[str]) -> str:
+    """Returns what kubectl prints. Raises Unreadable."""
     try:
         done = subprocess.run(  # noqa: S603 - kubectl, with the user's words as single arguments
-            [kubectl, *connection.flags, *arguments], capture_output=True, timeout=_SECONDS, check=False
+            [_kubectl(), *connection.flags, *arguments],
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
         raise Unreadable(f"kubectl {' '.join(arguments)} had no answer within {_SECONDS} s") from error
     if done.returncode:
         raise Unreadable(" ".join(done.stderr.decode(errors="replace").split()) or f"kubectl {arguments[0]} failed")
-    return done.stdout
+    return done.stdout.decode(errors="replace")
 
 
-def from_file(file: str) -> Objects:
-    """Reads what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input. Raises Unreadable."""
+def namespace(connection: Connection) -> str:
+    """Returns the namespace of the context. Raises Unreadable."""
+    template = "jsonpath={.contexts[0].context.namespace}"
+    return run(connection, ["config", "view", "--minify", "--output", template]).strip() or "default"
+
+
+def _kubectl() -> str:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise Unreadable("kubectl is not in PATH; install it, or give a file with --from")
+    return kubectl
+
+
+def _message(path: str, code: int, body: bytes) -> str:
     try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        document = json.loads(text)
-    except OSError as error:
-        raise Unreadable(f"{file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"{file}: is not JSON ({error}); write it with {_HOW}") from error
-    items = document.get("items") if isinstance(document, dict) else None
-    if not isinstance(items, list):
-        raise Unreadable(f"{file}: has no list of objects; write it with {_HOW}")
-    objects = Objects(
-        nodes=_of_kind(file, items, "Node", Node),
-        pods=_of_kind(file, items, "Pod", Pod),
-        quotas=_of_kind(file, items, "ResourceQuota", ResourceQuota),
-    )
-    if not objects.nodes:
-        raise Unreadable(f"{file}: lists no node; write it with {_HOW}")
-    return objects
+        message = msgspec.json.decode(body, type=Status).message
+    except msgspec.DecodeError:
+        message = " ".join(body[:_SHOWN_BYTES].decode(errors="replace").split())
+    return message or f"the API server answered {code} to {path}"
 
 
-def _of_kind(file: str, items: Sequence[object], name: str, kind: type[T]) -> tuple[T, ...]:
-    found = []
-    for at, item in enumerate(items):
-        if not isinstance(item, dict) or item.get("kind") != name:
-            continue
-        try:
-            found.append(msgspec.convert(item, kind))
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise Unreadable(f"{file}: items[{at}]: {error}") from error
-    return tuple(found)
+def decoded(path: str, body: bytes, kind: Any) -> Any:
+    """Raises Unreadable."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise Unreadable(f"the API server's answer to {path} cannot be read: {error}") from error
+
+
+Labels = Mapping[str, str]

@@ -1,18 +1,21 @@
 """`top`: nodes, their GPUs, and the pods that hold them. No IO."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster, Gpu, GpuNode, Held
 from kubectl_topogpu.report import Report, Row
+from kubectl_topogpu.used import NOT_KNOWN, Readings, Used
+from program.tables import Column, FittingTable
 from program.words import counted, gib, model, ranges
 
 _BAR = 10
+_NO_BAR = " " * (_BAR + 1)
 
 
 class Level(StrEnum):
@@ -21,17 +24,34 @@ class Level(StrEnum):
     PODS = "pods"
 
 
-def top(cluster: Cluster, nodes: Sequence[GpuNode], level: Level) -> Report:
-    """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level."""
+def of_namespace(nodes: Sequence[GpuNode], namespace: str) -> Sequence[GpuNode]:
+    """Only GPUs that pods of the namespace hold, and of their holders only these pods; all without a namespace."""
+    if not namespace:
+        return nodes
+    begin = f"{namespace}/"
+    found = []
+    for node in nodes:
+        held = [(gpu, tuple(each for each in gpu.holders if each.pod.startswith(begin))) for gpu in node.gpus]
+        gpus = tuple(replace(gpu, holders=own) for gpu, own in held if own)
+        undecided = tuple(pod for pod in node.undecided if pod.startswith(begin))
+        if gpus or undecided:
+            found.append(replace(node, gpus=gpus, undecided=undecided))
+    return tuple(found)
+
+
+def top(cluster: Cluster, nodes: Sequence[GpuNode], level: Level, readings: Readings | None = None) -> Report:
+    """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level. `readings` are
+    None if what is used was not asked for.
+    """
     rows = {
         Level.NODES: lambda: [_node_row(node) for node in nodes],
-        Level.GPUS: lambda: [_gpu_row(node, gpu) for node in nodes for gpu in node.gpus],
-        Level.PODS: lambda: [row for node in nodes for gpu in node.gpus for row in pod_rows(node, gpu)],
+        Level.GPUS: lambda: [_gpu_row(node, gpu, readings) for node in nodes for gpu in node.gpus],
+        Level.PODS: lambda: [row for node in nodes for gpu in node.gpus for row in pod_rows(node, gpu, readings)],
     }[level]()
-    return Report(rows=rows, text=lambda wide: _text(cluster, nodes, level, wide=wide))
+    return Report(rows=rows, text=lambda wide: _text(cluster, nodes, level, readings, wide=wide))
 
 
-def pod_rows(node: GpuNode, gpu: Gpu) -> Iterator[Row]:
+def pod_rows(node: GpuNode, gpu: Gpu, readings: Readings | None = None) -> Iterator[Row]:
     where: Row = {
         "node": node.name,
         "gpu": gpu.device.index,
@@ -39,7 +59,8 @@ def pod_rows(node: GpuNode, gpu: Gpu) -> Iterator[Row]:
         "model": model(gpu.device.type),
     }
     if not gpu.holders:
-        yield {**where, "pod": None, "phase": gpu.state or "free", "memory_mib": 0, "cores_percent": 0, "slots": 0}
+        free: Row = {"pod": None, "phase": gpu.state or "free", "memory_mib": 0, "cores_percent": 0, "slots": 0}
+        yield {**where, **free, "asks": None, **_used_row(NOT_KNOWN, readings)}
     for held in gpu.holders:
         yield {
             **where,
@@ -48,10 +69,22 @@ def pod_rows(node: GpuNode, gpu: Gpu) -> Iterator[Row]:
             "memory_mib": held.memory_mib,
             "cores_percent": held.cores,
             "slots": held.slots,
+            "asks": held.asks,
+            **_used_row(_used_by(held, gpu, readings), readings),
         }
 
 
-def _gpu_row(node: GpuNode, gpu: Gpu) -> Row:
+def _used_row(used: Used, readings: Readings | None) -> Row:
+    if readings is None:
+        return {}
+    return {"memory_in_use_mib": used.memory_mib, "cores_in_use_percent": used.cores_percent}
+
+
+def _used_by(held: Held, gpu: Gpu, readings: Readings | None) -> Used:
+    return NOT_KNOWN if readings is None else readings.pods.get((held.pod, gpu.device.uuid), NOT_KNOWN)
+
+
+def _gpu_row(node: GpuNode, gpu: Gpu, readings: Readings | None) -> Row:
     device, usage = gpu.device, gpu.usage
     return {
         "node": node.name,
@@ -67,6 +100,7 @@ def _gpu_row(node: GpuNode, gpu: Gpu) -> Row:
         "slots_used": usage.slots,
         "slots": device.slots,
         "pods": len(gpu.holders),
+        **_used_row(_used_of(gpu, readings), readings),
     }
 
 
@@ -88,42 +122,64 @@ def _node_row(node: GpuNode) -> Row:
     }
 
 
-def _text(cluster: Cluster, nodes: Sequence[GpuNode], level: Level, *, wide: bool) -> RenderableType:
-    if not nodes:
+def _text(
+    cluster: Cluster, nodes: Sequence[GpuNode], level: Level, readings: Readings | None, *, wide: bool
+) -> RenderableType:
+    if not cluster.nodes:
         return Text("No node has GPUs of TopoGPU or HAMi: no Node has the annotation hami.io/node-nvidia-register.")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True, header_style="bold")
-    for title in ("", "memory", "", "cores", "", "slots"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("", overflow="fold")
-    for node in nodes:
-        _add_node(table, node)
-        if level is Level.NODES:
-            continue
-        for alike in _grouped(node.gpus, wide=wide):
-            _add_gpus(table, alike, wide=wide)
-            if level is Level.PODS:
-                for held in alike[0].holders:
-                    _add_pod(table, held)
-        for pod in node.undecided:
-            table.add_row(
-                Text(f"    {pod}", "yellow"), "", "", "", "", "", Text("has GPUs without a decision", "yellow")
-            )
-    notes = [Text(f"! {subject}: {problem}", "yellow") for subject, problem in sorted(cluster.problems.items())]
-    return Group(table, _sum(nodes), *notes)
+    if not nodes:
+        return Text("No pod of this namespace holds a GPU.")
+    columns = [
+        Column(title=""),
+        Column(title="memory"),
+        Column(title="cores", rank=4),
+        Column(title="slots", rank=5),
+        *([Column(title="in use", rank=2)] if readings is not None else []),
+        Column(title="state", rank=6, wraps=wide),
+        *([Column(title="asks", wraps=True)] if wide else []),
+    ]
+    rows = [
+        _cells(line, readings=readings is not None, wide=wide)
+        for node in nodes
+        for line in _lines(node, level, readings, wide=wide)
+    ]
+    table = FittingTable(columns=columns, rows=rows, more="-o wide shows them.", everything=wide)
+    return Group(table, _sum(nodes), *notes(cluster, readings))
 
 
-def _add_node(table: Table, node: GpuNode) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One line of the tree."""
+
+    name: str | Text
+    memory: str | Text = ""
+    cores: str | Text = ""
+    slots: str = ""
+    in_use: str = ""
+    state: str | Text = ""
+    asks: str = ""
+
+
+def _cells(line: _Line, *, readings: bool, wide: bool) -> Sequence[str | Text]:
+    used, asks = ([line.in_use] if readings else []), ([line.asks] if wide else [])
+    return line.name, line.memory, line.cores, line.slots, *used, line.state, *asks
+
+
+def _lines(node: GpuNode, level: Level, readings: Readings | None, *, wide: bool) -> Iterator[_Line]:
     if node.problem:
-        table.add_row(Text(node.name, "bold"), "", "", "", "", "", Text(node.problem, "red"))
+        yield _Line(name=Text.assemble((node.name, "bold"), ("  no GPU offered", "red")))
         return
-    row = _node_row(node)
-    free, lost = row["free_gpus"], row["not_serving_gpus"]
-    about = f"{counted(len(node.gpus), 'GPU')}, {free} free" + (f", {lost} not serving" if lost else "")
-    table.add_row(
-        Text(node.name, "bold"),
-        *_amounts(list(node.gpus)),
-        about,
-    )
+    free, lost = sum(gpu.is_free for gpu in node.gpus), sum(not gpu.serves for gpu in node.gpus)
+    state = f"{counted(len(node.gpus), 'GPU')}, {free} free" + (f", {lost} not serving" if lost else "")
+    yield _amounts(Text(node.name, "bold"), node.gpus, readings, state)
+    if level is Level.NODES:
+        return
+    for alike in _grouped(node.gpus, wide=wide or readings is not None):
+        yield _gpu_line(alike, readings, wide=wide)
+        if level is Level.PODS:
+            yield from (_pod_line(alike[0], held, readings) for held in alike[0].holders)
+    for pod in node.undecided:
+        yield _Line(name=Text.assemble(f"    {pod}  ", ("undecided", "yellow")))
 
 
 def _grouped(gpus: Iterable[Gpu], *, wide: bool) -> Iterator[Sequence[Gpu]]:
@@ -136,36 +192,78 @@ def _grouped(gpus: Iterable[Gpu], *, wide: bool) -> Iterator[Sequence[Gpu]]:
         yield tuple(alike)
 
 
-def _add_gpus(table: Table, gpus: Sequence[Gpu], *, wide: bool) -> None:
+def _gpu_line(gpus: Sequence[Gpu], readings: Readings | None, *, wide: bool) -> _Line:
     device = gpus[0].device
-    name = f"  GPU {ranges([gpu.device.index for gpu in gpus])}"
-    about = Text(model(device.type))
+    name = Text(f"  GPU {ranges([gpu.device.index for gpu in gpus])}")
     if gpus[0].state:
-        about.append(f"  {gpus[0].state}", "red")
-    elif gpus[0].is_free:
-        about.append("  free", "green")
+        name.append(f"  {gpus[0].state}", "red")
+    state = Text(model(device.type))
+    if gpus[0].is_free:
+        state.append("  free", "green")
     if wide:
-        about.append(f"  NUMA {device.numa}  {device.uuid}", "dim")
-    table.add_row(name, *_amounts(gpus), about)
+        state.append(f"  NUMA {device.numa}  {device.uuid}", "dim")
+    return _amounts(name, gpus, readings, state)
 
 
-def _add_pod(table: Table, held: Held) -> None:
+def _pod_line(gpu: Gpu, held: Held, readings: Readings | None) -> _Line:
     cores = f"{held.cores} %" if held.cores else "no limit"
     phase = "" if held.phase == "Running" else held.phase
-    table.add_row(f"    {held.pod}", gib(held.memory_mib), "", cores, "", str(held.slots), Text(phase, "yellow"))
+    return _Line(
+        name=f"    {held.pod}",
+        memory=f"{_NO_BAR}{gib(held.memory_mib)}",
+        cores=f"{_NO_BAR}{cores}",
+        slots=str(held.slots),
+        in_use=_used_words(_used_by(held, gpu, readings)),
+        state=Text(phase, "yellow"),
+        asks=held.asks,
+    )
 
 
-def _amounts(gpus: Sequence[Gpu]) -> tuple[RenderableType, ...]:
+def _amounts(name: Text, gpus: Sequence[Gpu], readings: Readings | None, state: str | Text) -> _Line:
+    """A line for these GPUs together."""
     used, total = sum(gpu.usage.memory_mib for gpu in gpus), sum(gpu.device.memory_mib for gpu in gpus)
     cores, all_cores = sum(gpu.usage.cores for gpu in gpus), sum(gpu.device.cores for gpu in gpus)
     slots, all_slots = sum(gpu.usage.slots for gpu in gpus), sum(gpu.device.slots for gpu in gpus)
-    return (
-        bar(used, total),
-        f"{used / 1024:.1f}/{gib(total)}",
-        bar(cores, all_cores),
-        f"{cores}/{all_cores} %",
-        f"{slots}/{all_slots}",
+    return _Line(
+        name=name,
+        memory=Text.assemble(bar(used, total), f" {used / 1024:.1f}/{gib(total)}"),
+        cores=Text.assemble(bar(cores, all_cores), f" {cores}/{all_cores} %"),
+        slots=f"{slots}/{all_slots}",
+        in_use=_used_words(_together([_used_of(gpu, readings) for gpu in gpus])),
+        state=state,
     )
+
+
+def _used_of(gpu: Gpu, readings: Readings | None) -> Used:
+    return NOT_KNOWN if readings is None else readings.gpus.get(gpu.device.uuid, NOT_KNOWN)
+
+
+def _together(found: Sequence[Used]) -> Used:
+    """The sum; not known unless all parts are."""
+    memory = [each.memory_mib for each in found if each.memory_mib is not None]
+    cores = [each.cores_percent for each in found if each.cores_percent is not None]
+    return Used(
+        memory_mib=sum(memory) if len(memory) == len(found) else None,
+        cores_percent=sum(cores) if len(cores) == len(found) else None,
+    )
+
+
+def _used_words(used: Used) -> str:
+    memory = "?" if used.memory_mib is None else gib(used.memory_mib)
+    return f"{memory}, {'?' if used.cores_percent is None else used.cores_percent} %"
+
+
+def notes(cluster: Cluster, readings: Readings | None) -> Iterator[Text]:
+    """What the reader has to know besides."""
+    if cluster.waiting:
+        are = "waits" if cluster.waiting == 1 else "wait"
+        yield Text(f"{counted(cluster.waiting, 'pod')} {are} for GPUs: kubectl topogpu why -A")
+    for subject, problem in sorted(cluster.problems.items()):
+        yield Text(f"! {subject}: {problem}", "yellow")
+    for note in cluster.notes:
+        yield Text(f"! {note}", "yellow")
+    for node, why in sorted(readings.missing.items()) if readings is not None else ():
+        yield Text(f"! what is in use on node {node} is not known: {why}", "yellow")
 
 
 def bar(used: int, total: int) -> Text:

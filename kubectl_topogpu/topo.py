@@ -8,11 +8,11 @@ from html import escape
 from math import cos, pi, sin
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Gpu, GpuNode
 from kubectl_topogpu.report import Report, Row
+from program.tables import Column, Matrix
 from program.words import model
 
 NVLINK = 100
@@ -62,18 +62,24 @@ def _family(word: str) -> str:
 
 
 def _text(node: GpuNode, *, wide: bool) -> RenderableType:
-    matrix = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    matrix.add_column("", no_wrap=True)
-    for gpu in node.gpus:
-        matrix.add_column(str(gpu.device.index), no_wrap=True, justify="right")
-    for a in node.gpus:
-        words = [" X" if a is b else link(_score(node, a, b)) for b in node.gpus]
-        matrix.add_row(f"GPU {a.device.index}", *(Text(word, _COLOURS.get(_family(word), "dim")) for word in words))
     holders = [_holders(gpu, wide=wide) for gpu in node.gpus]
-    legend = Text(
-        "NV#: number of NVLinks. PIX, PXB: PCIe switches. PHB, NODE: one CPU socket. SYS: between sockets.", "dim"
-    )
-    return Group(Text(node.name, "bold"), matrix, *holders, legend)
+    return Group(Text(node.name, "bold"), _matrix(node), *holders, Text(_LEGEND, "dim"))
+
+
+_LEGEND = (
+    "NV#: number of NVLinks. PIX, PXB: PCIe switches. PHB, NODE: one CPU socket. SYS: between sockets. ?: not known."
+)
+
+
+def _matrix(node: GpuNode) -> Matrix:
+    columns = [Column(title=""), *(Column(title=str(gpu.device.index), right=True) for gpu in node.gpus)]
+
+    def cell(a: Gpu, b: Gpu) -> Text:
+        word = "X" if a is b else link(_score(node, a, b))
+        return Text(word, _COLOURS.get(_family(word), "dim"))
+
+    rows: list[list[str | Text]] = [[f"GPU {a.device.index}", *(cell(a, b) for b in node.gpus)] for a in node.gpus]
+    return Matrix(columns=columns, rows=rows)
 
 
 def _holders(gpu: Gpu, *, wide: bool) -> Text:

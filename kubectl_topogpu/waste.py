@@ -3,24 +3,30 @@
 from collections import Counter
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster
 from kubectl_topogpu.report import Report, Row
-from program.words import counted, gib
+from kubectl_topogpu.top import notes
+from kubectl_topogpu.used import NOT_KNOWN, Readings
+from program.tables import Column, FittingTable
+from program.words import counted, gib, spaced
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.outlook.largest import largest
-from scheduler_ext.outlook.unused import Unused, unused
+from scheduler_ext.outlook.unused import unused
+
+_MOST_SHOWN = 10
 
 
-def waste(cluster: Cluster) -> Report:
-    """Returns a row for each node, as `outlook.unused` counts."""
-    rows = [_row(node.name, unused(node.usage)) for node in cluster.nodes if node.usage is not None]
-    return Report(rows=rows, text=lambda wide: _waste_text(rows, wide=wide))
+def waste(cluster: Cluster, readings: Readings | None = None) -> Report:
+    """Returns a row for each node, as `outlook.unused` counts. `readings` are None if they were not asked for."""
+    rows = [_row(node.name, node.usage, readings) for node in cluster.nodes if node.usage is not None]
+    return Report(rows=rows, text=lambda wide: _waste_text(cluster, rows, readings, wide=wide))
 
 
-def _row(node: str, found: Unused) -> Row:
-    return {
+def _row(node: str, usage: NodeUsage, readings: Readings | None) -> Row:
+    found = unused(usage)
+    row: Row = {
         "node": node,
         "gpus": found.gpus,
         "memory_mib": found.memory_mib,
@@ -32,9 +38,21 @@ def _row(node: str, found: Unused) -> Row:
         "stranded_memory_mib": found.stranded_memory_mib,
         "not_serving_gpus": found.not_serving_gpus,
     }
+    return row if readings is None else {**row, "held_not_in_use_mib": _not_in_use(usage, readings)}
 
 
-def _waste_text(rows: list[Row], *, wide: bool) -> RenderableType:
+def _not_in_use(usage: NodeUsage, readings: Readings) -> int | None:
+    """Memory that pods hold and no process uses; None unless what is used is known of every GPU that pods hold."""
+    total = 0
+    for gpu in usage.gpus:
+        used = readings.gpus.get(gpu.device.uuid, NOT_KNOWN).memory_mib
+        if gpu.slots and used is None:
+            return None
+        total += max(gpu.memory_mib - (used or 0), 0) if gpu.slots else 0
+    return total
+
+
+def _waste_text(cluster: Cluster, rows: list[Row], readings: Readings | None, *, wide: bool) -> RenderableType:
     def total(key: str) -> int:
         return sum(int(row[key] or 0) for row in rows)
 
@@ -54,20 +72,22 @@ def _waste_text(rows: list[Row], *, wide: bool) -> RenderableType:
             "without a free slot or core, or out of service"
         ),
     ]
-    worst = sorted(
-        rows,
-        key=lambda row: (-int(row["stranded_memory_mib"] or 0) - int(row["unused_memory_mib"] or 0), str(row["node"])),
-    )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("node", "idle", "unused", "stranded"):
-        table.add_column(title, overflow="fold")
-    for row in worst if wide else worst[:10]:
-        amounts = [gib(int(row[key] or 0)) for key in ("idle_memory_mib", "unused_memory_mib", "stranded_memory_mib")]
-        table.add_row(str(row["node"]), *amounts)
-    lines.append(table)
-    if not wide and len(worst) > 10:
-        lines.append(Text(f"and {counted(len(worst) - 10, 'more node')}; -o wide lists all", "dim"))
-    return Group(*lines)
+    keys = ["idle_memory_mib", "unused_memory_mib", "stranded_memory_mib"]
+    titles = ["idle", "unused", "stranded"]
+    if readings is not None:
+        lines.append(Text(f"held, but not in use now: {part('held_not_in_use_mib')}"))
+        keys.append("held_not_in_use_mib")
+        titles.append("held, not in use")
+    worst = sorted(rows, key=lambda row: (-sum(int(row[key] or 0) for key in keys[1:]), str(row["node"])))
+    columns = [Column(title="node"), *(Column(title=title, right=True) for title in titles)]
+    cells = [
+        (str(row["node"]), *("?" if row[key] is None else gib(int(row[key] or 0)) for key in keys))
+        for row in (worst if wide else worst[:_MOST_SHOWN])
+    ]
+    lines.append(FittingTable(columns=columns, rows=cells, everything=wide))
+    if not wide and len(worst) > _MOST_SHOWN:
+        lines.append(Text(f"and {counted(len(worst) - _MOST_SHOWN, 'more node')}; -o wide lists all", "dim"))
+    return Group(*lines, *notes(cluster, readings))
 
 
 def frag(cluster: Cluster) -> Report:
@@ -81,7 +101,7 @@ def frag(cluster: Cluster) -> Report:
             "whole_pods_if_empty": each.whole_pods_if_empty,
             "largest_share_mib": each.share_mib,
         }
-        for each in largest(cluster.snapshot())
+        for each in largest(Snapshot(nodes={node.name: node.usage for node in cluster.nodes if node.usage is not None}))
     ]
     return Report(rows=rows, text=lambda _: _frag_text(cluster, rows))
 
@@ -93,18 +113,25 @@ def _frag_text(cluster: Cluster, rows: list[Row]) -> RenderableType:
     free = sum(gpu.free_memory_mib for gpu in gpus if gpu.serves)
     broken = sum(gpu.free_memory_mib for gpu in gpus if gpu.serves and not gpu.is_free)
     part = 100 * broken // free if free else 0
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("GPUs on one node", "pods with whole GPUs that fit", "of at most", "largest share of each GPU"):
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        share = int(row["largest_share_mib"] or 0)
-        table.add_row(
-            str(row["gpus"]), str(row["whole_pods"]), str(row["whole_pods_if_empty"]), gib(share) if share else "none"
+    columns = (
+        Column(title="GPUs on one node", right=True),
+        Column(title="pods with whole GPUs that fit", right=True),
+        Column(title="of at most", right=True, rank=1),
+        Column(title="largest share of each GPU", right=True),
+    )
+    cells = [
+        (
+            str(row["gpus"]),
+            spaced(int(row["whole_pods"] or 0)),
+            spaced(int(row["whole_pods_if_empty"] or 0)),
+            gib(int(row["largest_share_mib"])) if row["largest_share_mib"] else "none",
         )
+        for row in rows
+    ]
     nodes = Counter(sum(gpu.is_free for gpu in node.gpus) for node in cluster.nodes if node.gpus)
     spread = ", ".join(f"{counted(number, 'node')} with {free_gpus}" for free_gpus, number in sorted(nodes.items()))
     return Group(
         Text(f"{gib(free)} of memory are free, {part} % of it on GPUs that are shared already"),
-        table,
+        FittingTable(columns=columns, rows=cells),
         Text(f"free GPUs on a node: {spread}"),
     )

@@ -1,61 +1,59 @@
 """`who`: who holds a GPU, a node's GPUs, or which GPUs a pod holds. No IO."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster, Gpu, GpuNode, gpus_named
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.report import Report, Row
 from kubectl_topogpu.top import pod_rows
+from program.tables import Column, FittingTable
 from program.words import gib, model
 
 
-class NotFound(LookupError):
-    """The message is one sentence."""
-
-
-def who(cluster: Cluster, target: str, namespace: str) -> Report:
-    """Reports on `target`: a node, `node/index`, a GPU's UUID or its beginning, or a pod, with or without its
-    namespace.
-
-    Raises NotFound.
-    """
+def holders_of(cluster: Cluster, target: str) -> Report | None:
+    """Reports on a node, or on GPUs by `node/index`, UUID or its beginning. None if there are none."""
     node = cluster.node(target)
-    if node is not None:
-        return _report([(node, gpu) for gpu in node.gpus], "")
-    gpus = list(gpus_named(cluster, target))
-    if gpus:
-        return _report(gpus, "")
-    pod = target if target in cluster.pods else f"{namespace}/{target}"
-    if pod in cluster.pods:
-        return _report(gpus_of(cluster, pod), pod)
-    raise NotFound(f"{target!r} is not a node with GPUs, a GPU (node/index or UUID), or a pod of namespace {namespace}")
+    gpus = [(node, gpu) for gpu in node.gpus] if node is not None else list(gpus_named(cluster, target))
+    return _report(gpus, None) if gpus else None
 
 
-def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pod: str) -> Report:
-    rows = [row for node, gpu in gpus for row in pod_rows(node, gpu) if not pod or row["pod"] == pod]
+def pods_named(cluster: Cluster, name: str, namespace: str = "") -> Report | None:
+    """Reports on the GPUs of pods with this name, of any namespace unless given. None if no such pod holds GPUs."""
+    names = {
+        held.pod
+        for node in cluster.nodes
+        for gpu in node.gpus
+        for held in gpu.holders
+        if held.pod.partition("/")[2] == name and held.pod.startswith(namespace and f"{namespace}/")
+    }
+    gpus = [each for pod in sorted(names) for each in gpus_of(cluster, pod)]
+    return _report(gpus, names) if gpus else None
+
+
+def nothing(pod: str) -> Report:
+    """Reports on a pod that holds no GPU."""
+    return Report(rows=[], text=lambda _: Text(f"pod {pod} holds no GPU"))
+
+
+def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pods: Collection[str] | None) -> Report:
+    """`pods` are those to show; None for all, and for GPUs without pods."""
+    rows = [row for node, gpu in gpus for row in pod_rows(node, gpu) if pods is None or row["pod"] in pods]
 
     def text(wide: bool) -> RenderableType:
-        if not rows:
-            return Text(f"pod {pod} holds no GPU")
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for title in ("pod", "phase", "node", "GPU", "model", "memory", "cores", *(["UUID"] if wide else [])):
-            table.add_column(title, overflow="fold")
-        for row in rows:
-            cores = f"{row['cores_percent']} %" if row["cores_percent"] else "no limit"
-            amounts = (gib(int(row["memory_mib"] or 0)), cores) if row["pod"] else ("", "")
-            uuid = [str(row["uuid"])] if wide else []
-            table.add_row(
-                str(row["pod"] or "nobody"),
-                str(row["phase"]),
-                str(row["node"]),
-                str(row["gpu"]),
-                str(row["model"]),
-                *amounts,
-                *uuid,
-            )
+        columns = [
+            Column(title="pod"),
+            Column(title="phase", rank=2),
+            Column(title="node"),
+            Column(title="GPU", right=True),
+            Column(title="model", rank=3),
+            Column(title="memory", right=True),
+            Column(title="cores", rank=1, right=True),
+            *([Column(title="asks", wraps=True), Column(title="UUID")] if wide else []),
+        ]
+        cells = [_cells(row, wide=wide) for row in rows]
+        table = FittingTable(columns=columns, rows=cells, more="-o wide shows them.", everything=wide)
         undecided = {name: node.name for node, _ in gpus for name in node.undecided}
         notes = [
             Text(f"! pod {name} has GPUs of node {node} without a decision of the scheduler", "yellow")
@@ -64,6 +62,21 @@ def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pod: str) -> Report:
         return Group(table, *notes)
 
     return Report(rows=rows, text=text)
+
+
+def _cells(row: Row, *, wide: bool) -> Sequence[str]:
+    cores = f"{row['cores_percent']} %" if row["cores_percent"] else "no limit"
+    amounts = (gib(int(row["memory_mib"] or 0)), cores) if row["pod"] else ("", "")
+    more = (str(row["asks"] or ""), str(row["uuid"])) if wide else ()
+    return (
+        str(row["pod"] or "-"),
+        str(row["phase"]),
+        str(row["node"]),
+        str(row["gpu"]),
+        str(row["model"]),
+        *amounts,
+        *more,
+    )
 
 
 def gpus_of(cluster: Cluster, pod: str) -> Sequence[tuple[GpuNode, Gpu]]:

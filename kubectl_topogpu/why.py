@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kubectl_topogpu.cluster import Cluster, phase, pod_name
 from kubectl_topogpu.placed import Candidate, GpuCandidate, Placement, candidates, hints, placement
 from kubectl_topogpu.report import Report, Row
 from kubectl_topogpu.who import described, gpus_of
+from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import Snapshot
@@ -72,7 +72,8 @@ def why(cluster: Cluster, pod: Pod) -> Report:
     return Report(rows=rows, document=answer, text=lambda wide: _text(answer, wide=wide))
 
 
-def answer_for(cluster: Cluster, pod: Pod) -> Answer:
+def answer_for(cluster: Cluster, pod: Pod, *, brief: bool = False) -> Answer:
+    """A `brief` answer does not say what would help."""
     name = pod_name(pod)
     try:
         request = read_request(pod, cluster.settings)
@@ -86,11 +87,11 @@ def answer_for(cluster: Cluster, pod: Pod) -> Answer:
         if held:
             sentence = f"is on node {pod.spec.node_name} with {described(held, name)}, though it asks for no GPU"
         return Answer(pod=name, phase=phase(pod), node=pod.spec.node_name, sentence=sentence)
-    snapshot = cluster.snapshot(without=pod)
+    snapshot = cluster.snapshot(pod)
     decision = decide(request, snapshot, sorted({*snapshot.nodes, *_broken(snapshot)}))
     if pod.spec.node_name:
         return _placed(cluster, pod, request, snapshot, decision)
-    return _waiting(cluster, pod, request, snapshot, decision)
+    return _waiting(cluster, pod, request, snapshot, decision, brief=brief)
 
 
 def _broken(snapshot: Snapshot) -> Iterable[str]:
@@ -123,7 +124,9 @@ def _placed(cluster: Cluster, pod: Pod, request: GpuRequest, snapshot: Snapshot,
     )
 
 
-def _waiting(cluster: Cluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision) -> Answer:
+def _waiting(
+    cluster: Cluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, *, brief: bool
+) -> Answer:
     name, asks = pod_name(pod), _asks(request)
     refusal = pod.status.unscheduled
     told = (f"kube-scheduler says: {refusal.message}",) if refusal is not None and refusal.message else ()
@@ -142,13 +145,16 @@ def _waiting(cluster: Cluster, pod: Pod, request: GpuRequest, snapshot: Snapshot
             nodes=candidates(decision, ranked),
             hints=(*told, hint),
         )
+    sentence, refused = f"waits: {_nowhere(len(decision.misfits))}", grouped(decision.misfits)
+    if brief:
+        return Answer(pod=name, phase=phase(pod), sentence=sentence, asks=asks, refused=refused)
     found = ways(cluster.ledger, request, decision.misfits, cluster.holders)
     return Answer(
         pod=name,
         phase=phase(pod),
-        sentence=f"waits: {_nowhere(len(decision.misfits))}",
+        sentence=sentence,
         asks=asks,
-        refused=grouped(decision.misfits),
+        refused=refused,
         ways=tuple(map(_gone, found)),
         smaller=smaller(request, snapshot),
         hints=(*told, *_hints(cluster, decision, found)),
@@ -251,32 +257,46 @@ def _placement_lines(found: Placement, nodes: Sequence[Candidate]) -> Iterable[R
         yield _gpu_table(found.gpus)
 
 
-def _node_table(nodes: Sequence[Candidate]) -> Table:
+def _node_table(nodes: Sequence[Candidate]) -> FittingTable:
     links, levels = any(each.connection is not None for each in nodes), any(each.level is not None for each in nodes)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True)
-    for title in ("node", "used without it", *(["links"] if links else []), *(["fgd"] if levels else [])):
-        table.add_column(title, overflow="fold", justify="left" if title == "node" else "right")
-    for each in nodes:
-        more = [spaced(each.connection or 0)] if links else []
-        more += [f"{each.level or 0} of 100"] if levels else []
-        table.add_row("  *" if each.taken else "   ", each.node, f"{each.used_percent} %", *more)
-    return table
+    columns = [
+        Column(title=""),
+        Column(title="node", wraps=True),
+        Column(title="used without it", right=True),
+        *([Column(title="links", right=True)] if links else []),
+        *([Column(title="fgd", right=True)] if levels else []),
+    ]
+    rows = [
+        (
+            "  *" if each.taken else "   ",
+            each.node,
+            f"{each.used_percent} %",
+            *([spaced(each.connection or 0)] if links else []),
+            *([f"{each.level or 0} of 100"] if levels else []),
+        )
+        for each in nodes
+    ]
+    return FittingTable(columns=columns, rows=rows)
 
 
-def _gpu_table(gpus: Sequence[GpuCandidate]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True)
-    for title in ("GPU", "used without it", "memory free", "cores free", ""):
-        table.add_column(title, overflow="fold", justify="right" if title else "left")
-    for each in gpus:
-        free = f"{each.free_cores_percent} %"
-        table.add_row(
+def _gpu_table(gpus: Sequence[GpuCandidate]) -> FittingTable:
+    columns = (
+        Column(title=""),
+        Column(title="GPU", right=True),
+        Column(title="used without it", right=True),
+        Column(title="memory free", right=True),
+        Column(title="cores free", right=True),
+        Column(title="", wraps=True),
+    )
+    rows = [
+        (
             "  *" if each.taken else "   ",
             str(each.gpu),
             f"{each.used_percent} %",
             gib(each.free_memory_mib),
-            free,
+            f"{each.free_cores_percent} %",
             Text(each.problem, "dim"),
         )
-    return table
+        for each in gpus
+    ]
+    return FittingTable(columns=columns, rows=rows)

@@ -28,8 +28,10 @@ class Ledger:
     The usage of a node and of a namespace is the sum of their holdings. Each event changes it.
     """
 
-    def __init__(self, settings: RequestSettings | None = None) -> None:
+    def __init__(self, settings: RequestSettings | None = None, *, fgd: bool = True) -> None:
+        """`fgd` tells whether it counts what that policy reads: CPU and memory, and which pods usually come."""
         self._settings = settings or RequestSettings()
+        self._fgd = fgd
         self._bound: dict[str, Holding] = {}
         self._reserved: dict[str, tuple[Holding, ...]] = {}
         """What reservations hold, on the chosen node first."""
@@ -92,8 +94,9 @@ class Ledger:
         uid = pod_key(pod)
         self._orphans.drop(uid)
         self._booked.bind(uid, pod)
-        self._hosts.bind(uid, pod)
-        self._learn(uid, pod)
+        if self._fgd:
+            self._hosts.bind(uid, pod)
+            self._learn(uid, pod)
         holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)

@@ -68,7 +68,8 @@ def test_every_command_answers_in_every_form(command: list[str], output: str) ->
 def test_top_shows_nodes_gpus_and_the_pods_on_them() -> None:
     text = said("top")
     assert "default/a" in text
-    assert text.splitlines()[-1].startswith("3 nodes, ")
+    assert text.splitlines()[-2].startswith("3 nodes, ")
+    assert text.splitlines()[-1] == "1 pod waits for GPUs: kubectl topogpu why -A"
     rows = json.loads(said("top", "-o", "json"))
     (held,) = [row for row in rows if row["pod"] == "default/a"]
     assert (held["node"], held["memory_mib"] > 0) == ("n1", True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_topogpu import kubectl
+from kubectl_topogpu import sources
 from kubectl_topogpu.kubectl import Connection
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
@@ -52,9 +52,13 @@ async def test_a_cluster_is_read_through_kubectl(server: EmbeddedApiServer, tmp_
 async def test_a_large_cluster_is_read_page_by_page(
     server: EmbeddedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubectl, "_PAGE", 2)
-    objects = await asyncio.to_thread(kubectl.live, Connection(kubeconfig=str(tmp_path / "kubeconfig")))
-    assert [node.metadata.name for node in objects.nodes] == [f"n{at}" for at in range(5)]
+    monkeypatch.setattr(sources, "PAGE", 2)
+
+    def names() -> list[str]:
+        with sources.live(Connection(kubeconfig=str(tmp_path / "kubeconfig"))) as source:
+            return [node.metadata.name for node in source.objects().nodes]
+
+    assert await asyncio.to_thread(names) == [f"n{at}" for at in range(5)]
 
 
 async def test_a_cluster_that_cannot_be_asked_is_told_in_kubectls_words(tmp_path: Path) -> None:

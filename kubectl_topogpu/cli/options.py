@@ -1,0 +1,145 @@
+"""The options that every command has, and how its report is shown."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+
+import click
+
+from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES
+from kubectl_topogpu.cluster import Cluster, GpuNode, Wanted, read_cluster
+from kubectl_topogpu.kubectl import Connection, Unreadable
+from kubectl_topogpu.report import Output, Report
+from kubectl_topogpu.sources import Recorded, Source, live
+from program.output import print_text
+from program.words import printable
+from proto.kubernetes.objects import Pod
+from scheduler_ext.requests import RequestError, RequestSettings
+
+_WATCH_SECONDS = 2.0
+
+_FROM = "Read what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input."
+
+
+class Asked:
+    """The source of objects, and the options that all commands have."""
+
+    def __init__(self, source: Source, *, namespace: str, everywhere: bool, output: Output) -> None:
+        self.source = source
+        self.everywhere = everywhere
+        self.output = output
+        self._namespace = namespace
+
+    @property
+    def settings(self) -> RequestSettings:
+        return RequestSettings()
+
+    def cluster(self, wanted: Wanted) -> Cluster:
+        """Raises Unreadable."""
+        return read_cluster(self.source.objects(), self.settings, wanted)
+
+    @property
+    def chosen_namespace(self) -> str:
+        """The namespace given by `-n`; empty without it, or for all namespaces."""
+        return "" if self.everywhere else self._namespace
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of pods that are named without one. Raises Unreadable."""
+        if not self._namespace:
+            self._namespace = self.source.namespace()
+        return self._namespace
+
+    def named(self, pod: str) -> tuple[str, str]:
+        """Namespace and name of `[namespace/]name`. Raises Unreadable."""
+        namespace, _, name = pod.rpartition("/")
+        return (namespace or self.namespace), name
+
+    def pod(self, text: str) -> Pod:
+        """Raises Unreadable, and LookupError if there is no such pod."""
+        namespace, name = self.named(text)
+        found = self.source.pod(namespace, name)
+        if found is None:
+            raise LookupError(f"there is no pod {namespace}/{name}")
+        return found
+
+
+Command = Callable[..., Report]
+
+
+def with_options(command: Command) -> Callable[..., None]:
+    """Adds the options of every command. The command gets an `Asked` and its own arguments, and returns a report."""
+
+    @click.option(
+        "-o",
+        "--output",
+        type=click.Choice([each.value for each in Output]),
+        default=Output.TEXT.value,
+        show_default=True,
+    )
+    @click.option("--from", "file", metavar="FILE", default="", type=click.Path(allow_dash=True), help=_FROM)
+    @click.option("--kubeconfig", default="", type=click.Path(), help="As kubectl's.")
+    @click.option("--context", "kube_context", default="", shell_complete=CONTEXTS,
+                  help="As kubectl's.")  # fmt: skip
+    @click.option("-n", "--namespace", "chosen", default="", shell_complete=NAMESPACES,
+                  help="Namespace of pods, as kubectl's.")  # fmt: skip
+    @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Pods of all namespaces, as kubectl's.")
+    @click.option("-w", "--watch", is_flag=True, help=f"Show it again every {_WATCH_SECONDS:g} s.")
+    @wraps(command)
+    def run(
+        *,
+        output: str,
+        file: str,
+        kubeconfig: str,
+        kube_context: str,
+        chosen: str,
+        everywhere: bool,
+        watch: bool,
+        **arguments: object,
+    ) -> None:
+        gc.disable()  # hardly any of the many objects is in a cycle, and scanning them takes half as long as reading
+        if watch and file:
+            raise click.UsageError("--watch cannot be used with --from: a file does not change")
+        try:
+            with _source(Connection(kubeconfig=kubeconfig, context=kube_context), file) as source:
+                asked = Asked(source, namespace=chosen, everywhere=everywhere, output=Output(output))
+                while True:
+                    report = command(asked, **arguments)
+                    if watch:
+                        click.clear()
+                    _show(report, asked.output)
+                    if not watch:
+                        return
+                    del report
+                    gc.collect()
+                    time.sleep(_WATCH_SECONDS)
+        except (Unreadable, LookupError, RequestError) as error:
+            raise click.ClickException(printable(str(error))) from error
+
+    return run
+
+
+@contextmanager
+def _source(connection: Connection, file: str) -> Iterator[Source]:
+    if file:
+        yield Recorded(file)
+        return
+    with live(connection) as source:
+        yield source
+
+
+def _show(report: Report, output: Output) -> None:
+    if output in (Output.TEXT, Output.WIDE):
+        print_text(report.text(output is Output.WIDE))
+        return
+    click.echo(report.encoded(output), nl=False)
+
+
+def node_of(cluster: Cluster, name: str) -> GpuNode:
+    """Raises LookupError."""
+    node = cluster.node(name)
+    if node is None:
+        raise LookupError(f"node {name} has no GPUs of TopoGPU or HAMi; `kubectl topogpu top` lists those that have")
+    return node

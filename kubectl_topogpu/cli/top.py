@@ -1,0 +1,31 @@
+"""`kubectl topogpu top`."""
+
+import click
+
+from kubectl_topogpu import top as tree
+from kubectl_topogpu.cli.completion import NODES
+from kubectl_topogpu.cli.options import Asked, node_of, with_options
+from kubectl_topogpu.cli.readings import readings
+from kubectl_topogpu.cluster import Wanted
+from kubectl_topogpu.report import Output, Report
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, shell_complete=NODES)
+@click.option("--level", type=click.Choice([each.value for each in tree.Level]), default="pods", show_default=True,
+              help="Level of detail.")  # fmt: skip
+@click.option("--used", is_flag=True, help="Show what processes use now. Reads the metrics of each node's daemon.")
+@with_options
+def top(asked: Asked, nodes: tuple[str, ...], level: str, *, used: bool) -> Report:
+    """Show nodes, their GPUs, and the pods that hold them: memory, cores and slots.
+
+    With --namespace, GPUs on which a pod of that namespace is, and these pods alone.
+    """
+    cluster = asked.cluster(Wanted(asks=asked.output is not Output.TEXT))
+    shown = [node_of(cluster, name) for name in nodes] or cluster.nodes
+    return tree.top(
+        cluster,
+        tree.of_namespace(shown, asked.chosen_namespace),
+        tree.Level(level),
+        readings(asked.source, cluster, [node.name for node in shown]) if used else None,
+    )

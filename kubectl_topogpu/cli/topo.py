@@ -1,0 +1,27 @@
+"""`kubectl topogpu topo`."""
+
+from pathlib import Path
+
+import click
+
+from kubectl_topogpu import topo as links
+from kubectl_topogpu.cli.completion import NODES
+from kubectl_topogpu.cli.options import Asked, node_of, with_options
+from kubectl_topogpu.cluster import Wanted
+from kubectl_topogpu.kubectl import Unreadable
+from kubectl_topogpu.report import Report
+
+
+@click.command()
+@click.argument("node", shell_complete=NODES)
+@click.option("--svg", metavar="FILE", type=click.Path(), help="Also draw it as SVG, to FILE.")
+@with_options
+def topo(asked: Asked, node: str, svg: str | None) -> Report:
+    """Show how the GPUs of NODE are connected, and who holds them."""
+    found = node_of(asked.cluster(Wanted()), node)
+    if svg:
+        try:
+            Path(svg).write_text(links.topo_svg(found), encoding="utf-8")
+        except OSError as error:
+            raise Unreadable(f"{svg}: {error.strerror or error}") from error
+    return links.topo(found)

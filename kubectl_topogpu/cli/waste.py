@@ -1,0 +1,19 @@
+"""`kubectl topogpu waste`."""
+
+import click
+
+from kubectl_topogpu import waste as unasked
+from kubectl_topogpu.cli.options import Asked, with_options
+from kubectl_topogpu.cli.readings import readings
+from kubectl_topogpu.cluster import Wanted
+from kubectl_topogpu.report import Report
+
+
+@click.command()
+@click.option("--used", is_flag=True, help="Show held memory that no process uses. Reads the metrics of each daemon.")
+@with_options
+def waste(asked: Asked, *, used: bool) -> Report:
+    """Show memory that no pod asked for: idle, unused, and stranded where no pod can get it."""
+    cluster = asked.cluster(Wanted())
+    names = [node.name for node in cluster.nodes]
+    return unasked.waste(cluster, readings(asked.source, cluster, names) if used else None)

@@ -1,0 +1,206 @@
+"""Sources of objects: the cluster, or a file that kubectl wrote (edge). They are read page by page."""
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from kubectl_topogpu.cluster import Objects
+from kubectl_topogpu.kubectl import Api, Connection, Refused, Unreadable, connected, decoded, namespace
+from proto.kubernetes.objects import (
+    NODES,
+    PODS,
+    RESOURCE_QUOTAS,
+    ListMeta,
+    Node,
+    Object,
+    ObjectList,
+    Pod,
+    Resource,
+    ResourceQuota,
+)
+
+T = TypeVar("T", bound=Object)
+
+PAGE = 1000
+"""Objects of one request."""
+_FORBIDDEN, _NOT_FOUND = 403, 404
+_HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
+_ROLE = "the ClusterRole topogpu-view of docs/kubectl.md allows all that is needed"
+
+
+class Source(Protocol):
+    """Where the objects are. Every method raises Unreadable."""
+
+    def objects(self) -> Objects: ...
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """Returns one pod; None if there is no such pod."""
+        ...
+
+    def metrics(self, namespace: str, pod: str) -> bytes:
+        """Returns the page of a pod with a port named `metrics`."""
+        ...
+
+    def namespace(self) -> str:
+        """Returns the namespace of pods that are named without one."""
+        ...
+
+
+class Live:
+    """The cluster."""
+
+    def __init__(self, api: Api, connection: Connection, threads: ThreadPoolExecutor) -> None:
+        self._api = api
+        self._connection = connection
+        self._threads = threads
+
+    def objects(self) -> Objects:
+        """If quotas may not be listed, the notes say so."""
+        nodes = self._threads.submit(lambda: tuple(self._all(NODES)))
+        try:
+            quotas = tuple(self._all(RESOURCE_QUOTAS))
+        except Refused as refusal:
+            if refusal.code != _FORBIDDEN:
+                raise
+            note = f"ResourceQuotas do not count here: {refusal}"
+            return Objects(nodes=nodes.result(), pods=self._all(PODS), notes=(note,))
+        return Objects(nodes=nodes.result(), pods=self._all(PODS), quotas=quotas)
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        path = PODS.path(namespace, name)
+        try:
+            found: Pod = decoded(path, self._api.get(path), Pod)
+        except Refused as refusal:
+            if refusal.code == _NOT_FOUND:
+                return None
+            raise
+        return found
+
+    def metrics(self, namespace: str, pod: str) -> bytes:
+        path = PODS.path(namespace, pod)
+        found = decoded(path, self._api.get(path), _PortsPod)
+        ports = [port.container_port for each in found.spec.containers for port in each.ports if port.name == "metrics"]
+        if not ports:
+            raise Unreadable(f"pod {namespace}/{pod} has no port named metrics")
+        return self._api.get(f"{PODS.path(namespace, f'{pod}:{ports[0]}')}/proxy/metrics")
+
+    def namespace(self) -> str:
+        return namespace(self._connection)
+
+    def _all(self, kind: Resource[T]) -> Iterator[T]:
+        """Fetches the next page while the caller uses this one."""
+        path = kind.path()
+        coming = self._threads.submit(self._page, f"{path}?limit={PAGE}")
+        while True:
+            body = coming.result()
+            token = decoded(path, body, _Head).metadata.continue_
+            if token:
+                coming = self._threads.submit(self._page, f"{path}?limit={PAGE}&continue={token}")
+            page: ObjectList[T] = decoded(path, body, ObjectList[kind.type])  # type: ignore[name-defined]
+            yield from page.items
+            if not token:
+                return
+
+    def _page(self, path: str) -> bytes:
+        try:
+            return self._api.get(path)
+        except Refused as refusal:
+            if refusal.code == _FORBIDDEN:
+                raise Refused(refusal.code, f"{refusal}; {_ROLE}") from refusal
+            raise
+
+
+class _Head(Object):
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+
+
+class _Port(Object):
+    name: str = ""
+    container_port: int = 0
+
+
+class _PortsContainer(Object):
+    ports: tuple[_Port, ...] = ()
+
+
+class _PortsSpec(Object):
+    containers: tuple[_PortsContainer, ...] = ()
+
+
+class _PortsPod(Object):
+    spec: _PortsSpec = msgspec.field(default_factory=_PortsSpec)
+
+
+class _Kind(Object):
+    kind: str = ""
+
+
+class _File(Object):
+    items: list[msgspec.Raw] | None = None
+
+
+class Recorded:
+    """What `kubectl get nodes,pods,resourcequotas -A -o json` printed."""
+
+    def __init__(self, file: str) -> None:
+        """`-` is standard input. Raises Unreadable."""
+        self._file = file
+        try:
+            text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+            items = msgspec.json.decode(text, type=_File).items
+        except OSError as error:
+            raise Unreadable(f"{file}: {error.strerror or error}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Unreadable(f"{file}: is not what kubectl prints ({error}); write it with {_HOW}") from error
+        if items is None:
+            raise Unreadable(f"{file}: has no list of objects; write it with {_HOW}")
+        self._items: dict[str, list[tuple[int, msgspec.Raw]]] = {}
+        for at, item in enumerate(items):
+            self._items.setdefault(self._decoded(at, item, _Kind).kind, []).append((at, item))
+        if "Node" not in self._items:
+            raise Unreadable(f"{file}: lists no node; write it with {_HOW}")
+
+    def objects(self) -> Objects:
+        return Objects(
+            nodes=tuple(self._all("Node", Node)),
+            pods=self._all("Pod", Pod),
+            quotas=tuple(self._all("ResourceQuota", ResourceQuota)),
+        )
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        return next(
+            (
+                pod
+                for pod in self._all("Pod", Pod)
+                if (pod.metadata.namespace or "default", pod.metadata.name) == (namespace, name)
+            ),
+            None,
+        )
+
+    def metrics(self, namespace: str, pod: str) -> bytes:  # noqa: ARG002 - as of the cluster
+        raise Unreadable("a file has no metrics")
+
+    def namespace(self) -> str:
+        return "default"
+
+    def _all(self, name: str, kind: type[T]) -> Iterator[T]:
+        for at, item in self._items.get(name, ()):
+            yield self._decoded(at, item, kind)
+
+    def _decoded(self, at: int, item: msgspec.Raw, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(item, type=kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Unreadable(f"{self._file}: items[{at}]: {error}") from error
+
+
+@contextmanager
+def live(connection: Connection) -> Iterator[Live]:
+    """Raises Unreadable."""
+    with connected(connection) as api, ThreadPoolExecutor(8) as threads:
+        yield Live(api, connection, threads)

@@ -1,0 +1,90 @@
+"""What processes use of GPUs now, from the metrics of the node daemons. No IO."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from proto.devices import DeviceUUID
+
+_MEMORY = "hami_vgpu_memory_used_bytes"
+_CORES = "hami_container_device_utilization_ratio"
+_GPU_MEMORY = "hami_host_gpu_memory_used_bytes"
+_GPU_CORES = "hami_host_gpu_utilization_ratio"
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)")
+_LABEL = re.compile(r'([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"')
+MOST_LINES = 50_000
+"""Lines of one page that are read. A daemon writes a few hundred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """MiB of memory and percent of the GPU's time; None where the daemon does not know it."""
+
+    memory_mib: int | None = None
+    cores_percent: int | None = None
+
+
+NOT_KNOWN = Used()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What is used: of each GPU, and by each pod of each GPU. `missing` says why a node's daemon was not read."""
+
+    gpus: Mapping[DeviceUUID, Used] = field(default_factory=dict)
+    pods: Mapping[tuple[str, DeviceUUID], Used] = field(default_factory=dict)
+    """By `namespace/name` and GPU."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_page(text: str) -> Readings:
+    """Reads a page in Prometheus' text format. A line that cannot be read is left out."""
+    gpus: dict[DeviceUUID, dict[str, float]] = {}
+    pods: dict[tuple[str, DeviceUUID], dict[str, float]] = {}
+    for line in text.splitlines()[:MOST_LINES]:
+        if not line.startswith((_MEMORY, _CORES, _GPU_MEMORY, _GPU_CORES)):
+            continue
+        found = _SAMPLE.fullmatch(line)
+        value = None if found is None else _number(found[3])
+        if found is None or value is None:
+            continue
+        labels = dict(_LABEL.findall(found[2]))
+        uuid = DeviceUUID(labels.get("device_uuid", ""))
+        if found[1] in (_MEMORY, _CORES):
+            sums = pods.setdefault((f"{labels.get('namespace', '')}/{labels.get('pod', '')}", uuid), {})
+        elif found[1] in (_GPU_MEMORY, _GPU_CORES):
+            sums = gpus.setdefault(uuid, {})
+        else:
+            continue
+        sums[found[1]] = sums.get(found[1], 0.0) + value
+    return Readings(
+        gpus={uuid: _used(sums.get(_GPU_MEMORY), sums.get(_GPU_CORES)) for uuid, sums in gpus.items()},
+        pods={key: _used(sums.get(_MEMORY), sums.get(_CORES)) for key, sums in pods.items()},
+    )
+
+
+def joined(pages: Iterable[Readings]) -> Readings:
+    gpus: dict[DeviceUUID, Used] = {}
+    pods: dict[tuple[str, DeviceUUID], Used] = {}
+    missing: dict[str, str] = {}
+    for page in pages:
+        gpus |= page.gpus
+        pods |= page.pods
+        missing |= page.missing
+    return Readings(gpus=gpus, pods=pods, missing=missing)
+
+
+def _used(memory: float | None, cores: float | None) -> Used:
+    return Used(
+        memory_mib=None if memory is None else round(memory / 2**20),
+        cores_percent=None if cores is None else round(cores),
+    )
+
+
+def _number(text: str) -> float | None:
+    """None for what is no amount: NaN, infinity or less than nothing."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None

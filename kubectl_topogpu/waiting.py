@@ -1,0 +1,80 @@
+"""`why` without a pod: the pods that wait for GPUs, grouped by what keeps them waiting. No IO."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kubectl_topogpu.cluster import Cluster, asked_for, pod_name
+from kubectl_topogpu.report import Report, Row
+from kubectl_topogpu.why import Answer, answer_for
+from program.words import counted
+from proto.kubernetes.objects import Pod
+from scheduler_ext.requests import RequestError, read_request
+
+MOST_NAMED = 3
+MOST_KINDS = 100
+"""Different requests that are judged; pods of further ones are only counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """Pods of one namespace that ask for the same; `answer` is that of the first."""
+
+    asks: str
+    answer: Answer
+    pods: tuple[str, ...]
+
+
+def waiting(cluster: Cluster, namespace: str) -> Report:
+    """Returns a row for each pod of the namespace that waits; of all namespaces without one."""
+    pods = [pod for pod in cluster.pods if not namespace or (pod.metadata.namespace or "default") == namespace]
+    kinds: dict[Hashable, list[Pod]] = {}
+    for pod in sorted(pods, key=pod_name):
+        kinds.setdefault(_kind(cluster, pod), []).append(pod)
+    largest = sorted(kinds.values(), key=lambda alike: (-len(alike), pod_name(alike[0])))
+    found = [
+        Alike(
+            asks=asked_for(alike[0], cluster.settings),
+            answer=answer_for(cluster, alike[0], brief=True),
+            pods=tuple(map(pod_name, alike)),
+        )
+        for alike in largest[:MOST_KINDS]
+    ]
+    rows: list[Row] = [
+        {"pod": pod, "asks": each.asks, "why": each.answer.sentence, "reasons": _reasons(each.answer)}
+        for each in found
+        for pod in each.pods
+    ]
+    left = sum(map(len, largest[MOST_KINDS:]))
+    return Report(rows=rows, text=lambda wide: _text(found, len(pods), left, namespace, wide=wide))
+
+
+def _kind(cluster: Cluster, pod: Pod) -> Hashable:
+    """Equal for pods that get the same answer."""
+    try:
+        request = read_request(pod, cluster.settings)
+    except RequestError as error:
+        return str(error)
+    return None if request is None else repr(replace(request, pod="", uid=""))
+
+
+def _reasons(answer: Answer) -> str:
+    return "; ".join(f"{counted(len(each.nodes), 'node')}: {each.reason}" for each in answer.refused)
+
+
+def _text(found: list[Alike], pods: int, left: int, namespace: str, *, wide: bool) -> RenderableType:
+    if not pods:
+        return Text(f"no pod of {f'namespace {namespace}' if namespace else 'any namespace'} waits for GPUs")
+    lines: list[RenderableType] = []
+    for each in found:
+        named = each.pods if wide else each.pods[:MOST_NAMED]
+        rest = f" and {len(each.pods) - len(named)} more" if len(named) < len(each.pods) else ""
+        lines.append(Text.assemble((f"{', '.join(named)}{rest}", "bold"), f" ({each.asks})"))
+        lines.append(Text(f"  {each.answer.sentence}"))
+        lines += [Text(f"    {counted(len(group.nodes), 'node')}: {group.reason}") for group in each.answer.refused]
+    lines.append(Text(f"{counted(pods, 'pod')}; kubectl topogpu why POD says what would help", "dim"))
+    if left:
+        lines.append(Text(f"{counted(left, 'pod')} of further kinds not judged", "dim"))
+    return Group(*lines)
