@@ -48,7 +48,7 @@ class Doubt:
 
     clause: str
     likely: bool
-    """CDI devices are applied unless somebody has switched that off."""
+    """CDI devices are applied unless that is switched off."""
 
 
 def why_no_cdi(node: Runtime) -> str:

@@ -169,8 +169,8 @@ def _awaits_devices(pod: Pod, view: NodeView) -> bool:
 
 
 def _is_stranger(pod: Pod, ids: int, view: NodeView) -> bool:
-    """Of a pod that starts: kubelet may be asking for it, though it came past the scheduler or somebody took its
-    annotations.
+    """Whether kubelet may be asking for this pod although nothing was decided for it: it came past the scheduler, or its
+    annotations were removed.
     """
     if _awaits_devices(pod, view):
         return False

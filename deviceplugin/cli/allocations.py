@@ -165,8 +165,8 @@ def _registered(node: Node | None) -> tuple[Device, ...]:
 def _as_text(rows: tuple[Row, ...], sources: Sources, problems: list[str], *, wide: bool) -> RenderableType:
     notes = [Text(f"! {problem}", "yellow") for problem in problems]
     if not rows:
-        nobody = "" if sources.recorded is None and sources.listed is None else "No container holds a GPU replica."
-        return Group(*([Text(nobody)] if nobody else []), *notes)
+        empty = "" if sources.recorded is None and sources.listed is None else "No container holds a GPU replica."
+        return Group(*([Text(empty)] if empty else []), *notes)
     checked = [name for name in rows[0].verdicts if sources.by_slots or name != "CDI spec"]
     columns = [
         *(Column(title=title) for title in ("Pod", "Container", "GPU", "Limits", "Agree")),

@@ -93,7 +93,7 @@ def judge_lock(value: str | None, holder: LockHolder, node_name: str, now: datet
             LOCK, f"It cannot be read, and until then HAMi's scheduler binds no pod to this node: {error}.", remove
         )
     age = now - lock.taken_at
-    owner = f"{lock.namespace}/{lock.pod}" if lock.pod else "nobody by name"
+    owner = f"{lock.namespace}/{lock.pod}" if lock.pod else "a pod that it does not name"
     held = f"Held by {owner} for {_duration(age)}"
     why = _why_stale(holder, node_name, age)
     if why:

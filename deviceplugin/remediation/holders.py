@@ -55,7 +55,7 @@ def seen(
     is_blind: bool = False,
 ) -> Seen:
     """Of the whole node. `lost`: those of the `unshown` that the node has had. They are ill; the others are only what
-    somebody wrote on a pod.
+    someone wrote on a pod.
 
     A MIG instance may go while its GPU is well: then it is ill for those that have it.
     """

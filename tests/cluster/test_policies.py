@@ -187,7 +187,7 @@ async def test_nobody_else_creates_or_changes_a_pod_with_what_the_scheduler_writ
         assert refused_by("pod-annotations", answer) == f"annotation {keys.DEVICES_ALLOCATED} {OURS}"
         answer = await site.stranger.annotate(path + subresource, {keys.DEVICES_ALLOCATED: None})
         assert refused_by("pod-annotations", answer) == (
-            f"annotation {keys.DEVICES_ALLOCATED} is removed by nobody while the pod exists"
+            f"annotation {keys.DEVICES_ALLOCATED} must stay while the pod exists"
         )
     labelled = {"metadata": {"labels": {keys.POD_NODE: site.other}}}
     answer = told(await site.stranger.send("PATCH", path, labelled, MERGE_PATCH))
