@@ -386,7 +386,7 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
         yield "--leader-elect needs --leader-elect-resource-namespace: the lease that kube-scheduler holds"
     page = configuration.status_bind_address
     if page is not None and not (page.host == "localhost" or is_local(page.host)):
-        yield "--status-bind-address must be on loopback, such as 127.0.0.1:9396: the page does not ask who its readers are"
+        yield "--status-bind-address must be on loopback, such as 127.0.0.1:9396: the page does not authenticate"
     of_files = (configuration.cert_file, configuration.key_file)
     of_secret = (configuration.webhook_secret, configuration.webhook_configuration, configuration.webhook_service)
     if any(of_files) and any(of_secret):

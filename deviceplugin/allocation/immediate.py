@@ -169,7 +169,7 @@ def _awaits_devices(pod: Pod, view: NodeView) -> bool:
 
 
 def _is_stranger(pod: Pod, ids: int, view: NodeView) -> bool:
-    """Whether kubelet may be asking for this pod although nothing was decided for it: it came past the scheduler, or its
+    """Whether kubelet may be asking for this pod although nothing was decided for it: it bypassed the scheduler, or its
     annotations were removed.
     """
     if _awaits_devices(pod, view):
