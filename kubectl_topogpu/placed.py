@@ -9,8 +9,7 @@ from program.words import ranges, spaced
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.outlook.unused import free_cores, free_memory_mib
-from scheduler_ext.outlook.words import WORDS
-from scheduler_ext.policies import NodePolicy
+from scheduler_ext.outlook.words import WHY_GPUS, WHY_NODE, WORDS
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import Decision, place
 from scheduler_ext.scheduling.fit import Rules, why_not
@@ -19,20 +18,6 @@ from scheduler_ext.scheduling.nodes import connected
 from scheduler_ext.scheduling.score import node_score
 
 MOST_NODES = 5
-
-_NODES = {
-    NodePolicy.BINPACK: "takes the fullest node on which the pod fits",
-    NodePolicy.SPREAD: "takes the emptiest node on which the pod fits",
-    NodePolicy.FGD: "takes the node where the pod strands least of what popular pods could use, then the fullest",
-}
-_GPUS = {
-    "binpack": "takes the fullest GPUs that fit",
-    "spread": "takes the emptiest GPUs that fit",
-    "topology-aware": "takes the best-connected GPUs that fit; for one GPU the one with the weakest links",
-    "mutex": "takes GPUs that no container uses",
-    "numa": "takes GPUs of one NUMA node",
-    "fgd": "takes the fullest GPU that fits; for several GPUs the best-connected ones",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +89,7 @@ def _candidate(node: str, taken: str, decision: Decision) -> Candidate:
 
 
 def _why_node(request: GpuRequest, decision: Decision) -> str:
-    policy = f"policy {request.policies.node} {_NODES[request.policies.node]}"
+    policy = f"policy {request.policies.node} {WHY_NODE[request.policies.node]}"
     if decision.connections:
         return f"the node that connects the pod's GPUs best comes first; among equals {policy}"
     return policy
@@ -112,7 +97,7 @@ def _why_node(request: GpuRequest, decision: Decision) -> str:
 
 def _why_gpus(request: GpuRequest) -> str:
     text = request.policies.gpu.text.strip()
-    sentence = _GPUS.get(text, "compares GPUs by these words, one after the other")
+    sentence = WHY_GPUS.get(text, "compares GPUs by these words, one after the other")
     numa = "; the pod asks for GPUs of one NUMA node" if request.numa_bound else ""
     return f"policy {text} {sentence}{numa}"
 

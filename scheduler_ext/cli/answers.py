@@ -1,25 +1,39 @@
 """Decisions as `decide` prints them: JSON for programs, lines and tables for people."""
 
 import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from program.tables import Column, FittingTable
+from program.words import counted, model, ranges, spaced
 from proto.annotations.pod_devices import encode_pod_devices
+from proto.devices import ContainerShares, Device, DeviceShare
+from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.outlook.nearest import grouped
+from scheduler_ext.outlook.words import WHY_GPUS, WHY_NODE
+from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import Decision
 from scheduler_ext.scheduling.explain import GpuLine, NodeLine
+from scheduler_ext.scheduling.nodes import rank_nodes
 from scheduler_ext.scheduling.score import NodeScore
+
+_MOST = 5
+"""Nodes that a line names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One decision to print. `error` says why no node was judged or none fits; `note` says that any other node would do
-    too.
+    """One decision to print. `request` is None for a pod without GPUs, or that cannot be read. `usage` is the chosen
+    node before the pod. `error` says why no node was judged or none fits; `note` says that any other node would do too.
     """
 
+    pod: str
     decision: Decision
+    request: GpuRequest | None = None
+    usage: NodeUsage | None = None
     explanation: tuple[NodeLine, ...] = ()
     error: str = ""
     note: str = ""
@@ -42,33 +56,110 @@ def scores_document(decision: Decision) -> dict[str, float]:
     return {name: shortest(score) for name, score in decision.scores.items()}
 
 
-def answer_text(answer: Answer) -> str:
-    decision = answer.decision
-    devices = encode_pod_devices(decision.shares)
-    lines = [f"node     {decision.node or 'none fits'}", f"devices  {devices or 'none'}"]
-    if not answer.explanation:
-        lines += [f"score    {name}  {score}" for name, score in sorted(scores_document(decision).items())]
-        lines += [f"failed   {name}  {reason}" for name, reason in sorted(decision.failed.items())]
-    lines += [f"error    {answer.error}"] if answer.error else []
-    lines += [f"note     {answer.note}"] if answer.note else []
-    return "\n".join(lines)
+def answers_document(answers: Sequence[Answer]) -> dict[str, object]:
+    """The JSON document of several pods."""
+    return {"pods": [{"pod": answer.pod, **answer_document(answer)} for answer in answers]}
 
 
-def explanation_table(explanation: tuple[NodeLine, ...]) -> Table:
-    """One line for each node, and below it what its GPUs lack. GPUs with the same reason share a line."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("node")
-    table.add_column("fits")
-    table.add_column("why")
+def answer_text(answers: Sequence[Answer]) -> RenderableType:
+    """What people read: for each pod its node and GPUs, or why no node fits."""
+    lines = [line for answer in answers for line in _lines(answer)]
+    if len(answers) > 1:
+        fitting = sum(answer.decision.node is not None for answer in answers)
+        lines.append(Text(f"{fitting} of {counted(len(answers), 'pod')} fit", "bold"))
+    return Group(*lines)
+
+
+def _lines(answer: Answer) -> Iterator[RenderableType]:
+    decision, request = answer.decision, answer.request
+    pod = Text.assemble("pod ", (answer.pod, "bold"))
+    if request is None:
+        yield pod.append(f": {answer.note or answer.error}")
+        return
+    if decision.node is None:
+        nodes = counted(len(decision.misfits), "node")
+        yield pod.append(f" fits on none of {nodes}" if decision.misfits else f": {answer.error}", "red")
+        for group in grouped(decision.misfits) if not answer.explanation else ():
+            yield Text(f"  {counted(len(group.nodes), 'node')} ({_named(group.nodes)}): {group.reason}")
+            if group.lacks:
+                yield Text(f"    nearest is {group.nearest}: {group.lacks}")
+    else:
+        yield pod.append(" fits on node ").append(decision.node, "bold green")
+        for need, shares in zip(request.needs, decision.shares, strict=True):
+            if need is not None and answer.usage is not None:
+                yield Text(f"  container {need.container} gets {_gpus(shares, answer.usage)}")
+        yield from map(Text, _whys(request, decision))
+    if answer.explanation:
+        yield explanation_table(answer.explanation)
+
+
+def _gpus(shares: ContainerShares, usage: NodeUsage) -> str:
+    """`GPUs 4–7 (A100-SXM4-80GB), 8 000 MiB and 30 % of cores of each`."""
+    devices = {gpu.device.uuid: gpu.device for gpu in usage.gpus}
+    held = [devices[share.uuid] for share in shares]
+    models = ", ".join(dict.fromkeys(model(device.type) for device in held))
+    named = f"{'GPU' if len(held) == 1 else 'GPUs'} {ranges([device.index for device in held])} ({models})"
+    parts = dict.fromkeys(_part(share, devices[share.uuid]) for share in shares)
+    return f"{named}, {' or '.join(parts)}{' each' if len(held) > 1 else ''}"
+
+
+def _part(share: DeviceShare, device: Device) -> str:
+    memory = "all memory" if share.memory_mib >= device.memory_mib else f"{spaced(share.memory_mib)} MiB"
+    return f"{memory} and {share.cores} % of cores" if share.cores else f"{memory}, cores without limit"
+
+
+def _whys(request: GpuRequest, decision: Decision) -> Iterator[str]:
+    """Why this node and these GPUs, with the nodes that come next."""
+    policies = request.policies
+    ranked = rank_nodes(policies.node, decision.fits, decision.connections, decision.levels)
+    links = decision.connections
+
+    def described(name: str) -> str:
+        score = decision.fits[name]
+        used = f"{round(100 * (score.slots + score.cores + score.memory) / 3)} % used"
+        return f"{name} ({used}, links {spaced(links[name])})" if name in links else f"{name} ({used})"
+
+    first = "its GPUs are connected best there; then " if links else ""
+    order = ", ".join(map(described, ranked[:_MOST]))
+    yield f"  node: {first}policy {policies.node} {WHY_NODE[policies.node]}: {order}"
+    if len(ranked) > _MOST:
+        yield f"    and {counted(len(ranked) - _MOST, 'more node')}"
+    gpus = policies.gpu.text.strip()
+    yield f"  GPUs: policy {gpus} {WHY_GPUS.get(gpus, 'compares GPUs by these words, one after the other')}"
+    if decision.misfits:
+        yield f"  it does not fit on {counted(len(decision.misfits), 'other node')}; --explain says why"
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _MOST} more" if len(nodes) > _MOST else ""
+    return ", ".join(nodes[:_MOST]) + more
+
+
+def explanation_table(explanation: Sequence[NodeLine]) -> FittingTable:
+    """One row for each node, and below it what its GPUs lack. GPUs that lack the same share a line."""
+    rows = []
     for line in explanation:
         fits = (
             Text("chosen", "bold green") if line.chosen else Text("yes", "green") if line.score else Text("no", "red")
         )
-        why = [line.sentence, *dict.fromkeys(f"  {gpu.sentence}" for gpu in line.gpus)]
+        why = [line.sentence, *_alike(line.gpus)]
         if line.undecided:
-            why.append(f"  without a decision it serves {', '.join(line.undecided)}")
-        table.add_row(Text(line.node), fits, Text("\n".join(why)))
-    return table
+            why.append(f"without a decision it serves {', '.join(line.undecided)}")
+        rows.append((Text(line.node), fits, Text("\n".join(why))))
+    columns = (Column(title="node"), Column(title="fits"), Column(title="why", wraps=True))
+    return FittingTable(columns=columns, rows=rows)
+
+
+def _alike(gpus: Iterable[GpuLine]) -> Iterator[str]:
+    """`GPUs 0–3: needs 30 000 MiB, 12 288 free of 40 960`."""
+    indices: dict[str, list[int]] = {}
+    for line in gpus:
+        if not line.clause:  # told by an extender of an older version
+            yield line.sentence
+            continue
+        indices.setdefault(line.clause, []).append(line.refusal.index)
+    for clause, same in indices.items():
+        yield f"{'GPU' if len(same) == 1 else 'GPUs'} {ranges(same)}: {clause}"
 
 
 def shortest(score: float) -> float:

@@ -85,11 +85,17 @@ class Cluster(Struct, kw_only=True):
     config: Config = field(default_factory=Config)
 
 
-def replay(lines: Iterable[bytes], settings: RequestSettings) -> Iterator[bytes]:
-    """One line of JSON for each line that is not blank. An unreadable line gets `{"error": sentence}`."""
-    for line in lines:
-        if line.strip():
-            yield msgspec.json.encode(_answered(line, settings)) + b"\n"
+def replay(lines: Iterable[bytes], settings: RequestSettings) -> Iterator[Document]:
+    """One answer for each line that is not blank. An unreadable line gets `{"error": sentence}`."""
+    return (_answered(line, settings) for line in lines if line.strip())
+
+
+def is_unreadable(answer: Document) -> bool:
+    return answer.keys() == {"error"}
+
+
+def fits(answer: Document) -> bool:
+    return answer.get("node") is not None or bool(answer.get("fit"))
 
 
 def _answered(line: bytes, settings: RequestSettings) -> Document:

@@ -19,19 +19,37 @@ T = TypeVar("T", bound=Object)
 _HOW = "write it with kubectl get nodes,pods,resourcequotas -A -o json"
 
 
+_LONGEST_FLOW = 2**20
+"""YAML may begin with a brace, too. In a longer text that is a broken JSON, which would be read as YAML for minutes."""
+
+
 class StateError(ValueError):
     """A document does not hold what it should. The message is one sentence with the place."""
 
 
 def read_document(file: str) -> object:
     """The JSON or YAML of a file; `-` is standard input. Raises StateError."""
+    return read_documents(file)[0]
+
+
+def read_documents(file: str) -> list[object]:
+    """The JSON or the YAML documents of a file, at least one; `-` is standard input. Raises StateError."""
     text = read_text(file)
     try:
-        document: object = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+        return _documents(text) or [None]
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())
         raise StateError(f"{file}: neither JSON nor YAML: {problem}") from error
-    return document
+
+
+def _documents(text: str) -> list[object]:
+    if text.lstrip().startswith("{"):
+        try:
+            return [json.loads(text)]
+        except ValueError:
+            if len(text) > _LONGEST_FLOW:
+                raise
+    return list(yaml.safe_load_all(text))
 
 
 def read_text(file: str) -> str:

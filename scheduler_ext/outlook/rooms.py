@@ -62,10 +62,10 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
             gpus = frozenset(gpu.device.index for gpu in usage.gpus if gpu.device.uuid in parts)
             part = sum(parts.values(), NOTHING)
         pods += 1
-        usage = _with(usage, request, shares)
+        usage = with_pod(usage, request, shares)
 
 
-def _with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
+def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
     """Returns the node as it is once the pod runs there."""
     parts = effective(request.kinds, shares)
     placed = [share for container in shares for share in container if share.instance is not None]

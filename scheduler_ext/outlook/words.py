@@ -1,5 +1,6 @@
-"""Reasons in plain words."""
+"""Reasons and policies in plain words."""
 
+from scheduler_ext.policies import NodePolicy
 from scheduler_ext.scheduling.misfit import Reason
 
 WORDS = {
@@ -20,3 +21,20 @@ WORDS = {
     Reason.TOO_FEW: "fits, but there are too few such GPUs",
 }
 """Every reason of a GPU. `NOT_LOOKED_AT` is none: no decision on one snapshot leaves a node out."""
+
+WHY_NODE = {
+    NodePolicy.BINPACK: "takes the fullest node on which the pod fits",
+    NodePolicy.SPREAD: "takes the emptiest node on which the pod fits",
+    NodePolicy.FGD: "takes the node where the pod strands least of what popular pods could use, then the fullest",
+}
+"""What each node policy does."""
+
+WHY_GPUS = {
+    "binpack": "takes the fullest GPUs that fit",
+    "spread": "takes the emptiest GPUs that fit",
+    "topology-aware": "takes the best-connected GPUs that fit; for one GPU the one with the weakest links",
+    "mutex": "takes GPUs that no container uses",
+    "numa": "takes GPUs of one NUMA node",
+    "fgd": "takes the fullest GPU that fits; for several GPUs the best-connected ones",
+}
+"""What each GPU policy does, by its word."""

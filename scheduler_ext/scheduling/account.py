@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from program.words import model, ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.cluster.stories import Story
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
@@ -61,7 +62,8 @@ def account(
         lines, would_fit = _with_undecided(explain(request, decision), snapshot), decision.node
     sentence = "asks for no GPU: kube-scheduler places it alone"
     if request is not None or problem:
-        sentence = _sentence(pod, devices, problem, would_fit, len(snapshot.nodes)) + _unhealthy(pod, devices, snapshot)
+        held = _held(devices, snapshot.nodes.get(node))
+        sentence = _sentence(pod, held, problem, would_fit, len(snapshot.nodes)) + _unhealthy(pod, devices, snapshot)
     return Account(
         pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
         node=node,
@@ -92,8 +94,15 @@ def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
     usage = snapshot.nodes.get(pod.spec.node_name)
     if usage is None or pod.has_ended:
         return ""
-    ill = [gpu.device.uuid for gpu in usage.gpus if not gpu.device.healthy and gpu.device.uuid in devices]
-    return f"; unhealthy: {', '.join(ill)}, and events of the node say why" if ill else ""
+    ill = [gpu.device.index for gpu in usage.gpus if not gpu.device.healthy and gpu.device.uuid in devices]
+    return f"; unhealthy: GPU {ranges(ill)}, and events of the node say why" if ill else ""
+
+
+def _held(devices: str, usage: NodeUsage | None) -> str:
+    """`GPU 4–7 (A100-SXM4-80GB)`; the annotation itself where the node does not know these GPUs."""
+    held = [gpu.device for gpu in usage.gpus if gpu.device.uuid in devices] if usage is not None else []
+    models = ", ".join(dict.fromkeys(model(device.type) for device in held))
+    return f"GPU {ranges([device.index for device in held])} ({models})" if held else devices
 
 
 def _sentence(pod: Pod, devices: str, problem: str, would_fit: str | None, nodes: int) -> str:

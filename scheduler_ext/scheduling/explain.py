@@ -24,8 +24,11 @@ _PLAIN_SENTENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLine:
+    """One GPU that was refused. `clause` is the sentence without the GPU."""
+
     refusal: Refusal
     sentence: str
+    clause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +60,9 @@ def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
 
 
 def score_sentence(score: NodeScore) -> str:
-    """`6.62 = 10 × (slots 0.20 + cores 0.10 + memory 0.36)`, each the fraction in use before the pod."""
-    return f"{score.total:.2f} = 10 × (slots {score.slots:.2f} + cores {score.cores:.2f} + memory {score.memory:.2f})"
+    """`in use: slots 20 %, cores 10 %, memory 36 %; score 6.62`, as it is before the pod."""
+    slots, cores, memory = (round(100 * part) for part in (score.slots, score.cores, score.memory))
+    return f"in use: slots {slots} %, cores {cores} %, memory {memory} %; score {score.total:.2f}"
 
 
 def need_sentence(need: ContainerNeed) -> str:
@@ -80,9 +84,14 @@ def popular_sentence(popular: Popular) -> str:
 
 
 def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
-    """`needs 30 000 MiB, GPU-3 has 12 288 free of 40 960`."""
+    """`GPU 3: needs 30 000 MiB, 12 288 free of 40 960`."""
+    return f"GPU {refusal.index}: {refusal_clause(refusal, need, wanted)}"
+
+
+def refusal_clause(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+    """The reason without the GPU: GPUs that are refused for the same reason have the same clause."""
     if refusal.amounts is not None:
-        return _amount_sentence(refusal, refusal.amounts, need)
+        return _amount_clause(refusal, refusal.amounts, need)
     match refusal.reason:
         case Reason.TYPE:
             why = _type_sentence(refusal, wanted)
@@ -98,7 +107,7 @@ def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter
             )
         case _:
             why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
-    return f"{refusal.uuid} {why}"
+    return why
 
 
 def _fitting_line(name: str, decision: Decision) -> NodeLine:
@@ -127,29 +136,33 @@ def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -
         reason=misfit.reason,
         sentence=asks if refusals else f"{asks}; the node has {has}",
         gpus=tuple(
-            GpuLine(refusal=refusal, sentence=refusal_sentence(refusal, misfit.need, wanted)) for refusal in refusals
+            GpuLine(
+                refusal=refusal,
+                sentence=refusal_sentence(refusal, misfit.need, wanted),
+                clause=refusal_clause(refusal, misfit.need, wanted),
+            )
+            for refusal in refusals
         ),
     )
 
 
-def _amount_sentence(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> str:
-    uuid, free, total = refusal.uuid, _number(amounts.free), _number(amounts.total)
-    needed = _number(amounts.needed)
+def _amount_clause(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> str:
+    free, total, needed = _number(amounts.free), _number(amounts.total), _number(amounts.needed)
     match refusal.reason:
         case Reason.SLOTS:
-            return f"all {total} slots of {uuid} are taken"
+            return f"all {total} slots are taken"
         case Reason.EXCLUSIVE:
             users = amounts.total - amounts.free
-            return f"needs a GPU for itself, {uuid} has {_number(users)} container{'s' if users != 1 else ''}"
+            return f"the pod needs a GPU for itself, this one has {_number(users)} container{'s' if users != 1 else ''}"
         case Reason.CORES_EXHAUSTED:
-            return f"all {total} % of the cores of {uuid} are reserved"
+            return f"all {total} % of the cores are reserved"
         case Reason.QUOTA:
             each = f" for {need.count} GPUs" if need.count > 1 and amounts.unit is not Unit.GPUS else ""
             what = "% of cores" if amounts.unit is Unit.PERCENT else amounts.unit
             return f"needs {needed} {what}{each}, the namespace's quota has {free} left of {total}"
         case Reason.CORES:
-            return f"needs {needed} % of cores, {uuid} has {free} free of {total}"
-    return f"needs {needed} {amounts.unit}, {uuid} has {free} free of {total}"
+            return f"needs {needed} % of cores, {free} free of {total}"
+    return f"needs {needed} {amounts.unit}, {free} free of {total}"
 
 
 def _type_sentence(refusal: Refusal, wanted: DeviceFilter) -> str:

@@ -35,7 +35,7 @@ async def test_a_pod_that_waits_is_told_what_each_gpu_lacks() -> None:
         assert re.match(
             r"pod default/p waits: none of 1 nodes with GPUs fits it\ndecided \d+ s ago: no available", text
         )
-        assert "all 1 slots of GPU-n-0 are taken" in text
+        assert "GPU 0: all 1 slots are taken" in text
 
 
 async def test_a_bound_pod_is_told_where_it_is_and_what_was_said() -> None:
@@ -44,19 +44,19 @@ async def test_a_bound_pod_is_told_where_it_is_and_what_was_said() -> None:
         await rig.filter(pod, "n", "m")
         assert await rig.bind(pod, "m") == ""
         text = await explained(rig, "p")
-        assert text.startswith("pod default/p is on node m with GPU-m-0,NVIDIA,1000,0:;\n")
+        assert text.startswith("pod default/p is on node m with GPU 0 (A100-SXM4-40GB)\n")
         assert re.search(r"decided \d+ s ago: find fit node\(m\), 0 nodes not fit, 2 nodes fit\(", text)
 
 
 async def test_a_bound_pod_is_told_which_of_its_gpus_fell_ill() -> None:
     async with running(node_json("n", gpus=2)) as rig:
         assert await rig.bind(rig.add_pod("p"), "n") == ""
-        had = (await explained(rig, "p")).partition(" with ")[2].partition(",")[0]
+        had = (await explained(rig, "p")).partition(" with GPU ")[2].partition(" ")[0]
         ill = json.loads(node_json("n", gpus=2)["metadata"]["annotations"][keys.NODE_REGISTER])
         for gpu in ill:
-            gpu["health"] = gpu["id"] != had
+            gpu["health"] = gpu["id"] != f"GPU-n-{had}"
         rig.server.patch("nodes", "n", {"metadata": {"annotations": {keys.NODE_REGISTER: json.dumps(ill)}}})
-        wanted = f"; unhealthy: {had}, and events of the node say why\n"
+        wanted = f"; unhealthy: GPU {had}, and events of the node say why\n"
 
         async def told() -> bool:
             return wanted in await explained(rig, "p")
@@ -101,7 +101,9 @@ async def test_who_cannot_decide_says_why_pods_wait_and_still_where_pods_are() -
             assert (await explained(rig, "p")).startswith(
                 "pod default/p waits: this replica does not lead: lease kube-system/scheduler has no holder\n"
             )
-            assert (await explained(rig, "bound")).startswith("pod default/bound is on node n with GPU-n-0,")
+            assert (await explained(rig, "bound")).startswith(
+                "pod default/bound is on node n with GPU 0 (A100-SXM4-40GB)\n"
+            )
             assert "asks for no GPU" in await explained(rig, "cpu")
         server.inject(Fault(resources=frozenset({"nodes"}), latency_seconds=60))
         async with extender_for(server, FAST, synced=False) as rig:
@@ -157,5 +159,5 @@ def test_a_file_that_is_no_snapshot_is_one_sentence(tmp_path: Path) -> None:
     for text, problem in (("{}", "holds no snapshot"), ('{"nodes": {"a": 7}}', "Expected `object`, got `int`")):
         (tmp_path / "s.json").write_text(text)
         result = ask("decide", "--snapshot", str(tmp_path / "s.json"), "--pod", str(tmp_path / "pod.json"))
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert problem in result.output

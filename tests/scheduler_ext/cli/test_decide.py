@@ -2,10 +2,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from scheduler_ext.cli.decide import decide
+from scheduler_ext.cli.state import read_state
+from scheduler_ext.requests import RequestSettings
 from tests.scheduler_ext.recorded import cluster as recorded
 
 
@@ -30,7 +33,7 @@ def test_the_json_answer_has_node_devices_scores_and_failures(tmp_path: Path) ->
 def test_a_pod_that_fits_nowhere_is_an_answer_too(tmp_path: Path) -> None:
     result = run(tmp_path, recorded("65-full-nodes"), "--output", "json", "--node-names", "n1,n2,n3,nowhere")
     answer = json.loads(result.stdout)
-    assert (result.exit_code, answer["node"], answer["devices_to_allocate"]) == (0, None, "")
+    assert (result.exit_code, answer["node"], answer["devices_to_allocate"]) == (1, None, "")
     assert answer["error"] == "none of 4 nodes fits the pod"
     assert answer["failed"]["nowhere"] == "node unregistered"
 
@@ -70,7 +73,7 @@ def test_a_file_that_is_no_list_of_objects_is_one_sentence(tmp_path: Path) -> No
     states: list[object] = [[], {}, {"items": [7]}, {"items": [{"kind": "Node", "metadata": {"name": 7}}]}]
     for state in states:
         result = run(tmp_path, {"state": state, "pod": case["pod"]})
-        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
 
 
 def test_a_pod_refused_by_its_quota_says_so_in_the_answer(tmp_path: Path) -> None:
@@ -80,7 +83,7 @@ def test_a_pod_refused_by_its_quota_says_so_in_the_answer(tmp_path: Path) -> Non
     case["state"]["items"].append({**quota, "spec": {"hard": {"limits.nvidia.com/gpumem": "1"}}})
     result = run(tmp_path, case, "--output", "json")
     answer = json.loads(result.stdout)
-    assert (result.exit_code, answer["node"], answer["devices_to_allocate"]) == (0, None, "")
+    assert (result.exit_code, answer["node"], answer["devices_to_allocate"]) == (1, None, "")
     assert answer["error"] == "none of 1 nodes fits the pod"
     assert "Quota" in answer["failed"]["n1"]
     case["state"]["items"][-1]["spec"]["scopes"] = ["PriorityClass"]
@@ -107,7 +110,7 @@ def test_a_request_nobody_can_read_is_json_too_but_fails(
     answer = json.loads(result.stdout)
     assert sentence in answer.pop("error")
     assert answer == {"node": None, "devices_to_allocate": "", "scores": {}, "failed": {}}
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert sentence in result.stderr
 
 
@@ -122,7 +125,8 @@ def test_a_pod_that_asks_for_no_gpu_may_go_anywhere(tmp_path: Path) -> None:
         "failed": {},
         "note": "the pod asks for no GPU: any node fits, and kube-scheduler chooses",
     }
-    assert run(tmp_path, case).stdout.startswith("node     n1\n")
+    note = "the pod asks for no GPU: any node fits, and kube-scheduler chooses"
+    assert run(tmp_path, case).stdout == f"pod default/target: {note}\n"
 
 
 def test_a_single_node_is_a_state(tmp_path: Path) -> None:
@@ -134,7 +138,7 @@ def test_a_single_node_is_a_state(tmp_path: Path) -> None:
 def test_a_state_without_nodes_is_one_sentence(tmp_path: Path) -> None:
     state = {"apiVersion": "v1", "kind": "List", "items": []}
     result = run(tmp_path, {**recorded("41-cores-100-exclusive"), "state": state}, "--output", "json")
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert "state.json: lists no node; write it with kubectl get nodes" in result.stderr
 
 
@@ -161,7 +165,7 @@ def test_a_missing_or_garbled_file_is_one_sentence(
     if content is not None:
         files[broken].write_bytes(content)
     result = CliRunner().invoke(decide, ["--state", str(files["state"]), "--pod", str(files["pod"])])
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert f"{files[broken]}: " in result.stderr
     assert sentence in result.stderr
 
@@ -172,21 +176,26 @@ def test_a_folder_and_standard_input_twice_are_one_sentence(tmp_path: Path) -> N
         (["--state", "-", "--pod", "-"], "cannot both be standard input"),
     ):
         result = CliRunner().invoke(decide, arguments, input="{}")
-        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         assert sentence in result.stderr
 
 
 @pytest.mark.parametrize(
     ("pod", "sentence"),
     [
-        ({"kind": "Deployment", "spec": {}}, "holds a Deployment where one Pod is expected"),
-        ({}, "holds an object without kind and spec, where one Pod is expected"),
+        ({"kind": "Deployment", "spec": {}}, "holds Deployment, which has no pods; give a Pod as kubectl get"),
+        ({"kind": "Service", "spec": {}}, "holds Service, which has no pods"),
+        ({"kind": "List", "items": []}, "holds no object; give a Pod"),
+        ({}, "holds an object without kind"),
+        ({"kind": "Job", "spec": {"parallelism": -1, "template": {"spec": {}}}}, "spec.parallelism: expected a number"),
+        ({"kind": "Deployment", "spec": {"replicas": 1001, "template": {"spec": {}}}}, "more than 1000 pods"),
+        ({"kind": "Deployment", "spec": {"replicas": 10**30, "template": {"spec": {}}}}, "more than 1000 pods"),
         ({"kind": "Pod", "metadata": {"name": 7}}, "Expected `str`, got `int`"),
     ],
 )
 def test_a_pod_file_with_something_else_is_one_sentence(tmp_path: Path, pod: object, sentence: str) -> None:
     result = run(tmp_path, {"state": recorded("41-cores-100-exclusive")["state"], "pod": pod})
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert sentence in result.stderr
 
 
@@ -199,14 +208,14 @@ def test_topology_is_another_word_for_topology_aware(tmp_path: Path) -> None:
 def test_explain_is_a_table_of_nodes_and_what_each_gpu_lacks(tmp_path: Path) -> None:
     result = run(tmp_path, recorded("65-full-nodes"), "--explain", "--node-names", "n1,n2,nowhere")
     rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert rows[-5:-1] == [
-        "needs 10 % of cores, GPU-n1-1 has 5 free of 100",
-        "needs 4 096 MiB, GPU-n1-0 has 0 free of 81 920",
+    assert rows[-4:] == [
+        "GPU 1: needs 10 % of cores, 5 free of 100",
+        "GPU 0: needs 4 096 MiB, 0 free of 81 920",
         "n2 no container c asks for 2 GPUs with 4 096 MiB and 10 % of cores each; the node has 1 GPU",
         "nowhere no node unregistered",
     ]
     score = run(tmp_path, recorded("80-heterogeneous-nodes"), "--explain").stdout
-    assert "n3     chosen   3.00 = 10 × (slots 0.10 + cores 0.10 + memory 0.10)" in score
+    assert "n3    chosen  in use: slots 10 %, cores 10 %, memory 10 %; score 3.00" in score
 
 
 def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
@@ -221,7 +230,7 @@ def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
                 {
                     "uuid": "GPU-n1-0",
                     "reason": "CardInsufficientMemory",
-                    "why": "needs 40 961 MiB, GPU-n1-0 has 40 960 free of 81 920",
+                    "why": "GPU 0: needs 40 961 MiB, 40 960 free of 81 920",
                     "needed": 40961,
                     "free": 40960,
                     "total": 81920,
@@ -234,7 +243,7 @@ def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
     assert json.loads(fitting.stdout)["nodes"][0] == {
         "node": "n3",
         "fits": True,
-        "why": "3.00 = 10 × (slots 0.10 + cores 0.10 + memory 0.10)",
+        "why": "in use: slots 10 %, cores 10 %, memory 10 %; score 3.00",
         "chosen": True,
         "score": {"total": 3, "slots": 0.1, "cores": 0.1, "memory": 0.1},
     }
@@ -242,5 +251,117 @@ def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
 
 def test_state_without_pod_is_one_sentence(tmp_path: Path) -> None:
     result = CliRunner().invoke(decide, ["--state", str(tmp_path)])
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "--pod is missing" in result.stderr
+
+
+def asked(tmp_path: Path, manifest: str, *arguments: str, name: str = "80-heterogeneous-nodes") -> Result:
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(recorded(name)["state"]))
+    return CliRunner().invoke(decide, ["--state", str(state), "-f", "-", *arguments], input=manifest)
+
+
+def shape(**limits: int) -> str:
+    return json.dumps(
+        {"containers": [{"name": "c", "resources": {"limits": {f"nvidia.com/{k}": v for k, v in limits.items()}}}]}
+    )
+
+
+def test_people_read_gpus_by_index_and_model_and_why(tmp_path: Path) -> None:
+    pod = f"{{kind: Pod, metadata: {{name: p, namespace: ml}}, spec: {shape(gpu=2, gpumem=30000, gpucores=20)}}}"
+    result = asked(tmp_path, pod)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "pod ml/p fits on node n1",
+        "  container c gets GPUs 0–1 (H100 80GB HBM3), 30 000 MiB and 20 % of cores each",
+        "  node: policy binpack takes the fullest node on which the pod fits: n1 (5 % used), n2 (2 % used)",
+        "  GPUs: policy spread takes the emptiest GPUs that fit",
+        "  it does not fit on 1 other node; --explain says why",
+    ]
+
+
+def test_reasons_are_grouped_with_the_nearest_node(tmp_path: Path) -> None:
+    result = run(tmp_path, recorded("65-full-nodes"))
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert result.stdout.splitlines() == [
+        "pod default/target fits on none of 3 nodes",
+        "  2 nodes (n2, n3): 1 GPU, 2 asked for",
+        "  1 node (n1): too few free cores; too little free memory",
+        "    nearest is n1: GPU 0 has 0 MiB of memory free, 4.0 GiB asked for",
+    ]
+
+
+WORKLOADS = [
+    ("apps/v1", "Deployment", "{replicas: 3, template: {spec: SHAPE}}", ["w-0", "w-1", "w-2"]),
+    ("apps/v1", "StatefulSet", "{template: {spec: SHAPE}}", ["w"]),
+    ("apps/v1", "ReplicaSet", "{replicas: 0, template: {spec: SHAPE}}", []),
+    ("apps/v1", "DaemonSet", "{template: {metadata: null, spec: SHAPE}}", ["w"]),
+    ("v1", "ReplicationController", "{replicas: 2, template: {spec: SHAPE}}", ["w-0", "w-1"]),
+    ("v1", "PodTemplate", "null", ["w"]),
+    ("batch/v1", "Job", "{parallelism: 2, template: {spec: SHAPE}}", ["w-0", "w-1"]),
+    ("batch/v1", "Job", "{parallelism: 4, completions: 1, template: {spec: SHAPE}}", ["w"]),
+    ("batch/v1", "CronJob", "{jobTemplate: {spec: {parallelism: 2, template: {spec: SHAPE}}}}", ["w-0", "w-1"]),
+    ("argoproj.io/v1alpha1", "Rollout", "{replicas: 2, template: {spec: SHAPE}}", ["w-0", "w-1"]),
+]
+
+
+@pytest.mark.parametrize(("version", "kind", "spec", "names"), WORKLOADS)
+def test_the_pods_of_every_workload_are_placed(
+    tmp_path: Path, version: str, kind: str, spec: str, names: list[str]
+) -> None:
+    template = f", template: {{spec: {shape(gpu=1, gpumem=1000)}}}" if kind == "PodTemplate" else ""
+    head = f"apiVersion: {version}, kind: {kind}, metadata: {{name: w, namespace: ml}}"
+    manifest = f"{{{head}, spec: {spec.replace('SHAPE', shape(gpu=1, gpumem=1000))}{template}}}"
+    beside = (
+        f"{manifest}\n---\nkind: Pod\nmetadata: {{name: plain}}\nspec: {shape(gpu=1, gpumem=1)}\n---\nkind: Service\n"
+    )
+    result = asked(tmp_path, beside, "-o", "json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    pods = [each["pod"] for each in answer["pods"]] if names else ["default/plain"]
+    assert pods == [*(f"ml/{name}" for name in names), "default/plain"]
+
+
+@pytest.mark.parametrize("form", ["state", "snapshot"])
+def test_each_pod_is_placed_beside_those_before_it(tmp_path: Path, form: str) -> None:
+    manifest = (
+        f"{{kind: Deployment, metadata: {{name: w}}, spec: {{replicas: 20, template: {{spec: {shape(gpu=1)}}}}}}}"
+    )
+    case, pods = recorded("80-heterogeneous-nodes"), tmp_path / "pods.yaml"
+    pods.write_text(manifest)
+    file = tmp_path / "cluster.json"
+    if form == "state":
+        file.write_text(json.dumps(case["state"]))
+    else:
+        ledger, _ = read_state(case["state"], "state", RequestSettings())
+        file.write_bytes(msgspec.json.encode(ledger.snapshot()))
+    result = CliRunner().invoke(decide, [f"--{form}", str(file), "--pod", str(pods), "--output", "json"])
+    devices = [each["devices_to_allocate"] for each in json.loads(result.stdout)["pods"]]
+    placed = [device for device in devices if device]
+    assert result.exit_code == 1
+    assert len(set(placed)) == len(placed) == 8
+    assert devices[: len(placed)] == placed
+    people = CliRunner().invoke(decide, [f"--{form}", str(file), "--pod", str(pods)])
+    assert (people.exit_code, people.stdout.splitlines()[-1]) == (1, "8 of 20 pods fit")
+
+
+def test_one_bad_pod_of_several_is_named_and_the_others_are_answered(tmp_path: Path) -> None:
+    manifest = "\n---\n".join(
+        f"{{kind: Pod, metadata: {{name: p{percent}}}, spec: {shape(gpu=1, **{'gpumem-percentage': percent})}}}"
+        for percent in (10, 150)
+    )
+    result = asked(tmp_path, manifest)
+    assert result.exit_code == 2
+    assert "pod default/p10 fits on node n3" in result.stdout
+    sentence = "container c: nvidia.com/gpumem-percentage: must be an integer between 0 and 100, found 150"
+    assert f"pod default/p150: {sentence}" in result.stdout
+    assert result.stderr == f"Error: pod default/p150: {sentence}\n"
+
+
+def test_a_node_that_offers_nothing_is_told_once(tmp_path: Path) -> None:
+    case = recorded("65-full-nodes")
+    nodes = [item for item in case["state"]["items"] if item["kind"] == "Node"]
+    nodes[0]["metadata"]["annotations"]["hami.io/node-nvidia-register"] = "garbage"
+    result = run(tmp_path, case)
+    assert result.stderr == ""
+    assert (result.stdout.count("n1"), result.exit_code) == (1, 1)

@@ -33,8 +33,11 @@ def replayed(*lines: object, arguments: tuple[str, ...] = ()) -> list[dict[str, 
     """The answers to lines that are JSON values, or bytes as they stand."""
     text = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
     result = CliRunner().invoke(decide, arguments, input=text)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return [json.loads(answer) for answer in result.stdout.splitlines()]
+    answers = [json.loads(answer) for answer in result.stdout.splitlines()]
+    unreadable = any(answer.keys() == {"error"} for answer in answers)
+    fit = all(answer.get("node") or answer.get("fit") for answer in answers)
+    assert (result.exit_code, result.stderr) == (2 if unreadable else 0 if fit else 1, "")
+    return answers
 
 
 def test_a_cluster_line_is_answered_with_node_devices_scores_failures_and_error() -> None:
@@ -127,7 +130,7 @@ def test_input_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scheduler_ext", "decide"]
     with (tmp_path / "only-written").open("wb") as stdin:
         result = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "Error: standard input cannot be read: Bad file descriptor\n"
 
 

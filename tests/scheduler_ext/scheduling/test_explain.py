@@ -44,23 +44,23 @@ GPU = device(3)
             GpuUsage(GPU, 1, 28672),
             container(gpu=1, gpumem=30000),
             "CardInsufficientMemory",
-            "needs 30 000 MiB, G3 has 12 288 free of 40 960",
+            "GPU 3: needs 30 000 MiB, 12 288 free of 40 960",
         ),
         (
             GpuUsage(GPU, 1, 0, 60),
             container(gpu=1, gpumem=1, gpucores=50),
             "CardInsufficientCore",
-            "needs 50 % of cores, G3 has 40 free of 100",
+            "GPU 3: needs 50 % of cores, 40 free of 100",
         ),
-        (GpuUsage(GPU, 10), SMALL, "CardTimeSlicingExhausted", "all 10 slots of G3 are taken"),
+        (GpuUsage(GPU, 10), SMALL, "CardTimeSlicingExhausted", "GPU 3: all 10 slots are taken"),
         (
             GpuUsage(GPU, 2),
             container(gpu=1, gpumem=1, gpucores=100),
             "ExclusiveDeviceAllocateConflict",
-            "needs a GPU for itself, G3 has 2 containers",
+            "GPU 3: the pod needs a GPU for itself, this one has 2 containers",
         ),
-        (GpuUsage(GPU, 1, 0, 100), SMALL, "CardComputeUnitsExhausted", "all 100 % of the cores of G3 are reserved"),
-        (GpuUsage(dataclasses.replace(GPU, healthy=False)), SMALL, "CardNotHealth", "G3 is not healthy"),
+        (GpuUsage(GPU, 1, 0, 100), SMALL, "CardComputeUnitsExhausted", "GPU 3: all 100 % of the cores are reserved"),
+        (GpuUsage(dataclasses.replace(GPU, healthy=False)), SMALL, "CardNotHealth", "GPU 3: is not healthy"),
     ],
 )
 def test_a_gpu_is_refused_with_the_numbers(gpu: GpuUsage, wanted: Container, word: str, sentence: str) -> None:
@@ -70,22 +70,32 @@ def test_a_gpu_is_refused_with_the_numbers(gpu: GpuUsage, wanted: Container, wor
 @pytest.mark.parametrize(
     ("annotation", "text", "word", "sentence"),
     [
-        (keys.GPU_POLICY, "mutex", "ExclusiveDeviceAllocateConflict", "needs a GPU for itself, G3 has 1 container"),
-        (keys.USE_GPU_UUID, "G1,G2", "CardUuidMismatch", "G3 is not in the pod's nvidia.com/use-gpuuuid"),
-        (keys.NO_USE_GPU_UUID, "G3", "CardUuidMismatch", "G3 is listed in the pod's nvidia.com/nouse-gpuuuid"),
+        (
+            keys.GPU_POLICY,
+            "mutex",
+            "ExclusiveDeviceAllocateConflict",
+            "GPU 3: the pod needs a GPU for itself, this one has 1 container",
+        ),
+        (keys.USE_GPU_UUID, "G1,G2", "CardUuidMismatch", "GPU 3: is not in the pod's nvidia.com/use-gpuuuid"),
+        (keys.NO_USE_GPU_UUID, "G3", "CardUuidMismatch", "GPU 3: is listed in the pod's nvidia.com/nouse-gpuuuid"),
         (
             keys.USE_GPU_TYPE,
             "H100,A30",
             "CardTypeMismatch",
-            "G3 is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/use-gputype allows h100, a30",
+            "GPU 3: is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/use-gputype allows h100, a30",
         ),
         (
             keys.NO_USE_GPU_TYPE,
             "A100,V100",
             "CardTypeMismatch",
-            "G3 is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/nouse-gputype refuses a100",
+            "GPU 3: is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/nouse-gputype refuses a100",
         ),
-        (keys.VGPU_MODE, "mps", "CardTypeMismatch", "G3 is in mode hami-core, the pod's nvidia.com/vgpu-mode is 'mps'"),
+        (
+            keys.VGPU_MODE,
+            "mps",
+            "CardTypeMismatch",
+            "GPU 3: is in mode hami-core, the pod's nvidia.com/vgpu-mode is 'mps'",
+        ),
     ],
 )
 def test_a_gpu_the_author_of_the_pod_rules_out_is_told_by_the_annotation(
@@ -97,9 +107,9 @@ def test_a_gpu_the_author_of_the_pod_rules_out_is_told_by_the_annotation(
 @pytest.mark.parametrize(
     ("quota", "sentence"),
     [
-        (Quota(memory_mib=900), "needs 1 000 MiB, the namespace's quota has 900 left of 900"),
-        (Quota(memory_mib=9000, gpus=0), "needs 1 GPUs, the namespace's quota has 0 left of 0"),
-        (Quota(memory_mib=9000, cores=5), "needs 10 % of cores, the namespace's quota has 5 left of 5"),
+        (Quota(memory_mib=900), "GPU 3: needs 1 000 MiB, the namespace's quota has 900 left of 900"),
+        (Quota(memory_mib=9000, gpus=0), "GPU 3: needs 1 GPUs, the namespace's quota has 0 left of 0"),
+        (Quota(memory_mib=9000, cores=5), "GPU 3: needs 10 % of cores, the namespace's quota has 5 left of 5"),
     ],
 )
 def test_a_quota_is_told_by_what_is_left_of_it(quota: Quota, sentence: str) -> None:
@@ -110,7 +120,7 @@ def test_a_quota_is_told_by_what_is_left_of_it(quota: Quota, sentence: str) -> N
 def test_a_cordoned_gpu_is_told_by_the_annotation_of_the_node() -> None:
     node = RegisteredNode(name="n", devices=(GPU,), cordoned=frozenset({GPU.uuid}))
     (line,) = lines(Snapshot(nodes={"n": NodeUsage(node=node, gpus=(GpuUsage(GPU),))}), pod(SMALL))
-    assert [gpu.sentence for gpu in line.gpus] == ["G3 is listed in the node's hami.io/device-cordon"]
+    assert [gpu.sentence for gpu in line.gpus] == ["GPU 3: is listed in the node's hami.io/device-cordon"]
 
 
 def test_gpus_that_would_do_but_are_too_few_are_told_apart() -> None:
@@ -119,10 +129,10 @@ def test_gpus_that_would_do_but_are_too_few_are_told_apart() -> None:
     (line,) = lines(snapshot(usage("n", gpus)), wanted)
     assert line.sentence == "container train asks for 3 GPUs with 1 000 MiB each"
     assert {gpu.refusal.uuid: gpu.sentence for gpu in line.gpus} == {
-        "G3": "G3 fits, but its NUMA node has fewer than 3 that fit",
-        "G2": "G2 fits, but its NUMA node has fewer than 3 that fit",
-        "G1": "G1 fits, but fewer than 3 GPUs do",
-        "G0": "all 10 slots of G0 are taken",
+        "G3": "GPU 3: fits, but its NUMA node has fewer than 3 that fit",
+        "G2": "GPU 2: fits, but its NUMA node has fewer than 3 that fit",
+        "G1": "GPU 1: fits, but fewer than 3 GPUs do",
+        "G0": "GPU 0: all 10 slots are taken",
     }
 
 
@@ -134,8 +144,8 @@ def test_the_chosen_node_comes_first_with_the_terms_of_its_score_and_misfits_com
     )
     told = lines(cluster, pod(SMALL))
     assert [(line.node, line.chosen, line.reason, line.sentence) for line in told] == [
-        ("b", True, "", "9.50 = 10 × (slots 0.50 + cores 0.20 + memory 0.25)"),
-        ("a", False, "", "0.00 = 10 × (slots 0.00 + cores 0.00 + memory 0.00)"),
+        ("b", True, "", "in use: slots 50 %, cores 20 %, memory 25 %; score 9.50"),
+        ("a", False, "", "in use: slots 0 %, cores 0 %, memory 0 %; score 0.00"),
         ("c", False, "1/1 CardInsufficientMemory", "container c asks for 1 GPU with 1 000 MiB"),
     ]
 
@@ -149,8 +159,8 @@ def test_the_links_of_the_gpus_go_before_the_score_where_they_choose_the_node() 
     wanted = pod(container(gpu=2, gpumem=1000), annotations={keys.GPU_POLICY: "topology-aware"})
     told = lines(snapshot(pair("a", 20, 5), pair("b", 1200, 0)), wanted)
     assert [(line.node, line.chosen, line.connection, line.sentence) for line in told] == [
-        ("b", True, 1200, "0.00 = 10 × (slots 0.00 + cores 0.00 + memory 0.00); links 1 200, compared first"),
-        ("a", False, 20, "5.00 = 10 × (slots 0.50 + cores 0.00 + memory 0.00); links 20, compared first"),
+        ("b", True, 1200, "in use: slots 0 %, cores 0 %, memory 0 %; score 0.00; links 1 200, compared first"),
+        ("a", False, 20, "in use: slots 50 %, cores 0 %, memory 0 %; score 5.00; links 20, compared first"),
     ]
 
 

@@ -1,0 +1,145 @@
+"""Reads what `decide` is given, takes the decisions, and prints them."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import click
+import msgspec
+
+from program.output import print_text
+from program.settings.effective import Effective
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cli.answers import Answer, answer_document, answer_text, answers_document
+from scheduler_ext.cli.build import request_settings, warnings
+from scheduler_ext.cli.pods import read_pods
+from scheduler_ext.cli.replay import fits, is_unreadable, replay
+from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
+from scheduler_ext.cli.worlds import SnapshotWorld, StateWorld, World
+from scheduler_ext.configuration import Configuration
+from scheduler_ext.requests import RequestError, RequestSettings, read_request
+from scheduler_ext.scheduling.decide import Decision
+from scheduler_ext.scheduling.decide import decide as decide_pod
+from scheduler_ext.scheduling.explain import explain as explain_decision
+from scheduler_ext.scheduling.score import UNSCORED
+
+ANY_NODE = "the pod asks for no GPU: any node fits, and kube-scheduler chooses"
+FITS, DOES_NOT_FIT, BAD_INPUT = 0, 1, 2
+"""Exit statuses."""
+
+
+class BadInput(click.ClickException):
+    """The input cannot be used."""
+
+    exit_code = BAD_INPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command line. No `node_names` are all nodes."""
+
+    cluster_file: str | None
+    is_snapshot: bool
+    pod_files: tuple[str, ...]
+    node_names: tuple[str, ...]
+    explain: bool
+    as_json: bool
+
+
+def answer_lines(effective: Effective[Configuration]) -> int:
+    """The exit status. Each answer is written before the next line is read."""
+    _warn(warnings(effective))
+    if sys.stdin is None or sys.stdin.isatty():
+        raise click.UsageError("give --state and --pod, or JSON lines on standard input")
+    status = FITS
+    for answer in replay(_lines(), request_settings(effective.configuration)):
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+        status = max(status, BAD_INPUT if is_unreadable(answer) else FITS if fits(answer) else DOES_NOT_FIT)
+    return status
+
+
+def answer_files(asked: Asked, effective: Effective[Configuration]) -> int:
+    """The exit status. Raises click.ClickException."""
+    _warn(warnings(effective))
+    requests = request_settings(effective.configuration)
+    try:
+        world, pods = _read_files(asked, requests)
+    except StateError as error:
+        raise BadInput(str(error)) from error
+    answers, problems = [], []
+    for pod in pods:
+        try:
+            answers.append(_decide(pod, world, asked, requests))
+        except RequestError as error:
+            answers.append(Answer(pod=_name(pod), decision=Decision(node=None), error=str(error)))
+            problems.append(str(error) if len(pods) == 1 else f"pod {_name(pod)}: {error}")
+    if asked.as_json:
+        document = answer_document(answers[0]) if len(answers) == 1 else answers_document(answers)
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif len(answers) > len(problems):
+        print_text(answer_text(answers))
+    if problems:
+        raise BadInput("; ".join(problems))
+    return FITS if all(answer.decision.node is not None for answer in answers) else DOES_NOT_FIT
+
+
+def _decide(pod: Pod, world: World, asked: Asked, settings: RequestSettings) -> Answer:
+    """Take the decision. Raises RequestError if the pod's request cannot be read."""
+    request, names = read_request(pod, settings), asked.node_names or tuple(world.names)
+    if request is None:
+        any_node = Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED))
+        return Answer(pod=_name(pod), decision=any_node, note=ANY_NODE)
+    _warn(request.policies.warnings)
+    snapshot = world.snapshot_for(pod)
+    decision = decide_pod(request, snapshot, names)
+    none_fits = f"none of {len(names)} nodes fits the pod" if decision.node is None else ""
+    answer = Answer(
+        pod=_name(pod),
+        decision=decision,
+        request=request,
+        usage=snapshot.nodes.get(decision.node or ""),
+        explanation=explain_decision(request, decision) if asked.explain else (),
+        error=decision.error or none_fits,
+    )
+    world.place(pod, request, decision)
+    return answer
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    for warning in sentences:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _lines() -> Iterator[bytes]:
+    try:
+        yield from sys.stdin.buffer
+    except OSError as error:
+        raise BadInput(f"standard input cannot be read: {error.strerror or error}") from error
+
+
+def _read_files(asked: Asked, settings: RequestSettings) -> tuple[World, tuple[Pod, ...]]:
+    """Raises StateError."""
+    cluster, option = asked.cluster_file, "--snapshot" if asked.is_snapshot else "--state"
+    if cluster is None:
+        raise StateError("--state is missing; give both --state and --pod, or neither and JSON lines")
+    if not asked.pod_files:
+        raise StateError(f"--pod is missing; give both {option} and --pod, or neither and JSON lines")
+    if [cluster, *asked.pod_files].count("-") > 1:
+        raise StateError(f"{option} and --pod cannot both be standard input; name a file for one of them")
+    document = read_document(cluster)
+    world: World
+    if asked.is_snapshot:
+        world = SnapshotWorld(read_snapshot(document, cluster))
+    else:
+        ledger, names = read_state(document, cluster, settings)
+        # A node that offers nothing is in the answer, with the reason.
+        told = {f"node {name}" for name in names}
+        _warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items() if subject not in told)
+        world = StateWorld(ledger, names)
+    return world, tuple(pod for file in asked.pod_files for pod in read_pods(read_documents(file), file))

@@ -1,0 +1,85 @@
+"""Reads the pods of manifests: pods, and the workloads that contain a template of pods."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cli.state import StateError, typed
+
+MOST_PODS = 1000
+
+
+def read_pods(documents: Iterable[object], where: str) -> tuple[Pod, ...]:
+    """Each pod, and each pod that a workload would create, in the order of the documents. Raises StateError.
+
+    Of a DaemonSet it is one pod. Objects without pods are left out, but one object at least has to have some.
+    """
+    found: list[Pod] = []
+    kinds: list[str] = []
+    for document, place in _objects(documents, where):
+        if not isinstance(document, dict):
+            raise StateError(f"{place}: holds no object of Kubernetes; write it with kubectl get -o yaml, or by hand")
+        kind = document.get("kind")
+        if not isinstance(kind, str):
+            raise StateError(f"{place}: holds an object without kind")
+        kinds.append(kind)
+        found += _pods(document, kind, place, MOST_PODS - len(found))
+    if not found:
+        what = f"{', '.join(dict.fromkeys(kinds))}, which has no pods" if kinds else "no object"
+        raise StateError(
+            f"{where}: holds {what}; give a Pod as kubectl get pod NAME -o yaml prints it, or a Deployment, Job or "
+            "other object with a pod template"
+        )
+    return tuple(found)
+
+
+def _objects(documents: Iterable[object], where: str) -> Iterator[tuple[object, str]]:
+    """The objects, also those of lists, with their places."""
+    every = [document for document in documents if document is not None]
+    for number, document in enumerate(every, 1):
+        place = where if len(every) == 1 else f"{where}: document {number}"
+        items = document.get("items") if isinstance(document, dict) else None
+        if isinstance(items, list):
+            yield from ((item, f"{place}: items[{position}]") for position, item in enumerate(items))
+        else:
+            yield document, place
+
+
+def _pods(document: Mapping[str, Any], kind: str, where: str, most: int) -> list[Pod]:
+    if kind == "Pod":
+        if most < 1:
+            raise StateError(f"{where}: more than {MOST_PODS} pods; ask about fewer")
+        return [typed(document, Pod, where)]
+    spec = document.get("spec")
+    if isinstance(spec, dict) and isinstance(spec.get("jobTemplate"), dict):
+        spec = spec["jobTemplate"].get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else document.get("template")
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        return []
+    count = _count(spec if isinstance(spec, dict) else {}, where)
+    if count > most:
+        raise StateError(f"{where}: more than {MOST_PODS} pods; ask about fewer")
+    pod = typed({**template, "metadata": template.get("metadata") or {}, "kind": "Pod"}, Pod, where)
+    metadata = document.get("metadata")
+    owner = metadata if isinstance(metadata, dict) else {}
+    name, namespace = str(owner.get("name") or kind.lower()), str(owner.get("namespace") or pod.metadata.namespace)
+    return [_named(pod, f"{name}-{number}" if count > 1 else name, namespace) for number in range(count)]
+
+
+def _named(pod: Pod, name: str, namespace: str) -> Pod:
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name=name, namespace=namespace))
+
+
+def _count(spec: Mapping[str, Any], where: str) -> int:
+    """The pods that run at the same time. Raises StateError."""
+    together = 1
+    for key in ("replicas", "parallelism", "completions"):
+        value = spec.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise StateError(f"{where}: spec.{key}: expected a number from 0, found {value!r}")
+        together = min(together, value) if key == "completions" else value
+    return together

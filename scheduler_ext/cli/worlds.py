@@ -1,0 +1,75 @@
+"""Clusters in which several pods are placed one after the other, each beside those before it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from proto.annotations.keys import DEVICES_ALLOCATED, POD_NODE
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.accounting import NOTHING, effective
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.outlook.rooms import with_pod
+from scheduler_ext.quota_class import are_in
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.scheduling.decide import Decision
+
+
+class World(Protocol):
+    """A cluster. `names` are its nodes in the order of the document."""
+
+    names: Sequence[str]
+
+    def snapshot_for(self, pod: Pod) -> Snapshot:
+        """The cluster without the pod itself."""
+
+    def place(self, pod: Pod, request: GpuRequest, decision: Decision) -> None:
+        """From now on the pod is where the decision puts it."""
+
+
+class StateWorld:
+    """A cluster of objects."""
+
+    def __init__(self, ledger: Ledger, names: Sequence[str]) -> None:
+        self.names = names
+        self._ledger = ledger
+
+    def snapshot_for(self, pod: Pod) -> Snapshot:
+        return self._ledger.snapshot_for(pod)
+
+    def place(self, pod: Pod, request: GpuRequest, decision: Decision) -> None:  # noqa: ARG002 - as World has it
+        node, devices = decision.node or "", encode_pod_devices(decision.shares)
+        annotations = {**pod.metadata.annotations, POD_NODE: node, DEVICES_ALLOCATED: devices}
+        metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+        spec = msgspec.structs.replace(pod.spec, node_name=node)
+        self._ledger.apply_pod(msgspec.structs.replace(pod, metadata=metadata, spec=spec))
+
+
+class SnapshotWorld:
+    """A cluster as the running extender wrote it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.names: Sequence[str] = [*snapshot.nodes, *snapshot.unregistered]
+        self._snapshot = snapshot
+
+    def snapshot_for(self, pod: Pod) -> Snapshot:  # noqa: ARG002 - the snapshot does not say which pods it counts
+        return self._snapshot
+
+    def place(self, pod: Pod, request: GpuRequest, decision: Decision) -> None:  # noqa: ARG002 - as World has it
+        if decision.node is None:
+            return
+        before = self._snapshot
+        part = sum(effective(request.kinds, decision.shares).values(), NOTHING)
+        quotas = tuple(
+            replace(quota, used=quota.used + part) if are_in(request.quota_class, quota.scopes) else quota
+            for quota in before.quotas.get(request.namespace, ())
+        )
+        usage = with_pod(before.nodes[decision.node], request, decision.shares)
+        self._snapshot = replace(
+            before,
+            nodes={**before.nodes, decision.node: usage},
+            quotas={**before.quotas, request.namespace: quotas},
+        )
