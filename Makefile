@@ -9,7 +9,7 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test coverage test-cluster test-node test-page check vale prose format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check lock
+.PHONY: help demo test coverage test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check version release lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -56,6 +56,11 @@ test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as
 	@$(BIN)/python -m tests.node.binaries '$(KUBERNETES_RELEASE)' $(NODE_RUNTIME) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m node -rs $(ARGS)
 
+test-hami: $(DEVELOPMENT) ## the tests beside HAMi's own programs, as root; Go builds them from the checkout HAMI_SOURCE=FOLDER
+	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m tests.hami.programs > /dev/null || test $$? -eq 3
+	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m pytest -m hami -rs $(ARGS)
+
 AXE_VERSION := 4.14.1
 AXE := $(HOME)/.cache/topogpu/axe/$(AXE_VERSION)/axe.min.js
 $(AXE): # fetched by npm, not kept here: its licence (MPL-2.0) is not ours
@@ -74,6 +79,7 @@ check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs,
 	@rm -rf build/stubs && mkdir -p build/stubs && $(MAKE) --no-print-directory stubs STUBS_OUT=build/stubs
 	@for f in $$(cd build/stubs && find . -type f); do cmp -s build/stubs/$$f $$f || { echo "generated stub $$f is out of date: run 'make stubs'" >&2; exit 1; }; done
 	@echo "stubs up to date"
+	@if test -x $(ACTIONLINT) || command -v go > /dev/null; then $(MAKE) --no-print-directory workflows; else echo "left out: workflows, for neither $(ACTIONLINT) nor Go is there"; fi
 	@if test -x $(VALE) || command -v go > /dev/null; then $(MAKE) --no-print-directory prose; else echo "left out: plain words, for neither $(VALE) nor Go is there"; fi
 
 VALE := $(HOME)/.cache/topogpu/vale/3.15.2/vale
@@ -82,6 +88,15 @@ $(VALE): docs/prose/vale/go.mod
 	@echo "building vale into $(@D), once ..."
 	@cd docs/prose/vale && go build -mod=readonly -trimpath -o $@ tool
 	@touch $@
+
+ACTIONLINT := $(HOME)/.cache/topogpu/actionlint/1.7.12/actionlint
+$(ACTIONLINT): daemonset/tools/actionlint/go.mod
+	@command -v go > /dev/null || { echo "no Go, which builds the linter for workflows once: see https://go.dev/doc/install" >&2; exit 1; }
+	@cd daemonset/tools/actionlint && go build -mod=readonly -trimpath -o $@ tool
+	@touch $@
+
+workflows: $(ACTIONLINT) ## GitHub's workflow files; Go builds the linter once
+	@$(ACTIONLINT) .github/workflows/*.yml
 
 vale: $(VALE) ## the linter for prose, which Go builds once
 
@@ -128,8 +143,14 @@ check-manifests: $(DEVELOPMENT) ## base and overlays are what the chart renders;
 image: $(DEVELOPMENT) ## the image as an OCI archive in build/image; ARGS="--base debian" where no registry is reachable
 	@$(BIN)/python -m daemonset.image $(ARGS)
 
-image-check: $(DEVELOPMENT) ## the Dockerfile's own steps, without a container engine: wheel, locked environment, bill of materials
-	@$(BIN)/python -m daemonset.image_check
+image-check: $(DEVELOPMENT) ## builds the image twice and compares, looks for what must not be in it, starts its programs, lists licences
+	@$(BIN)/python -m daemonset.image_check $(ARGS)
+
+version: $(DEVELOPMENT) ## writes VERSION=NUMBER everywhere
+	@$(BIN)/python -m daemonset.versions '$(VERSION)'
+
+release: $(DEVELOPMENT) ## builds all of VERSION=NUMBER into build/release; PUBLISH=REGISTRY pushes it and tags
+	@$(BIN)/python -m daemonset.release '$(VERSION)' --publish '$(PUBLISH)' $(ARGS)
 
 lock: $(DEVELOPMENT) ## pin the image's requirements anew, with hashes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -67,9 +67,9 @@ class Engine:
         finally:
             run([*self.words, "rm", container])
 
-    def build(self, tag: str, arguments: Mapping[str, str], commit: Commit) -> None:
-        """Raises CannotBuild."""
-        words = [*self.words, "build", f"--file={DOCKERFILE}", f"--tag={tag}"]
+    def build(self, tag: str, arguments: Mapping[str, str], commit: Commit, *, fresh: bool) -> None:
+        """`fresh`: from the first step on. Raises CannotBuild."""
+        words = [*self.words, "build", f"--file={DOCKERFILE}", f"--tag={tag}", *(["--no-cache"] if fresh else [])]
         words += [f"--build-arg={name}={value}" for name, value in arguments.items()]
         if self.program == "buildah":
             words += ["--isolation=chroot"]
@@ -88,6 +88,16 @@ class Engine:
                 run([*self.words, "save", "--format=oci-archive", f"--output={archive}", tag])
             case _:
                 run([*self.words, "save", f"--output={archive}", tag])
+
+    def start(self, tag: str, words: Sequence[str]) -> str:
+        """What the program prints in a container of the image. Raises CannotBuild."""
+        if self.program != "buildah":
+            return run([*self.words, "run", "--rm", "--read-only", f"--entrypoint={words[0]}", tag, *words[1:]])
+        container = run([*self.words, "from", "--pull-never", tag]).strip()
+        try:
+            return run([*self.words, "run", "--isolation=chroot", container, "--", *words])
+        finally:
+            run([*self.words, "rm", container])
 
 
 def find_engine() -> Engine:
@@ -138,21 +148,31 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, *, s
     return done.stdout or ""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="make image", description="Build the image as an OCI archive.")
-    parser.add_argument("--base", choices=["registry", "debian"], default="registry", help="Source of the base image.")
-    parser.add_argument("--tag", default=f"topogpu:{__version__}", help="The image's name.")
-    given = parser.parse_args()
+def build(base: str, tag: str, *, fresh: bool = False) -> Path:
+    """The path of the image's OCI archive; docker writes its own format. Raises CannotBuild."""
     OUT.mkdir(parents=True, exist_ok=True)
     engine, built = find_engine(), commit()
     arguments = {"REVISION": built.revision, "BUILD_DATE": built.date, "SOURCE_DATE_EPOCH": str(built.seconds)}
-    if given.base == "debian":
+    if base == "debian":
         arguments["PYTHON_IMAGE"] = debian_base(engine, "run", built.seconds)
         arguments["BUILD_IMAGE"] = debian_base(engine, "build", built.seconds)
-    engine.build(given.tag, arguments, built)
-    archive = OUT / f"topogpu-{__version__}.tar"
-    engine.pack(given.tag, archive)
-    print(f"{archive.relative_to(ROOT)}: {archive.stat().st_size / 2**20:.0f} MiB, {given.tag} by {engine.program}")
+    engine.build(tag, arguments, built, fresh=fresh)
+    archive = OUT / f"{tag.replace('/', '-').replace(':', '-')}.tar"
+    engine.pack(tag, archive)
+    return archive
+
+
+def parser(program: str, description: str) -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog=program, description=description)
+    found.add_argument("--base", choices=["registry", "debian"], default="registry", help="Source of the base image.")
+    found.add_argument("--tag", default=f"topogpu:{__version__}", help="The image's name.")
+    return found
+
+
+def main() -> None:
+    given = parser("make image", "Build the image as an OCI archive.").parse_args()
+    archive = build(given.base, given.tag)
+    print(f"{archive.relative_to(ROOT)}: {archive.stat().st_size / 2**20:.0f} MiB, {given.tag}")
 
 
 if __name__ == "__main__":

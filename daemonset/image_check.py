@@ -1,120 +1,90 @@
-"""Runs the Dockerfile's own steps without a container engine: `python -m daemonset.image_check`.
+"""Builds the image twice and looks into it: `python -m daemonset.image_check`, which `make image-check` calls.
 
-It runs every COPY and RUN in order, with the image's folders below a temporary one and this machine's Python. Then it
-starts both programs from the last stage. It cannot check what needs an engine: that the base image exists, file owners,
-the user, and the size of the layers.
+Both must have one digest, from the same commit and base. Then it says what is in the image that must not be there,
+starts the programs as the image's own user, and lists the licences of what it contains.
 """
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
-import dockerfile
+from daemonset import image
+from daemonset.image_archive import Archive, File
 
-ROOT = Path(__file__).parents[1]
-DOCKERFILE = ROOT / "daemonset" / "Dockerfile"
-_OURS = re.compile(r"(?<![\w./-])/(src|build|dist|opt)(?=/|\s|$)")
-"""Folders of the image that the steps create or read."""
+BILL = "opt/topogpu/sbom.cdx.json"
+MOST_MIB = 120
+"""Beside the base."""
+_UNWANTED = re.compile(r"(^|/)(pip|pip3|gcc|cc|c\+\+|g\+\+|clang|make|simulation|tests|benchmarks|hypothesis|pytest)$")
+_STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "kubectl_topogpu --help")
 
 
-class StepFailed(Exception):
-    """A step failed; the message has the step and the end of its output."""
+def differences(one: Mapping[str, File], other: Mapping[str, File]) -> list[str]:
+    """A line for each file that only one of two images has, or that differs."""
+    lines = [f"{name}: only once" for name in sorted(one.keys() ^ other.keys())]
+    return lines + [f"{name}: differs" for name in sorted(one.keys() & other.keys()) if one[name] != other[name]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One instruction, as BuildKit's parser reads it."""
-
-    instruction: str
-    flags: Sequence[str]
-    arguments: Sequence[str]
-    original: str
-
-
-def steps(path: Path = DOCKERFILE) -> list[Step]:
-    """Raises dockerfile.GoParseError."""
-    return [
-        Step(instruction=one.cmd.upper(), flags=one.flags, arguments=one.value, original=one.original)
-        for one in dockerfile.parse_file(str(path))
+def unwanted(files: Mapping[str, File], user: str) -> list[str]:
+    """A sentence for everything that the image must not be."""
+    problems = [f"/{name} is in the image." for name in sorted(files) if _UNWANTED.search(name)]
+    problems += [
+        f"/{name} can be written by everybody."
+        for name, file in sorted(files.items())
+        if name.startswith("opt/") and file.mode & 0o002 and not _is_link(file)
     ]
+    if user != "65532:65532":
+        problems.append(f"The image runs as {user or 'root'}.")
+    size = sum(file.size for name, file in files.items() if name.startswith("opt/")) / 2**20
+    if size > MOST_MIB:
+        problems.append(f"/opt has {size:.0f} MiB, which is more than {MOST_MIB}.")
+    return problems
 
 
-def build(image: Path) -> Mapping[str, str]:
-    """Runs the Dockerfile below the folder `image` and returns the environment of its last stage. Raises StepFailed."""
-    environment: dict[str, str] = {}
-    folder = image
-    for step in steps():
-        match step.instruction:
-            case "FROM":
-                environment = dict(os.environ)
-            case "ARG" if "=" in step.arguments[0]:
-                name, _, value = step.arguments[0].partition("=")
-                environment[name] = value
-            case "ENV":
-                pairs = list(zip(step.arguments[::2], step.arguments[1::2], strict=True))
-                environment |= {name: _inside(image, value) for name, value in pairs}
-            case "WORKDIR":
-                folder = image / step.arguments[0].lstrip("/")
-                folder.mkdir(parents=True, exist_ok=True)
-            case "COPY":
-                _copy(step, image, folder)
-            case "RUN":
-                _run(_inside(image, step.arguments[0]), folder, environment)
-    return environment
-
-
-def _copy(step: Step, image: Path, folder: Path) -> None:
-    *sources, target = step.arguments
-    if any(flag.startswith("--from=") for flag in step.flags):
-        # One tree serves all stages: what is copied must exist at the same path.
-        if sources != [target] or not Path(_inside(image, target)).exists():
-            raise StepFailed(f"{step.original}: the stage before did not create {target}")
-        return
-    for source in sources:
-        destination = folder / target / Path(source).name if target.endswith("/") else folder / target
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, destination, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / source, destination)
-
-
-def _inside(image: Path, text: str) -> str:
-    return _OURS.sub(lambda found: f"{image}/{found[1]}", text)
-
-
-def _run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
-    print(f"RUN {command}", file=sys.stderr, flush=True)
-    done = subprocess.run(
-        ["/bin/sh", "-c", command], cwd=folder, env=dict(environment), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise StepFailed(f"RUN {command}: {done.stderr.strip()[-2000:]}")
-    return done.stdout
+def licences(bill: Mapping[str, Any]) -> dict[str, str]:
+    """Of each component of a CycloneDX document its licences; empty where it names none."""
+    return {
+        component["name"]: " ".join(
+            one.get("expression") or one["license"].get("id") or one["license"].get("name", "")
+            for one in component.get("licenses", ())
+            if "expression" in one or one["license"].get("id") or len(one["license"].get("name", "")) < 100
+        )
+        for component in bill["components"]
+    }
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as made:
-        image = Path(made)
-        environment = build(image)
-        for command in ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help"):
-            said = _run(f"{image}/opt/topogpu/bin/python -m {command}", image, environment)
-            print(said.splitlines()[0])
-        bill = json.loads((image / "opt/topogpu/sbom.cdx.json").read_text())
-        megabytes = sum(path.lstat().st_size for path in (image / "opt").rglob("*")) / 2**20
-        print(f"{bill['bomFormat']} {bill['specVersion']}: {len(bill['components'])} components")
-        print(f"{megabytes:.0f} MiB beside the base image")
+    given = image.parser("make image-check", "Build the image twice and look into it.").parse_args()
+    first = Archive(image.build(given.base, f"{given.tag}-first"))
+    second = Archive(image.build(given.base, f"{given.tag}-second", fresh=True))
+    files = first.files()
+    if first.digest != second.digest:
+        lines = differences(files, second.files()) or ["Only times, orders or configurations differ."]
+        raise image.CannotBuild("Two builds of this commit differ:\n" + "\n".join(lines[:50]))
+    print(f"{first.digest}, twice")
+    problems = unwanted(files, first.configuration.get("User", ""))
+    if problems:
+        raise image.CannotBuild("\n".join(problems))
+    size = sum(file.size for name, file in files.items() if name.startswith("opt/")) / 2**20
+    print(f"{size:.0f} MiB beside the base, {sum(file.size for file in files.values()) / 2**20:.0f} MiB in all")
+    for words in _STARTED:
+        said = image.find_engine().start(f"{given.tag}-first", ["python", "-m", *words.split()])
+        print(f"{words}: {said.splitlines()[0]}")
+    found = licences(json.loads(first.read(BILL)))
+    silent = sorted(name for name, words in found.items() if not words)
+    if silent:
+        raise image.CannotBuild(f"No licence is known of {', '.join(silent)}.")
+    for words, count in sorted(Counter(found.values()).items()):
+        print(f"{count:3} {words}")
+
+
+def _is_link(file: File) -> bool:
+    return file.mode & 0o777 == 0o777 and file.size == 0
 
 
 if __name__ == "__main__":
     try:
         main()
-    except StepFailed as problem:
+    except image.CannotBuild as problem:
         raise SystemExit(str(problem)) from None

@@ -1,0 +1,84 @@
+"""What the check of the image finds in archives that are made here."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from daemonset.image_archive import Archive
+from daemonset.image_check import differences, licences, unwanted
+
+Tree = Mapping[str, bytes]
+USER = "65532:65532"
+
+
+def archive(path: Path, *layers: Tree, user: str = USER) -> Archive:
+    """As buildah writes one: each file of a layer, and what it takes away."""
+    blobs = [gzip.compress(packed(layer), mtime=0) for layer in layers]
+    configuration = json.dumps({"config": {"User": user}}).encode()
+    manifest = json.dumps(
+        {"config": {"digest": digest(configuration)}, "layers": [{"digest": digest(blob)} for blob in blobs]}
+    ).encode()
+    files = {f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}": blob for blob in (configuration, manifest, *blobs)}
+    files["index.json"] = json.dumps({"manifests": [{"digest": digest(manifest)}]}).encode()
+    path.write_bytes(packed(files))
+    return Archive(path)
+
+
+def digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def packed(files: Tree) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as made:
+        for name, content in files.items():
+            one = tarfile.TarInfo(name)
+            one.size = len(content)
+            made.addfile(one, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_the_same_layers_have_one_digest_and_other_ones_are_named(tmp_path: Path) -> None:
+    tree = {"opt/topogpu/a.py": b"1", "opt/topogpu/b.py": b"2"}
+    one, same = archive(tmp_path / "1", tree), archive(tmp_path / "2", tree)
+    other = archive(tmp_path / "3", {"opt/topogpu/a.py": b"3", "opt/topogpu/c.py": b"2"})
+    assert one.digest == same.digest != other.digest
+    assert differences(one.files(), same.files()) == []
+    assert differences(one.files(), other.files()) == [
+        "opt/topogpu/b.py: only once",
+        "opt/topogpu/c.py: only once",
+        "opt/topogpu/a.py: differs",
+    ]
+
+
+def test_a_later_layer_replaces_files_and_takes_them_away(tmp_path: Path) -> None:
+    found = archive(tmp_path / "1", {"etc/a": b"1", "etc/b": b"2"}, {"etc/a": b"3", "etc/.wh.b": b""})
+    assert list(found.files()) == ["etc/a"]
+    assert found.read("etc/a") == b"3"
+
+
+def test_programs_that_build_tests_and_the_root_user_are_unwanted(tmp_path: Path) -> None:
+    good = archive(tmp_path / "1", {"opt/topogpu/bin/python": b"", "opt/topogpu/lib/pipes.py": b""})
+    assert unwanted(good.files(), USER) == []
+    bad = archive(tmp_path / "2", {"usr/bin/gcc": b"", "opt/topogpu/bin/pip": b""}, user="")
+    assert unwanted(bad.files(), bad.configuration["User"]) == [
+        "/opt/topogpu/bin/pip is in the image.",
+        "/usr/bin/gcc is in the image.",
+        "The image runs as root.",
+    ]
+
+
+def test_licences_are_read_in_every_form_and_their_lack_shows() -> None:
+    bill = {
+        "components": [
+            {"name": "a", "licenses": [{"license": {"id": "MIT"}}]},
+            {"name": "b", "licenses": [{"expression": "Apache-2.0 OR MIT"}]},
+            {"name": "c", "licenses": [{"license": {"name": "BSD"}}]},
+            {"name": "d"},
+        ]
+    }
+    assert licences(bill) == {"a": "MIT", "b": "Apache-2.0 OR MIT", "c": "BSD", "d": ""}
