@@ -41,6 +41,7 @@ from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import MetricsDetail, ServeSettings
+from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.looking import Looker
 from scheduler_ext.status.server import StatusServer
 from scheduler_ext.webhook_server import Webhook
@@ -147,14 +148,17 @@ async def running_extender(
 
     def status_page() -> web.Application:
         server = StatusServer(token_hex(4))
+        explainer = Explainer(cluster=cluster, watched=lambda: server.watched)
         looker = Looker(
             cluster=cluster,
+            explainer=explainer,
             problem=answering.problem,
             show=server.show,
             watched=lambda: server.watched,
             seconds_since_1970=time.time,
         )
-        parts.begin(_reported(looker.run, failed))
+        for work in (looker.run, explainer.run):
+            parts.begin(_reported(work, failed))
         return server.application()
 
     try:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.hopeless import is_hopeless
 from scheduler_ext.scheduling.misfit import Misfit, NotOffered
-from scheduler_ext.scheduling.preempt import Holder, Look
+from scheduler_ext.scheduling.preempt import Holder, Look, Nodes
 
 MOST_NODES = 30
 """The most nodes that are searched: those with the fewest pods."""
@@ -27,7 +26,7 @@ class Way:
 
 
 def ways(
-    ledger: Ledger,
+    nodes: Nodes,
     request: GpuRequest,
     misfits: Mapping[str, Misfit | NotOffered],
     holders: Mapping[str, Sequence[Holder]],
@@ -39,7 +38,7 @@ def ways(
     crowds = sorted((len(holders.get(node, ())), node) for node in able)
     found = []
     for node in [node for number, node in crowds if 0 < number <= MOST_HOLDERS][:MOST_NODES]:
-        gone = _must_go(Look(ledger, request, _ABOVE_ALL, node), holders[node])
+        gone = _must_go(Look(nodes, request, _ABOVE_ALL, node), holders[node])
         if gone:
             found.append(Way(node=node, gone=gone))
     return tuple(sorted(found, key=lambda way: (len(way.gone), way.node))[:MOST_WAYS])

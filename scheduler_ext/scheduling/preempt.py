@@ -7,8 +7,9 @@ remove all pods that may be evicted, then bring back those that fit beside the p
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
+from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import quota_for
@@ -105,16 +106,23 @@ def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gon
     return decide(request, left, [node])
 
 
+class Nodes(Protocol):
+    """A source of nodes as they are at one moment, such as the ledger."""
+
+    def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
+        """The node and the namespace's quotas. None for a node that is not registered."""
+
+
 class Look:
     """Judges whether a pod of this priority gets its GPUs on a node if other pods were gone. It uses the node's state
     at construction.
     """
 
     def __init__(
-        self, ledger: Ledger, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
+        self, nodes: Nodes, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
     ) -> None:
         """`effort` counts what the looks cost."""
-        self._alone = ledger.alone(node, request.namespace)
+        self._alone = nodes.alone(node, request.namespace)
         self._request = request
         self._priority = priority
         self._effort = effort or Effort()

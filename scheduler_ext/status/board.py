@@ -23,7 +23,7 @@ import msgspec
 
 from proto.devices import DeviceUUID
 from scheduler_ext.status.look import Look
-from scheduler_ext.status.view import WHOLE, Node, Sums, largest_shares, node_of, sums_of, told_of, waiting_of
+from scheduler_ext.status.view import Node, Sums, node_of, sums_of, told_of, waiting_of
 
 T = TypeVar("T")
 
@@ -55,7 +55,6 @@ class Board:
         """Readers that saw less may show a node that is gone and forgotten here."""
         self._broken: dict[str, str] = {}
         self._sums: dict[str, Sums] = {}
-        self._shares: dict[str, tuple[int, ...]] = {}
         self._indices: dict[str, Mapping[DeviceUUID, int]] = {}
         self._head = (-1, b"{}")
         self._waiting = (0, b"[]")
@@ -134,10 +133,10 @@ class Board:
     def _apply_nodes(self, look: Look) -> bool:
         changed = False
         for name, found in look.nodes.items():
-            changed |= self._put(name, node_of(found))
+            changed |= self._put(name, node_of(found), sums_of(found.usage))
         for name, problem in look.broken.items():
             if self._broken.get(name) != problem:
-                changed |= self._put(name, Node(problem=problem))
+                changed |= self._put(name, Node(problem=problem), Sums())
         mended = self._broken.keys() - look.broken.keys() - look.nodes.keys()
         for name in {*look.gone, *mended} - look.broken.keys():
             changed |= self._drop(name)
@@ -147,13 +146,13 @@ class Board:
             self._gone, self._complete_from = 0, self.number
         return changed
 
-    def _put(self, name: str, node: Node) -> bool:
-        self._sums[name], self._shares[name] = sums_of(node), largest_shares(node)
+    def _put(self, name: str, node: Node, sums: Sums) -> bool:
+        self._sums[name] = sums
         self._indices[name] = {DeviceUUID(gpu.uuid): gpu.index for gpu in node.gpus}
         return self._note(name, _encode(node))
 
     def _drop(self, name: str) -> bool:
-        for kept in (self._sums, self._shares, self._indices):
+        for kept in (self._sums, self._indices):
             kept.pop(name, None)
         return name in self._nodes and self._note(name, _GONE)
 
@@ -184,29 +183,14 @@ class Board:
             "lost": sums.lost,
             "memory": (sums.memory_held, sums.memory),
             "cores": (sums.cores_held, sums.cores),
-            "broken_memory": sums.broken_memory,
+            "shared_memory": sums.shared_memory,
             "stranded_memory": sums.stranded_memory,
             "waiting": look.waiting_total,
-            "fits": list(self._fits()),
+            "fits": look.fits,
         }
 
     def _sum(self) -> Sums:
         return Sums(*map(sum, zip(*self._sums.values(), strict=True))) if self._sums else Sums()
-
-    def _fits(self) -> Iterator[dict[str, int]]:
-        """For each number of GPUs on one node: how many pods with so many whole GPUs fit, at most on empty nodes, and
-        the largest share of memory that is free on each of them.
-        """
-        most = max((sums.gpus for sums in self._sums.values()), default=0)
-        for count in WHOLE:
-            if count > most:
-                return
-            yield {
-                "gpus": count,
-                "pods": sum(sums.idle // count for sums in self._sums.values()),
-                "most": sum(sums.gpus // count for sums in self._sums.values()),
-                "share": max((each[count - 1] for each in self._shares.values() if len(each) >= count), default=0),
-            }
 
     def _sample(self, look: Look) -> bytes:
         sums = self._sum()

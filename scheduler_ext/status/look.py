@@ -8,6 +8,8 @@ from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.recent import Happened
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.waiting import WaitingPod
+from scheduler_ext.outlook.largest import Largest
+from scheduler_ext.status.why import Why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +24,13 @@ class NodeLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLook:
-    """A pod that fitted on no node. `words` is the last answer about it, as its event says it."""
+    """A pod that fitted on no node. `words` is the last answer about it, as its event says it; `why` is None before the
+    first search.
+    """
 
     pod: WaitingPod
     words: str
+    why: Why | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,5 +49,6 @@ class Look:
     waiting: tuple[WaitingLook, ...] = ()
     """All pods that wait, up to a bound."""
     waiting_total: int = 0
+    fits: tuple[Largest, ...] = ()
     happened: tuple[Happened, ...] = ()
     """Since the look before, as far as it is remembered."""

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.events import TimePassed
 from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.cluster.waiting import WaitingPod
+from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.look import Look, NodeLook, WaitingLook
 
 LOOK_SECONDS = 0.5
@@ -24,6 +26,7 @@ class Looker:
         self,
         *,
         cluster: LiveCluster,
+        explainer: Explainer,
         problem: Callable[[], str],
         show: Callable[[Look], Awaitable[None]],
         watched: Callable[[], bool],
@@ -32,6 +35,7 @@ class Looker:
         """`problem` says why no decision is possible here now; empty if one is."""
         self._live = cluster
         self._cluster = cluster.state
+        self._explainer = explainer
         self._problem = problem
         self._show = show
         self._watched = watched
@@ -64,10 +68,9 @@ class Looker:
             nodes={name: look for name, look in nodes.items() if look is not None},
             gone=gone,
             broken=self._cluster.ledger.broken(),
-            waiting=tuple(
-                WaitingLook(pod=pod, words=self._words(pod.request.uid)) for pod in waiting.longest(MOST_WAITING)
-            ),
+            waiting=tuple(map(self._waiting, waiting.longest(MOST_WAITING))),
             waiting_total=len(waiting),
+            fits=tuple(self._explainer.fits),
             happened=tuple(happened),
         )
 
@@ -98,6 +101,7 @@ class Looker:
             reserved=frozenset(uid for uid in alone.held if ledger.reservation(uid) is not None),
         )
 
-    def _words(self, uid: str) -> str:
-        decided = self._cluster.stories.of(uid).decided
-        return "" if decided is None else decided.what
+    def _waiting(self, pod: WaitingPod) -> WaitingLook:
+        decided = self._cluster.stories.of(pod.request.uid).decided
+        words = "" if decided is None else decided.what
+        return WaitingLook(pod=pod, words=words, why=self._explainer.why(pod.request))

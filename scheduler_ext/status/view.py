@@ -12,12 +12,11 @@ from proto.devices import DeviceUUID
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.recent import Happened, What
-from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.outlook.unused import unused
 from scheduler_ext.scheduling.explain import need_sentence
 from scheduler_ext.status.look import NodeLook, WaitingLook
-
-WHOLE = (1, 2, 4, 8, 16)
-"""Numbers of GPUs for which the page says how many pods fit."""
+from scheduler_ext.status.why import Why
 
 
 class Held(Struct, frozen=True, omit_defaults=True):
@@ -55,7 +54,9 @@ class Node(Struct, frozen=True, omit_defaults=True):
 
 
 class Sums(NamedTuple):
-    """What a node adds to the totals. `idle` counts GPUs that a pod may get whole, `lost` those that no pod may get."""
+    """What a node adds to the totals. `lost` counts GPUs that no pod may get. `shared_memory` is free on GPUs that pods
+    share already: no whole GPU can be made of it. `stranded_memory` is free, and no pod can get it.
+    """
 
     gpus: int = 0
     idle: int = 0
@@ -64,10 +65,8 @@ class Sums(NamedTuple):
     memory: int = 0
     cores_held: int = 0
     cores: int = 0
-    broken_memory: int = 0
-    """Free memory of GPUs that are shared already. No whole GPU can be made of it."""
+    shared_memory: int = 0
     stranded_memory: int = 0
-    """Free memory that no further container can get."""
 
 
 class Waiting(Struct, frozen=True, omit_defaults=True):
@@ -78,6 +77,7 @@ class Waiting(Struct, frozen=True, omit_defaults=True):
     since: float
     asks: tuple[str, ...]
     said: str = ""
+    why: Why | None = None
 
 
 class Told(Struct, frozen=True, omit_defaults=True):
@@ -147,39 +147,19 @@ def _name(look: NodeLook, uid: str) -> str:
     return str(name) if name is not None else uid
 
 
-def sums_of(node: Node) -> Sums:
-    serving = [gpu for gpu in node.gpus if not gpu.state]
-    open_ones = [gpu for gpu in serving if is_open(gpu)]
+def sums_of(usage: NodeUsage) -> Sums:
+    found = unused(usage)
     return Sums(
-        gpus=len(node.gpus),
-        idle=sum(is_idle(gpu) for gpu in node.gpus),
-        lost=len(node.gpus) - len(serving),
-        memory_held=sum(gpu.memory[0] for gpu in node.gpus),
-        memory=sum(gpu.memory[1] for gpu in node.gpus),
-        cores_held=sum(gpu.cores[0] for gpu in node.gpus),
-        cores=sum(gpu.cores[1] for gpu in node.gpus),
-        broken_memory=sum(free_memory(gpu) for gpu in open_ones if gpu.slots[0]),
-        stranded_memory=sum(free_memory(gpu) for gpu in node.gpus if not is_open(gpu)),
+        gpus=found.gpus,
+        idle=found.idle_gpus,
+        lost=found.not_serving_gpus,
+        memory_held=sum(gpu.memory_mib for gpu in usage.gpus),
+        memory=found.memory_mib,
+        cores_held=sum(gpu.cores for gpu in usage.gpus),
+        cores=found.cores,
+        shared_memory=found.unused_memory_mib,
+        stranded_memory=found.stranded_memory_mib,
     )
-
-
-def is_idle(gpu: Gpu) -> bool:
-    """Whether a pod may get the whole GPU."""
-    return not gpu.state and not gpu.slots[0]
-
-
-def is_open(gpu: Gpu) -> bool:
-    """Whether one more container may get a part of the GPU."""
-    return not gpu.state and gpu.slots[0] < gpu.slots[1] and gpu.cores[0] < gpu.cores[1]
-
-
-def free_memory(gpu: Gpu) -> int:
-    return max(gpu.memory[1] - gpu.memory[0], 0)
-
-
-def largest_shares(node: Node) -> tuple[int, ...]:
-    """The most memory that is free on each of as many GPUs as the place in the tuple says, from 1 on."""
-    return tuple(sorted((free_memory(gpu) for gpu in node.gpus if is_open(gpu)), reverse=True))
 
 
 def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> Waiting:
@@ -191,6 +171,7 @@ def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> Waiting:
         since=round(seconds_since_1970 + pod.since, 3),
         asks=tuple(need_sentence(need) for need in request.needs if need is not None),
         said=look.words,
+        why=look.why,
     )
 
 

@@ -47,7 +47,7 @@ export class Details {
       parts.push(body);
     }
     if (node.links.length) {
-      const more = element("details", {}, element("summary", {}, "Links as a table"), element("div", { class: "scroll" }, matrix(node)));
+      const more = element("details", {}, element("summary", {}, "Links as a table"), element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Links" }, matrix(node)));
       more.open = Boolean(opened);
       parts.push(more);
     }

@@ -57,7 +57,28 @@ function fillWaiting(made, pod, now) {
 }
 
 function* whyOf(pod) {
-  if (pod.said) yield element("p", {}, pod.said);
+  if (!pod.why) {
+    yield element("p", {}, pod.said || "Not looked at yet.");
+    return;
+  }
+  const { refused = [], ways = [], hint = "" } = pod.why;
+  if (refused.length) {
+    const groups = refused.map((group) => {
+      const nearest = group.lacks ? element("span", { class: "nearest" }, `nearest is ${group.nearest}: ${group.lacks}`) : "";
+      return element("li", {}, `${counted(group.nodes, "node")}: ${group.reason}`, nearest);
+    });
+    yield element("p", {}, "Why it fits nowhere:");
+    yield element("ul", {}, ...groups);
+  }
+  if (ways.length) {
+    const places = ways.map((way) => {
+      const more = way.count - way.pods.length;
+      return element("li", {}, `on ${way.node} without ${way.pods.join(", ")}${more > 0 ? ` and ${more} more` : ""}`);
+    });
+    yield element("p", {}, "It would fit:");
+    yield element("ul", {}, ...places);
+  }
+  if (hint) yield element("p", {}, hint);
 }
 
 const SENTENCES = {

@@ -14,7 +14,7 @@ export function showHead(head) {
     ["idle", number(head.idle), `${number(busy)} held${head.lost ? `, ${number(head.lost)} out of service` : ""}`],
     ["memory held", `${percent(...head.memory)} %`, `${memory(head.memory[0])} of ${memory(head.memory[1])}`, percent(...head.memory)],
     ["cores held", `${percent(...head.cores)} %`, `of ${counted(head.gpus, "GPU")}`, percent(...head.cores), "cores"],
-    ["fragmented", `${percent(head.broken_memory, free)} %`, `${memory(head.broken_memory)} free beside other pods`],
+    ["fragmented", `${percent(head.shared_memory, free)} %`, `${memory(head.shared_memory)} free beside other pods`],
     ["stranded", memory(head.stranded_memory), "free, but no pod can get it"],
     ["waiting", number(head.waiting), head.waiting === 1 ? "pod fits nowhere" : "pods fit nowhere"],
   ];
@@ -44,15 +44,15 @@ function showFits(fits) {
   if (place.text === text) return;
   place.text = text;
   if (!fits.length) {
-    place.replaceChildren(element("p", { class: "nothing" }, "No node offers GPUs."));
+    place.replaceChildren(element("p", { class: "nothing" }, "Nothing is known yet, or no node offers GPUs."));
     return;
   }
-  const largest = fits.findLast((row) => row.pods > 0);
+  const largest = fits.findLast((row) => row.whole_pods > 0);
   const sentence = largest ? `The largest request that fits: ${counted(largest.gpus, "whole GPU")} on one node.` : "No whole GPU is idle.";
   const titles = ["GPUs on one node", "pods with whole GPUs", "of at most", "largest share of each"];
   const head = element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)));
   const rows = fits.map((row) =>
-    element("tr", { class: row.pods ? "" : "none" }, element("th", { scope: "row" }, `${row.gpus}`), element("td", {}, number(row.pods)), element("td", {}, number(row.most)), element("td", {}, row.share ? memory(row.share) : "none")),
+    element("tr", { class: row.whole_pods ? "" : "none" }, element("th", { scope: "row" }, `${row.gpus}`), element("td", {}, number(row.whole_pods)), element("td", {}, number(row.whole_pods_if_empty)), element("td", {}, row.share_mib ? memory(row.share_mib) : "none")),
   );
   place.replaceChildren(element("p", {}, sentence), element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
 }

@@ -1,9 +1,11 @@
 """The page in a real browser. Without Chromium these tests are skipped: `make test-page` says what is missing."""
 
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +19,11 @@ from scheduler_ext.status.look import Look
 from scheduler_ext.status.server import StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.scheduler_ext.rig import ANY_PORT
-from tests.scheduler_ext.status.shown import MODELS, Shown, looked, node, pod, running_pod, shown
+from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, looked, node, pod, running_pod, shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium; `make test-page` says how to get it")
+AXE = Path.home() / ".cache" / "topogpu" / "axe" / "4.14.1" / "axe.min.js"
 LONGEST_MILLISECONDS = 60_000
 WHOLE = MODELS[0][1]
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -136,3 +139,96 @@ async def test_names_are_texts_whatever_is_in_them() -> None:
             await page.keyboard.press("Escape")
         assert await page.locator("main img, dialog img").count() == 0
         assert faults == []
+
+
+async def test_keys_alone_reach_a_node_and_bring_the_reader_back() -> None:
+    async with opened(*(node(f"n{number}") for number in range(4))) as on:
+        await expect(on.page.locator(".card")).to_have_count(4)
+        await on.page.locator(".card").first.focus()
+        for key, focused in (("ArrowRight", "n1"), ("End", "n3"), ("ArrowRight", "n3"), ("Home", "n0")):
+            await on.page.keyboard.press(key)
+            await expect(on.page.locator(".card:focus .name")).to_have_text(focused)
+        assert await on.page.locator('.card[tabindex="0"]').count() == 1
+        await on.page.keyboard.press("ArrowRight")
+        await on.page.keyboard.press("Enter")
+        dialog = on.page.locator("dialog")
+        await expect(dialog).to_be_visible()
+        await expect(on.page.locator("#node-title")).to_have_text("n1")
+        assert on.page.url.endswith("#node=n1")
+        await expect(dialog.locator("svg[role=img]")).to_have_attribute("aria-label", re.compile("28 of 28 pairs"))
+        await expect(dialog.locator(".devices tbody tr")).to_have_count(8)
+        await on.page.keyboard.press("Escape")
+        await expect(dialog).to_be_hidden()
+        await expect(on.page.locator(".card:focus .name")).to_have_text("n1")
+        assert "#" not in on.page.url
+
+
+async def test_an_open_node_follows_decisions() -> None:
+    async with opened(node("n")) as on:
+        await on.page.goto(f"{on.it.page}#node=n")
+        held = on.page.locator("dialog .held .pod")
+        await expect(on.page.locator("dialog")).to_be_visible()
+        await expect(held).to_have_count(0)
+        assert await on.it.place(pod("train", gpus=2), "n") == "n"
+        await expect(held).to_have_text(["default/train", "default/train"])
+
+
+async def test_the_filter_finds_pods_nodes_and_models() -> None:
+    pods = [running_pod("train", "a", (0,), memory_mib=WHOLE), running_pod("infer", "a", (1,), memory_mib=WHOLE)]
+    async with opened(node("a"), node("b", model=2, unhealthy=(3,)), *pods) as on:
+        shown = on.page.locator(".cards li:not([hidden]) .name")
+        rows = on.page.locator("#pod-rows th")
+        for text, nodes, found in (
+            ("TRAIN", ["a"], ["default/train"]),
+            ("l40", ["b"], []),
+            ("a100", [], []),
+            ("", ["a", "b"], ["default/infer", "default/train"]),
+        ):
+            await on.page.locator("#filter").fill(text)
+            await expect(shown).to_have_text(nodes)
+            assert sorted(await rows.all_text_contents()) == found
+        await on.page.get_by_text("with problems", exact=True).click()
+        await expect(shown).to_have_text(["b"])
+        assert await on.page.locator('.card:visible .tile[data-state="unhealthy"]').count() == 1
+
+
+async def test_a_paused_page_stands_still_and_catches_up() -> None:
+    async with opened(node("n")) as on:
+        idle = on.page.locator(".card .idle")
+        await expect(idle).to_have_text("8 of 8 idle")
+        await on.page.locator("#pause").click()
+        await expect(on.page.locator("#live")).to_have_text("Paused")
+        assert await on.it.place(pod("p"), "n") == "n"
+        async with on.it.rig.http.get(f"{on.it.page}events") as response:  # the extender has seen it
+            while b"default/p" not in await response.content.readline():
+                pass
+        await expect(idle).to_have_text("8 of 8 idle")
+        await on.page.locator("#pause").click()
+        await expect(idle).to_have_text("7 of 8 idle")
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core; `make test-page` fetches it")
+@pytest.mark.parametrize("context", [{}, {"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}}])
+async def test_no_rule_of_axe_is_broken(context: dict[str, Any]) -> None:
+    async with opened(*busy_cluster(12), node("ill", unhealthy=(0, 1)), **context) as on:
+        assert await on.it.place(pod("huge", gpus=16), "gpu-1") == ""
+        await expect(on.page.locator("#waiting-list li")).to_have_count(1)
+        await on.page.locator("#waiting-list summary").click()
+        axe = AXE.read_text("utf-8")
+        await on.page.evaluate(axe)
+        for opens_node in (False, True):
+            if opens_node:
+                await on.page.locator(".card").first.click()
+                await on.page.locator("dialog summary").click()
+            found = await on.page.evaluate("axe.run().then((found) => found.violations)")
+            told = [(rule["id"], node["target"], node["failureSummary"]) for rule in found for node in rule["nodes"]]
+            assert told == []
+
+
+async def test_a_phone_need_not_scroll_sideways() -> None:
+    async with opened(*busy_cluster(3), viewport={"width": 360, "height": 740}) as on:
+        await expect(on.page.locator(".card")).to_have_count(3)
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await on.page.evaluate(wide) == 0
+        await on.page.locator(".card").first.click()
+        assert await on.page.evaluate(wide) == 0

@@ -8,10 +8,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from proto.annotations import keys
 from scheduler_ext.status import server as page_server
 from simulation.apiserver import EmbeddedApiServer
 from tests.scheduler_ext.rig import eventually
-from tests.scheduler_ext.status.shown import Shown, busy_cluster, node, pod, shown
+from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, pod, running_pod, shown
 
 FILES = ("", "page.js", "style.css", "icon.svg")
 
@@ -31,6 +32,7 @@ class Follower:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
         self.seen = ""
+        self.head: dict[str, Any] = {}
 
     async def next(self) -> dict[str, Any]:
         """The next message with something in it."""
@@ -44,6 +46,7 @@ class Follower:
                 data = line[6:]
             if line == "\n" and data and (value := json.loads(data)):
                 found: dict[str, Any] = value
+                self.head = found.get("head", self.head)
                 return found
 
     async def until(self, part: str) -> dict[str, Any]:
@@ -175,3 +178,44 @@ async def test_an_extender_that_stops_ends_its_streams() -> None:
             response = await http.get(f"{it.page}events")
             await Follower(response).until("nodes")
         assert (await response.content.read()).endswith(b"\n\n") or response.content.at_eof()
+
+
+async def test_a_waiting_pod_learns_what_each_node_lacks_and_which_pods_would_have_to_go() -> None:
+    whole = MODELS[0][1]
+    held = [running_pod(f"p{gpu}", "n", (gpu,), memory_mib=whole, cores=100) for gpu in range(7)]
+    async with showing(node("n"), *held) as it, following(it) as follower:
+        assert await it.place(pod("pair", gpus=2), "n") == ""
+        while not (found := (await follower.until("waiting"))["waiting"])[0].get("why"):
+            pass
+        why = found[0]["why"]
+        assert why["refused"] == [
+            {
+                "reason": "fits, but there are too few such GPUs; too little free memory",
+                "nodes": 1,
+                "nearest": "n",
+                "lacks": "GPU 0 has 0 MiB of memory free, 79.6 GiB asked for",
+            }
+        ]
+        (way,) = why["ways"]
+        assert (way["node"], way["count"]) == ("n", 1)
+        assert why["hint"] == "It would fit now if it asked for 1 GPU instead of 2."
+        fits = follower.head["fits"]
+        assert [(row["gpus"], row["whole_pods"], row["whole_pods_if_empty"]) for row in fits] == [
+            (1, 1, 8),
+            (2, 0, 4),
+            (4, 0, 2),
+            (8, 0, 1),
+        ]
+
+
+async def test_a_pod_that_fits_on_no_empty_node_is_told_so() -> None:
+    async with showing(node("n", gpus=2)) as it, following(it) as follower:
+        body = pod("odd")
+        body["metadata"]["annotations"] = {keys.USE_GPU_TYPE: "B200"}
+        assert await it.place(body, "n") == ""
+        while not (found := (await follower.until("waiting"))["waiting"])[0].get("why"):
+            pass
+        assert found[0]["why"]["hint"] == (
+            "It would not fit on an empty node either: change what it asks for, or add nodes."
+        )
+        assert "ways" not in found[0]["why"]

@@ -1,0 +1,77 @@
+"""Finds out why pods wait and what still fits, for the status page, with a small part of the processor's time."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from proto.kubernetes.requests import NO_HOST
+from scheduler_ext.binding.advising import holders
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.cluster.waiting import WaitingPod
+from scheduler_ext.outlook.largest import Largest, largest
+from scheduler_ext.requests import GpuRequest
+from scheduler_ext.status.why import Crowd, Misfits, Why, crowded, misfits_of, why_of
+
+LOOK_SECONDS = 0.5
+PAUSE = 20.0
+"""After each search it rests for so many times the time that the search took."""
+LONGEST_PAUSE_SECONDS = 10.0
+MOST_EXPLAINED = 20
+"""Kinds of waiting pods that are explained: those of the highest priority, then those that have waited longest."""
+MOST_LOOKED_AT = 1_000
+
+
+class Explainer:
+    """Searches run in another thread, on values that do not change. Pods that ask for the same share an answer."""
+
+    def __init__(self, *, cluster: LiveCluster, watched: Callable[[], bool]) -> None:
+        self._cluster = cluster.state
+        self._monotonic = cluster.monotonic
+        self._watched = watched
+        self._whys: dict[GpuRequest, Why] = {}
+        """The kind searched for longest ago comes first."""
+        self.fits: Sequence[Largest] = ()
+
+    def why(self, request: GpuRequest) -> Why | None:
+        """Returns the last answer; None without one yet."""
+        return self._whys.get(_kind(request))
+
+    async def run(self) -> None:
+        """Search until cancelled, one kind of pod after the other."""
+        while True:
+            began = self._monotonic()
+            if self._watched():
+                await self._search()
+            spent = self._monotonic() - began
+            await asyncio.sleep(min(max(LOOK_SECONDS, PAUSE * spent), LONGEST_PAUSE_SECONDS))
+
+    async def _search(self) -> None:
+        """One kind of pod, and what still fits."""
+        kinds = [*dict.fromkeys(_kind(pod.request) for pod in self._most_important())][:MOST_EXPLAINED]
+        self._whys = {kind: why for kind, why in self._whys.items() if kind in kinds}
+        snapshot = self._cluster.ledger.snapshot()
+        self.fits = await asyncio.to_thread(largest, snapshot)
+        if not kinds:
+            return
+        kind = next((each for each in kinds if each not in self._whys), next(iter(self._whys), kinds[0]))
+        misfits = await asyncio.to_thread(misfits_of, kind, snapshot)
+        why = await asyncio.to_thread(why_of, kind, misfits, self._crowd(kind, misfits))
+        self._whys.pop(kind, None)
+        self._whys[kind] = why
+
+    def _most_important(self) -> Sequence[WaitingPod]:
+        pods = self._cluster.waiting.longest(MOST_LOOKED_AT)
+        return sorted(pods, key=lambda pod: (-pod.priority, pod.since))
+
+    def _crowd(self, kind: GpuRequest, misfits: Misfits) -> Crowd:
+        ledger, facts = self._cluster.ledger, self._cluster.facts
+        pods: Mapping[str, int] = {node: len(facts.running(node)) for node in misfits.by_node}
+        alone = {node: ledger.alone(node, kind.namespace) for node in crowded(misfits, pods)}
+        nodes = {node: found for node, found in alone.items() if found is not None}
+        held = {node: holders(facts, node) for node in nodes}
+        return Crowd(namespace=kind.namespace, nodes=nodes, holders=held)
+
+
+def _kind(request: GpuRequest) -> GpuRequest:
+    """The same request, whatever pod asks."""
+    return replace(request, pod="", uid="", host=NO_HOST)
