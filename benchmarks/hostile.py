@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cluster import GPU_MIB, GPUS, gpu_uuid, node_name
-from benchmarks.filter_core import SETTINGS, loaded
+from benchmarks.filter_core import loaded
 from proto.admission import AdmissionError, Json, decode_review
 from proto.annotations import keys
 from proto.extender import encode_filter_result
@@ -27,9 +27,10 @@ from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.events import Applied, Dropped
-from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, read_request
+from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 
+SETTINGS = RequestSettings()
 ADMISSION = AdmissionSettings(requests=SETTINGS)
 NEAR = "near"
 """A namespace whose quota may refuse, so that it is checked for each GPU."""
@@ -89,7 +90,7 @@ class _Asking:
 
     def __init__(self, nodes: int, pods: int) -> None:
         self._names = [node_name(number) for number in range(nodes)]
-        self._cluster = loaded(nodes, pods)
+        self._cluster = loaded(nodes, pods, SETTINGS)
         hard = {f"limits.{keys.RESOURCE_MEMORY}": str(10 * GPU_MIB), f"limits.{keys.RESOURCE_COUNT}": "64"}
         quota = {"metadata": {"name": "q", "namespace": NEAR}, "spec": {"hard": hard}}
         self._cluster.apply(Applied(msgspec.convert(quota, ResourceQuota)), 0.0)

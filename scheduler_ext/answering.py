@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from proto.extender import ExtenderArgs, FilterResult, HostPriority, NodeVictims, PreemptionArgs
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Pod
+from proto.kubernetes.requests import host_requested
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.binding.advising import holders, preempt, rank, rank_simulated
+from scheduler_ext.binding.advising import holders, preempt, rank, rank_simulated, rank_without_gpus
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import (
     Filtered,
@@ -22,7 +23,8 @@ from scheduler_ext.binding.preempting import Preempting, giving_way
 from scheduler_ext.cluster.events import Explained, Proposed, Refused, TimePassed
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.leadership.lease import Leadership
-from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
+from scheduler_ext.policies import NodePolicy
+from scheduler_ext.requests import GpuRequest, RequestError, gpu_count, pod_key, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.preempt import Holder, within
@@ -111,6 +113,14 @@ class Answering:
             return rank_simulated(wanted, args.nodes, self._requests)
         await self._prepare(wanted, names, every=True)
         return rank(self._candidates, self._state.ledger, wanted, names)
+
+    async def prioritize_without_gpus(self, args: ExtenderArgs) -> Sequence[HostPriority]:
+        """As `prioritize`, for pods that ask for no GPU, if the node policy is `fgd`. For others all nodes get 0."""
+        names = args.node_names or [node.metadata.name for node in args.nodes or ()]
+        asks = any(gpu_count(container, self._requests.names) for container in args.pod.all_containers)
+        if asks or self._requests.node_policy is not NodePolicy.FGD or await self.not_ready():
+            return [HostPriority(name, 0) for name in names]
+        return await giving_way(rank_without_gpus(self._candidates, host_requested(args.pod), names))
 
     async def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
         try:

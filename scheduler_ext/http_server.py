@@ -1,7 +1,7 @@
 """Serves the extender's verbs over HTTP, as kube-scheduler speaks them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -11,7 +11,9 @@ from aiohttp.typedefs import Handler
 from proto.extender import (
     BindingArgs,
     BindingResult,
+    ExtenderArgs,
     FilterResult,
+    HostPriority,
     decode_binding_args,
     decode_extender_args,
     decode_preemption_args,
@@ -88,6 +90,7 @@ class Extender:
         private: Routes = {
             "/filter": {"POST": self._filter},
             "/prioritize": {"POST": self._prioritize},
+            "/prioritize-without-gpus": {"POST": self._prioritize_without_gpus},
             "/preempt": {"POST": self._preempt},
             "/bind": {"POST": self._bind},
             "/debug/snapshot": {"GET": self._snapshot},
@@ -139,9 +142,17 @@ class Extender:
             self._metrics.misfits((result.failed_and_unresolvable_nodes or {}).values())
 
     async def _prioritize(self, asked: Asked) -> Answer:
+        return await self._prioritized(asked, self._answering.prioritize)
+
+    async def _prioritize_without_gpus(self, asked: Asked) -> Answer:
+        return await self._prioritized(asked, self._answering.prioritize_without_gpus)
+
+    async def _prioritized(
+        self, asked: Asked, prioritize: Callable[[ExtenderArgs], Awaitable[Sequence[HostPriority]]]
+    ) -> Answer:
         began = self._monotonic()
         args = decode_extender_args(asked.body)
-        scores = await self._answering.prioritize(args)
+        scores = await prioritize(args)
         self._metrics.answered("prioritize", Outcome.OK, self._monotonic() - began)
         self._trace("prioritize", began, pod_name(args.pod), f"{len(scores)} nodes scored")
         return Answer(encode_host_priorities(scores))

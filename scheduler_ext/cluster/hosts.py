@@ -73,8 +73,9 @@ class Hosts:
         total = self._totals.get(node)
         if total is None:
             return None
-        left = total.minus(self._booked.get(node, NO_HOST))
-        for pods in (self._bound, self._reserved):
+        booked = self._booked.get(node)
+        left = total if booked is None else total.minus(booked)
+        for pods in (self._bound, self._reserved) if without else ():
             nodes, amount = pods.get(without, _NOWHERE)
             left = left.plus(amount) if node in nodes else left
         return left

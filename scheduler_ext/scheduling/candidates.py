@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from itertools import chain, takewhile
 
 from proto.devices import PodShares
+from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.workload import NO_WORKLOAD
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.decide import NO_NODE_OFFERED, Decision, decide
-from scheduler_ext.scheduling.fragmentation import HIGHEST_LEVEL, Fragmentation
+from scheduler_ext.scheduling.fragmentation import NOTHING_LOST, Fragmentation, Site
 from scheduler_ext.scheduling.hopeless import told_apart
 from scheduler_ext.scheduling.judging import Judge
 from scheduler_ext.scheduling.misfit import Reason
@@ -34,6 +35,7 @@ TALLIED = 100
 """Effort spent on counting the nodes that fit."""
 MOST_ROOMS = 10_000
 """Shapes for which it is remembered where a background search found room."""
+NO_ORDER = Order()
 MOST_NODES_NAMED = 20
 """If more nodes than this fit, only the score of the chosen one is named."""
 
@@ -82,22 +84,32 @@ class Candidates:
     preference until one fits.
     """
 
-    def __init__(self, ledger: Ledger, breath: int = BREATH, *, least_most_effort: int = LEAST_MOST_EFFORT) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        breath: int = BREATH,
+        *,
+        least_most_effort: int = LEAST_MOST_EFFORT,
+        most_shapes: int = MOST_SHAPES,
+    ) -> None:
         """`breath` is the effort after which other requests get their turn."""
         self._ledger = ledger
         self._least_most_effort = least_most_effort
+        self._most_shapes = most_shapes
         self._breath = breath
         self._makes = Standings()
         self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}
         self._standings: dict[str, Standing] = {}
-        self._orders = {policy: Order() for policy in NodePolicy}
-        """The order of all nodes, as if the pod fitted on all of them."""
+        self._orders = {policy: Order() for policy in NodePolicy if policy is not NodePolicy.FGD}
+        """The order of all nodes, as if the pod fitted on all of them. With `fgd` each shape has its own."""
         self._changes: dict[str, int] = {}
         """The number of each node's last change, in ascending order."""
         self._rankings: dict[Shape, Ranking] = {}
         """The ranking used last comes last. An `OrderedDict` would compare shapes three times where this compares once.
         """
         self._fragmentation = Fragmentation(NO_WORKLOAD)
+        self._sites: dict[str, Site] = {}
+        """As far as they were read since their last change."""
         self._prepared: tuple[Ranking, Sequence[str], Sought] | None = None
         """What was found for the next answer. Valid until a node changes."""
         self._rooms: dict[Shape, str] = {}
@@ -118,6 +130,9 @@ class Candidates:
             ranking.judge(filter(None, [self._rooms.pop(shape, None)]))
         # When there is no time to search for a better node, one that fits is enough.
         node = sought.node if sought.done else ranking.best_known(node_names)
+        if node is None and not sought.done:
+            ranking.judge(node_names, self._breath)
+            node = ranking.best_known(node_names)
         if node is None:
             return self._nowhere(ranking, node_names)
         shares = ranking.shares(self._standings[node].usage)
@@ -196,6 +211,14 @@ class Candidates:
         covered = quota is None or quota.admits(*self._most.taken(request.needs))
         return Shape(request=request, quota=None if covered else quota)
 
+    def without_gpus(self, host: HostAmount, node_names: Iterable[str]) -> Mapping[str, int]:
+        """Levels for a pod that takes CPU and memory but no GPU. A node without GPUs has that of one that loses
+        nothing.
+        """
+        self._catch_up()
+        level, known = self._fragmentation.without_gpus, self._standings
+        return {name: level(host, self._site(name)) if name in known else NOTHING_LOST for name in node_names}
+
     def fits_nowhere(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> bool:
         """Whether the pod is known to fit on none of these nodes. False also if the effort for one answer does not show
         it.
@@ -255,14 +278,14 @@ class Candidates:
         self._catch_up()
         ranking = self._rankings.pop(shape, None)
         if ranking is None:
-            unjudged = self._orders[shape.request.policies.node]
+            unjudged = self._orders.get(shape.request.policies.node, NO_ORDER)
             packing = None
             if _packs(shape):
-                packing = Packing(shape.request, shape.quota, self._fragmentation, self._ledger.host_left)
+                packing = Packing(shape.request, shape.quota, self._fragmentation, self._site)
             ranking = Ranking(shape, self._standings, unjudged, self._most.gpu_mib, packing)
         ranking.update()
         self._rankings[shape] = ranking
-        if len(self._rankings) > MOST_SHAPES:
+        if len(self._rankings) > self._most_shapes:
             del self._rankings[next(iter(self._rankings))]
         return ranking
 
@@ -290,8 +313,11 @@ class Candidates:
         changed, workload = self._ledger.take_changed_hosts(), self._ledger.workload()
         if workload is not self._fragmentation.workload:
             self._fragmentation = Fragmentation(workload)
+            self._sites.clear()
             self._rankings = {shape: each for shape, each in self._rankings.items() if not _packs(shape)}
             self._prepared = None
+        for name in changed:
+            self._sites.pop(name, None)
         if changed and any(map(_packs, self._rankings)):
             self._prepared = None
             for shape, ranking in self._rankings.items():
@@ -301,6 +327,7 @@ class Candidates:
     def _refresh(self, name: str) -> None:
         usage = self._ledger.usage(name)
         self._changes.pop(name, None)
+        self._sites.pop(name, None)
         if usage is None:
             self._standings.pop(name, None)
             self._kind_of.pop(name, None)
@@ -308,10 +335,17 @@ class Candidates:
             self._changes[name] = self.last_change
             self._standings[name] = self._makes.standing(usage, self._kind(name, usage.node))
 
+    def _site(self, name: str) -> Site:
+        site = self._sites.get(name)
+        if site is None:
+            standing = self._standings[name]
+            made = self._fragmentation.site(standing.usage, self._ledger.host_left(name), standing.state)
+            site = self._sites[name] = made
+        return site
+
     def _unjudged(self, name: str, policy: NodePolicy) -> Preference | None:
         standing = self._standings.get(name)
-        level = HIGHEST_LEVEL if policy is NodePolicy.FGD else 0
-        return None if standing is None else preference(policy, name, standing.total, 0, level)
+        return None if standing is None else preference(policy, name, standing.total, 0)
 
     def _kind(self, name: str, node: RegisteredNode) -> Kind:
         known, kind = self._kind_of.get(name, (None, None))

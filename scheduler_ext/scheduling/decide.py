@@ -78,7 +78,7 @@ def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodSha
         return {}
     stranding = Fragmentation(snapshot.workload)
     return {
-        name: stranding.level(request, snapshot.nodes[name], shares, snapshot.hosts.get(name))
+        name: stranding.level(request, stranding.site(snapshot.nodes[name], snapshot.hosts.get(name)), shares)
         for name, shares in placed.items()
     }
 

@@ -13,17 +13,18 @@ beside a GPU.
 A pod goes where the sum grows least.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import exp
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import exp, inf
 from typing import Any, NamedTuple
 
-from proto.devices import MIG_MODE, VENDOR, PairScores, PodShares
+from proto.devices import MIG_MODE, VENDOR, Device, PairScores, PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.cluster.workload import PodClass, Popular, Workload
+from scheduler_ext.cluster.workload import PodClass, Workload
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 from scheduler_ext.scheduling.effort import Effort
@@ -31,18 +32,28 @@ from scheduler_ext.scheduling.fit import MIG_EFFORT, Rules, why_not
 
 HIGHEST_LEVEL = 100
 """The level of the best placement."""
+NOTHING_LOST = 50
+"""The level of a placement that strands nothing and frees nothing."""
 MOST_REMEMBERED = 20_000
 """Entries remembered in each cache."""
+MOST_HOSTED = 8
+"""Sets of classes for which a node's state is remembered."""
 
 
-class _Gpu(NamedTuple):
-    """One GPU. `left` is its free fraction of memory or of cores, whichever is less, and `worth` the weight of that.
-    `serves` has a bit for each class whose containers fit on it.
-    """
+class Gpu(NamedTuple):
+    """One GPU and what is free of it. Another of the same kind in the same use has the same number."""
 
+    number: int
+    device: Device
+    slots: int
+    memory_mib: int
+    cores: int
     left: float
+    """The free fraction of memory or of cores, whichever is less."""
     serves: int
+    """Has a bit for each class whose containers fit on it."""
     worth: float
+    """The weight of what is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,45 @@ class _Several:
     count: int
     share: float
     linked: bool
+
+
+class Rates(NamedTuple):
+    """What is won by taking GPUs of a node whose CPU and memory suffice for certain classes."""
+
+    useful: float
+    """The free GPUs that the popular pods can use, weighted by popularity."""
+    by_gpu: Sequence[tuple[Gpu, float, int]]
+    """What is won with a whole GPU taken, if no more becomes useless. Equal GPUs are one entry with their count."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """The GPUs of a node in one state, and what was computed of them, by the classes that its CPU and memory host."""
+
+    gpus: Sequence[Gpu]
+    free: float
+    worth: float
+    useful: dict[int, Sequence[float]] = field(default_factory=dict)
+    """For each GPU the popularity of all classes that can use it."""
+    rates: dict[int, Rates] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node as it is now. `rates` are for the classes that it hosts, `lost` are free GPUs without CPU or memory."""
+
+    usage: NodeUsage
+    node: _Node
+    cpu: float
+    memory: float
+    hosted: int
+    rates: Rates
+    lost: float
+
+    @property
+    def room(self) -> tuple[float, float]:
+        """CPU in milli-cores and memory in MiB; infinite if unknown."""
+        return self.cpu, self.memory
 
 
 class Fragmentation:
@@ -70,46 +120,127 @@ class Fragmentation:
             if each.pods.need.count > 1
         )
         self._singles = ~sum(each.bit for each in self._several)
-        self._gpus: dict[object, _Gpu] = {}
+        self._hosted_by_cpu = _Hosted([each.pods.host.cpu_milli for each in workload.classes])
+        self._hosted_by_memory = _Hosted([each.pods.host.memory_mib for each in workload.classes])
+        self._gpus: dict[object, Gpu] = {}
+        self._numbered = 0
+        self._nodes: dict[int, _Node] = {}
+        """By the number of a node's state."""
         self._shares: dict[int, float] = {}
         """The summed popularity of the classes with these bits."""
-        self._hosts: dict[HostAmount, int] = {}
         self._islands: dict[str, tuple[PairScores, Sequence[Sequence[int]]]] = {}
 
     @property
     def workload(self) -> Workload:
         return self._workload
 
-    def level(self, request: GpuRequest, usage: NodeUsage, shares: PodShares, room: HostAmount | None) -> int:
-        """How good this placement is, from 0 to `HIGHEST_LEVEL`; 50 strands nothing and frees nothing.
-
-        `room` is what is left of the node's CPU and memory, None if unknown. The steps are those of FGD: without them a
-        hundredth of a GPU would outweigh a fuller node.
+    def site(self, usage: NodeUsage, room: HostAmount | None, state: int | None = None) -> Site:
+        """What counts of a node. `room` is what is left of its CPU and memory, None if unknown; `state` the number of
+        its standing.
         """
-        gain = self.stranded(usage, room) - self.stranded(
-            _with(usage, request, shares), None if room is None else room.minus(request.host)
-        )
-        return int(100 / (1 + exp(-min(max(gain, -500.0), 500.0))))
+        cpu, memory = room if room is not None else (inf, inf)
+        node = self._node(usage, state)
+        hosted = self.hosted(cpu, memory)
+        rates = self._rates(node, usage.node, hosted)
+        return Site(usage, node, cpu, memory, hosted, rates, self.without_host(node.free, cpu, memory))
+
+    def level(self, request: GpuRequest, site: Site, shares: PodShares) -> int:
+        """How good this placement is, from 0 to `HIGHEST_LEVEL`.
+
+        The steps are those of FGD: without them a hundredth of a GPU would outweigh a fuller node.
+        """
+        after = self._with(site.node, site.usage, request, shares)
+        cpu, memory = site.cpu - request.host.cpu_milli, site.memory - request.host.memory_mib
+        return level_of(_stranded(site) - self._left_stranded(after, site.usage.node, cpu, memory))
+
+    def without_gpus(self, host: HostAmount, site: Site) -> int:
+        """The level of a pod that takes CPU and memory but no GPU: `NOTHING_LOST` at most."""
+        cpu, memory = site.cpu - host.cpu_milli, site.memory - host.memory_mib
+        lost = self.without_host(site.node.free, cpu, memory) - site.lost
+        return level_of(self.rates(site, self.hosted(cpu, memory)).useful - site.rates.useful - lost)
 
     def stranded(self, usage: NodeUsage, room: HostAmount | None) -> float:
         """Stranded GPUs. Below 0 if free GPUs are of a type in high demand."""
-        node = usage.node
-        gpus = [self._gpu(gpu, node) for gpu in usage.gpus]
-        self.effort.made += 1 + len(gpus) * (8 + len(self._several)) // 8
-        free = sum(gpu.left for gpu in gpus)
-        hosted = self._hosted(room)
-        useful = sum(gpu.left * self._share(gpu.serves & hosted & self._singles) for gpu in gpus)
+        return _stranded(self.site(usage, room))
+
+    def hosted(self, cpu_milli: float, memory_mib: float) -> int:
+        """The classes for whose pods so much CPU and memory is enough, a bit for each."""
+        return self._hosted_by_cpu.within(cpu_milli) & self._hosted_by_memory.within(memory_mib)
+
+    def rates(self, site: Site, hosted: int) -> Rates:
+        """As if CPU and memory of the node were enough for these classes only."""
+        return site.rates if hosted == site.hosted else self._rates(site.node, site.usage.node, hosted)
+
+    def without_host(self, free: float, cpu_milli: float, memory_mib: float) -> float:
+        """Of this many free GPUs those for which so much CPU or memory is not enough."""
+        per_gpu, lost = self._workload.per_gpu, 0.0
+        if per_gpu.cpu_milli:
+            lost = free - cpu_milli / per_gpu.cpu_milli if cpu_milli > 0 else free
+        if per_gpu.memory_mib:
+            by_memory = free - memory_mib / per_gpu.memory_mib if memory_mib > 0 else free
+            lost = max(lost, by_memory)
+        return max(lost, 0.0)
+
+    def _left_stranded(self, node: _Node, registered: RegisteredNode, cpu_milli: float, memory_mib: float) -> float:
+        shares = self._useful(node, registered, self.hosted(cpu_milli, memory_mib))
+        useful = sum(gpu.left * share for gpu, share in zip(node.gpus, shares, strict=True))
+        return node.free - useful + self.without_host(node.free, cpu_milli, memory_mib) - node.worth
+
+    def _rates(self, node: _Node, registered: RegisteredNode, hosted: int) -> Rates:
+        found = node.rates.get(hosted)
+        if found is None:
+            useful = self._useful(node, registered, hosted)
+            total = sum(gpu.left * share for gpu, share in zip(node.gpus, useful, strict=True))
+            kinds: dict[tuple[int, float], tuple[Gpu, float, int]] = {}
+            for gpu, share in zip(node.gpus, useful, strict=True):
+                _, rate, count = kinds.get((gpu.number, share), (gpu, 1 - share - gpu.worth, 0))
+                kinds[gpu.number, share] = gpu, rate, count + 1
+            _make_room(node.rates, MOST_HOSTED)
+            found = node.rates[hosted] = Rates(total, tuple(kinds.values()))
+        return found
+
+    def _node(self, usage: NodeUsage, state: int | None) -> _Node:
+        found = None if state is None else self._nodes.get(state)
+        if found is None:
+            self.effort.made += 1 + len(usage.gpus)
+            found = _made([self._gpu(gpu, usage.node) for gpu in usage.gpus])
+            if state is not None:
+                _make_room(self._nodes)
+                self._nodes[state] = found
+        return found
+
+    def _with(self, before: _Node, usage: NodeUsage, request: GpuRequest, shares: PodShares) -> _Node:
+        """The node with the pod on it."""
+        peak = effective(request.kinds, shares)
+        gpus = list(before.gpus)
+        for position, gpu in enumerate(usage.gpus):
+            more = peak.get(gpu.device.uuid)
+            if more is None:
+                continue
+            own = (each.instance for container in shares for each in container if each.uuid == gpu.device.uuid)
+            placements = (*gpu.placements, *(each.placement for each in own if each is not None))
+            memory_mib, cores = gpu.memory_mib + more.memory_mib, gpu.cores + more.cores
+            taken = GpuUsage(gpu.device, gpu.slots + more.slots, memory_mib, cores, placements)
+            gpus[position] = self._gpu(taken, usage.node)
+        return _made(gpus)
+
+    def _useful(self, node: _Node, registered: RegisteredNode, hosted: int) -> Sequence[float]:
+        known = node.useful.get(hosted)
+        if known is not None:
+            return known
+        gpus = node.gpus
+        self.effort.made += 1 + len(gpus) * (4 + len(self._several)) // 8
+        singles = hosted & self._singles
+        useful = [self._share(gpu.serves & singles) for gpu in gpus]
         for each in self._several:
             if each.bit & hosted:
-                useful += each.share * self._useful(each, gpus, node)
-        return free - useful + self._without_host(free, room) - sum(gpu.left * gpu.worth for gpu in gpus)
-
-    def _useful(self, several: _Several, gpus: Sequence[_Gpu], node: RegisteredNode) -> float:
-        """The free parts of the GPUs that can serve a pod of the class together."""
-        useful = 0.0
-        for island in self._islands_for(several, node):
-            left = [gpus[position].left for position in island if gpus[position].serves & several.bit]
-            useful += sum(left) if len(left) >= several.count else 0.0
+                for island in self._islands_for(each, registered):
+                    serving = [position for position in island if gpus[position].serves & each.bit]
+                    if len(serving) >= each.count:
+                        for position in serving:
+                            useful[position] += each.share
+        _make_room(node.useful, MOST_HOSTED)
+        node.useful[hosted] = useful
         return useful
 
     def _islands_for(self, several: _Several, node: RegisteredNode) -> Sequence[Sequence[int]]:
@@ -124,24 +255,6 @@ class Fragmentation:
             known = self._islands[node.name] = node.pair_scores, tuple(islands(node))
         return known[1] if any(len(island) >= several.count for island in known[1]) else everywhere
 
-    def _without_host(self, free: float, room: HostAmount | None) -> float:
-        if room is None:
-            return 0.0
-        pairs = zip(room, self._workload.per_gpu, strict=True)
-        return max(0.0, *(free - max(left, 0) / each for left, each in pairs if each), 0.0)
-
-    def _hosted(self, room: HostAmount | None) -> int:
-        """The classes for whose pods the node has enough CPU and memory."""
-        if room is None:
-            return -1
-        hosted = self._hosts.get(room)
-        if hosted is None:
-            _make_room(self._hosts)
-            hosted = self._hosts[room] = self._bits(
-                lambda each: each.pods.host.cpu_milli <= room.cpu_milli and each.pods.host.memory_mib <= room.memory_mib
-            )
-        return hosted
-
     def _share(self, bits: int) -> float:
         share = self._shares.get(bits)
         if share is None:
@@ -151,8 +264,8 @@ class Fragmentation:
             share = self._shares[bits] = sum(each.share for number, each in counted if bits >> number & 1)
         return share
 
-    def _gpu(self, gpu: GpuUsage, node: RegisteredNode) -> _Gpu:
-        """The worth of a GPU. It depends on its use, its kind and its node's settings."""
+    def _gpu(self, gpu: GpuUsage, node: RegisteredNode) -> Gpu:
+        """What counts of a GPU. It depends on its use, its kind and its node's settings."""
         device = gpu.device
         key = (
             *(device.type, device.memory_mib, device.cores, device.slots, device.mode, device.mig_profiles),
@@ -165,11 +278,13 @@ class Fragmentation:
             found = self._gpus[key] = self._looked_at(gpu, node)
         return found
 
-    def _looked_at(self, gpu: GpuUsage, node: RegisteredNode) -> _Gpu:
+    def _looked_at(self, gpu: GpuUsage, node: RegisteredNode) -> Gpu:
         device = gpu.device
         is_ours = VENDOR.lower() in device.type.lower()
+        self._numbered += 1
+        free = device.memory_mib - gpu.memory_mib, device.cores - gpu.cores
         if not (is_ours and device.healthy) or device.uuid in node.cordoned or gpu.slots >= device.slots:
-            return _Gpu(0.0, 0, 0.0)
+            return Gpu(self._numbered, device, 0, *free, 0.0, 0, 0.0)
         memory = 1 - gpu.memory_mib / device.memory_mib if device.memory_mib else 0.0
         cores = 1 - gpu.cores / device.cores if device.cores else memory
         serves = 0
@@ -178,11 +293,38 @@ class Fragmentation:
             if why_not(gpu, need, rules, None) is None:
                 serves |= 1 << number
         self.effort.made += 1 + len(self._wanted) * (MIG_EFFORT if device.mode == MIG_MODE else 1)
-        return _Gpu(max(min(memory, cores), 0.0), serves, self._workload.pressure.get(device.type, self._usual_worth))
+        worth = self._workload.pressure.get(device.type, self._usual_worth)
+        slots, left = device.slots - gpu.slots, max(min(memory, cores), 0.0)
+        return Gpu(self._numbered, device, slots, *free, left, serves, worth)
 
-    def _bits(self, holds: Callable[[Popular], bool]) -> int:
-        self.effort.made += len(self._workload.classes) // 8
-        return sum(1 << number for number, each in enumerate(self._workload.classes) if holds(each))
+
+class _Hosted:
+    """Finds the classes that need no more than a certain amount."""
+
+    def __init__(self, needed: Sequence[int]) -> None:
+        """`needed` by class."""
+        order = sorted(range(len(needed)), key=needed.__getitem__)
+        self._limits = [needed[number] for number in order]
+        self._bits = [0]
+        for number in order:
+            self._bits.append(self._bits[-1] | 1 << number)
+
+    def within(self, amount: float) -> int:
+        """A bit for each of these classes."""
+        return self._bits[bisect_right(self._limits, amount)]
+
+
+def level_of(gain: float) -> int:
+    """The level of a placement after which this many GPUs fewer are stranded."""
+    return int(100 / (1 + exp(-min(max(gain, -500.0), 500.0))))
+
+
+def _stranded(site: Site) -> float:
+    return site.node.free - site.rates.useful + site.lost - site.node.worth
+
+
+def _made(gpus: Sequence[Gpu]) -> _Node:
+    return _Node(gpus, sum(gpu.left for gpu in gpus), sum(gpu.left * gpu.worth for gpu in gpus))
 
 
 def islands(node: RegisteredNode) -> Iterator[Sequence[int]]:
@@ -201,26 +343,11 @@ def islands(node: RegisteredNode) -> Iterator[Sequence[int]]:
         yield island
 
 
-def _with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
-    """The node with the pod on it."""
-    peak = effective(request.kinds, shares)
-    gpus = []
-    for gpu in usage.gpus:
-        more = peak.get(gpu.device.uuid)
-        if more is not None:
-            own = [each.instance for container in shares for each in container if each.uuid == gpu.device.uuid]
-            placements = (*gpu.placements, *(each.placement for each in own if each is not None))
-            memory_mib, cores = gpu.memory_mib + more.memory_mib, gpu.cores + more.cores
-            gpu = GpuUsage(gpu.device, gpu.slots + more.slots, memory_mib, cores, placements)  # noqa: PLW2901
-        gpus.append(gpu)
-    return replace(usage, gpus=tuple(gpus))
-
-
 def _wanted(pods: PodClass) -> tuple[ContainerNeed, DeviceFilter, GpuPolicy]:
     wanted = DeviceFilter(types=pods.types, refused_types=pods.refused_types, modes=pods.modes)
     return pods.need, wanted, GpuPolicy(text="", keys=(), bound_keys=(), idle_only=pods.idle_only)
 
 
-def _make_room(known: dict[Any, Any]) -> None:
-    if len(known) >= MOST_REMEMBERED:
+def _make_room(known: dict[Any, Any], most: int = MOST_REMEMBERED) -> None:
+    if len(known) >= most:
         known.clear()

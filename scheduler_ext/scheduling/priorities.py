@@ -28,3 +28,9 @@ def priorities(fitting: Iterable[Preference]) -> Mapping[str, int]:
         step_of[name] = len(steps) - 1
     below = max(len(steps) - 1, 1)
     return {name: HIGHEST - step * (HIGHEST - 1) // below for name, step in step_of.items()}
+
+
+def priorities_without_gpus(levels: Mapping[str, int]) -> Mapping[str, int]:
+    """`HIGHEST` for the nodes with the highest level of `fgd`, one less for each level below, down to 0."""
+    best = max(levels.values(), default=0)
+    return {name: max(HIGHEST - (best - level), 0) for name, level in levels.items()}

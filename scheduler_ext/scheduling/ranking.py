@@ -17,6 +17,8 @@ from scheduler_ext.scheduling.order import Order
 from scheduler_ext.scheduling.packing import Packing
 from scheduler_ext.scheduling.states import Standing
 
+PLACING = 5
+"""Effort per node for upper bounds: half of what one answer may take. Beyond that, nodes count as the best."""
 LOOKING_AHEAD = 500
 """Effort, as `Judge` counts it, for an answer that may never be requested."""
 
@@ -55,7 +57,7 @@ class Sought:
 class Ranking:
     """Whether and how well pods of one shape fit on each node.
 
-    Until it is judged, a node is placed by its best possible result. It is judged when it comes first.
+    Until it is judged, a node is placed by the best result that it can have. It is judged when it comes first.
     """
 
     def __init__(
@@ -68,14 +70,18 @@ class Ranking:
     ) -> None:
         """`standings` are read whenever a node is judged. `unjudged` is their order by the pod's node policy alone.
 
-        With `packing` the node policy is `fgd`.
+        With `packing` the node policy is `fgd`, and `unjudged` is not read: the order is made step by step.
         """
         self._packing = packing
         self._shape = shape
         self._standings = standings
         self._judge = Judge(shape.request, shape.quota, largest_mib, len(standings))
         self._outdated: set[str] = set()
-        self._order = self._first_order(unjudged)
+        self._order = self._first_order(unjudged) if packing is None else Order()
+        self._unplaced = [] if packing is None else list(standings)
+        """Nodes that are not in the order yet, and the preferences of others that are not."""
+        self._hopes: dict[str, Preference] = {}
+        self._placing = PLACING * len(standings)
         self._fits: dict[str, Preference] = {}
         self._failed: dict[str, str] = {}
         self._hopeless: dict[str, str] = {}
@@ -108,6 +114,7 @@ class Ranking:
             self._fits.pop(name, None)
             self._failed.pop(name, None)
             self._hopeless.pop(name, None)
+            self._hopes.pop(name, None)
         self._order.put({name: self._hoped(name) for name in names})
 
     def seek(self, offered: Collection[str] | None = None, effort: int | None = None) -> Sought:
@@ -116,6 +123,8 @@ class Ranking:
         """
         known, made = self._fits, self._judge.effort
         until = None if effort is None else made.made + effort
+        if not self._place_all(until):
+            return Sought(None, done=False)
         judged: dict[str, Preference | None] = {}
         names: Collection[str] = self._standings if offered is None else offered
         best: Preference | None = None
@@ -150,13 +159,13 @@ class Ranking:
 
     def judge(self, names: Iterable[str], effort: int | None = None) -> bool:
         """Judge these nodes with at most about `effort`. Returns whether all of them are judged."""
-        if len(self._order) == len(self._fits):
+        if len(self._order) == len(self._fits) and not self._unplaced:
             return True
         until = None if effort is None else self._judge.effort.made + effort
         judged: dict[str, Preference | None] = {}
         done = True
         for name in names:
-            if name in self._fits or name in self._failed or name in self._hopeless or name not in self._standings:
+            if self._is_judged(name) or name not in self._standings:
                 continue
             if until is not None and self._judge.effort.made >= until:
                 done = False
@@ -179,6 +188,27 @@ class Ranking:
             return self._ahead[1]
         return cast("PodShares", place(self._shape.request, usage, self._shape.quota))
 
+    def _place_all(self, until: int | None) -> bool:
+        """Bring every node into the order. Returns whether that was done before the effort reached `until`."""
+        if not self._unplaced:
+            return True
+        effort = self._judge.effort
+        began = effort.made
+        while self._unplaced:
+            if until is not None and effort.made >= until:
+                self._placing -= effort.made - began
+                return False
+            name = self._unplaced.pop()
+            hoped = self._hoped(name, bounded=effort.made - began < self._placing)
+            if hoped is not None:
+                self._hopes[name] = hoped
+        self._order.put({name: hoped for name, hoped in self._hopes.items() if not self._is_judged(name)})
+        self._hopes = {}
+        return True
+
+    def _is_judged(self, name: str) -> bool:
+        return name in self._fits or name in self._failed or name in self._hopeless
+
     def _first_order(self, unjudged: Order) -> Order:
         if not compares_connections(self._shape.request):
             return unjudged.copy()
@@ -191,12 +221,14 @@ class Ranking:
             return Order([(-same, total, name) for _, total, name in unjudged])
         return Order([(-most[standings[name].kind.layout], total, name) for _, total, name in unjudged])
 
-    def _hoped(self, name: str) -> Preference | None:
+    def _hoped(self, name: str, *, bounded: bool = True) -> Preference | None:
         """None if the node is gone."""
         standing = self._standings.get(name)
         if standing is None:
             return None
-        level = 0 if self._packing is None else HIGHEST_LEVEL
+        level, packing = 0, self._packing
+        if packing is not None:
+            level = packing.most(name, self._judge.effort) if bounded else HIGHEST_LEVEL
         return preference(self._shape.request.policies.node, name, standing.total, self._judge.most(standing), level)
 
     def _judged(self, name: str) -> Preference | None:

@@ -248,7 +248,7 @@ def test_the_effort_that_is_counted_covers_what_fgd_looks_at(
     looking = Fragmentation(classes.workload([on.node]))
     for room in (None, HostAmount(1000, 1000)):
         before = looking.effort.made
-        taken, _ = steps(lambda room=room: looking.level(wanted, on, shares, room))  # type: ignore[misc]
+        taken, _ = steps(lambda room=room: looking.level(wanted, looking.site(on, room), shares))  # type: ignore[misc]
         assert taken < STEPS_PER_EFFORT * (EFFORT_OF_A_LEVEL + looking.effort.made - before)
 
 

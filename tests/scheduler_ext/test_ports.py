@@ -21,7 +21,7 @@ from tests.program.hostile_clients import GARBAGE, MALFORMED, MIB, SLOW, hold
 from tests.scheduler_ext.extender_process import Extender, extender, prepare
 from tests.scheduler_ext.rig import node_json, pod_json
 
-VERBS = ("/filter", "/prioritize", "/preempt", "/bind")
+VERBS = ("/filter", "/prioritize", "/prioritize-without-gpus", "/preempt", "/bind")
 
 
 @asynccontextmanager
