@@ -100,7 +100,7 @@ class Candidates:
         self._makes = Standings()
         self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}
         self._standings: dict[str, Standing] = {}
-        self._orders = {policy: Order() for policy in NodePolicy if policy is not NodePolicy.FGD}
+        self._orders: dict[NodePolicy, Order] = {each: Order() for each in NodePolicy if each is not NodePolicy.FGD}
         """The order of all nodes, as if the pod fitted on all of them. With `fgd` each shape has its own."""
         self._changes: dict[str, int] = {}
         """The number of each node's last change, in ascending order."""
