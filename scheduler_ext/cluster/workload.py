@@ -118,8 +118,9 @@ class Classes:
         self._next = 1.0
         self._seen: set[str] = set()
         self._arrived = 0
-        self._renewed_at = -1
-        self._nodes = 0
+        self._due = 0
+        """The number of arrivals at which the popularity is computed again, or earlier if the nodes are not so many."""
+        self._sizes = range(0)
         self._workload = NO_WORKLOAD
 
     def see(self, uid: str, request: GpuRequest) -> None:
@@ -159,10 +160,10 @@ class Classes:
         """The same object until enough pods have come to look again, or there are twice or half as many nodes; `nodes`
         are all there are.
         """
-        due = self._renewed_at + min(max(self._renewed_at, 1), RENEWED)
-        is_same_cluster = self._nodes < 2 * len(nodes) and len(nodes) < 2 * self._nodes
-        if self._renewed_at < 0 or self._arrived >= due or not (is_same_cluster or len(nodes) == self._nodes):
-            self._renewed_at, self._nodes = self._arrived, len(nodes)
+        if self._arrived >= self._due or len(nodes) not in self._sizes:
+            number = len(nodes)
+            self._due = self._arrived + min(max(self._arrived, 1), RENEWED)
+            self._sizes = range(number // 2 + 1, 2 * number) if number else range(1)
             self._workload = workload_of(self._weights, nodes)
         return self._workload
 

@@ -129,14 +129,19 @@ class Candidates:
         if not sought.done:
             ranking.judge(filter(None, [self._rooms.pop(shape, None)]))
         # When there is no time to search for a better node, one that fits is enough.
-        node = sought.node if sought.done else ranking.best_known(node_names)
-        if node is None and not sought.done:
-            ranking.judge(node_names, self._breath)
-            node = ranking.best_known(node_names)
+        node = sought.node if sought.done else self._any(ranking, node_names)
         if node is None:
             return self._nowhere(ranking, node_names)
         shares = ranking.shares(self._standings[node].usage)
         return Choice(node=node, shares=shares, tally=lambda: self._tally(ranking, node, node_names))
+
+    def _any(self, ranking: Ranking, node_names: Sequence[str]) -> str | None:
+        """The best node that is known to fit. If none is, some are judged."""
+        known = ranking.best_known(node_names)
+        if known is None:
+            ranking.judge(node_names, self._breath)
+            known = ranking.best_known(node_names)
+        return known
 
     def preparing(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> Iterator[None]:
         """Find out what `choose`, or with `every` what `fitting`, needs; in steps of about a millisecond.
@@ -316,10 +321,10 @@ class Candidates:
             self._sites.clear()
             self._rankings = {shape: each for shape, each in self._rankings.items() if not _packs(shape)}
             self._prepared = None
-        for name in changed:
-            self._sites.pop(name, None)
-        if changed and any(map(_packs, self._rankings)):
+        if changed and self._sites:
             self._prepared = None
+            for name in changed:
+                self._sites.pop(name, None)
             for shape, ranking in self._rankings.items():
                 if _packs(shape):
                     ranking.outdate(changed)
@@ -327,7 +332,8 @@ class Candidates:
     def _refresh(self, name: str) -> None:
         usage = self._ledger.usage(name)
         self._changes.pop(name, None)
-        self._sites.pop(name, None)
+        if self._sites:
+            self._sites.pop(name, None)
         if usage is None:
             self._standings.pop(name, None)
             self._kind_of.pop(name, None)

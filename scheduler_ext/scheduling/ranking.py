@@ -123,7 +123,7 @@ class Ranking:
         """
         known, made = self._fits, self._judge.effort
         until = None if effort is None else made.made + effort
-        if not self._place_all(until):
+        if self._unplaced and not self._place_all(until):
             return Sought(None, done=False)
         judged: dict[str, Preference | None] = {}
         names: Collection[str] = self._standings if offered is None else offered
@@ -190,8 +190,6 @@ class Ranking:
 
     def _place_all(self, until: int | None) -> bool:
         """Bring every node into the order. Returns whether that was done before the effort reached `until`."""
-        if not self._unplaced:
-            return True
         effort = self._judge.effort
         began = effort.made
         while self._unplaced:
@@ -226,9 +224,9 @@ class Ranking:
         standing = self._standings.get(name)
         if standing is None:
             return None
-        level, packing = 0, self._packing
-        if packing is not None:
-            level = packing.most(name, self._judge.effort) if bounded else HIGHEST_LEVEL
+        level = 0
+        if self._packing is not None:
+            level = self._packing.most(name, self._judge.effort) if bounded else HIGHEST_LEVEL
         return preference(self._shape.request.policies.node, name, standing.total, self._judge.most(standing), level)
 
     def _judged(self, name: str) -> Preference | None:
