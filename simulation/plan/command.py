@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from program.output import print_json, print_text
 from program.settings.options import GroupedCommand, read_configuration, setting_options
-from program.words import counted
+from program.words import counted, printable
 from proto.annotations.errors import AnnotationError
 from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.state import StateError, read_document, read_text
@@ -20,13 +20,14 @@ from scheduler_ext.configuration import REQUESTS, TABLE
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from simulation.plan import machines, mixes, recorded, traces, written
+from simulation.plan.advise import advise as advise_on
 from simulation.plan.merge import MergeError, read_reports
 from simulation.plan.objects import Arrival
 from simulation.plan.offers import HostPolicy
 from simulation.plan.outcome import Report, Run
 from simulation.plan.page import chart_of, page
 from simulation.plan.question import Described, Kinds, Question
-from simulation.plan.tables import report_text
+from simulation.plan.tables import advice_text, report_text
 from simulation.plan.workers import WorkerLost, perform
 
 DEFAULT_POLICIES = ("binpack/spread", "binpack/binpack", "spread/spread", "fgd/fgd")
@@ -88,6 +89,12 @@ _PROBLEMS = (
 )
 @click.option("--add-nodes", default="", help="Also these machines, such as 4x:hgx-h100.")
 @click.option("--drain", multiple=True, help="Without this node: its pods need another one; may be repeated.")
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="Instead: the fewest pods to move so that waiting pods find room, and pods without GPUs that should leave "
+    "GPU nodes. Moves nothing.",
+)
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--each-pod", is_flag=True, help="In JSON: the node and the GPUs of every pod.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a report with charts to this file.")
@@ -117,6 +124,7 @@ def plan(
     cpu_pods: str,
     add_nodes: str,
     drain: Sequence[str],
+    advise: bool,
     output: str,
     each_pod: bool,
     html: str | None,
@@ -145,7 +153,7 @@ def plan(
             arrivals = [*moved, *waiting, *(each for file in pods for each in _pods(file, settings))]
             if mix:
                 arrivals += mixes.read_mix(mix, count, 1, settings.names)
-            if not arrivals:
+            if not (arrivals or advise):
                 raise click.UsageError("there is no pod to place; give --pods, --mix, or a --state with waiting pods")
             question = Question(
                 cluster=found,
@@ -157,12 +165,31 @@ def plan(
                 fill=fill,
                 homes=each_pod,
             )
+            if advise:
+                if html or svg or len(policies) > 1:
+                    raise click.UsageError("--advise goes with one --policy at most, and without --html and --svg")
+                (run,) = _runs(policies or [_own_policy(settings)], "")
+                advice = advise_on(question, run, _in_words(question, Kinds(question)))
+                _tell(advice.notes)
+                if output == "json":
+                    print_json(advice)
+                else:
+                    print_text(advice_text(advice))
+                return
             report = _performed(question, _runs(policies, seeds), slice_, processes)
     except _PROBLEMS as error:
         raise click.ClickException(str(error)) from error
-    for note in report.notes:
-        click.echo(f"note: {note}", err=True)
+    _tell(report.notes)
     _write(report, output, html, svg)
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {printable(note)}", err=True)
+
+
+def _own_policy(settings: RequestSettings) -> str:
+    return f"{settings.node_policy}/{settings.gpu_policy.text}"
 
 
 def _cluster(

@@ -1,7 +1,7 @@
 """Places pods one by one with the extender's own state and decisions, as kube-scheduler would ask for them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +17,7 @@ from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.candidates import Candidates
-from simulation.plan.objects import ANYWHERE, Arrival, Constraints, WholeNode, WholePod, constraints_of
+from simulation.plan.objects import Arrival, Constraints, WholeNode
 from simulation.plan.offers import Asked, HostPolicy, Offers
 
 LEASE_SECONDS = 60.0
@@ -59,53 +59,42 @@ class Engine:
         self.changed: set[str] = {node.metadata.name for node in nodes}
         """Nodes on which something has changed. The reader empties it."""
         self._candidates = Candidates(self.state.ledger, least_most_effort=_EVERY_NODE)
-        self._offers = Offers(nodes, settings.names, hosts)
+        self.offers = Offers(nodes, settings.names, hosts)
         self._there: dict[str, tuple[Pod, Asked]] = {}
         """Pods with a node, by UID."""
 
     def hold(self, pods: Iterable[Pod]) -> None:
         """These pods have their nodes and keep them."""
         for pod in pods:
-            self._seen(pod, self._offers.asked_by(pod), 0.0)
+            self._seen(pod, self.offers.asked_by(pod), 0.0)
 
     def pod(self, uid: str) -> Pod:
         """A pod that has a node."""
         return self._there[uid][0]
 
-    def place(self, arrival: Arrival, uid: str, now: float) -> Placed | Refused:
-        """Place the pod as kube-scheduler and the extender would."""
-        pod = arrival.pod(uid)
-        asked = self._offers.asked_by(pod)
-        return self.place_pod(pod, constraints=arrival.constraints, asked=asked, now=now)
+    def asked(self, uid: str) -> Asked:
+        """What a pod that has a node takes beside GPUs."""
+        return self._there[uid][1]
 
-    def place_pod(
-        self,
-        pod: Pod,
-        *,
-        constraints: Constraints,
-        asked: Asked,
-        now: float,
-        only: Sequence[str] | None = None,
-        never: str = "",
-    ) -> Placed | Refused:
-        """Place a pod that waits, on one of the nodes `only` if given, and not on the node `never`."""
-        offered = self._offers.offered(constraints, asked)
+    def place(self, arrival: Arrival, uid: str, now: float, *, only: Collection[str] | None = None) -> Placed | Refused:
+        """Place the pod as kube-scheduler and the extender would, on one of the nodes `only` if given."""
+        pod = arrival.pod(uid)
+        constraints, asked = arrival.constraints, self.offers.asked_by(pod)
+        offered = self.offers.offered(constraints, asked)
         if only is not None:
             offered = [name for name in offered if name in only]
-        if never:
-            offered = [name for name in offered if name != never]
         try:
             request = read_request(pod, self.state.requests)
         except RequestError as error:
             return Refused(error=str(error))
         if request is None:
-            node = self._offers.best_for_hosts(offered)
+            node = self.offers.best_for_hosts(offered)
             if node is None:
-                return Refused(nodes=self._offers.refusals(constraints, asked))
+                return Refused(nodes=self.offers.refusals(constraints, asked))
             self._bind(pod, node, (), asked, now)
             return Placed(node=node)
         if not offered:
-            return Refused(nodes=self._offers.refusals(constraints, asked))
+            return Refused(nodes=self.offers.refusals(constraints, asked))
         self.state.apply(Applied(pod), now)
         answer = reserve(self._candidates, self.state, pod, request, offered, now=now, lease_seconds=LEASE_SECONDS)
         choice = answer.choice
@@ -124,13 +113,13 @@ class Engine:
         ended = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(phase="Succeeded"))
         self.state.apply(Applied(ended), now)
         self.state.apply(Removed(ended), now)
-        self._offers.give(pod.spec.node_name, asked)
+        self.offers.give(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
         return pod
 
     def put_back(self, pod: Pod, now: float) -> None:
         """A pod that `end` returned is on its node again, with what it held."""
-        self._seen(pod, self._offers.asked_by(pod), now)
+        self._seen(pod, self.offers.asked_by(pod), now)
 
     def pods(self) -> Sequence[Pod]:
         """The pods that have a node."""
@@ -150,14 +139,10 @@ class Engine:
         # The state knows no other kinds of pods.
         self.state.apply(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
         self._there[pod_key(pod)] = pod, asked
-        self._offers.take(pod.spec.node_name, asked)
+        self.offers.take(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
 
     def _refused(self, answer: Filtered, constraints: Constraints, asked: Asked) -> Refused:
         result = answer.result
         failed = (*(result.failed_nodes or {}).values(), *(result.failed_and_unresolvable_nodes or {}).values())
-        return Refused(nodes=self._offers.refusals(constraints, asked) + Counter(failed), error=result.error or "")
-
-
-def constraints_for(pod: Pod) -> Constraints:
-    return constraints_of(pod) if isinstance(pod, WholePod) else ANYWHERE
+        return Refused(nodes=self.offers.refusals(constraints, asked) + Counter(failed), error=result.error or "")

@@ -5,7 +5,7 @@ not know affinity between pods, topology spread constraints and volumes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -60,6 +60,10 @@ class Offers:
         self._open: dict[Constraints, tuple[Sequence[str], Mapping[str, str]]] = {}
         """By what pods say about nodes: the nodes that they allow, and why not the others."""
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of the nodes."""
+        return iter(self._nodes)
+
     def asked_by(self, pod: Pod) -> Asked:
         return asked_by(pod, self._managed)
 
@@ -69,6 +73,22 @@ class Offers:
         allowed, _ = self._allowed(constraints)
         fitting = [name for name in allowed if left[name][0] >= cpu and left[name][1] >= memory and left[name][2] > 0]
         return [name for name in fitting if not self._short_of(name, others)] if others else fitting
+
+    def has_room(self, node: str, constraints: Constraints, asked: Asked, gone: Iterable[Asked]) -> bool:
+        """Whether the node would be offered if these pods of it were gone."""
+        left = self._left.get(node)
+        if left is None or node_problem(self._nodes[node], constraints):
+            return False
+        freed = list(gone)
+        others = Counter[str]()
+        for each in freed:
+            others.update(dict(each.others))
+        return (
+            left.cpu_milli + sum(each.cpu_milli for each in freed) >= asked.cpu_milli
+            and left.memory_mib + sum(each.memory_mib for each in freed) >= asked.memory_mib
+            and left.pods + len(freed) > 0
+            and all(self._others_of(node)[name] + others[name] >= amount for name, amount in asked.others)
+        )
 
     def refusals(self, constraints: Constraints, asked: Asked) -> Counter[str]:
         """How many nodes are not offered for which reason, in kube-scheduler's words."""

@@ -6,7 +6,7 @@ from statistics import mean
 
 from program.words import gib
 from proto.kubernetes.objects import Pod, ResourceQuota
-from proto.kubernetes.requests import host_requested
+from proto.kubernetes.requests import NO_HOST, host_requested
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.workload import Workload, class_of
@@ -95,17 +95,17 @@ class Kinds:
     def _read(self, arrival: Arrival) -> Asking:
         pod = arrival.pod(arrival.name)
         host = host_requested(pod)
-        beside = f"{host.cpu_milli / 1000:g} CPUs and {gib(host.memory_mib)}"
+        beside = f"{host.cpu_milli / 1000:g} CPUs and {gib(host.memory_mib)}" if host != NO_HOST else ""
         try:
             request = read_request(pod, self._settings)
         except RequestError as error:
             return Asking(text=f"a request that cannot be read: {error}")
         if request is None:
-            return Asking(text=beside)
+            return Asking(text=beside or "nothing")
         needs = [need for need in request.needs if need is not None]
         pods = class_of(request)
         return Asking(
-            text=f"{' + '.join(map(_words, needs))}{_wish(request)}, {beside}",
+            text=f"{' + '.join(map(_words, needs))}{_wish(request)}{', ' if beside else ''}{beside}",
             gpus=sum(need.count for need in needs),
             amount=pods.need.count * pods.fraction(self._mean_mib),
             several=any(need.count > 1 for need in needs),

@@ -6,6 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from program.tables import Column, FittingTable
+from program.words import counted
+from simulation.plan.advise import Advice, Leaving, Remedy
 from simulation.plan.compare import columns, summaries
 from simulation.plan.outcome import Outcome, Report, Waiting
 
@@ -91,3 +93,37 @@ def _moved(outcome: Outcome) -> Text:
     if len(outcome.stuck) > MOST_STUCK:
         lines.append(f"  and {len(outcome.stuck) - MOST_STUCK} more; see --output json")
     return Text("\n".join(lines))
+
+
+def advice_text(advice: Advice) -> RenderableType:
+    parts: list[RenderableType] = [Text(f"{advice.question}; policy {advice.policy}", "bold")]
+    if advice.placed:
+        parts.append(Text(f"find room without any move: {counted(advice.placed, 'pod')}"))
+    parts += map(_remedy, advice.remedies)
+    if advice.leaving:
+        parts.append(_leaving(advice.leaving))
+    if len(parts) == 1:
+        parts.append(Text("nothing would be gained by moving pods"))
+    return Group(*(line for part in parts for line in (part, Text(""))))
+
+
+def _remedy(remedy: Remedy) -> RenderableType:
+    pods = remedy.example if remedy.pods == 1 else f"{remedy.example} and {remedy.pods - 1} more"
+    asks = f"{pods}: {remedy.asks}"
+    if not remedy.node:
+        return Text(f"{asks}\n  no moves help; {remedy.search}")
+    title = f"{asks}\nfits on {remedy.node} after {counted(len(remedy.moves), 'move')} ({remedy.search})"
+    shown = (Column(title="delete"), Column(title="from"), Column(title="goes to"), Column(title="GPUs", right=True))
+    rows = [
+        (f"{move.pod}{' (create it again by hand)' * move.by_hand}", move.node, move.to, f"{move.gpus:.2f}")
+        for move in remedy.moves
+    ]
+    return FittingTable(columns=shown, rows=rows, title=title)
+
+
+def _leaving(leaving: Sequence[Leaving]) -> FittingTable:
+    total = sum(each.gain for each in leaving)
+    title = f"pods without GPUs that should leave GPU nodes: together they free {total:.2f} GPUs for other pods"
+    shown = (Column(title="delete"), Column(title="from"), Column(title="goes to"), Column(title="gain", right=True))
+    rows = [(each.pod, each.node, each.to, f"{each.gain:.2f} GPUs") for each in leaving]
+    return FittingTable(columns=shown, rows=rows, title=title)
