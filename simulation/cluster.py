@@ -35,6 +35,7 @@ READY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _LONGEST_PARENT = 40
 """Characters: the sockets below must stay under the 108 a unix socket's path may have."""
+_ANY_PORT = "127.0.0.1:0"
 _RUNTIME = "containerd://2.4.2"
 _OLD_RUNTIME = "containerd://1.6.36"
 """Knows no CDI, so that the daemon there cannot hand out slots and the extender takes the node lock."""
@@ -61,6 +62,8 @@ class ClusterSettings:
     default_scheduler: bool = False
     """Whether pods that name no scheduler are scheduled too, as the webhook of an installation has it."""
     daemon_options: tuple[str, ...] = ()
+    status_page: bool = False
+    """Whether the extender serves its status page."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +89,8 @@ class SimulatedCluster:
     library: Path
     extender: str = ""
     """Its address."""
+    page: str = ""
+    """The address of the status page; empty without one."""
     processes: list[ChildProcess] = field(default_factory=list)
     nodes: list[SimulatedNode] = field(default_factory=list)
     kubelets: list[KubeletStandIn] = field(default_factory=list)
@@ -252,15 +257,23 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
 
 
 async def _start_extender(cluster: SimulatedCluster) -> None:
-    flags = ["serve", "--http_bind", "127.0.0.1:0", "--kubeconfig", str(cluster.kubeconfig)]
+    flags = ["serve", "--http_bind", _ANY_PORT, "--kubeconfig", str(cluster.kubeconfig)]
     flags += ["--scheduler-name", SCHEDULER_NAME, "--metrics-bind-address", ""]
     flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
+    if cluster.settings.status_page:
+        flags += ["--status-bind-address", _ANY_PORT]
     process = await cluster.spawn("extender", "scheduler_ext", flags, {})
-    found = await process.wait_for_line(r"listening on (http://[\d.]+:\d+)", READY_SECONDS)
-    cluster.extender = found[1]
-    # Started again, it is asked for where it was.
-    process.arguments[process.arguments.index("127.0.0.1:0")] = found[1].removeprefix("http://")
-    cluster.progress(f"extender at {found[1]}")
+    cluster.extender = await _listening(process, r"listening on (http://[\d.]+:\d+)")
+    cluster.progress(f"extender at {cluster.extender}")
+    if cluster.settings.status_page:
+        cluster.page = await _listening(process, r"status page is served on (http://[\d.]+:\d+)")
+
+
+async def _listening(process: ChildProcess, pattern: str) -> str:
+    """The address that the program says. Started again, it will listen there. Raises ProcessFailed."""
+    address = (await process.wait_for_line(pattern, READY_SECONDS))[1]
+    process.arguments[process.arguments.index(_ANY_PORT)] = address.removeprefix("http://")
+    return address
 
 
 async def _wait_for_nodes(cluster: SimulatedCluster) -> None:

@@ -54,6 +54,7 @@ async def run_up(
         api_port=settings.api_port,
         checks=False,
         default_scheduler=True,
+        status_page=True,
         daemon_options=("--health-recovery-seconds", str(_RECOVERY_SECONDS)),
     )
     async with simulated_cluster(simulated, progress, now) as cluster:
@@ -72,6 +73,10 @@ def welcome(cluster: SimulatedCluster) -> str:
 {nodes} with {counted(sum(len(node.machine.gpus) for node in cluster.nodes), "GPU")}. In another terminal:
 
   export KUBECONFIG={cluster.kubeconfig}
+
+The status page, for a browser: {cluster.page}/
+
+Try:
 
   kubectl get nodes
   kubectl apply -f {cluster.directory / SAMPLE}

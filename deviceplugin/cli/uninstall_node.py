@@ -1,57 +1,9 @@
 """`topogpu-device-plugin uninstall-node`."""
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
 import click
 
-from deviceplugin.cli.build import kubelet_settings, total_names
-from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import configuration_options
-from deviceplugin.configuration import Configuration
-from deviceplugin.container.cdi_files import CDI_DIRECTORIES
-from deviceplugin.container.hook_names import LOCK_DIRECTORY
-from deviceplugin.diagnosis.containers import CDI_STRATEGIES
-from deviceplugin.labels import labels_of_ours
-from deviceplugin.removal.cluster import read_node, read_pods, remove_health, remove_metadata, remove_totals
-from deviceplugin.removal.files import find, remove
-from deviceplugin.removal.plan import (
-    Folders,
-    Ours,
-    annotations_of_ours,
-    health_of_ours,
-    paths_of_ours,
-    refusals,
-    totals_of_ours,
-)
 from program.settings.options import GroupedCommand
-from proto.kubernetes.client import ApiServer
-from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
-from proto.kubernetes.objects import Node, Pod
-
-_API_SECONDS = 10.0
-_USER_AGENT = "topogpu-device-plugin"
-_NO_ANSWER = (ApiError, ApiUnreachable, ApiServerUnconfigured)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cluster:
-    node: Node | None = None
-    pods: Collection[Pod] = ()
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """Names of what is removed from the Node."""
-
-    totals: tuple[str, ...] = ()
-    health: tuple[str, ...] = ()
-    """The condition and the taint."""
-    labels: tuple[str, ...] = ()
-    annotations: tuple[str, ...] = ()
 
 
 @click.command("uninstall-node", cls=GroupedCommand)
@@ -75,112 +27,7 @@ def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str |
 
     Exit status: 0 when nothing of TopoGPU is left, 1 when it was refused or something could not be removed.
     """
-    configuration = in_use(given).configuration
-    if not configuration.node_name:
-        raise click.UsageError("Give --node-name: the Node whose annotations are removed.")
-    problems = asyncio.run(_uninstall(configuration, host_root.rstrip("/"), dry_run=dry_run, force=force))
-    if problems:
-        raise click.ClickException("\n".join(problems))
+    # Imported here, because it takes half a second that the help does not need.
+    from deviceplugin.cli.uninstalling import uninstall  # noqa: PLC0415
 
-
-async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: bool, force: bool) -> Sequence[str]:
-    """Returns what prevents the removal, or what failed."""
-    folders, ours = _folders(configuration, host_root), _ours(configuration)
-    try:
-        found = find(folders, ours)
-    except OSError as error:
-        return (f"{error.filename} cannot be read: {error.strerror}. Run this as root.",)
-    cluster = await _ask(configuration)
-    paths = paths_of_ours(folders, found, ours)
-    in_the_way = [cluster.problem] if cluster.problem else []
-    in_the_way += refusals(configuration.node_name, cluster.pods, found, configuration.resource_name)
-    names = total_names(configuration)
-    if dry_run:
-        taken = _Taken()
-        if cluster.node:
-            taken = _Taken(
-                totals=totals_of_ours(cluster.node, names),
-                health=health_of_ours(cluster.node),
-                labels=tuple(labels_of_ours(cluster.node)),
-                annotations=annotations_of_ours(cluster.node),
-            )
-        _tell("Would remove", configuration, taken, paths)
-        return in_the_way
-    if in_the_way and not force:
-        return [*in_the_way, "Nothing was removed; --force removes whatever it can reach."]
-    taken, problem = await _take_off(configuration)
-    kept = remove(paths, folders.hook)
-    _tell("Removed", configuration, taken, [path for path in paths if path not in kept])
-    problems = [*([problem] if problem else []), *kept.values()]
-    if not (problems or taken != _Taken() or paths):
-        click.echo("Nothing of TopoGPU is left.")
-    return problems
-
-
-async def _ask(configuration: Configuration) -> _Cluster:
-    name = configuration.node_name
-    try:
-        async with _api_server(configuration) as api:
-            node, pods = await read_node(api, name), await read_pods(api, name)
-    except _NO_ANSWER as error:
-        return _Cluster(problem=f"Cannot read which pods have GPUs of node {name}: {str(error).rstrip('.')}.")
-    if node is None:
-        click.echo(f"There is no node {name} in the cluster.")
-    return _Cluster(node=node, pods=pods)
-
-
-async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
-    """Returns what was removed, and what failed.
-
-    It removes totals first: the annotations show that they are ours.
-    """
-    name = configuration.node_name
-    totals: tuple[str, ...] = ()
-    try:
-        async with _api_server(configuration) as api:
-            totals = await remove_totals(api, name, total_names(configuration))
-            health = await remove_health(api, name)
-            labels, annotations = await remove_metadata(api, name)
-            return _Taken(totals=totals, health=health, labels=labels, annotations=annotations), ""
-    except _NO_ANSWER as error:
-        left = "annotations" if totals else "totals and annotations"
-        return _Taken(totals=totals), f"The {left} of node {name} could not be removed: {str(error).rstrip('.')}."
-
-
-@asynccontextmanager
-async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
-    api = await ApiServer.connect(
-        configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=_USER_AGENT
-    )
-    try:
-        yield api
-    finally:
-        await api.close()
-
-
-def _tell(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:
-    for resource in taken.totals:
-        click.echo(f"{done} {resource} from the capacity of node {configuration.node_name}.")
-    for word in taken.health:
-        click.echo(f"{done} {word} of node {configuration.node_name}.")
-    for label in taken.labels:
-        click.echo(f"{done} label {label} of node {configuration.node_name}.")
-    for key in taken.annotations:
-        click.echo(f"{done} annotation {key} of node {configuration.node_name}.")
-    for path in paths:
-        click.echo(f"{done} {path}.")
-
-
-def _folders(configuration: Configuration, host_root: str) -> Folders:
-    return Folders(
-        slots=host_root + configuration.cdi_directory,
-        specs=host_root + CDI_DIRECTORIES[-1],
-        hook=f"{host_root}{configuration.hook_path}/vgpu",
-        locks=host_root + LOCK_DIRECTORY,
-        plugins=f"{host_root}{kubelet_settings(configuration).root}/device-plugins",
-    )
-
-
-def _ours(configuration: Configuration) -> Ours:
-    generates = not CDI_STRATEGIES.isdisjoint(configuration.device_list_strategy)
-    return Ours(resource=configuration.resource_name, cdi_kind=configuration.cdi_kind if generates else "")
+    uninstall(given, host_root, dry_run=dry_run, force=force)

@@ -70,6 +70,7 @@ _COLUMN = re.compile(
     r"|(?P<gpu>GPU\d+)"
     r"|(?P<nic>NIC\d+|(?!NV\d+\b)[A-Za-z][\w.-]*?\d[\w.-]*?(?=\s|$|CPU\s+Affinity))"
 )
+_AFFINITY = re.compile(r"\s*(?:CPU Affinity|NUMA Affinity|GPU NUMA ID)")
 _KNOWN = r"NV\d+|NODE|SYS|SOC|PIX|PXB|PHB|PSB|X"
 _LINK = re.compile(_KNOWN)
 _CELL = re.compile(rf"(?:{_KNOWN})(?=\s|$|\d|N/A|{_KNOWN})|[A-Z][A-Z0-9#]*(?=\s|$)")
@@ -80,8 +81,7 @@ def parse_topology(text: str) -> SmiTopology:
     """The first matrix in the text. Raises SmiError."""
     lines = clean_lines(text)
     header = _find_header(lines)
-    rest = [without_prefix(line, header.prefix_words) for line in lines]
-    rest = rest[header.line.number - 1 + header.lines_used :]
+    rest = [_undressed(line, header) for line in lines[header.line.number - 1 + header.lines_used :]]
     rows = _read_rows(header, rest, len(lines))
     count = len(header.gpus)
     gpu_rows = rows[:count]
@@ -96,6 +96,12 @@ def parse_topology(text: str) -> SmiTopology:
         numa_affinity=_column(affinities, "NUMA Affinity"),
         gpu_numa_id=_column(affinities, "GPU NUMA ID"),
     )
+
+
+def _undressed(line: Line, header: _Header) -> Line:
+    """Without the words that stand before the header, such as a bullet; a row that has no such words stays."""
+    begins_as_row = line.text.split(maxsplit=1)[:1] in [[name] for name in (*header.gpus, *header.nics)]
+    return line if begins_as_row else without_prefix(line, header.prefix_words)
 
 
 def _find_header(lines: Sequence[Line]) -> _Header:
@@ -127,11 +133,11 @@ def _no_matrix(lines: Sequence[Line]) -> SmiError:
 
 
 def _read_header(line: Line, following: Sequence[Line]) -> _Header | SmiError:
-    """A terminal may have broken the header inside a word: then the next line is its end."""
+    """A terminal may have broken the header, also inside a word: then the next line is its end."""
     start = _GPU.search(line.text)
     assert start is not None  # noqa: S101 - callers pass lines that name a GPU
     header = _read_columns(line, line.text, start.start())
-    if isinstance(header, SmiError) and following:
+    if following and (isinstance(header, SmiError) or _AFFINITY.match(following[0].text)):
         joined = _read_columns(line, line.text + following[0].text, start.start())
         if isinstance(joined, _Header):
             return replace(joined, lines_used=2)
@@ -168,9 +174,10 @@ def _read_columns(line: Line, text: str, start: int) -> _Header | SmiError:
 
 
 def _read_rows(header: _Header, lines: Sequence[Line], last_line: int) -> tuple[_Row, ...]:
-    """One row a name of the header, in its order; blank lines may lie between."""
+    """One row a name of the header, in its order; blank lines and the header once more may lie between."""
     names = (*header.gpus, *header.nics)
-    candidates = (line for line in lines if line.text.strip(" \t{}`"))
+    again = without_prefix(header.line, header.prefix_words).text.split()
+    candidates = (line for line in lines if line.text.strip(" \t{}") and line.text.split() != again)
     return tuple(_read_row(names, position, candidates, last_line) for position in range(len(names)))
 
 

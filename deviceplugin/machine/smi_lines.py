@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 
 _ESCAPE = re.compile(r"[\x1b\ufffd]\[[0-9;]*[A-Za-z]")
 _QUOTE = re.compile(r"^(?:\s*>)+")
+_TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
+_TABLE_RULE = re.compile(r"^[\s|:-]+$")
+_MARKS = re.compile(r"[`|]")
 _JSON_STRING = re.compile(r'^(\s*)"(.*)"(,?)\s*$')
 
 
@@ -16,7 +19,9 @@ class Line:
 
 
 def clean_lines(text: str) -> tuple[Line, ...]:
-    """Removes escape codes (also those whose ESC byte was replaced), e-mail quotes and JSON string notation."""
+    """Removes escape codes (also those whose ESC byte was replaced), e-mail quotes, JSON string notation, and fences
+    and table borders of Markdown.
+    """
     raw = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     while len(raw) > 1 and not raw[-1].strip():
         raw.pop()
@@ -35,7 +40,10 @@ def _clean(line: str) -> str:
     if quoted is not None:
         inner = re.sub(r"\\n$", "", quoted[2])
         line = f"{quoted[1]} {inner}".replace("\\t", " \t")
-    return _blank(_QUOTE, line)
+    line = _blank(_QUOTE, line)
+    if _TABLE_ROW.match(line):
+        return "" if _TABLE_RULE.match(line) else _blank(_MARKS, line)
+    return line.replace("`", " ")
 
 
 def _blank(pattern: re.Pattern[str], line: str) -> str:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -129,6 +130,9 @@ def test_kubectl_and_the_plugin_work_against_it_and_nothing_is_left(up: Up) -> N
         assert "this cluster is simulated: its containers run nothing, so pods have no " in errors
     assert "default/sample" in up.says("kubectl", "topogpu", "top")
     assert "pod default/sample is on node node-" in up.says("kubectl", "topogpu", "why", "sample")
+    (page,) = re.findall(r"The status page, for a browser: (http://\S+/)", up.said)
+    with urlopen(page, timeout=_LONGEST_SECONDS) as answer:
+        assert (answer.status, b"<html" in answer.read()) == (200, True)
     assert "room for 8 pods of this shape, on 1 node" in up.says("kubectl", "topogpu", "fit", "--memory", "20000")
     assert 'pod "sample" deleted' in up.says("kubectl", "delete", "pod", "sample")
     up.until(lambda: "sample" not in up.says("kubectl", "get", "pods"), "the pod is gone")

@@ -91,6 +91,62 @@ def test_no_text_cut_before_the_last_row_is_read(name: str) -> None:
             parse_topology(full[:cut])
 
 
+HEADER, FIRST, SECOND = TWO_GPUS.splitlines()
+LEGEND = """
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP
+interconnect between NUMA nodes (e.g., QPI/UPI)
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+
+
+def each(prefix: str, text: str = TWO_GPUS, suffix: str = "") -> str:
+    return "".join(f"{prefix}{line}{suffix}\n" for line in text.splitlines())
+
+
+def cells(line: str) -> str:
+    return f"| {' | '.join(cell or ' ' for cell in line.split(chr(9)))} |"
+
+
+PASTED = {
+    "bullets": each("- "),
+    "other bullets": each("* "),
+    "numbers": f"1. {HEADER}\n2. {FIRST}\n3. {SECOND}\n",
+    "a bullet before the header": f"- {TWO_GPUS}",
+    "a fence in a bullet": f"- ```\n{each('  ')}  ```\n",
+    "a fence with a prompt": f"```console\n$ nvidia-smi topo -m\n{TWO_GPUS}{LEGEND}```\n",
+    "a fence on the header's line": f"```{TWO_GPUS}```",
+    "another fence": f"~~~\n{TWO_GPUS}~~~\n",
+    "two fences": f"```\n{HEADER}\n```\n```\n{FIRST}\n{SECOND}\n```\n",
+    "lines as code": each("`", suffix="`"),
+    "quoted bullets": each("> - "),
+    "HTML": f"<details><summary>topo</summary>\n<pre>{TWO_GPUS}</pre></details>",
+    "the header twice": f"{HEADER}\n{TWO_GPUS}",
+    "the header twice, with a blank line": f"{HEADER}\n\n{TWO_GPUS}",
+    "the header before each row": f"{HEADER}\n{FIRST}\n{HEADER}\n{SECOND}\n",
+    "the header twice, in bullets": each("- ", f"{HEADER}\n{TWO_GPUS}"),
+    "the whole twice": 2 * f"{TWO_GPUS}{LEGEND}",
+    "a wrapped legend": f"{TWO_GPUS}{LEGEND}",
+    "a wrapped legend first": f"{LEGEND}{TWO_GPUS}",
+    "a wrapped legend in bullets": each("- ", f"{TWO_GPUS}{LEGEND}"),
+    "a header wrapped between columns": TWO_GPUS.replace("Affinity\tNUMA", "Affinity\n NUMA"),
+    "a table": "\n".join([cells(HEADER), "|---|:--:|---|---|---|---|", cells(FIRST), cells(SECOND)]),
+}
+
+
+@pytest.mark.parametrize("text", PASTED.values(), ids=PASTED)
+def test_what_people_paste_reads_as_what_the_tool_printed(text: str) -> None:
+    assert parse_topology(text) == parse_topology(TWO_GPUS)
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_published_output_reads_the_same_in_bullets_and_fences(name: str) -> None:
+    text = recorded_text(name)
+    assert parse_topology(f"```\n{text}\n```\n") == parse_topology(text)
+
+
 def test_an_unknown_token_is_kept() -> None:
     smi = parse_topology(TWO_GPUS.replace("NV12", "C2C"))
     assert smi.links == (("X", "C2C"), ("C2C", "X"))

@@ -1,0 +1,174 @@
+"""Examines the node for `doctor`, and prints what is found."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import click
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from deviceplugin.cli.build import (
+    allocation_settings,
+    build_nvml,
+    driver_root,
+    kubelet_settings,
+    node_sharing,
+    remediation_settings,
+    total_names,
+)
+from deviceplugin.cli.named import in_use
+from deviceplugin.configuration import Configuration
+from deviceplugin.container.edits import cdi_names
+from deviceplugin.container.hook import find_hook
+from deviceplugin.cri import ask_enable_cdi
+from deviceplugin.diagnosis.cluster import daemon_rights
+from deviceplugin.diagnosis.containers import CDI_STRATEGIES
+from deviceplugin.diagnosis.diagnose import NodeFacts, diagnose
+from deviceplugin.diagnosis.driver import DriverFacts
+from deviceplugin.diagnosis.finding import Finding, State, ok, problem, warning
+from deviceplugin.diagnosis.kubelet import PortState
+from deviceplugin.diagnosis.unhealthy import judge_unhealthy
+from deviceplugin.facts.cluster import cluster_facts
+from deviceplugin.facts.node import (
+    cdi_facts,
+    driver_facts,
+    driver_files_facts,
+    is_writable,
+    metrics_port,
+    other_sockets,
+    socket_facts,
+)
+from deviceplugin.machine.discovery import discover_devices
+from deviceplugin.machine.readings import MachineReading
+from deviceplugin.plugin_sockets import plugin_socket
+from program.output import print_json, print_text
+from program.settings.effective import Effective
+
+_CONFIGURATION = "Configuration"
+_DRIVER_SECONDS = 6.0
+_API_SECONDS = 3.0
+_MARKS = {
+    State.OK: ("✓", "green"),
+    State.WARNING: ("!", "yellow"),
+    State.PROBLEM: ("✗", "red"),
+    State.SKIPPED: ("–", ""),
+}
+_INDENT = 4
+
+
+def examine(given: dict[str, str | None], *, as_json: bool) -> bool:
+    """Prints what is found. Returns whether there is a problem."""
+    findings = _findings(given)
+    if as_json:
+        print_json(_as_json(findings))
+    else:
+        print_text(_as_text(findings))
+    return _count(findings, State.PROBLEM) > 0
+
+
+def _findings(given: dict[str, str | None]) -> tuple[Finding, ...]:
+    try:
+        effective = in_use(given)
+    except click.ClickException as error:
+        wrong = problem(
+            _CONFIGURATION,
+            f"The daemon would not start: {error.format_message()}.",
+            "Correct it. The checks below use the default settings.",
+        )
+        return (wrong, *asyncio.run(_examine(Configuration())))
+    return (*_configuration(effective), *asyncio.run(_examine(effective.configuration)))
+
+
+def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
+    if not effective.warnings:
+        return (ok(_CONFIGURATION, f"It can be read; the node is {effective.configuration.node_name}."),)
+    return tuple(
+        warning(
+            _CONFIGURATION, f"{told}.", "Remove it, or correct it; run --print-config shows the effective settings."
+        )
+        for told in effective.warnings
+    )
+
+
+async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
+    sharing, remediation = node_sharing(configuration), remediation_settings(configuration)
+    seen, cluster = await asyncio.gather(
+        _node_facts(configuration),
+        cluster_facts(
+            configuration.kubeconfig or None,
+            configuration.node_name,
+            daemon_rights(remediation),
+            timeout_seconds=_API_SECONDS,
+        ),
+    )
+    now = datetime.now(UTC)  # noqa: TID251 - the only clock of this command
+    found = diagnose(configuration, sharing, total_names(configuration), seen, cluster, now=now)
+    return (*found, judge_unhealthy(cluster.node, cluster.pods, remediation, configuration.resource_name))
+
+
+async def _node_facts(configuration: Configuration) -> NodeFacts:
+    (driver, machine), metrics, enable_cdi = await asyncio.gather(
+        driver_facts(build_nvml(configuration), configuration.proc_root, _DRIVER_SECONDS),
+        metrics_port(configuration.metrics_bind_address),
+        ask_enable_cdi(configuration.cri_socket),
+    )
+    seen = await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
+    return replace(seen, enable_cdi=enable_cdi)
+
+
+def _look_around(
+    configuration: Configuration, driver: DriverFacts, machine: MachineReading | None, metrics: PortState
+) -> NodeFacts:
+    """Examines sockets and files; blocks."""
+    settings = kubelet_settings(configuration)
+    folder = configuration.cdi_directory
+    root = driver_root(configuration)
+    plugin = plugin_socket(settings.plugins, settings.resource_name)
+    return NodeFacts(
+        driver=driver,
+        driver_files=driver_files_facts(root) if root is not None else None,
+        machine=machine,
+        kubelet=socket_facts(settings.kubelet_socket),
+        pod_resources=socket_facts(settings.pod_resources_socket),
+        plugin=socket_facts(plugin),
+        other_sockets=other_sockets(settings.plugins, settings.resource_name, plugin),
+        hook=find_hook(configuration.hook_path),
+        enable_cdi=None,
+        cdi=cdi_facts(_cdi_names(configuration, machine)),
+        slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",
+        metrics=metrics,
+    )
+
+
+def _cdi_names(configuration: Configuration, machine: MachineReading | None) -> tuple[str, ...]:
+    """Returns the driver files that containers will get."""
+    if machine is None or not CDI_STRATEGIES.intersection(configuration.device_list_strategy):
+        return ()
+    uuids = [device.uuid for device in discover_devices(machine, node_sharing(configuration))]
+    return cdi_names(uuids, allocation_settings(configuration))
+
+
+def _as_json(findings: tuple[Finding, ...]) -> object:
+    counts = {f"{state.value}s": _count(findings, state) for state in (State.PROBLEM, State.WARNING)}
+    return {**counts, "findings": findings}
+
+
+def _as_text(findings: tuple[Finding, ...]) -> RenderableType:
+    lines: list[RenderableType] = []
+    for finding in findings:
+        mark, style = _MARKS[finding.state]
+        lines.append(Text.assemble((mark, style), " ", (finding.title, "bold"), f": {finding.explanation}"))
+        if finding.remedy:
+            lines.append(Padding(Text(f"→ {finding.remedy}"), (0, 0, 0, _INDENT), expand=False))
+    problems, warnings = _count(findings, State.PROBLEM), _count(findings, State.WARNING)
+    return Group(*lines, Text(f"\n{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}."))
+
+
+def _count(findings: tuple[Finding, ...], state: State) -> int:
+    return sum(finding.state is state for finding in findings)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number or 'no'} {word}{'' if number == 1 else 's'}"
