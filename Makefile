@@ -9,7 +9,7 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test coverage test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check version release lock
+.PHONY: help demo test coverage test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check kubectl-plugin version release lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -151,6 +151,9 @@ version: $(DEVELOPMENT) ## writes VERSION=NUMBER everywhere
 
 release: $(DEVELOPMENT) ## builds all of VERSION=NUMBER into build/release; PUBLISH=REGISTRY pushes it and tags
 	@$(BIN)/python -m daemonset.release '$(VERSION)' --publish '$(PUBLISH)' $(ARGS)
+
+kubectl-plugin: $(DEVELOPMENT) ## kubectl topogpu as one file in build/plugin; ARGS="--release --url https://…" for all platforms and krew
+	@$(BIN)/python -m daemonset.plugin $(ARGS)
 
 lock: $(DEVELOPMENT) ## pin the image's requirements anew, with hashes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

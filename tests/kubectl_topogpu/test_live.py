@@ -7,9 +7,11 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kubectl_topogpu import sources
+from kubectl_topogpu.cli.complete import choices
 from kubectl_topogpu.kubectl import Connection
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
@@ -68,3 +70,48 @@ async def test_a_cluster_that_cannot_be_asked_is_told_in_kubectls_words(tmp_path
     assert (status, out) == (1, "")
     assert "refused" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["topo"], ["n0", "n1", "n2", "n3", "n4"]),
+        (["why"], ["held", "waits"]),
+        (["who"], ["n0", "n1", "n2", "n3", "n4", "held", "waits"]),
+        (["top", "-n"], ["default", "kube-node-lease", "kube-public", "kube-system"]),
+    ],
+)
+async def test_names_of_the_cluster_complete(
+    server: EmbeddedApiServer, tmp_path: Path, words: list[str], offered: list[str]
+) -> None:
+    command, *rest = words
+    given = [command, "--kubeconfig", str(tmp_path / "kubeconfig"), *rest, ""]
+    assert await asyncio.to_thread(choices, given) == [*offered, ":4"]
+
+
+async def test_pods_that_wait_are_listed_by_reason(server: EmbeddedApiServer, tmp_path: Path) -> None:
+    server.create(pod_json("waits-too", memory_mib=50_000))
+    _, out, _ = await ask(tmp_path, "why", "-A")
+    assert out.splitlines()[0] == "default/waits, default/waits-too (1 × 50 000 MiB)"
+    _, out, _ = await ask(tmp_path, "why", "-n", "other")
+    assert out == "no pod of namespace other waits for GPUs\n"
+
+
+async def test_a_pod_without_gpus_holds_none(server: EmbeddedApiServer, tmp_path: Path) -> None:
+    status, out, err = await ask(tmp_path, "who", "waits")
+    assert (status, out, err) == (0, "pod waits holds no GPU\n", "")
+    status, _, err = await ask(tmp_path, "why", "nothing", "-n", "ml")
+    assert (status, err) == (1, "Error: there is no pod ml/nothing\n")
+
+
+async def test_kubectl_ends_with_the_plugin_even_if_that_is_killed(server: EmbeddedApiServer, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "kubectl_topogpu", "top", "-w", "--kubeconfig", str(tmp_path / "kubeconfig"))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert any("proxy" in child.cmdline() for child in children)
+    process.kill()
+    await process.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, children, 20)
+    assert alive == []
