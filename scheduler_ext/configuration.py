@@ -109,7 +109,8 @@ class Configuration:
     status_bind_address: ListenAddress | None = _connection(
         None,
         OPTIONAL_ADDRESS,
-        "The address of the status page, such as 127.0.0.1:9396. It must be on loopback. Empty: there is no page.",
+        "The address of the status page, such as 127.0.0.1:9396. On an address that other hosts reach, it is served "
+        "with the webhook's certificate, to users with the right to get /topogpu/status. Empty: there is no page.",
         chart="scheduler.settings.{flag}",
     )
     kubeconfig: str = _connection(
@@ -384,9 +385,6 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
         yield "--leader-elect needs --leader-elect-resource-name: the lease that kube-scheduler holds"
     elif configuration.leader_elect and not configuration.lease_namespace:
         yield "--leader-elect needs --leader-elect-resource-namespace: the lease that kube-scheduler holds"
-    page = configuration.status_bind_address
-    if page is not None and not (page.host == "localhost" or is_local(page.host)):
-        yield "--status-bind-address must be on loopback, such as 127.0.0.1:9396: the page does not authenticate"
     of_files = (configuration.cert_file, configuration.key_file)
     of_secret = (configuration.webhook_secret, configuration.webhook_configuration, configuration.webhook_service)
     if any(of_files) and any(of_secret):
@@ -398,6 +396,17 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
             "a certificate of our own needs --webhook-secret namespace/name, --webhook-configuration and "
             "--webhook-service; give all three"
         )
+    page = configuration.status_bind_address
+    if page is not None and not is_loopback(page) and not any((*of_files, *of_secret)):
+        yield (
+            f"--status-bind-address {page} is open to other hosts, so the page needs a certificate: give --cert_file "
+            "and --key_file, or --webhook-secret; or choose 127.0.0.1"
+        )
+
+
+def is_loopback(address: ListenAddress) -> bool:
+    """Whether only callers of the same host reach it."""
+    return address.host == "localhost" or is_local(address.host)
 
 
 _STANDARD_ERROR = "log lines go to standard error; redirect that"

@@ -41,9 +41,10 @@ from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import MetricsDetail, ServeSettings
+from scheduler_ext.status.access import Refusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.looking import Looker
-from scheduler_ext.status.server import StatusServer
+from scheduler_ext.status.server import Admission, StatusServer
 from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
@@ -69,8 +70,10 @@ class Applications:
     metrics: web.Application
     webhook: Callable[[AdmissionSettings], web.Application]
     """Makes the webhook for the API server. It checks quotas against the current decisions."""
-    status_page: Callable[[], web.Application]
-    """Makes the status page for browsers. From then on the extender looks at its state for the page."""
+    status_page: Callable[[bool], web.Application]
+    """Makes the status page for browsers; with True for those of other hosts, from which it asks a token. From then on
+    the extender looks at its state for the page.
+    """
     failed: asyncio.Event
     """Set when a watch, or another part that must run, has failed: later answers would be outdated."""
 
@@ -146,8 +149,8 @@ async def running_extender(
     for work in (watch.run, events.run, leadership.run, nudger.run, preempting.run):
         parts.begin(_reported(work, failed))
 
-    def status_page() -> web.Application:
-        server = StatusServer(token_hex(4))
+    def status_page(for_other_hosts: bool) -> web.Application:
+        server = StatusServer(token_hex(4), _from_any_thread(TokenAccess(api, clock)) if for_other_hosts else None)
         explainer = Explainer(cluster=cluster, watched=lambda: server.watched)
         looker = Looker(
             cluster=cluster,
@@ -181,6 +184,16 @@ async def running_extender(
         if kube_scheduler is not None:
             await kube_scheduler.end()
         await events.flush(FLUSH_SECONDS)
+
+
+def _from_any_thread(access: TokenAccess) -> Admission:
+    """The API client belongs to this thread's event loop, and the page has another one."""
+    loop = asyncio.get_running_loop()
+
+    async def refusal(token: str) -> Refusal | None:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(access.refusal(token), loop))
+
+    return refusal
 
 
 async def _catch_up(binder: Binder, watch: ClusterWatch, *, is_elected: bool) -> None:

@@ -2,8 +2,8 @@
 
 Names follow the API in snake case. Unknown fields are ignored on reading, so these structs are never written back
 whole: writes are patches, Bindings and Events. Timestamps stay the RFC 3339 text of the wire. Source: Kubernetes API
-reference, core/v1, coordination.k8s.io/v1, authorization.k8s.io/v1, policy/v1, admissionregistration.k8s.io/v1,
-resource.k8s.io/v1.
+reference, core/v1, coordination.k8s.io/v1, authentication.k8s.io/v1, authorization.k8s.io/v1, policy/v1,
+admissionregistration.k8s.io/v1, resource.k8s.io/v1.
 """
 
 from typing import Any, Generic, TypeVar
@@ -379,6 +379,54 @@ class SelfSubjectAccessReview(Object):
     status: AccessReviewStatus = msgspec.field(default_factory=AccessReviewStatus)
 
 
+class UserInfo(Object):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+
+
+class TokenReviewSpec(Object):
+    token: str = ""
+
+
+class TokenReviewStatus(Object):
+    authenticated: bool = False
+    user: UserInfo = msgspec.field(default_factory=UserInfo)
+    error: str = ""
+
+
+class TokenReview(Object):
+    """The question whose token this is; it is created for its answer, never stored."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: TokenReviewSpec = msgspec.field(default_factory=TokenReviewSpec)
+    status: TokenReviewStatus = msgspec.field(default_factory=TokenReviewStatus)
+
+
+class NonResourceAttributes(Object):
+    path: str = ""
+    verb: str = ""
+
+
+class UserAccessReviewSpec(Object):
+    """The user, as a TokenReview names it."""
+
+    user: str = ""
+    groups: list[str] = []
+    uid: str = ""
+    extra: dict[str, list[str]] = {}
+    non_resource_attributes: NonResourceAttributes = msgspec.field(default_factory=NonResourceAttributes)
+
+
+class SubjectAccessReview(Object):
+    """The question whether a user may do it; it is created for its answer, never stored."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: UserAccessReviewSpec = msgspec.field(default_factory=UserAccessReviewSpec)
+    status: AccessReviewStatus = msgspec.field(default_factory=AccessReviewStatus)
+
+
 T = TypeVar("T", bound=Object)
 
 
@@ -420,3 +468,5 @@ DEVICE_CLASSES = Resource("resource.k8s.io/v1", "deviceclasses", False, DeviceCl
 SELF_SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", False, SelfSubjectAccessReview
 )
+TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews", False, TokenReview)
+SUBJECT_ACCESS_REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews", False, SubjectAccessReview)

@@ -39,6 +39,15 @@ class ServingTls:
         self.context.sni_callback = self._choose
         self._chosen: ssl.SSLContext | None = None
         self._pair: KeyPair | None = None
+        self._others: list[ServingTls] = []
+
+    def for_any_client(self) -> "ServingTls":
+        """Returns TLS for another listener. It serves the same pairs, and asks no client for a certificate."""
+        other = ServingTls()
+        if self._pair is not None:
+            other.use(self._pair)
+        self._others.append(other)
+        return other
 
     @property
     def ready(self) -> bool:
@@ -54,6 +63,8 @@ class ServingTls:
         # A new context: one that failed half-way must not serve.
         _load(context, pair)
         self._chosen, self._pair = context, pair
+        for other in self._others:
+            other.use(pair)
         return True
 
     def _context(self) -> ssl.SSLContext:

@@ -28,7 +28,7 @@ from scheduler_ext.cli.build import (
     request_settings,
     serve_settings,
 )
-from scheduler_ext.configuration import TABLE, Configuration
+from scheduler_ext.configuration import TABLE, Configuration, is_loopback
 from scheduler_ext.own_thread import in_own_thread
 from scheduler_ext.running import (
     Applications,
@@ -92,7 +92,7 @@ async def _serve(configuration: Configuration) -> None:
             url = await stack.enter_async_context(_serving_webhook(configuration, kept, applications, tls))
             log.info("the webhook is served on %s%s", url, PATH)
         if (status := configuration.status_bind_address) is not None:
-            url = await stack.enter_async_context(_serving_status_page(applications, status))
+            url = await stack.enter_async_context(_serving_status_page(applications, status, tls))
             log.info("the status page is served on %s/", url)
         verbs = listening_to_kube_scheduler(applications.verbs, configuration.http_bind, _flag("http_bind"))
         click.echo(f"listening on {await stack.enter_async_context(verbs)}")
@@ -116,10 +116,13 @@ async def _serving_webhook(
         yield url
 
 
-def _serving_status_page(applications: Applications, address: ListenAddress) -> AbstractAsyncContextManager[str]:
+def _serving_status_page(
+    applications: Applications, address: ListenAddress, tls: ServingTls
+) -> AbstractAsyncContextManager[str]:
     """The URL of the page while it is served. Raises PortTaken."""
-    page = applications.status_page()
-    return in_own_thread(lambda: listening(page, address, _flag("status_bind_address")), "status page")
+    is_open = not is_loopback(address)
+    page, context = applications.status_page(is_open), tls.for_any_client().context if is_open else None
+    return in_own_thread(lambda: listening(page, address, _flag("status_bind_address"), context), "status page")
 
 
 def _kept_in(api: ApiServer, place: CertificatePaths | SecretPlace | None, tls: ServingTls) -> Certificate | None:

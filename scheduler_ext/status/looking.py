@@ -20,7 +20,9 @@ MOST_WAITING = 1_000
 
 
 class Looker:
-    """`show` takes each look; the next one comes after it. `watched` tells whether somebody wants to see them."""
+    """`show` takes each look and says whether it could; if not, the next look has everything. `watched` tells whether
+    somebody wants to see them.
+    """
 
     def __init__(
         self,
@@ -28,7 +30,7 @@ class Looker:
         cluster: LiveCluster,
         explainer: Explainer,
         problem: Callable[[], str],
-        show: Callable[[Look], Awaitable[None]],
+        show: Callable[[Look], Awaitable[bool]],
         watched: Callable[[], bool],
         seconds_since_1970: Callable[[], float],
     ) -> None:
@@ -48,7 +50,8 @@ class Looker:
         due = self._live.monotonic()
         while True:
             if self._watched() or self._live.monotonic() >= due:
-                await self._show(await self.look())
+                if not await self._show(await self.look()):
+                    self._known, self._last_happened = {}, 0
                 due = self._live.monotonic() + UNWATCHED_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
 

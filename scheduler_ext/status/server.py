@@ -1,7 +1,11 @@
-"""Serves the status page and its event stream (edge of browsers). No route changes anything."""
+"""Serves the status page and its event stream (edge of browsers). No route changes anything.
+
+On loopback the page answers callers of this host. On any other address its files are open, for they show nothing of the
+cluster, and the event stream needs a token.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from importlib.resources import files
 from urllib.parse import urlsplit
@@ -10,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from scheduler_ext.exchange import is_local
+from scheduler_ext.status.access import Refusal
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.look import Look
 
@@ -22,6 +27,7 @@ BEAT_SECONDS = 5.0
 WRITE_SECONDS = 10.0
 """A browser that takes none of a message for so long is disconnected."""
 RETRY_MILLISECONDS = 1_000
+HEADER = "X-TopoGPU-Token"
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _HEADERS = {
@@ -37,11 +43,16 @@ _HEADERS = {
 }
 
 
+Admission = Callable[[str], Awaitable[Refusal | None]]
+"""Returns why a token does not open the stream; None if it does."""
+
+
 class StatusServer:
     """Everything runs on the event loop that serves the application; only `show` may be called from another one."""
 
-    def __init__(self, process: str) -> None:
-        """`process` tells this process from others."""
+    def __init__(self, process: str, admission: Admission | None = None) -> None:
+        """`process` tells this process from others. Without `admission` only callers of this host get an answer."""
+        self._admission = admission
         self._board = Board(process)
         self._changed = asyncio.Event()
         self._streams = 0
@@ -53,16 +64,16 @@ class StatusServer:
         """Whether a browser is connected. Safe in any thread."""
         return self._streams > 0
 
-    async def show(self, look: Look) -> None:
-        """Returns once the look is worked in, so that no looks pile up. Before the start and after the end nothing is
-        shown.
-        """
+    async def show(self, look: Look) -> bool:
+        """Returns once the look is worked in, so that no looks pile up; False before the start and after the end."""
         loop = self._loop
         if loop is None:
-            return
-        # The loop may end at any moment.
-        with suppress(RuntimeError):
+            return False
+        try:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._apply(look), loop))
+        except RuntimeError:  # the loop has ended
+            return False
+        return True
 
     async def _apply(self, look: Look) -> None:
         if self._board.apply(look):
@@ -70,7 +81,7 @@ class StatusServer:
             self._changed = asyncio.Event()
 
     def application(self) -> web.Application:
-        application = web.Application(middlewares=[_only_from_this_host])
+        application = web.Application(middlewares=[_only_from_this_host] if self._admission is None else [])
         application.on_response_prepare.append(_put_headers)
         application.on_shutdown.append(self._end_streams)
         application.router.add_get("/events", self._events)
@@ -89,6 +100,10 @@ class StatusServer:
         self._loop = None
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
+        if self._admission is not None:
+            refusal = await self._admission(_token(request))
+            if refusal is not None:
+                return web.Response(status=refusal.status, text=f"{refusal.why}\n")
         if self._streams >= MOST_STREAMS:
             text = f"{MOST_STREAMS} browsers show this page already; close one of them\n"
             return web.Response(status=503, text=text, headers={"Retry-After": "10"})
@@ -122,6 +137,12 @@ class StatusServer:
                     await changed.wait()
             except TimeoutError:
                 await _write(response, self._board.beat())
+
+
+def _token(request: web.Request) -> str:
+    """The API server's proxy takes `Authorization` for itself, so the page sends a header of its own."""
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    return request.headers.get(HEADER, "") or (token.strip() if kind.lower() == "bearer" else "")
 
 
 async def _write(response: web.StreamResponse, message: bytes) -> None:

@@ -1,25 +1,45 @@
-"""Access rights (pure): everything is allowed except what is switched off; it also answers reviews of access.
+"""Access rights (pure): everything is allowed except what is switched off; it also answers reviews of access and of
+tokens.
 
-Source: authorization.k8s.io/v1 SelfSubjectAccessReview of the Kubernetes API reference.
+Source: authorization.k8s.io/v1 SelfSubjectAccessReview and SubjectAccessReview, authentication.k8s.io/v1 TokenReview of
+the Kubernetes API reference.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from simulation.apiserver.errors import JsonObject, forbidden
 from simulation.apiserver.routes import RecordedRequest, parse_target
 
-REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_KINDS = {
+    "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": "SelfSubjectAccessReview",
+    "/apis/authorization.k8s.io/v1/subjectaccessreviews": "SubjectAccessReview",
+    "/apis/authentication.k8s.io/v1/tokenreviews": "TokenReview",
+}
 
 Right = tuple[str, str]
-"""A verb and the plural of a resource."""
+"""A verb, and the plural of a resource or the path of something else."""
 
 
-def review(question: JsonObject, denied: Collection[Right]) -> JsonObject:
-    """The SelfSubjectAccessReview with its answer."""
-    attributes = (question.get("spec") or {}).get("resourceAttributes") or {}
-    allowed = (attributes.get("verb", ""), attributes.get("resource", "")) not in denied
-    kind = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
-    return question | kind | {"status": {"allowed": allowed}}
+def is_review(path: str) -> bool:
+    return path in _KINDS
+
+
+def review(path: str, question: JsonObject, denied: Collection[Right], users: Mapping[str, str]) -> JsonObject:
+    """The review at this path with its answer. `users` are by their tokens."""
+    kind, spec = _KINDS[path], question.get("spec") or {}
+    status: JsonObject
+    if kind == "TokenReview":
+        user = users.get(spec.get("token", ""))
+        status = {"user": {}, "error": "the token is not known"} if user is None else _authenticated(user)
+    else:
+        named = spec.get("resourceAttributes") or spec.get("nonResourceAttributes") or {}
+        what = named.get("resource") or named.get("path", "")
+        status = {"allowed": (named.get("verb", ""), what) not in denied}
+    return question | {"kind": kind, "apiVersion": path.removeprefix("/apis/").rpartition("/")[0]} | {"status": status}
+
+
+def _authenticated(user: str) -> JsonObject:
+    return {"authenticated": True, "user": {"username": user, "groups": ["system:authenticated"]}}
 
 
 def check(request: RecordedRequest, denied: Collection[Right]) -> None:

@@ -46,6 +46,7 @@ class Handler:
     note: Callable[[RecordedRequest], None]
     changed: Callable[[], None]
     denied: set[access.Right]
+    users: dict[str, str]
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -75,8 +76,9 @@ class Handler:
         return _dropped(request) if fault.drop == "after" else answer
 
     async def _answer(self, request: web.Request, *, stall: bool) -> web.StreamResponse:
-        if request.path == access.REVIEWS and request.method == "POST":
-            return json_response(access.review(_object(await _body(request)), self.denied), 201)
+        if access.is_review(request.path) and request.method == "POST":
+            question = _object(await _body(request))
+            return json_response(access.review(request.path, question, self.denied, self.users), 201)
         target = parse_target(request.path)
         if target is None:
             return _document(request)

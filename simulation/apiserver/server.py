@@ -51,6 +51,8 @@ class EmbeddedApiServer:
         self.faults = FaultPlan()
         self.denied: set[Right] = set()
         """What clients may not do."""
+        self.users: dict[str, str] = {}
+        """The users whose tokens a TokenReview knows, by token."""
         self._port = port
         self._operations = Operations(self.store, now, new_uid, longest_grace_seconds)
         self._watching = Watching(self._operations, bookmark_seconds)
@@ -75,7 +77,13 @@ class EmbeddedApiServer:
 
     async def __aenter__(self) -> "EmbeddedApiServer":
         handler = Handler(
-            self._operations, self._watching, self.faults, self.requests.append, self._wake_if_written, self.denied
+            self._operations,
+            self._watching,
+            self.faults,
+            self.requests.append,
+            self._wake_if_written,
+            self.denied,
+            self.users,
         )
         application = web.Application(client_max_size=_LARGEST_BODY)
         application.router.add_route("*", "/{path:.*}", handler.__call__)

@@ -3,12 +3,16 @@
 import re
 from typing import Any
 
+import pytest
+
+from daemonset import render
 from proto.annotations import keys
 from proto.environment import CORE_POLICY, NONE_VISIBLE, VISIBLE_DEVICES
 from scheduler_ext.admission import bypass
 from scheduler_ext.admission.settings import CorePolicy
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME
 from tests.cluster.shipped import DAEMON, SCHEDULER, documents
+from tests.daemonset.shipped import one
 
 NODE_KEYS = {
     keys.NODE_REGISTER,
@@ -84,3 +88,17 @@ def test_only_webhook_metrics_and_probes_are_on_the_network() -> None:
     assert not daemonset["spec"]["template"]["spec"].get("hostNetwork")
     targets = {port["targetPort"] for each in documents("Service") for port in each["spec"]["ports"]}
     assert targets == {"webhook", "metrics"}
+
+
+@pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize(
+    ("address", "port"),
+    [("127.0.0.1:9396", None), ("localhost:9396", None), ("[::1]:9396", None), (":9397", 9397), ("0.0.0.0:9397", 9397)],
+)
+def test_a_status_page_for_other_hosts_brings_its_rights_and_its_port(address: str, port: int | None) -> None:
+    manifests = render.render("", "--set-string", f"scheduler.settings.status-bind-address={address}")
+    policy, role = one(manifests, "NetworkPolicy", SCHEDULER), one(manifests, "ClusterRole", SCHEDULER)
+    ports = [each["port"] for rule in policy["spec"]["ingress"] for each in rule["ports"]]
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    granted = reviews & {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert (set(ports) - {9443, 9395}, granted) == (({port}, reviews) if port else (set(), set()))

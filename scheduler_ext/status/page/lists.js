@@ -41,7 +41,7 @@ export function showWaiting(waiting, total, now) {
 }
 
 function makeWaiting() {
-  const summary = element("summary", {}, element("span", { class: "pod" }), element("span", { class: "since" }), element("span", { class: "asks" }));
+  const summary = element("summary", {}, element("span", { class: "pod" }), element("span", { class: "since" }), element("span", { class: "asks" }), element("span", { class: "asks because" }));
   return element("li", {}, element("details", {}, summary, element("div", { class: "reasons" })));
 }
 
@@ -50,6 +50,8 @@ function fillWaiting(made, pod, now) {
   write(summary.children[0], pod.pod);
   write(summary.children[1], `${duration(now - pod.since)}${pod.priority ? `, priority ${pod.priority}` : ""}`);
   write(summary.children[2], pod.asks.join("; "));
+  const first = pod.why?.refused?.[0];
+  write(summary.children[3], first ? `${counted(first.nodes, "node")}: ${first.reason}` : "");
   const text = JSON.stringify([pod.said, pod.why]);
   if (made.text === text) return;
   made.text = text;

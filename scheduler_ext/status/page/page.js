@@ -61,7 +61,9 @@ function openFromHash() {
 
 function showState(what, why) {
   byId("live").dataset.state = what;
-  write(byId("live"), { live: "Live", paused: "Paused", lost: `Not live: ${why}. Trying again …` }[what]);
+  write(byId("live"), { live: "Live", paused: "Paused", lost: `Not live: ${why}. Trying again …`, denied: `Not shown: ${why}.` }[what]);
+  byId("ask").hidden = what !== "denied";
+  document.querySelector("main").hidden = what === "denied";
 }
 
 const stream = new Stream((message) => {
@@ -71,6 +73,12 @@ const stream = new Stream((message) => {
   if (changed.nodes.size || changed.parts.size) later();
 }, showState);
 
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  stream.token = byId("token").value.trim();
+  byId("token").value = "";
+  stream.open();
+});
 byId("filter").addEventListener("input", refilter);
 byId("show").addEventListener("change", refilter);
 addEventListener("hashchange", openFromHash);

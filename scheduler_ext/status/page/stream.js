@@ -2,13 +2,15 @@
 
 const SILENT_MILLISECONDS = 16_000; // three beats
 const LONGEST_PAUSE_MILLISECONDS = 10_000;
+const DENIED = "denied";
 
 export class Stream {
-  // `tell` gets each message; `state` gets "live", "lost" with a reason, or "paused".
+  // `tell` gets each message; `state` gets "live", "lost" or "denied" with a reason, or "paused".
   constructor(tell, state) {
     this.tell = tell;
     this.state = state;
     this.seen = "";
+    this.token = "";
     this.wanted = null;
   }
 
@@ -33,6 +35,7 @@ export class Stream {
         problem = error instanceof TypeError ? "the extender does not answer" : error.message;
       }
       if (this.wanted !== wanted) return;
+      if (problem === DENIED) return;
       if (problem) this.state("lost", problem);
       await new Promise((resolve) => setTimeout(resolve, problem ? pause : 50));
       pause = problem ? Math.min(pause * 2, LONGEST_PAUSE_MILLISECONDS) : 500;
@@ -51,7 +54,11 @@ export class Stream {
     wanted.signal.addEventListener("abort", stop);
     try {
       wake();
-      const answer = await fetch("events", { headers: { "Last-Event-ID": this.seen }, cache: "no-store", signal: silent.signal });
+      const answer = await fetch("events", { headers: this.headers(), cache: "no-store", signal: silent.signal });
+      if (answer.status === 401 || answer.status === 403) {
+        this.state("denied", (await answer.text()).trim().slice(0, 300));
+        return DENIED;
+      }
       if (!answer.ok) return (await answer.text()).trim().slice(0, 300) || `status ${answer.status}`;
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
@@ -67,6 +74,10 @@ export class Stream {
       clearTimeout(alarm);
       wanted.signal.removeEventListener("abort", stop);
     }
+  }
+
+  headers() {
+    return { "Last-Event-ID": this.seen, ...(this.token ? { "X-TopoGPU-Token": this.token } : {}) };
   }
 
   handle(event, came) {

@@ -170,7 +170,7 @@ class Shown:
 
 
 @asynccontextmanager
-async def shown(server: EmbeddedApiServer) -> AsyncIterator[Shown]:
+async def shown(server: EmbeddedApiServer, *, for_other_hosts: bool = False) -> AsyncIterator[Shown]:
     """As `serve` runs them: the page has an event loop and a thread of its own."""
     with NamedTemporaryFile("w") as kubeconfig:
         kubeconfig.write(server.kubeconfig())
@@ -178,7 +178,7 @@ async def shown(server: EmbeddedApiServer) -> AsyncIterator[Shown]:
         api = await ApiServer.connect(kubeconfig.name, timeout_seconds=API_SECONDS)
     try:
         async with running_extender(api, FAST, RequestSettings()) as applications:
-            page = applications.status_page()
+            page = applications.status_page(for_other_hosts)
             async with (
                 listening_to_kube_scheduler(applications.verbs, ANY_PORT, "--http_bind") as url,
                 in_own_thread(lambda: listening(page, ANY_PORT, "--status-bind-address"), "status page") as page_url,

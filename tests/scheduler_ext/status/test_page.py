@@ -232,3 +232,26 @@ async def test_a_phone_need_not_scroll_sideways() -> None:
         assert await on.page.evaluate(wide) == 0
         await on.page.locator(".card").first.click()
         assert await on.page.evaluate(wide) == 0
+
+
+async def test_a_page_for_other_hosts_asks_for_a_token_and_keeps_it_to_itself() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node("n"))
+        server.users["good"] = "ana"
+        async with shown(server, for_other_hosts=True) as it, browser() as chromium:
+            page = await chromium.new_page()
+            await page.goto(it.page)
+            await expect(page.locator("#live")).to_have_text("Not shown: a token is needed to see this page.")
+            await expect(page.locator("main")).to_be_hidden()
+            for token, told in (
+                ("wrong", "Not shown: the API server does not accept this token."),
+                ("good", "Live"),
+            ):
+                await page.locator("#token").fill(token)
+                await page.keyboard.press("Enter")
+                await expect(page.locator("#live")).to_have_text(told)
+                assert await page.locator("#token").input_value() == ""
+            await expect(page.locator("#ask")).to_be_hidden()
+            await expect(page.locator(".card .name")).to_have_text("n")
+            kept = "JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])"
+            assert "good" not in await page.evaluate(kept)

@@ -18,11 +18,11 @@ FILES = ("", "page.js", "style.css", "icon.svg")
 
 
 @asynccontextmanager
-async def showing(*bodies: dict[str, Any]) -> AsyncIterator[Shown]:
+async def showing(*bodies: dict[str, Any], for_other_hosts: bool = False) -> AsyncIterator[Shown]:
     async with EmbeddedApiServer() as server:
         for body in bodies:
             server.create(body)
-        async with shown(server) as found:
+        async with shown(server, for_other_hosts=for_other_hosts) as found:
             yield found
 
 

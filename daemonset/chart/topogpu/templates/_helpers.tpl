@@ -69,3 +69,11 @@ capabilities: {drop: [ALL]}
     sideEffects: None
     admissionReviewVersions: [v1, v1beta1]
 {{- end }}
+
+{{/* The port of the status page where other hosts reach it; empty where it is off or on loopback. */}}
+{{- define "topogpu.statusPort" -}}
+{{- $address := get .Values.scheduler.settings "status-bind-address" | default "" }}
+{{- if and $address (not (regexMatch "^(localhost|127\\.[0-9.]+|\\[::1\\]):" $address)) }}
+{{- regexFind "[0-9]+$" $address }}
+{{- end }}
+{{- end }}
