@@ -142,4 +142,4 @@ def _read_files(asked: Asked, settings: RequestSettings) -> tuple[World, tuple[P
         told = {f"node {name}" for name in names}
         _warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items() if subject not in told)
         world = StateWorld(ledger, names)
-    return world, tuple(pod for file in asked.pod_files for pod in read_pods(read_documents(file), file))
+    return world, tuple(pod for file in asked.pod_files for pod in read_pods(read_documents(file), file, Pod))

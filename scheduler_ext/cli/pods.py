@@ -1,22 +1,24 @@
 """Reads the pods of manifests: pods, and the workloads that contain a template of pods."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.state import StateError, typed
 
+P = TypeVar("P", bound=Pod)
+
 MOST_PODS = 1000
 
 
-def read_pods(documents: Iterable[object], where: str) -> tuple[Pod, ...]:
+def read_pods(documents: Iterable[object], where: str, as_: type[P], most: int = MOST_PODS) -> tuple[P, ...]:
     """Each pod, and each pod that a workload would create, in the order of the documents. Raises StateError.
 
     Of a DaemonSet it is one pod. Objects without pods are left out, but one object at least has to have some.
     """
-    found: list[Pod] = []
+    found: list[P] = []
     kinds: list[str] = []
     for document, place in _objects(documents, where):
         if not isinstance(document, dict):
@@ -25,7 +27,7 @@ def read_pods(documents: Iterable[object], where: str) -> tuple[Pod, ...]:
         if not isinstance(kind, str):
             raise StateError(f"{place}: holds an object without kind")
         kinds.append(kind)
-        found += _pods(document, kind, place, MOST_PODS - len(found))
+        found += _pods(document, kind, place, as_, range(len(found), most))
     if not found:
         what = f"{', '.join(dict.fromkeys(kinds))}, which has no pods" if kinds else "no object"
         raise StateError(
@@ -47,11 +49,12 @@ def _objects(documents: Iterable[object], where: str) -> Iterator[tuple[object, 
             yield document, place
 
 
-def _pods(document: Mapping[str, Any], kind: str, where: str, most: int) -> list[Pod]:
+def _pods(document: Mapping[str, Any], kind: str, where: str, as_: type[P], free: range) -> list[P]:
+    """`free` are the numbers of pods that there may still be."""
     if kind == "Pod":
-        if most < 1:
-            raise StateError(f"{where}: more than {MOST_PODS} pods; ask about fewer")
-        return [typed(document, Pod, where)]
+        if not free:
+            raise StateError(f"{where}: more than {free.stop} pods; ask about fewer")
+        return [typed(document, as_, where)]
     spec = document.get("spec")
     if isinstance(spec, dict) and isinstance(spec.get("jobTemplate"), dict):
         spec = spec["jobTemplate"].get("spec")
@@ -59,16 +62,16 @@ def _pods(document: Mapping[str, Any], kind: str, where: str, most: int) -> list
     if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
         return []
     count = _count(spec if isinstance(spec, dict) else {}, where)
-    if count > most:
-        raise StateError(f"{where}: more than {MOST_PODS} pods; ask about fewer")
-    pod = typed({**template, "metadata": template.get("metadata") or {}, "kind": "Pod"}, Pod, where)
+    if count > len(free):
+        raise StateError(f"{where}: more than {free.stop} pods; ask about fewer")
+    pod = typed({**template, "metadata": template.get("metadata") or {}, "kind": "Pod"}, as_, where)
     metadata = document.get("metadata")
     owner = metadata if isinstance(metadata, dict) else {}
     name, namespace = str(owner.get("name") or kind.lower()), str(owner.get("namespace") or pod.metadata.namespace)
     return [_named(pod, f"{name}-{number}" if count > 1 else name, namespace) for number in range(count)]
 
 
-def _named(pod: Pod, name: str, namespace: str) -> Pod:
+def _named(pod: P, name: str, namespace: str) -> P:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, name=name, namespace=namespace))
 
 

@@ -10,19 +10,21 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from deviceplugin.container.atomic_file import write_atomically
 from program.output import print_json, print_text
 from program.settings.options import GroupedCommand, read_configuration, setting_options
 from program.words import counted, printable
 from proto.annotations.errors import AnnotationError
 from scheduler_ext.cli.build import request_settings, warnings
-from scheduler_ext.cli.state import StateError, read_document, read_text
+from scheduler_ext.cli.pods import read_pods
+from scheduler_ext.cli.state import StateError, read_document, read_documents, read_text
 from scheduler_ext.configuration import REQUESTS, TABLE
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
-from simulation.plan import machines, mixes, recorded, traces, written
+from simulation.plan import machines, mixes, recorded, traces
 from simulation.plan.advise import advise as advise_on
 from simulation.plan.merge import MergeError, read_reports
-from simulation.plan.objects import Arrival
+from simulation.plan.objects import Arrival, WholePod, arrival_of
 from simulation.plan.offers import HostPolicy
 from simulation.plan.outcome import Report, Run
 from simulation.plan.page import chart_of, page
@@ -32,6 +34,7 @@ from simulation.plan.workers import WorkerLost, perform
 
 DEFAULT_POLICIES = ("binpack/spread", "binpack/binpack", "spread/spread", "fgd/fgd")
 MOST_SEEDS = 1000
+MOST_PODS = 100_000
 _PROBLEMS = (
     StateError,
     machines.UnknownMachine,
@@ -58,9 +61,7 @@ _PROBLEMS = (
 )
 @click.option("--pods", multiple=True, help="Pods to place: a YAML, JSON or CSV file; may be repeated.")
 @click.option("--mix", default="", help="Pods to generate: shares of kinds of work, such as notebook=50,training-8=5.")
-@click.option(
-    "--count", type=click.IntRange(1, written.MOST_PODS), default=1000, show_default=True, help="Pods of the mix."
-)
+@click.option("--count", type=click.IntRange(1, MOST_PODS), default=1000, show_default=True, help="Pods of the mix.")
 @click.option(
     "--copies", type=click.IntRange(1, 1000), default=1, show_default=True, help="How often each pod of --pods comes."
 )
@@ -97,6 +98,7 @@ _PROBLEMS = (
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--each-pod", is_flag=True, help="In JSON: the node and the GPUs of every pod.")
+@click.option("--json", "json_", type=click.Path(dir_okay=False), help="Write the JSON to this file, for --merge.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a report with charts to this file.")
 @click.option("--svg", type=click.Path(dir_okay=False), help="Write the chart that compares policies to this file.")
 @click.option(
@@ -127,6 +129,7 @@ def plan(
     advise: bool,
     output: str,
     each_pod: bool,
+    json_: str | None,
     html: str | None,
     svg: str | None,
     processes: int,
@@ -166,8 +169,8 @@ def plan(
                 homes=each_pod,
             )
             if advise:
-                if html or svg or len(policies) > 1:
-                    raise click.UsageError("--advise goes with one --policy at most, and without --html and --svg")
+                if html or svg or json_ or len(policies) > 1:
+                    raise click.UsageError("--advise goes with one --policy at most, and prints only")
                 (run,) = _runs(policies or [_own_policy(settings)], "")
                 advice = advise_on(question, run, _in_words(question, Kinds(question)))
                 _tell(advice.notes)
@@ -180,7 +183,7 @@ def plan(
     except _PROBLEMS as error:
         raise click.ClickException(str(error)) from error
     _tell(report.notes)
-    _write(report, output, html, svg)
+    _write(report, output, json_, html, svg)
 
 
 def _tell(notes: Iterable[str]) -> None:
@@ -209,10 +212,9 @@ def _cluster(
 
 
 def _pods(file: str, settings: RequestSettings) -> Sequence[Arrival]:
-    text = read_text(file)
     if file.endswith(".csv"):
-        return traces.read_pods(text, file, settings.names)
-    return written.arrivals_of(written.read_pods(text, file))
+        return traces.read_pods(read_text(file), file, settings.names)
+    return [arrival_of(pod) for pod in read_pods(read_documents(file), file, WholePod, MOST_PODS)]
 
 
 def _runs(policies: Sequence[str], seeds: str) -> list[Run]:
@@ -296,14 +298,27 @@ def _fingerprint(question: Question) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(told, order="sorted")).hexdigest()[:16]
 
 
-def _write(report: Report, output: str, html: str | None, svg: str | None) -> None:
-    for file, text in ((html, page(report)), (svg, chart_of(report))):
+def _write(report: Report, output: str, json_: str | None, html: str | None, svg: str | None) -> None:
+    for file, make in ((json_, _as_json), (html, page), (svg, chart_of)):
         if file is not None:
             try:
-                Path(file).write_text(text, encoding="utf-8")
+                _write_file(Path(file), make(report).encode())
             except OSError as error:
                 raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
     if output == "json":
         print_json(report)
     else:
         print_text(report_text(report))
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """Whole or not at all, unless it is a device such as /dev/stdout. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+    else:
+        write_atomically(path, content)
+
+
+def _as_json(report: Report) -> str:
+    return msgspec.json.encode(report).decode()
