@@ -216,6 +216,7 @@ class ControlPlane:
             f"--cert-dir={self._folder}",
             f"--token-auth-file={self._folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",  # as kubeadm does, and as daemons of nodes need it
             f"--service-account-key-file={self._folder / 'service-account.pem'}",
             f"--service-account-signing-key-file={self._folder / 'service-account.pem'}",
             "--service-account-issuer=https://kubernetes.default.svc",
@@ -245,9 +246,11 @@ class ControlPlane:
         (self._folder / "service-account.pem").write_bytes(pem)
 
     def _status(self, path: str) -> int:
-        if not Path(self.certificate).exists():
-            return 0
-        return _status(self.url + path, ssl.create_default_context(cafile=self.certificate))
+        try:
+            tls = ssl.create_default_context(cafile=self.certificate)
+        except OSError:
+            return 0  # not written yet, or not to its end
+        return _status(self.url + path, tls)
 
     def _etcd_call(self, path: str, body: object) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self._etcd_port}/v3/{path}"

@@ -8,8 +8,8 @@ from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE
 
 _OF_THE_HOST = ("bin", "sbin", "lib", "lib64", "usr", "etc", "dev", "proc", "sys")
 _SCRIPT = """set -e
+mount -t tmpfs tmpfs "$ROOT"
 cd "$ROOT"
-mount -t tmpfs tmpfs .
 for name in {host}; do
   if [ -L /$name ]; then cp -a /$name $name; elif [ -e /$name ]; then mkdir $name; mount --rbind /$name $name; fi
 done

@@ -57,6 +57,7 @@ async def test_hamis_scheduler_and_our_daemon(lab: Lab) -> None:
     lab.install_hami()
     lab.shell("kubectl delete mutatingwebhookconfiguration hami-webhook")
     lab.install_ours(
+        *("--set", "schedulerName=hami-scheduler"),
         *("--set", f"hamiCore.enabled=true,devicePlugin.settings.hami_handshake={lab.hami.handshake.value}"),
         *("--set", f"policies.trustedUsers={{system:serviceaccount:{HAMI_NAMESPACE}:hami-scheduler}}"),
     )
@@ -64,7 +65,7 @@ async def test_hamis_scheduler_and_our_daemon(lab: Lab) -> None:
     await lab.add_node("gpu-1", **{"nvidia.com/gpu.present": "true", "kubernetes.io/os": "linux"})
     await lab.follow()
     await lab.registered("gpu-1")
-    assert keys.NODE_ALLOCATION not in await lab.annotations("gpu-1")
+    assert (await lab.annotations("gpu-1"))[keys.NODE_ALLOCATION] == "immediate"
     await every_shape_then_a_burst(lab)
 
 
