@@ -161,7 +161,7 @@ async def running_extender(
             seconds_since_1970=time.time,
         )
         for work in (looker.run, explainer.run):
-            parts.begin(_reported(work, failed))
+            parts.begin(_without_need(work))
         return server.application()
 
     try:
@@ -211,6 +211,14 @@ async def _reported(work: Callable[[], Coroutine[None, None, None]], failed: asy
     except Exception:
         log.exception("a part of the extender has failed")
         failed.set()
+
+
+async def _without_need(work: Callable[[], Coroutine[None, None, None]]) -> None:
+    """No decision needs the status page: the extender goes on without it."""
+    try:
+        await work()
+    except Exception:
+        log.exception("the status page shows nothing new until the extender is started again")
 
 
 def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch: ClusterWatch) -> Seen:

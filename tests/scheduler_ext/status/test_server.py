@@ -1,5 +1,6 @@
 """The page's server, over real HTTP: what it answers, and to whom it does not."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,8 @@ import pytest
 
 from proto.annotations import keys
 from scheduler_ext.status import server as page_server
+from scheduler_ext.status.look import Look
+from scheduler_ext.status.looking import Looker
 from simulation.apiserver import EmbeddedApiServer
 from tests.scheduler_ext.rig import eventually
 from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, pod, running_pod, shown
@@ -219,3 +222,17 @@ async def test_a_pod_that_fits_on_no_empty_node_is_told_so() -> None:
             "It would not fit on an empty node either: change what it asks for, or add nodes."
         )
         assert "ways" not in found[0]["why"]
+
+
+async def test_a_page_that_fails_stops_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = asyncio.Event()
+
+    async def fail(_: Looker) -> Look:
+        tried.set()
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(Looker, "look", fail)
+    async with showing(node("a")) as it:
+        await asyncio.wait_for(tried.wait(), 60)
+        assert await it.place(pod("p"), "a") == "a"
+        assert not it.applications.failed.is_set()
