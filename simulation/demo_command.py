@@ -11,6 +11,7 @@ from rich.text import Text
 from simulation.cluster import SimulationFailed
 from simulation.demo import DemoSettings, run_demo
 from simulation.interruptible import INTERRUPTED, run_until_signal
+from simulation.outcome import DemoOutcome
 from simulation.report import as_json, print_report
 
 _PIPED_WIDTH = 100
@@ -29,7 +30,7 @@ def run_command(settings: DemoSettings, *, json_: bool) -> int:
     if json_:
         click.echo(as_json(outcome))
     else:
-        print_report(_stdout_console(), outcome)
+        _print(outcome)
     return 1 if outcome.violations else 0
 
 
@@ -38,12 +39,16 @@ def progress_on_stderr() -> Callable[[str], None]:
     return lambda sentence: console.print(Text(sentence, "dim"), soft_wrap=True)
 
 
-def _stdout_console() -> Console:
-    """Into a pipe or file there is no terminal width to keep to."""
+def _print(outcome: DemoOutcome) -> None:
+    """Into a pipe or file there is no terminal width to keep to, and no line ends in blanks."""
     console = Console(highlight=False)
-    if not sys.stdout.isatty():
-        console.width = max(_PIPED_WIDTH, console.width)
-    return console
+    if sys.stdout.isatty():
+        print_report(console, outcome)
+        return
+    console.width = max(_PIPED_WIDTH, console.width)
+    with console.capture() as captured:
+        print_report(console, outcome)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def now() -> datetime:

@@ -13,10 +13,11 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
-from scheduler_ext.scheduling.candidates import MOST_NODES_NAMED, Candidates, Choice, choice_of
+from scheduler_ext.scheduling.candidates import Candidates, Choice, choice_of
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.hopeless import told_apart
 from scheduler_ext.scheduling.kept_rooms import in_its_own, in_that_of_others
+from scheduler_ext.scheduling.misfit import REMEDIES
 
 GROUP_MEMBER_LOST = "GroupMemberLost"
 """Reason for every node, with the member of the pod's group that lost its GPUs to others while it waited for
@@ -26,6 +27,9 @@ MOST_LAPSED = 64
 """Members whose GPUs are searched for again in one question."""
 LONGEST_PROBLEM = 256
 """Largest number of characters in a reason for every node."""
+
+_MOST_NAMED = 5
+"""Nodes that an event names for each reason: kube-apiserver takes 1024 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,15 +210,14 @@ def _fits(choice: Choice, asked: int) -> Notice:
 def _no_node(choice: Choice, asked: int) -> Notice:
     """One line with the summary and the number of nodes for each reason: one event a minute is enough."""
     reasons = {**choice.failed, **choice.hopeless}
-    details = "; ".join(
-        f"{count} nodes {reason}({_first_names(reasons, reason, count)})"
-        for reason, count in sorted(Counter(reasons.values()).items())
-    )
+    counted = sorted(Counter(reasons.values()).items(), key=lambda each: (-each[1], each[0]))
+    details = "; ".join(f"{count} {reason} ({_first_names(reasons, reason, count)})" for reason, count in counted)
+    remedies = {remedy for reason in dict(counted) for word, remedy in REMEDIES.items() if word in reason}
     summary = f"no available node, {asked} nodes do not meet"
-    return _failure(f"{summary}: {details}" if details else summary)
+    return _failure(". ".join([f"{summary}: {details}" if details else summary, *sorted(remedies)]))
 
 
 def _first_names(reasons: Mapping[str, str], reason: str, count: int) -> str:
     """Names of the nodes with this reason: all if they are few, else the first ones."""
-    names = nsmallest(MOST_NODES_NAMED, (node for node, its_reason in reasons.items() if its_reason == reason))
+    names = nsmallest(_MOST_NAMED, (node for node, its_reason in reasons.items() if its_reason == reason))
     return ",".join([*names, "…"] if count > len(names) else names)

@@ -56,7 +56,7 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
     while True:
         shares = place(request, usage, None)
         if isinstance(shares, Misfit):
-            return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=shares.reason)
+            return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=shares.brief)
         if not pods:
             parts = effective(request.kinds, shares)
             gpus = frozenset(gpu.device.index for gpu in usage.gpus if gpu.device.uuid in parts)

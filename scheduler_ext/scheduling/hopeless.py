@@ -19,7 +19,7 @@ class Unfit(NamedTuple):
 
 
 def unfit_of(misfit: Misfit | NotOffered) -> Unfit:
-    return Unfit(misfit.reason, is_hopeless(misfit))
+    return Unfit(misfit.brief, is_hopeless(misfit))
 
 
 def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:

@@ -55,6 +55,13 @@ TURNED_OFF = (
     f"{DISABLE_CONTROL} of the container turns off what limits it to a part of a GPU; remove it, or ask for whole GPUs"
 )
 
+NO_HOOK = "no HAMi-core"
+REMEDIES = {
+    NO_HOOK: "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow",
+    DISABLE_CONTROL: f"Remove {DISABLE_CONTROL} from the container, or ask for whole GPUs",
+}
+"""What to do about CardLimitsNotEnforced, by what stands behind the word in `Misfit.brief`."""
+
 Verdict = tuple[GpuUsage, Reason]
 
 
@@ -102,6 +109,16 @@ class Misfit:
         return _counted(tuple(reason for _, reason in self.verdicts), self.cards, no_limits)
 
     @property
+    def brief(self) -> str:
+        """`CardInsufficientMemory`, or `CardInsufficientMemory 6/8 + CardInsufficientCore 2/8` where GPUs differ.
+
+        It stands between the commas of kube-scheduler's events, so it has none.
+        """
+        if not self.verdicts:
+            return Reason.NODE_INSUFFICIENT_DEVICE
+        return _brief(tuple(reason for _, reason in self.verdicts), self.cards, unlimited=self.need.unlimited)
+
+    @property
     def refusals(self) -> tuple[Refusal, ...]:
         return tuple(
             Refusal(
@@ -122,11 +139,24 @@ class NotOffered:
 
     reason: str
 
+    @property
+    def brief(self) -> str:
+        return self.reason
+
 
 @lru_cache(maxsize=4096)
 def _counted(reasons: tuple[Reason, ...], cards: int, no_limits: str) -> str:
     counted = sorted(f"{count}/{cards} {reason}" for reason, count in Counter(reasons).items())
     return ", ".join(counted) + (f" ({no_limits})" if Reason.LIMITS in reasons else "")
+
+
+@lru_cache(maxsize=4096)
+def _brief(reasons: tuple[Reason, ...], cards: int, *, unlimited: bool) -> str:
+    named = {Reason.LIMITS: f"{Reason.LIMITS}({DISABLE_CONTROL if unlimited else NO_HOOK})"}
+    counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
+    if len(counted) == 1 and len(reasons) == cards:
+        return named.get(reasons[0], reasons[0])
+    return " + ".join(f"{named.get(reason, reason)} {count}/{cards}" for reason, count in counted)
 
 
 def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | None) -> Amounts | None:

@@ -99,7 +99,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why_in_its_condition_and_its_even
         await cluster.add(gpu_pod("large", 6, gpumem=70000))
         condition = await cluster.refused("large")
         assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
-        reasons = "0/2 nodes are available: 1 8/8 CardInsufficientMemory, 1 NodeInsufficientDevice."
+        reasons = "0/2 nodes are available: 1 CardInsufficientMemory, 1 NodeInsufficientDevice."
         assert condition["message"].startswith(reasons)
 
         async def described() -> bool:

@@ -32,8 +32,8 @@ async def test_filter_says_of_each_node_why_it_does_not_fit() -> None:
         assert answer == {
             "Nodes": None,
             "NodeNames": None,
-            "FailedNodes": {"full": "1/1 CardTimeSlicingExhausted"},
-            "FailedAndUnresolvableNodes": {"small": "1/1 CardInsufficientMemory", "nowhere": "node unregistered"},
+            "FailedNodes": {"full": "CardTimeSlicingExhausted"},
+            "FailedAndUnresolvableNodes": {"small": "CardInsufficientMemory", "nowhere": "node unregistered"},
             "Error": "",
         }
 
@@ -211,6 +211,6 @@ async def test_events_tell_of_each_reason_once_a_minute() -> None:
         await eventually(told)
         (event,) = rig.server.store.objects("events")
         assert (event["reason"], event["type"], event["count"]) == ("FilteringFailed", "Warning", 1)
-        assert event["message"] == "no available node, 1 nodes do not meet: 1 nodes 1/1 CardInsufficientMemory(a)"
+        assert event["message"] == "no available node, 1 nodes do not meet: 1 CardInsufficientMemory (a)"
         assert event["source"]["component"] == "topogpu-scheduler"
         assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]

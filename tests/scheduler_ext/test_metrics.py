@@ -67,7 +67,7 @@ def mig_holding() -> Holding:
 def page(*, legacy_names: bool = False, detail: MetricsDetail = MetricsDetail.PODS) -> str:
     metrics = Metrics()
     metrics.answered("filter", Outcome.REFUSED, 0.002)
-    metrics.misfits(["2/4 AllocatedCardsInsufficientRequest, 2/4 CardInsufficientMemory"] * 3)
+    metrics.misfits(["AllocatedCardsInsufficientRequest 2/4 + CardInsufficientMemory 2/4"] * 3)
     metrics.misfits(["node unregistered: hami.io/device-cordon", "NodeInsufficientDevice"])
     metrics.lock_waited(0.5)
     metrics.nudged()

@@ -39,6 +39,22 @@ def test_of_a_reason_that_many_nodes_have_the_first_are_named() -> None:
         Candidates(cluster.ledger), cluster, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0
     )
     assert answer.notices()[0].message == (
-        f"no available node, 25 nodes do not meet: 25 nodes 1/1 CardInsufficientMemory({','.join(names[:20])},…)"
+        f"no available node, 25 nodes do not meet: 25 CardInsufficientMemory ({','.join(names[:5])},…)"
     )
-    assert answer.result.failed_and_unresolvable_nodes == dict.fromkeys(names, "1/1 CardInsufficientMemory")
+    assert answer.result.failed_and_unresolvable_nodes == dict.fromkeys(names, "CardInsufficientMemory")
+
+
+def test_an_event_says_what_to_do_where_nothing_limits_a_container() -> None:
+    cluster = Cluster()
+    unlimited = node("a", [device(0)])
+    unlimited.metadata.annotations[keys.NODE_LIMITS] = "none"
+    cluster.ledger.replace_nodes([unlimited, node("b", [device(0, memory_mib=100)])])
+    wanted = pod(container(gpu=1, gpumem=1000))
+    answer = reserve(
+        Candidates(cluster.ledger), cluster, wanted, request(wanted), ["a", "b"], now=0.0, lease_seconds=60.0
+    )
+    assert answer.notices()[0].message == (
+        "no available node, 2 nodes do not meet: "
+        "1 CardInsufficientMemory (b); 1 CardLimitsNotEnforced(no HAMi-core) (a). "
+        "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow"
+    )

@@ -49,15 +49,13 @@ def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None
     full = [GpuUsage(device(n), 10, WHOLE, 100) for n in range(2)]
     decision = decided(pod(container(gpu=1, gpumem=1000)), Limits.NONE, full)
     failed, hopeless = told_apart(decision.misfits)
-    assert (failed, hopeless) == (
-        {},
-        {
-            "n": "2/2 CardLimitsNotEnforced (no HAMi-core on the node holds containers to a part of a GPU; ask for "
-            "whole GPUs, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
-        },
+    assert (failed, hopeless) == ({}, {"n": "CardLimitsNotEnforced(no HAMi-core)"})
+    assert decision.failed["n"] == (
+        "2/2 CardLimitsNotEnforced (no HAMi-core on the node holds containers to a part of a GPU; ask for "
+        "whole GPUs, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
     )
     (line,) = explain(request(pod(container(gpu=1, gpumem=1000))), decision)
-    assert line.gpus[0].sentence == "G1 is on a node where nothing limits a container to a part of it"
+    assert line.gpus[0].sentence == "GPU 1: is on a node where nothing limits a container to a part of it"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,8 @@ def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvV
     assert decided(pod(whole), Limits.HAMI_CORE).node == "n"
     assert decided(pod(part), Limits.UNENFORCED).node == "n"
     if turns_off:
-        assert told_apart(decision.misfits)[1]["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
+        assert told_apart(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
+        assert decision.failed["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
         (line,) = explain(request(pod(part)), decision)
         assert line.gpus[0].sentence.endswith("are limited, and the container's CUDA_DISABLE_CONTROL turns that off")
 
