@@ -36,3 +36,26 @@ def test_a_link_that_is_all_of_its_line_shows_the_example() -> None:
     shown = page("## One GPU\n\n[examples/whole-gpu.yaml](../examples/whole-gpu.yaml)\n")
     text = (ROOT / "examples/whole-gpu.yaml").read_text(encoding="utf-8")
     assert shown == f'## One GPU\n\n```yaml title="examples/whole-gpu.yaml"\n{text}```\n'
+
+
+def test_what_belongs_to_a_step_stays_in_its_list() -> None:
+    page = runpy.run_path(str(ROOT / "docs/site.py"))["on_page_markdown"]
+    assert page("1. Build\n\n   ```console\n   $ make\n   ```\n\n2. Run\n\nThen\n") == (
+        "1. Build\n\n    ```console\n    $ make\n    ```\n\n2. Run\n\nThen\n"
+    )
+
+
+def test_a_link_that_reads_as_its_file_reads_as_the_pages_title() -> None:
+    page = runpy.run_path(str(ROOT / "docs/site.py"))["on_page_markdown"]
+    assert page("See [alerts.md](alerts.md#rules).") == "See [Alerts and the dashboard](alerts.md#rules)."
+
+
+def test_cells_know_their_columns_and_keys_break_after_separators_only() -> None:
+    content = runpy.run_path(str(ROOT / "docs/site.py"))["on_page_content"]
+    table = (
+        "<table><tr><th>key</th><th>a <b>meaning</b></th></tr><tr><td><code>a.b_c</code></td><td>x</td></tr></table>"
+    )
+    assert content(table) == (
+        "<table data-rows><tr><th>key</th><th>a <b>meaning</b></th></tr>"
+        '<tr><td data-label="key"><code>a.<wbr>b_<wbr>c</code></td><td data-label="a meaning">x</td></tr></table>'
+    )
