@@ -20,8 +20,8 @@ _TAGS = re.compile(r"<[^>]+>")
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Links out of this folder lead to files that the site does not have. A line that is the link of an example becomes
     the example's text; the file of any other link is named. A link that reads as its file reads as that page's title.
-    Diagrams are left out, because nothing here draws them; the tables beside them say the same. Steps are numbered: Python's Markdown wants what belongs to one four columns to the right, where three are enough
-    for others.
+    Diagrams are left out, because nothing here draws them; the tables beside them say the same. Steps are numbered:
+    Python's Markdown wants what belongs to one four columns to the right, where three are enough for others.
     """
     shown = _MANIFEST.sub(lambda found: _block(found[1]), _DIAGRAM.sub("", markdown))
     steps = _ITEM.sub(lambda found: re.sub(r"^ {3}", "    ", found[0], flags=re.MULTILINE), shown)
