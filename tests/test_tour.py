@@ -17,7 +17,7 @@ from tests.cluster.binaries import NoBinaries, find
 from tests.documented_commands import Shown, is_shown, shown_commands
 
 ROOT = Path(__file__).parent.parent
-LONGEST_SECONDS = 15.0
+LONGEST_SECONDS = 60.0
 pytestmark = pytest.mark.needs_compiler
 _VARYING = (
     (re.compile(r"http://127\.0\.0\.1:\d+"), "URL"),
@@ -99,4 +99,5 @@ def test_every_step_of_the_tour_prints_what_the_page_shows(folder: Path, kubectl
         finally:
             cluster.send_signal(signal.SIGINT)
             cluster.communicate()
-    assert sorted(path.name for path in folder.iterdir()) == ["examples", "state.json"]
+    left = {path.name for path in folder.iterdir()}
+    assert left - {".kube"} == {"examples", "state.json"}, "only kubectl's cache is left, and what the reader made"

@@ -118,7 +118,8 @@ class Feed:
         self._chosen = chosen
         self._as_table = as_table
         self._headings = True
-        self._from_start = version in {"", "0"}
+        self._as_list = is_true(query.get("sendInitialEvents", ""))
+        self._from_start = self._as_list or version in {"", "0"}
         self._at = self._store.version if self._from_start else int(version)
         self._began_at = self._at
         self.bookmarks = is_true(query.get("allowWatchBookmarks", ""))
@@ -126,11 +127,16 @@ class Feed:
         self.timeout_seconds = int(asked) if asked.isdigit() and int(asked) else LONGEST_WATCH_SECONDS
 
     def opening(self) -> bytes:
-        """Returns the first events: without a resourceVersion a watch begins with what is there."""
+        """Returns the first events: without a resourceVersion a watch begins with what is there, and one that takes the
+        place of a list (`sendInitialEvents`) ends them with a bookmark that says so.
+        """
         if not self._from_start:
             return b""
         held = self._operations.page(self._target, self._chosen, version=self._at).items
-        return b"".join(self._event("ADDED", item) for item in held)
+        events = b"".join(self._event("ADDED", item) for item in held)
+        return (
+            events + self._marked({"annotations": {"k8s.io/initial-events-end": "true"}}) if self._as_list else events
+        )
 
     def lines(self) -> bytes:
         """The events since the last call; 410 Expired if the log no longer reaches back."""
@@ -144,8 +150,12 @@ class Feed:
         """Nothing while the store stands where the watch began: its client knows that much."""
         if self._at <= self._began_at:
             return b""
+        return self._marked({})
+
+    def _marked(self, more: JsonObject) -> bytes:
+        """A bookmark, with this beside its version."""
         kind = self._target.kind
-        metadata = {"resourceVersion": str(self._at), "creationTimestamp": None}
+        metadata = {"resourceVersion": str(self._at), "creationTimestamp": None, **more}
         return line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.group_version, "metadata": metadata})
 
     def _seen(self, change: Change) -> Iterator[tuple[str, JsonObject]]:

@@ -149,6 +149,8 @@ class KubeletStandIn:
         if pod.metadata.deletion_timestamp is not None:
             await self._forget(uid)
             with suppress(StatusNotWritten):
+                if pod.is_running:
+                    await self._writes.patch_pod_status(pod, status.ended(pod, self._now()))
                 await self._writes.finish_deletion(pod)
         elif uid not in self._seen and pod.is_pending:
             self._seen.add(uid)

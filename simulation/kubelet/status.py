@@ -51,6 +51,13 @@ def running(pod: Pod, at: datetime) -> Body:
     return _status(pod, "Running", names, at, {})
 
 
+def ended(pod: Pod, at: datetime) -> Body:
+    """What kubelet writes of a deleted pod before it goes: all of its containers have ended."""
+    over: Body = {"exitCode": 0, "reason": "Completed", "startedAt": rfc3339(at), "finishedAt": rfc3339(at)}
+    containers = [_container(container, False, {"terminated": over}) for container in pod.spec.containers]
+    return {"phase": "Succeeded", "containerStatuses": containers}
+
+
 def event(pod: Pod, node_name: str, *, serial: int, reason: str, message: str, at: datetime) -> Body:
     """A warning about the pod."""
     metadata = {"name": f"{pod.metadata.name}.{pod.metadata.uid[:8]}.{serial}", "namespace": pod.metadata.namespace}

@@ -95,6 +95,15 @@ async def test_a_watch_resumes_and_sees_objects_enter_and_leave_its_selector(cli
     assert chosen[-1][1]["metadata"]["resourceVersion"] == str(client.server.store.version)
 
 
+async def test_a_watch_in_place_of_a_list_says_where_what_is_there_ends(client: Client) -> None:
+    """Clients of Kubernetes 1.35 and later wait for it, kubectl delete without end."""
+    client.server.create(pod("a"))
+    query = "watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    first, second, *_ = await client.watched(f"/api/v1/pods?{query}")
+    assert (first[0], first[1]["metadata"]["name"], second[0]) == ("ADDED", "a", "BOOKMARK")
+    assert second[1]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
 async def test_a_watch_from_before_a_compaction_ends_with_410(client: Client) -> None:
     client.server.create(pod("a"))
     client.server.compact()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from proto.kubernetes.client import ApiServer
@@ -114,6 +115,17 @@ async def test_a_deleted_pod_goes_and_frees_its_ids(cluster: Cluster) -> None:
     second = cluster.bind("second", 4)
     await cluster.running("second")
     assert len(cluster.held(second)) == 4
+
+
+async def test_a_pod_that_is_deleted_with_a_grace_period_has_ended_before_it_goes(cluster: Cluster) -> None:
+    await cluster.plugin()
+    cluster.bind("p", 1)
+    await cluster.running("p")
+    before = cluster.server.store.version
+    async with aiohttp.ClientSession() as http, http.delete(f"{cluster.server.url}/api/v1/namespaces/default/pods/p"):
+        await until(lambda: cluster.server.store.get("pods", "default", "p") is None)
+    seen = [change.last["status"]["phase"] for change in cluster.server.store.changes_after("pods", before)]
+    assert (seen[0], seen[-1]) == ("Running", "Succeeded")
 
 
 async def test_a_failing_pre_start_waits_tells_and_is_retried_until_it_succeeds(cluster: Cluster) -> None:
