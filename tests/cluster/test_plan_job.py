@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simulation.plan.merge import read_reports
-from tests.cluster import controller_manager
+from tests.cluster import job_controller
 from tests.cluster.binaries import NoBinaries
 from tests.cluster.control_plane import ControlPlane, Program
 from tests.cluster.scheduling import eventually
@@ -25,18 +25,12 @@ NAMESPACE = "plan"
 
 @contextmanager
 def running_controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """kube-controller-manager with the controller of Jobs alone."""
+    """The controller of Jobs."""
     try:
-        program = controller_manager.find(os.environ.get("KUBERNETES_RELEASE", ""))
+        program = job_controller.find(os.environ.get("KUBERNETES_RELEASE", ""))
     except NoBinaries as reason:
         pytest.skip(str(reason))
-    flags = [
-        f"--kubeconfig={plane.kubeconfig()}",
-        "--controllers=job-controller",
-        "--leader-elect=false",
-        "--secure-port=0",
-    ]
-    controllers = Program([str(program), *flags], folder / "kube-controller-manager.log")
+    controllers = Program([str(program), plane.kubeconfig()], folder / "jobs.log")
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""kube-controller-manager with the controller of Jobs: found, or built once with Go.
+"""Kubernetes' controller of Jobs alone, from the code of kube-controller-manager: found, or built once with Go.
 
-`python -m tests.cluster.controller_manager RELEASE` builds it.
+`python -m tests.cluster.job_controller RELEASE` builds it.
 """
 
 import os
@@ -20,14 +20,16 @@ from tests.cluster.binaries import (
     version,
 )
 
-NAME = "kube-controller-manager"
-_PACKAGE = f"k8s.io/kubernetes/cmd/{NAME}"
-"""In the module that the release's other programs are built from, so that most of it is compiled already."""
+NAME = "jobs"
+_PACKAGE = "./jobs"
+"""In the module that the release's other programs are built from, so that most of it is compiled already.
+kube-controller-manager would bring volumes, clouds and half of kubelet.
+"""
 
 
 def find(release: str = "") -> Path:
     """The program. Raises NoBinaries."""
-    program = cache("controller-manager") / version(known(release)) / NAME
+    program = cache("job-controller") / version(known(release)) / NAME
     if os.access(program, os.X_OK):
         return program
     raise NoBinaries(f"{program} is missing: run `make test-cluster` where Go is installed, which builds it once")
@@ -41,12 +43,12 @@ def build(release: str = "") -> Path:
     except NoBinaries:
         if shutil.which("go") is None:
             raise
-    folder = cache("controller-manager") / version(release)
-    print(f"building {NAME} into {folder}, once ...", file=sys.stderr, flush=True)
+    folder = cache("job-controller") / version(release)
+    print(f"building the controller of Jobs into {folder}, once ...", file=sys.stderr, flush=True)
     command = ["go", "build", "-mod=readonly", "-o", f"{folder}/", "-ldflags", ldflags(version(release)), _PACKAGE]
     environment = {**os.environ, "CGO_ENABLED": "0"}
     if subprocess.run(command, cwd=TOOLS / release, env=environment, check=False).returncode:
-        raise BuildFailed(f"{NAME} {version(release)} could not be built: see Go's own words above")
+        raise BuildFailed(f"the controller of Jobs {version(release)} could not be built: see Go's own words above")
     return find(release)
 
 
