@@ -29,6 +29,7 @@ from simulation.plan.offers import HostPolicy
 from simulation.plan.outcome import Report, Run
 from simulation.plan.page import chart_of, page
 from simulation.plan.question import Described, Kinds, Question
+from simulation.plan.runs import TooManyPods, in_order
 from simulation.plan.tables import advice_text, report_text
 from simulation.plan.workers import WorkerLost, perform
 
@@ -43,6 +44,7 @@ _PROBLEMS = (
     PolicyError,
     MergeError,
     WorkerLost,
+    TooManyPods,
     AnnotationError,
 )
 
@@ -225,7 +227,8 @@ def _runs(policies: Sequence[str], seeds: str) -> list[Run]:
         if not (first.isdigit() and (last or first).isdigit() and 0 <= int(last or first) - int(first) < MOST_SEEDS):
             raise click.UsageError(f"--seeds {seeds}: expected a number, or the first and the last, such as 1-10")
         numbers = range(int(first), int(last or first) + 1)
-    return [Run(policy=_policy(text), seed=seed) for seed in numbers for text in policies or DEFAULT_POLICIES]
+    different = dict.fromkeys(map(_policy, policies or DEFAULT_POLICIES))
+    return [Run(policy=policy, seed=seed) for seed in numbers for policy in different]
 
 
 def _policy(text: str) -> str:
@@ -251,6 +254,8 @@ def _performed(question: Question, runs: Sequence[Run], slice_: str, processes: 
     kinds = Kinds(question)
     console = Console(stderr=True)
     mine = _sliced(runs, slice_)
+    for each in mine[:1]:
+        in_order(question, each, kinds)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -23,6 +23,8 @@ from simulation.plan.offers import Asked, HostPolicy, Offers
 LEASE_SECONDS = 60.0
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 """The time of a plan's beginning, as annotations write it."""
+_LATEST_SECONDS = 1e11
+"""Annotations can write no year after 9999."""
 _EVERY_NODE = 1 << 40
 """Effort for one answer: there is time to judge every node."""
 
@@ -128,7 +130,7 @@ class Engine:
     def _bind(self, pod: Pod, node: str, shares: PodShares, asked: Asked, now: float) -> None:
         metadata = pod.metadata
         if shares:
-            at = _BEGINNING + timedelta(seconds=now)
+            at = _BEGINNING + timedelta(seconds=min(now, _LATEST_SECONDS))
             binding = binding_of(pod_name(pod), metadata.uid, node, shares, at, phase=BindPhase.SUCCESS)
             metadata.annotations |= binding.metadata.annotations
         bound = Pod(metadata=metadata, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running"))

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import count
 from math import ceil, inf
 from statistics import mean
 
@@ -15,6 +16,7 @@ from simulation.plan.outcome import Delay, Home, Outcome, Run, Sample, Several, 
 from simulation.plan.question import Asking, Kinds, Question
 from simulation.plan.reasons import counted
 
+MOST_PODS = 200_000
 SAMPLES = 200
 """An outcome has about this many."""
 MOST_EXAMPLES = 3
@@ -27,8 +29,12 @@ Progress = Callable[[float], None]
 """Called with the part that is done, from 0 to 1."""
 
 
+class TooManyPods(ValueError):
+    """The message is one sentence."""
+
+
 def run(question: Question, asked: Run, progress: Progress = lambda _: None) -> Outcome:
-    """Raises PolicyError for an unknown policy."""
+    """Raises PolicyError for an unknown policy, and TooManyPods."""
     replay = _Replay(question, asked)
     for part in replay.steps():
         progress(part)
@@ -36,9 +42,14 @@ def run(question: Question, asked: Run, progress: Progress = lambda _: None) -> 
 
 
 def in_order(question: Question, asked: Run, kinds: Kinds) -> list[Arrival]:
-    """The pods as they come: first those that are moved, then the others as given, or by the seed in random order."""
+    """The pods as they come: first those that are moved, then the others as given, or by the seed in random order.
+
+    Raises TooManyPods.
+    """
     moved = [each for each in question.arrivals if each.came_from]
-    coming = [each for each in question.arrivals if not each.came_from for _ in range(question.copies)]
+    once = [each for each in question.arrivals if not each.came_from]
+    _check(len(once) * question.copies)
+    coming = [each for each in once for _ in range(question.copies)]
     draw = random.Random(asked.seed or 0)
     if question.fill is not None:
         until = question.fill / 100 * kinds.gpus - sum(kinds.asking(each).amount for each in coming)
@@ -52,12 +63,18 @@ def _more(draw: random.Random, pods: Sequence[Arrival], kinds: Kinds, amount: fl
     """Pods drawn from these, until they ask for so many GPUs."""
     if not any(kinds.asking(each).amount for each in pods):
         return
-    while True:
+    for drawn in count(len(pods)):
+        _check(drawn)
         more = draw.choice(pods)
         amount -= kinds.asking(more).amount
         if amount < 0:
             return
         yield more
+
+
+def _check(pods: int) -> None:
+    if pods > MOST_PODS:
+        raise TooManyPods(f"a plan has at most {MOST_PODS} pods; give fewer, fewer --copies or a smaller --fill")
 
 
 @dataclass(slots=True)
@@ -253,7 +270,7 @@ class _Replay:
 
 
 def _reasons(refused: Refused) -> Sequence[tuple[str, int]]:
-    return [(refused.error, 0)] if refused.error else counted(refused.nodes)
+    return [(refused.error, 0)] if refused.error else counted(refused.nodes) or [("there is no node", 0)]
 
 
 def _why(refused: Refused) -> str:

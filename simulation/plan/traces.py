@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import TypeVar
 
 from proto.annotations import keys
@@ -23,6 +23,7 @@ SHARERS = 100
 """Pods on one GPU of a node in a CSV file."""
 MOST_ROWS = 200_000
 MOST_GPUS = 64
+LONGEST_SECONDS = 1e9
 
 
 class TraceError(ValueError):
@@ -49,7 +50,7 @@ class _Row:
 
     def seconds(self, column: str) -> float | None:
         """None for an empty cell."""
-        return self._read(column, float, "a number of seconds", lambda number: isfinite(number) and number >= 0)
+        return self._read(column, float, "a number of seconds", lambda number: 0 <= number <= LONGEST_SECONDS)
 
     def problem(self, column: str, problem: str) -> TraceError:
         return TraceError(self.where, self.number, column, problem)

@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -80,11 +81,8 @@ def test_the_report_is_one_page_that_needs_nothing_from_elsewhere(tmp_path: Path
     assert ET.fromstring(svg.read_text()).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_a_pod_that_waits_gets_its_gpu_when_another_one_ends(tmp_path: Path) -> None:
-    trace = tmp_path / "pods.csv"
-    trace.write_text("name,gpus,at_seconds,lasts_seconds\nfirst,1,0,100\nsecond,1,10,50\nthird,2,20,5\n")
-    outcome = document("--cluster", "1x-t4", "--pods", str(trace), "--policy", "binpack", "--replay", "--each-pod")
-    (only,) = outcome["outcomes"]
+def test_a_pod_that_waits_gets_its_gpu_when_another_one_ends() -> None:
+    only = outcome_of_a_trace("first,1,0,100\nsecond,1,10,50\nthird,2,20,5\n")
     assert [(home["pod"], home["waited"]) for home in only["homes"]] == [("default/first", 0), ("default/second", 90)]
     assert only["delay"] == {
         "mean": 45.0,
@@ -112,6 +110,24 @@ def test_added_nodes_make_room() -> None:
     assert outcome["placed"] == 5
 
 
+def test_without_any_node_left_every_pod_waits() -> None:
+    answer = plan("--state", STATE, "--drain", "gpu-1", "--policy", "binpack")
+    assert answer.exit_code == 0
+    assert "cannot be placed again: ml/notebook of gpu-1: there is no node" in answer.stdout
+
+
+def test_times_of_centuries_are_times() -> None:
+    assert outcome_of_a_trace("a,1,1e9,1e9\nb,1,1e9,1e9\n")["delay"]["longest"] == 1e9
+
+
+def outcome_of_a_trace(rows: str) -> Any:
+    with NamedTemporaryFile("w", suffix=".csv") as trace:
+        trace.write(f"name,gpus,at_seconds,lasts_seconds\n{rows}")
+        trace.flush()
+        asked = ("--cluster", "1x-t4", "--pods", trace.name, "--policy", "binpack", "--replay")
+        return document(*asked, "--each-pod")["outcomes"][0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -131,6 +147,7 @@ def test_added_nodes_make_room() -> None:
         ),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--slice", "2/2"], "expected INDEX/COUNT with an index from 0"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--drain", "other"], "the cluster has no such node"),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--copies", "1000"], "a plan has at most 200000 pods"),
         (["--merge", "/none"], "there is no *.json"),
     ],
 )
