@@ -1,0 +1,81 @@
+"""What a report says about a cluster, and how charts round it."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proto.annotations.keys import RESOURCE_CORES, RESOURCE_COUNT, RESOURCE_MEMORY_PERCENTAGE
+from proto.kubernetes.objects import Container, Pod, PodSpec, Resources
+from simulation.plan.chart import Axes, bar_chart, line_chart, number, ticks
+from simulation.plan.engine import Engine, Placed
+from simulation.plan.gauge import Gauge
+from simulation.plan.links import estimated_gbps
+from simulation.plan.machines import read_cluster
+from simulation.plan.objects import arrival_of
+from simulation.plan.question import Kinds, Question
+
+
+def pod(gpus: int, percent: int = 100, cores: int = 0) -> Pod:
+    limits: dict[str, str | int | float] = {
+        RESOURCE_COUNT: gpus,
+        RESOURCE_MEMORY_PERCENTAGE: percent,
+        RESOURCE_CORES: cores,
+    }
+    return Pod(spec=PodSpec(containers=[Container(name="c", resources=Resources(limits=limits))]))
+
+
+def test_a_gpu_counts_by_its_memory_or_its_cores_and_an_island_as_long_as_no_pod_uses_it() -> None:
+    question = Question(cluster=read_cluster("1x:dgx-a100,1x:4x-a100,1x:8x-rtx4090"))
+    engine = Engine(question.cluster.nodes, question.settings, question.hosts)
+    kinds = Kinds(question)
+    shapes = [arrival_of(pod(1, 10, 60)), arrival_of(pod(1, 50, 10))]
+    gauge = Gauge(engine, kinds.workload(shapes))
+    empty = gauge.read()
+    assert (empty.gpus, empty.whole, empty.allocated) == (20, 20, 0.0)
+    # A DGX is one island, two pairs are bridged, and GeForce cards have no NVLink.
+    assert (empty.islands, empty.whole_islands) == (3, 3)
+    for name, arrival in enumerate(shapes):
+        assert isinstance(engine.place(arrival, str(name), 0.0, only=["dgxa100-8x-a100-40g-1"]), Placed)
+    reading = gauge.read()
+    assert reading.whole == 18
+    assert reading.whole_islands == 2
+    assert reading.allocated == pytest.approx(0.6 + 0.5, abs=0.01)
+
+
+def test_described_machines_know_their_links_and_scores_estimate_others() -> None:
+    cluster = read_cluster("1x:dgx-a100,1x:8x-rtx4090")
+    assert set(cluster.links.known.values()) > {240.0}
+    assert estimated_gbps(1210) == 240.0
+    assert estimated_gbps(50) == 24.0
+    assert estimated_gbps(0) == 0.0
+
+
+BOUNDS = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+@given(low=BOUNDS, high=BOUNDS)
+def test_ticks_reach_around_the_values_and_are_few(low: float, high: float) -> None:
+    low, high = sorted((low, high))
+    marks = ticks(low, high)
+    slack = 1e-6 * max(abs(low), abs(high), 1)
+    assert marks[0] <= low + slack
+    assert marks[-1] >= high - slack
+    assert 2 <= len(marks) <= 9
+    assert list(marks) == sorted(set(marks))
+
+
+def test_numbers_are_as_exact_as_a_chart_can_show() -> None:
+    assert [number(each) for each in (1213.0, 94.34, 0.516, 3.0)] == ["1 213", "94.3", "0.52", "3"]
+
+
+def test_charts_are_well_formed_whatever_they_show() -> None:
+    odd = "<a> & \"b\" 'c'"
+    for text in (
+        line_chart(Axes(title=odd, x="x", y="y"), {odd: [(0.0, 1.0), (1.0, 1.0)], "none": []}),
+        line_chart(Axes(title="empty", x="x", y="y"), {}),
+        bar_chart(odd, [(odd, 0.0, "0 h"), ("b", 3.0, "3 h")]),
+        bar_chart("empty", []),
+    ):
+        assert ET.fromstring(text).tag.endswith("svg")
