@@ -8,15 +8,17 @@ from simulation.plan.compare import columns, summaries
 from simulation.plan.outcome import Outcome, Report, Sample, percent
 from simulation.plan.tables import MOST_STUCK, REFUSED, first_of_each, largest, refusals, refused_rows
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { padding: 0.25rem 0.75rem; text-align: right; border-bottom: 1px solid #80808040; vertical-align: top; }
-th:first-child, td:first-child, td.words, th.words { text-align: left; }
-svg { width: 100%; max-width: 48rem; height: auto; display: block; margin: 1rem 0; }
-.note { color: #808080; }
-"""
+_STYLE = "\n".join(
+    (
+        ":root { color-scheme: light dark; }",
+        "body { font: 15px/1.5 sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }",
+        "table { border-collapse: collapse; margin: 1rem 0; }",
+        "th, td { padding: 0.25rem 0.75rem; text-align: right; border-bottom: 1px solid #80808040; vertical-align: top; }",
+        "th:first-child, td:first-child, td.words, th.words { text-align: left; }",
+        "svg { width: 100%; max-width: 48rem; height: auto; display: block; margin: 1rem 0; }",
+        ".note { color: #808080; }",
+    )
+)
 
 
 def page(report: Report) -> str:
