@@ -13,8 +13,8 @@ _STYLE = "\n".join(
         ":root { color-scheme: light dark; }",
         "body { font: 15px/1.5 sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }",
         "table { border-collapse: collapse; margin: 1rem 0; }",
-        "th, td { padding: 0.25rem 0.75rem; text-align: right; border-bottom: 1px solid #80808040; vertical-align: top; }",
-        "th:first-child, td:first-child, td.words, th.words { text-align: left; }",
+        "th, td { padding: 0.25rem 0.75rem; text-align: left; border-bottom: 1px solid #80808040; }",
+        "td { vertical-align: top; }",
         "svg { width: 100%; max-width: 48rem; height: auto; display: block; margin: 1rem 0; }",
         ".note { color: #808080; }",
     )
