@@ -9,7 +9,7 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test coverage test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics promtool manifests check-manifests image image-check kubectl-plugin version release lock
+.PHONY: help demo test coverage test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics pictures promtool manifests check-manifests image image-check kubectl-plugin version release lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -122,6 +122,10 @@ docs-metrics: $(DEVELOPMENT) ## regenerate the list of metrics
 
 docs-binding: $(DEVELOPMENT) ## redraw how a pod is bound
 	@mkdir -p build && $(BIN)/python -m tests.binding_document > build/binding.md && mv build/binding.md docs/
+
+pictures: $(DEVELOPMENT) ## the pictures of the documents, from a simulated cluster; those of the status page need Chromium
+	@$(BIN)/python docs/pictures/record.py
+	@$(BIN)/python docs/pictures/draw.py
 
 PROMTOOL := $(HOME)/.cache/topogpu/promtool
 promtool: ## Prometheus' tool, which tests the alert rules, from Debian's or Ubuntu's package
