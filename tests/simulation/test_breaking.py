@@ -1,5 +1,7 @@
 """Faults by name, in the text of a machine."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,11 @@ from simulation.nvml.machine_file import render_machine_file
 SWITCHED = render_machine_file(machines.load("gb200-nvl72-tray"), "n")
 PLAIN = render_machine_file(machines.load("8x-rtx4090-dual-epyc"), "n")
 NAMES = [name for name in FAULTS if name != "xidN"] + ["xid48", "xid79"]
+
+
+def test_every_fault_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    assert [name for name in FAULTS if f"`{name}`" not in page] == []
 
 
 def faults(text: str) -> list[str]:
