@@ -245,8 +245,8 @@ class _Reading:
 
 
 def _is_daemon(pod: Pod) -> bool:
-    runs = pod.is_running and pod.metadata.deletion_timestamp is None
-    return runs and all(pod.metadata.labels.get(key) == value for key, value in _DAEMON.items())
+    labelled = _DAEMON.items() <= pod.metadata.labels.items()
+    return labelled and pod.is_running and pod.metadata.deletion_timestamp is None
 
 
 def _holder(pod: Pod) -> Holder:

@@ -18,6 +18,10 @@ _BAR = 10
 _NO_BAR = " " * (_BAR + 1)
 
 
+MOST_LINES = 1_000
+"""Lines of text, unless a level is asked for: more are hard to read and take long to lay out."""
+
+
 class Level(StrEnum):
     NODES = "nodes"
     GPUS = "gpus"
@@ -39,16 +43,23 @@ def of_namespace(nodes: Sequence[GpuNode], namespace: str) -> Sequence[GpuNode]:
     return tuple(found)
 
 
-def top(cluster: Cluster, nodes: Sequence[GpuNode], level: Level, readings: Readings | None = None) -> Report:
-    """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level. `readings` are
-    None if what is used was not asked for.
+def top(cluster: Cluster, nodes: Sequence[GpuNode], level: Level | None, readings: Readings | None = None) -> Report:
+    """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level. Without a level,
+    the rows are those of pods, and the text has less detail if it were too long. `readings` are None if what is used
+    was not asked for.
     """
     rows = {
         Level.NODES: lambda: [_node_row(node) for node in nodes],
         Level.GPUS: lambda: [_gpu_row(node, gpu, readings) for node in nodes for gpu in node.gpus],
         Level.PODS: lambda: [row for node in nodes for gpu in node.gpus for row in pod_rows(node, gpu, readings)],
-    }[level]()
+    }[level or Level.PODS]()
     return Report(rows=rows, text=lambda wide: _text(cluster, nodes, level, readings, wide=wide))
+
+
+def _fitting_level(nodes: Sequence[GpuNode]) -> Level:
+    gpus = sum(1 + len(node.gpus) for node in nodes)
+    pods = sum(len(gpu.holders) for node in nodes for gpu in node.gpus)
+    return Level.PODS if gpus + pods <= MOST_LINES else Level.GPUS if gpus <= MOST_LINES else Level.NODES
 
 
 def pod_rows(node: GpuNode, gpu: Gpu, readings: Readings | None = None) -> Iterator[Row]:
@@ -123,8 +134,9 @@ def _node_row(node: GpuNode) -> Row:
 
 
 def _text(
-    cluster: Cluster, nodes: Sequence[GpuNode], level: Level, readings: Readings | None, *, wide: bool
+    cluster: Cluster, nodes: Sequence[GpuNode], asked: Level | None, readings: Readings | None, *, wide: bool
 ) -> RenderableType:
+    level = asked or _fitting_level(nodes)
     if not cluster.nodes:
         return Text("No node has GPUs of TopoGPU or HAMi: no Node has the annotation hami.io/node-nvidia-register.")
     if not nodes:
@@ -144,7 +156,10 @@ def _text(
         for line in _lines(node, level, readings, wide=wide)
     ]
     table = FittingTable(columns=columns, rows=rows, more="-o wide shows them.", everything=wide)
-    return Group(table, _sum(nodes), *notes(cluster, readings))
+    less = (
+        [] if asked or level is Level.PODS else [Text(f"Shown by {level}, because there are many; see --level.", "dim")]
+    )
+    return Group(table, _sum(nodes), *less, *notes(cluster, readings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

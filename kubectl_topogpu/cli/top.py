@@ -12,11 +12,11 @@ from kubectl_topogpu.report import Output, Report
 
 @click.command()
 @click.argument("nodes", nargs=-1, shell_complete=NODES)
-@click.option("--level", type=click.Choice([each.value for each in tree.Level]), default="pods", show_default=True,
-              help="Level of detail.")  # fmt: skip
+@click.option("--level", type=click.Choice([each.value for each in tree.Level]),
+              help=f"Level of detail [default: pods; as text at most {tree.MOST_LINES} lines].")  # fmt: skip
 @click.option("--used", is_flag=True, help="Show what processes use now. Reads the metrics of each node's daemon.")
 @with_options
-def top(asked: Asked, nodes: tuple[str, ...], level: str, *, used: bool) -> Report:
+def top(asked: Asked, nodes: tuple[str, ...], level: str | None, *, used: bool) -> Report:
     """Show nodes, their GPUs, and the pods that hold them: memory, cores and slots.
 
     With --namespace, GPUs on which a pod of that namespace is, and these pods alone.
@@ -26,6 +26,6 @@ def top(asked: Asked, nodes: tuple[str, ...], level: str, *, used: bool) -> Repo
     return tree.top(
         cluster,
         tree.of_namespace(shown, asked.chosen_namespace),
-        tree.Level(level),
+        None if level is None else tree.Level(level),
         readings(asked.source, cluster, [node.name for node in shown]) if used else None,
     )

@@ -256,3 +256,29 @@ def test_why_names_the_smaller_request_that_would_fit() -> None:
     )
     text = said("why", "target", "-o", "json", state=state_of("39-mem-one-over"))
     assert json.loads(text)["smaller"] == {"amount": "memory", "at_most": 40960, "asked": 40961}
+
+
+def test_what_is_in_use_is_not_known_from_a_file_and_that_is_said() -> None:
+    text = said("top", "--used")
+    assert "! what is in use on node n1 is not known: no pod of the node daemon runs there" in text
+    assert "?, ? %" in text
+    assert json.loads(said("waste", "--used", "-o", "json"))[0]["held_not_in_use_mib"] is None
+
+
+def test_top_of_a_namespace_shows_its_pods_alone() -> None:
+    assert "default/a" in said("top", "-n", "default")
+    assert said("top", "-n", "other") == "No pod of this namespace holds a GPU.\n"
+    rows = json.loads(said("top", "-n", "default", "-o", "json"))
+    assert {row["pod"].partition("/")[0] for row in rows} == {"default"}
+
+
+def test_a_large_cluster_is_shown_by_node_unless_more_is_asked_for() -> None:
+    state = state_of("65-full-nodes")
+    (model,) = [item for item in state["items"] if item["kind"] == "Node" and item["metadata"]["name"] == "n1"]
+    many = [{**model, "metadata": {**model["metadata"], "name": f"node-{at}"}} for at in range(600)]
+    large = {**state, "items": [*state["items"], *many]}
+    text = said("top", state=large)
+    assert "GPU 0" not in text
+    assert "Shown by nodes, because there are many; see --level." in text
+    assert "GPU 0" in said("top", "--level", "gpus", state=large)
+    assert len(json.loads(said("top", "-o", "json", state=large))) > 600
