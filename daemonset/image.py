@@ -118,8 +118,10 @@ def debian_base(engine: Engine, purpose: str, seconds: int) -> str:
     if not archive.exists():
         packages = f"--include={','.join(_BASES[purpose])}"
         link = '--customize-hook=ln -s ../../bin/python3 "$1/usr/local/bin/python"'
-        words = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", packages, link, SUITE, str(archive)]
+        partial = archive.with_suffix(".partial.tar")
+        words = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", packages, link, SUITE, str(partial)]
         run(words, {"SOURCE_DATE_EPOCH": str(seconds)})
+        partial.rename(archive)
     name = f"localhost/topogpu-base-{purpose}:{SUITE}"
     engine.load(archive, name)
     return name
