@@ -23,6 +23,8 @@ from simulation.plan.offers import Asked, HostPolicy, Offers
 LEASE_SECONDS = 60.0
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 """The time of a plan's beginning, as annotations write it."""
+_MOST_SHAPES = 1_000
+"""Rankings kept: pods of more kinds come one after the other than in a cluster, and there is memory for them."""
 _LATEST_SECONDS = 1e11
 """Annotations can write no year after 9999."""
 _EVERY_NODE = 1 << 40
@@ -60,7 +62,7 @@ class Engine:
         self.state.apply(Listed(ResourceQuota, quotas), 0.0)
         self.changed: set[str] = {node.metadata.name for node in nodes}
         """Nodes on which something has changed. The reader empties it."""
-        self._candidates = Candidates(self.state.ledger, least_most_effort=_EVERY_NODE)
+        self._candidates = Candidates(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
         self.offers = Offers(nodes, settings.names, hosts)
         self._there: dict[str, tuple[Pod, Asked]] = {}
         """Pods with a node, by UID."""
