@@ -2,7 +2,8 @@
 
 `python prune.py SITE_PACKAGES`, run by that environment's Python while the image is built. Of the package `kubernetes`,
 117 MiB, we use the reader of kubeconfigs. Every module of ours is imported once before and once after; in between the
-files of that package go that were not loaded, except those beside loaded ones that are read by need.
+files of that package go that were not loaded, except those beside loaded ones that are read by need. So do the tests of
+all packages.
 """
 
 import compileall
@@ -45,7 +46,7 @@ def prune(site: Path) -> None:
                 path.rmdir()
         elif path not in kept and not inside.startswith(WHOLE):
             path.unlink()
-    for folder in sorted(site.rglob("__pycache__")):
+    for folder in (*sorted(site.rglob("__pycache__")), *sorted(site.glob("*/tests"))):
         shutil.rmtree(folder)
     loaded()
     # By content, not by time: the same files give the same image, and nothing is looked at when they are loaded.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from daemonset.image_archive import Archive
-from daemonset.image_check import differences, licences, unwanted
+from daemonset.image_check import differences, licences, unwanted, with_licence_file
 
 Tree = Mapping[str, bytes]
 USER = "65532:65532"
@@ -62,12 +62,15 @@ def test_a_later_layer_replaces_files_and_takes_them_away(tmp_path: Path) -> Non
 
 
 def test_programs_that_build_tests_and_the_root_user_are_unwanted(tmp_path: Path) -> None:
-    good = archive(tmp_path / "1", {"opt/topogpu/bin/python": b"", "opt/topogpu/lib/pipes.py": b""})
+    good = archive(
+        tmp_path / "1", {"opt/topogpu/bin/python": b"", "opt/topogpu/lib/pipes.py": b"", "usr/share/gcc": b""}
+    )
     assert unwanted(good.files(), USER) == []
-    bad = archive(tmp_path / "2", {"usr/bin/gcc": b"", "opt/topogpu/bin/pip": b""}, user="")
+    bad = archive(tmp_path / "2", {"usr/bin/gcc-12": b"", "opt/topogpu/bin/pip": b"", "opt/x/tests": b""}, user="")
     assert unwanted(bad.files(), bad.configuration["User"]) == [
         "/opt/topogpu/bin/pip is in the image.",
-        "/usr/bin/gcc is in the image.",
+        "/opt/x/tests is in the image.",
+        "/usr/bin/gcc-12 is in the image.",
         "The image runs as root.",
     ]
 
@@ -82,3 +85,9 @@ def test_licences_are_read_in_every_form_and_their_lack_shows() -> None:
         ]
     }
     assert licences(bill) == {"a": "MIT", "b": "Apache-2.0 OR MIT", "c": "BSD", "d": ""}
+
+
+def test_a_licence_may_lie_beside_the_metadata(tmp_path: Path) -> None:
+    site = "opt/topogpu/lib/python3.11/site-packages"
+    files = {f"{site}/A_b-1.dist-info/licenses/LICENSE.txt": b"", f"{site}/c-1.dist-info/METADATA": b""}
+    assert with_licence_file(archive(tmp_path / "1", files).files()) == {"a-b"}
