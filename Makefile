@@ -57,6 +57,15 @@ test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as
 	@$(BIN)/python -m tests.node.binaries '$(KUBERNETES_RELEASE)' $(NODE_RUNTIME) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m node -rs $(ARGS)
 
+.PHONY: test-deploy
+test-deploy: $(DEVELOPMENT) ## the image, built here, and the manifests on a whole cluster of one node, as root
+	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.node.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.deploy.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m daemonset.helm > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.deploy.images || test $$? -eq 3
+	@test $$(id -u) -ne 0 || alone="unshare --net"; $$alone $(BIN)/python -m pytest -m deploy -rs $(ARGS)
+
 test-hami: $(DEVELOPMENT) ## the tests beside HAMi's own programs, as root; Go builds them from the checkout HAMI_SOURCE=FOLDER
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m tests.hami.programs > /dev/null || test $$? -eq 3
@@ -145,7 +154,7 @@ manifests: $(DEVELOPMENT) ## render daemonset/base and what overlays add to it f
 check-manifests: $(DEVELOPMENT) ## base and overlays are what the chart renders; left out where neither Helm nor Go is at hand
 	@$(BIN)/python -m daemonset.render --check || test $$? -eq 3
 
-image: $(DEVELOPMENT) ## the image as an OCI archive in build/image; ARGS="--base debian" where no registry is reachable
+image: $(DEVELOPMENT) ## the image as an OCI archive in build/image; ARGS="--base debian --simulated" where no registry is reachable, and for simulated GPUs too
 	@$(BIN)/python -m daemonset.image $(ARGS)
 
 image-check: $(DEVELOPMENT) ## builds the image twice and compares, looks for what must not be in it, starts its programs, lists licences

@@ -18,12 +18,13 @@ from proto import __version__
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = ROOT / "daemonset" / "Dockerfile"
+SIMULATED = ROOT / "daemonset" / "simulated.Dockerfile"
 OUT = ROOT / "build" / "image"
 SUITE = "bookworm"
 """The release of Debian on which the official Python image is built too."""
 _BASES = {
     name: ("python3", "libstdc++6", "ca-certificates", *more)
-    for name, more in (("run", ()), ("build", ("python3-venv",)))
+    for name, more in (("run", ()), ("build", ("python3-venv",)), ("compile", ("gcc", "libc6-dev")))
 }
 _CERTIFICATES = "/etc/ssl/certs"
 
@@ -67,9 +68,14 @@ class Engine:
         finally:
             run([*self.words, "rm", container])
 
-    def build(self, tag: str, arguments: Mapping[str, str], commit: Commit, *, fresh: bool) -> None:
+    def build(
+        self, tag: str, arguments: Mapping[str, str], commit: Commit, dockerfile: Path = DOCKERFILE, *, fresh: bool
+    ) -> None:
         """`fresh`: from the first step on. Raises CannotBuild."""
-        words = [*self.words, "build", f"--file={DOCKERFILE}", f"--tag={tag}", *(["--no-cache"] if fresh else [])]
+        words = [*self.words, "build", f"--file={dockerfile}", f"--tag={tag}", *(["--no-cache"] if fresh else [])]
+        own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
+        if own.exists() and self.program != "docker":
+            words += [f"--ignorefile={own}"]
         words += [f"--build-arg={name}={value}" for name, value in arguments.items()]
         if self.program == "buildah":
             words += ["--isolation=chroot"]
@@ -159,6 +165,22 @@ def build(base: str, tag: str, *, fresh: bool = False) -> Path:
         arguments["PYTHON_IMAGE"] = debian_base(engine, "run", built.seconds)
         arguments["BUILD_IMAGE"] = debian_base(engine, "build", built.seconds)
     engine.build(tag, arguments, built, fresh=fresh)
+    return pack(engine, tag)
+
+
+def build_simulated(base: str, product: str) -> Path:
+    """The same of the image for nodes that simulate GPUs, on the product's image of this name. Raises CannotBuild."""
+    engine, built = find_engine(), commit()
+    arguments = {"PRODUCT_IMAGE": product}
+    if base == "debian":
+        arguments["COMPILER_IMAGE"] = debian_base(engine, "compile", built.seconds)
+    tag = f"topogpu-simulated:{__version__}"
+    engine.build(tag, arguments, built, SIMULATED, fresh=True)
+    return pack(engine, tag)
+
+
+def pack(engine: Engine, tag: str) -> Path:
+    """Raises CannotBuild."""
     archive = OUT / f"{tag.replace('/', '-').replace(':', '-')}.tar"
     engine.pack(tag, archive)
     return archive
@@ -172,9 +194,13 @@ def parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    given = parser("make image", "Build the image as an OCI archive.").parse_args()
-    archive = build(given.base, given.tag)
-    print(f"{archive.relative_to(ROOT)}: {archive.stat().st_size / 2**20:.0f} MiB, {given.tag}")
+    wanted = parser("make image", "Build the image as an OCI archive.")
+    wanted.add_argument("--simulated", action="store_true", help="Also the image for nodes that simulate GPUs.")
+    given = wanted.parse_args()
+    archives = [build(given.base, given.tag)]
+    archives += [build_simulated(given.base, given.tag)] if given.simulated else []
+    for archive in archives:
+        print(f"{archive.relative_to(ROOT)}: {archive.stat().st_size / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

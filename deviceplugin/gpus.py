@@ -58,6 +58,8 @@ class Inventory:
     """What the Node's labels say of the GPUs; None before they were read."""
     missing: tuple[MissingGpu, ...] = ()
     """GPUs that should be here: nothing is known of them, so they cannot be registered."""
+    is_simulated: bool = False
+    """None of these GPUs is real."""
     is_doubtful: bool = False
     """A call failed, perhaps by chance, and what was read before stands in its place."""
 
@@ -169,6 +171,8 @@ class Gpus:
         inventory = replace(self._found, devices=devices, instances=instances, problems=problems)
         if inventory == self.inventory:
             return
+        if inventory.is_simulated and not self.inventory.is_simulated:
+            log.warning("the GPUs of this node are simulated: pods get no real GPU")
         if inventory.devices != self.inventory.devices:
             log.info("%d GPUs, %d of them healthy", len(devices), sum(device.healthy for device in devices))
         self.inventory = inventory

@@ -11,6 +11,8 @@ def notices(before: Inventory, after: Inventory) -> Iterator[Notice]:
     """Returns a notice for every GPU that became unhealthy, recovered or is missing, and every pair whose directions
     now disagree.
     """
+    if after.is_simulated and not before.is_simulated:
+        yield Notice(reason="GPUsSimulated", message="the GPUs of this node are simulated: pods get no real GPU")
     known = {device.uuid for device in before.devices}
     for device in after.devices:
         problem = after.problems.get(device.uuid)

@@ -6,7 +6,14 @@ from datetime import datetime, timedelta
 
 from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.settings import HamiScheduler, UnenforcedShares
-from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LIMITS, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import (
+    NODE_ALLOCATION,
+    NODE_HANDSHAKE,
+    NODE_LIMITS,
+    NODE_REGISTER,
+    NODE_SCORE,
+    NODE_SIMULATED,
+)
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake, encode_reported
 from proto.annotations.node_limits import Limits
@@ -39,12 +46,13 @@ def report(
     mode: AllocationMode,
     limits: Limits,
     *,
+    simulated: bool = False,
     scheduler: HamiScheduler = HamiScheduler.NONE,
     answered_at: datetime | None = None,
     now: datetime,
 ) -> Report:
-    """Returns what must be written to bring the live Node up to date. `answered_at`: when the handshake was answered
-    last.
+    """Returns what must be written to bring the live Node up to date. `simulated`: whether the GPUs are not real.
+    `answered_at`: when the handshake was answered last.
     """
     ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
     wanted = {
@@ -53,7 +61,11 @@ def report(
         NODE_ALLOCATION: mode.value,
         NODE_LIMITS: limits.value,
     }
-    different = {key: value for key, value in wanted.items() if node.metadata.annotations.get(key) != value}
+    written = node.metadata.annotations
+    different: dict[str, str | None] = {key: value for key, value in wanted.items() if written.get(key) != value}
+    marked = "true" if simulated else None
+    if written.get(NODE_SIMULATED) != marked:
+        different[NODE_SIMULATED] = marked
     due_at = _answer_due(node, scheduler, answered_at, now)
     if (due_at is not None and due_at <= now) or (different and scheduler is not HamiScheduler.NONE):
         different[NODE_HANDSHAKE] = encode_reported(now)

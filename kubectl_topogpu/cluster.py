@@ -104,6 +104,11 @@ class GpuNode:
     undecided: tuple[str, ...] = ()
     problem: str = ""
 
+    @property
+    def is_simulated(self) -> bool:
+        """Tells whether its GPUs are not real."""
+        return self.usage is not None and self.usage.node.simulated
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:

@@ -129,6 +129,7 @@ def _node_row(node: GpuNode) -> Row:
         "slots_used": sum(gpu.slots for gpu in gpus),
         "slots": sum(gpu.device.slots for gpu in gpus),
         "pods": len({held.pod for gpu in node.gpus for held in gpu.holders}),
+        "simulated": node.is_simulated,
         "problem": node.problem or None,
     }
 
@@ -185,7 +186,8 @@ def _lines(node: GpuNode, level: Level, readings: Readings | None, *, wide: bool
         yield _Line(name=Text.assemble((node.name, "bold"), ("  no GPU offered", "red")))
         return
     free, lost = sum(gpu.is_free for gpu in node.gpus), sum(not gpu.serves for gpu in node.gpus)
-    state = f"{counted(len(node.gpus), 'GPU')}, {free} free" + (f", {lost} not serving" if lost else "")
+    kind = "simulated GPU" if node.is_simulated else "GPU"
+    state = f"{counted(len(node.gpus), kind)}, {free} free" + (f", {lost} not serving" if lost else "")
     yield _amounts(Text(node.name, "bold"), node.gpus, readings, state)
     if level is Level.NODES:
         return

@@ -22,6 +22,8 @@ RUN = (
 NOT_RUN = {
     "kubectl": "needs a cluster",
     "helm": "needs a cluster",
+    "kind": "needs a container engine",
+    "minikube": "needs a container engine",
     "docker": "needs a container engine and a registry",
     "curl": "asks a running program",
     "topogpu-scheduler serve": "needs an API server; serves until it is stopped",

@@ -249,6 +249,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             labels=feature_labels(machine, sharing),
             notes=notes,
             missing=tuple(gpu for gpu in machine.missing if gpu.index not in sharing.hidden_indices),
+            is_simulated=machine.is_simulated,
             is_doubtful=machine.is_doubtful,
             disagreements=tuple(pair.sentence for pair in asymmetric_pairs(machine)),
         )

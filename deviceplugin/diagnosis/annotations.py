@@ -47,13 +47,16 @@ def judge_annotations(
     mode: AllocationMode,
     limits: Limits,
     *,
+    simulated: bool = False,
     scheduler: HamiScheduler,
     daemon_serves: bool,
     now: datetime,
 ) -> Finding:
     """Compares what the daemon would write with the Node. Only the daemon knows the health of a GPU."""
     # An answer that was given just now need not be given again.
-    due = report(node, devices, scores, mode, limits, scheduler=scheduler, answered_at=now, now=now).body
+    due = report(
+        node, devices, scores, mode, limits, simulated=simulated, scheduler=scheduler, answered_at=now, now=now
+    ).body
     wanted = _annotations(due)
     wanted.pop(NODE_HANDSHAKE, None)
     if not wanted:

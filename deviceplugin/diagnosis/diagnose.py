@@ -224,6 +224,7 @@ def _annotations(
             pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
             published_mode(node),
             limits_of(seen.hook, UnenforcedShares(configuration.unenforced_shares)),
+            simulated=seen.machine.is_simulated,
             scheduler=scheduler,
             daemon_serves=seen.plugin.state is SocketState.CONNECTS,
             now=now,

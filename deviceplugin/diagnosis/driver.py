@@ -110,6 +110,7 @@ def judge_gpus(machine: MachineReading, sharing: NodeSharing, resource_name: str
     """Returns one finding for what is shared, and one for each problem or weakness of a GPU."""
     return (
         _shared(machine, sharing, resource_name),
+        *_simulated(machine),
         *_ailing(machine),
         *(
             problem(GPUS, _sentence(why), "Change the GPU or the setting as described.")
@@ -137,6 +138,15 @@ def _shared(machine: MachineReading, sharing: NodeSharing, resource_name: str) -
         every = "" if len(machine.gpus) == 1 else f"all {len(machine.gpus)} "
         return ok(GPUS, f"{_gpus(len(machine.gpus))} found, {every}shared as {next(iter(found))}.")
     return ok(GPUS, f"{_gpus(len(machine.gpus))} found; shared: {enumerated(counts)}.")
+
+
+def _simulated(machine: MachineReading) -> Iterator[Finding]:
+    if machine.is_simulated:
+        yield warning(
+            GPUS,
+            "They are simulated: none of them is real, and no program can use them.",
+            "For real GPUs, install without simulation.machine and remove the node's label topogpu.io/simulated.",
+        )
 
 
 def _ailing(machine: MachineReading) -> Iterator[Finding]:

@@ -158,6 +158,8 @@ class MachineReading:
     pairs: Mapping[tuple[int, int], PairReading] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     missing: tuple[MissingGpu, ...] = ()
+    is_simulated: bool = False
+    """The library says that no driver is behind it: these GPUs are not real."""
     is_doubtful: bool = False
     """A call failed, perhaps by chance: its earlier answer is used instead. Read again soon."""
 

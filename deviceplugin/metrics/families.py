@@ -181,6 +181,11 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
             bool(view.api_problem),
         ),
         (
+            "topogpu_gpus_simulated",
+            "1 where the GPUs of this node are simulated: none of them is real.",
+            view.simulated,
+        ),
+        (
             "topogpu_limits_enforced",
             "1 while HAMi-core is installed to hold containers to their part of a GPU.",
             view.limits is Limits.HAMI_CORE,

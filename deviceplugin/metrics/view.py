@@ -25,6 +25,8 @@ class DaemonView:
     gpus_known: bool = False
     gpu_problem: str = ""
     """Why no GPU can be read; empty while they can."""
+    simulated: bool = False
+    """The GPUs are not real."""
     api_problem: str = ""
     """Why pods and node may be old; empty while the API server answers."""
     lasting_gpus: int = 0

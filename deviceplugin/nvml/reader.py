@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from deviceplugin.container.driver_files import NoDriver
@@ -186,6 +187,7 @@ class Nvml:
             pairs=pairs,
             problems=(*problems, *(f"{gpu.name}: {gpu.problem}" for gpu in missing if gpu.index is None)),
             missing=missing,
+            is_simulated=_is_simulated(calls.pynvml),
             is_doubtful=self._doubts.any_excused,
         )
 
@@ -410,3 +412,8 @@ def _read_pair(calls: NvmlCalls, first: _Gpu, first_links: Links, second: _Gpu, 
     there = first_links.peers.get(address_key(second.reading.bus_id), 0)
     back = second_links.peers.get(address_key(first.reading.bus_id), 0)
     return read_pair(calls, (first.handle, second.handle), there, back)
+
+
+def _is_simulated(pynvml: ModuleType) -> bool:
+    """Only the simulation's library has this symbol, so that GPUs that are not real can never pass as real ones."""
+    return hasattr(getattr(pynvml, "nvmlLib", None), "topogpuSimulated")

@@ -14,6 +14,7 @@ from proto.annotations.keys import (
     NODE_LOCK_UID,
     NODE_OUTLIVING,
     NODE_REGISTER,
+    NODE_SIMULATED,
     NODE_UNDECIDED,
     POD_NODE,
 )
@@ -68,8 +69,8 @@ def node_facts(node: Node) -> NodeFacts:
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
-    written = map(annotations.get, (NODE_REGISTER, DEVICE_CORDON, NODE_LIMITS, NODE_UNDECIDED, NODE_OUTLIVING))
-    offer = (*written, *sorted(node.status.allocatable.items()))
+    keys = (NODE_REGISTER, DEVICE_CORDON, NODE_LIMITS, NODE_UNDECIDED, NODE_OUTLIVING, NODE_SIMULATED)
+    offer = (*map(annotations.get, keys), *sorted(node.status.allocatable.items()))
     return NodeFacts(
         resource_version=node.metadata.resource_version,
         lock=lock,

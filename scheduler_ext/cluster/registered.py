@@ -11,6 +11,7 @@ from proto.annotations.keys import (
     NODE_LIMITS,
     NODE_REGISTER,
     NODE_SCORE,
+    NODE_SIMULATED,
     NODE_UNDECIDED,
 )
 from proto.annotations.node_allocation import AllocationMode, decode_mode
@@ -46,6 +47,8 @@ class RegisteredNode:
     slots: bool = False
     """Whether its daemon knows containers by the device ids that kubelet gave them."""
     limits: Limits = Limits.HAMI_CORE
+    simulated: bool = False
+    """Whether its GPUs are not real."""
     given: Mapping[str, Given] = field(default_factory=dict)
     """What kubelet gave to pods without a decision, by UID, as far as the daemon knows."""
 
@@ -77,6 +80,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         cordoned=decode_cordon(annotations.get(DEVICE_CORDON, "")),
         slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
         limits=decode_limits(annotations.get(NODE_LIMITS)),
+        simulated=NODE_SIMULATED in annotations,
         given=_given(annotations.get(NODE_UNDECIDED, "")),
     )
 

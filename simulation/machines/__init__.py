@@ -9,9 +9,16 @@ from deviceplugin.machine.description import (
 )
 from deviceplugin.machine.yaml_tree import MachineDescriptionError
 
-__all__ = ["MachineDescription", "MachineDescriptionError", "gpu_uuid", "load", "names"]
+__all__ = ["SHORT", "MachineDescription", "MachineDescriptionError", "gpu_uuid", "load", "names"]
 
 _FOLDER = Path(__file__).parent
+SHORT = {
+    "dgx-a100": "dgxa100-8x-a100-40g",
+    "hgx-h100": "hgxh100-8x-h100-80g",
+    "gb200": "gb200-nvl72-tray",
+    "t4": "1x-t4-vm",
+}
+"""What the chart calls the machines that a cluster can simulate."""
 
 
 def names() -> tuple[str, ...]:
@@ -21,8 +28,9 @@ def names() -> tuple[str, ...]:
 
 def load(name_or_path: str | Path) -> MachineDescription:
     """A machine by its name, or read from a file. Raises MachineDescriptionError."""
-    known = str(name_or_path) in names()
-    path = _FOLDER / f"{name_or_path}.yaml" if known else Path(name_or_path)
+    name = SHORT.get(str(name_or_path), str(name_or_path))
+    known = name in names()
+    path = _FOLDER / f"{name}.yaml" if known else Path(name)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as e:

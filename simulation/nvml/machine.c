@@ -1,4 +1,5 @@
-/* Reads the machine and its faults from the file that TOPOGPU_FAKE_NVML_MACHINE names. */
+/* Reads the machine and its faults from the file that TOPOGPU_FAKE_NVML_MACHINE names. A program that is started in a
+ * running container has not the environment that the container runtime added: then the file is at a fixed place. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,9 +210,9 @@ static void carry_deliveries(Machine *old, Machine *fresh) {
 
 /* Re-reads when the file changed; an unreadable or half-written one leaves the last machine. */
 void refresh(void) {
-    const char *path = getenv("TOPOGPU_FAKE_NVML_MACHINE");
+    const char *named = getenv("TOPOGPU_FAKE_NVML_MACHINE"), *path = named ? named : "/etc/topogpu-fake-nvml-machine";
     struct stat found;
-    if (!path || stat(path, &found) != 0) return;
+    if (stat(path, &found) != 0) return;
     if (machine && found.st_mtim.tv_sec == seen.st_mtim.tv_sec && found.st_mtim.tv_nsec == seen.st_mtim.tv_nsec &&
         found.st_ino == seen.st_ino && found.st_size == seen.st_size)
         return;

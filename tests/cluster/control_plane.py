@@ -29,6 +29,9 @@ USERS = {
     "topogpu-scheduler": "",
     "topogpu-device-plugin": "",
     "stranger": "",
+    "system:node:node-a": "system:nodes",
+    "system:kube-proxy": "",
+    "system:kube-controller-manager": "",
 }
 """Everybody who may log in, and the group they are in; the token is the name. A stranger has no rights."""
 AUDIT = {

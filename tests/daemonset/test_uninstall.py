@@ -13,7 +13,7 @@ from deviceplugin.removal.plan import annotations_of_ours
 from proto.annotations import keys
 from proto.kubernetes.objects import Node, ObjectMeta
 from simulation.apiserver import EmbeddedApiServer
-from tests.daemonset.shipped import base, container, one
+from tests.daemonset.shipped import Container, base, container, one
 from tests.deviceplugin.gpus import NODE
 
 FOLDER = render.HERE / "uninstall"
@@ -60,8 +60,10 @@ def test_it_runs_where_the_daemon_ran_with_its_image_and_name() -> None:
             (uninstall(), "topogpu-uninstall/uninstall-node"),
         )
     )
-    for key in ("serviceAccountName", "nodeSelector", "affinity"):
+    for key in ("serviceAccountName", "nodeSelector"):
         assert cleaner.pod[key] == daemon.pod[key]
+    simulated = {"matchExpressions": [{"key": keys.NODE_SIMULATED, "operator": "In", "values": ["true"]}]}
+    assert _labelled(cleaner) == [*_labelled(daemon), simulated]
     assert {spec["image"] for spec in (*cleaner.pod["initContainers"], *cleaner.pod["containers"])} == {
         daemon.spec["image"]
     }
@@ -78,13 +80,14 @@ def test_the_daemons_policy_lets_it_take_away_what_it_takes_away() -> None:
         keys.NODE_SCORE,
         keys.NODE_ALLOCATION,
         keys.NODE_LIMITS,
+        keys.NODE_SIMULATED,
         keys.NODE_UNDECIDED,
         keys.NODE_HANDSHAKE,
         keys.NODE_LABELS,
     )
     everything = dict.fromkeys(written, "")
     node = Node(metadata=ObjectMeta(annotations={**everything, keys.NODE_LOCK: "l", keys.NODE_LOCK_UID: "l,uid"}))
-    assert len(annotations_of_ours(node)) == 9
+    assert len(annotations_of_ours(node)) == 10
     assert all(f"'{key}'" in told for key in annotations_of_ours(node))
 
 
@@ -107,3 +110,10 @@ async def test_its_role_is_what_the_command_asks_for(tmp_path: Path) -> None:
         asked = {(one.verb, f"{one.resource}/{one.subresource}".rstrip("/")) for one in server.requests}
     rules = one(uninstall(), "ClusterRole", "topogpu-uninstall")["rules"]
     assert asked == {(verb, resource) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def _labelled(each: Container) -> list[Any]:
+    """The labels of the Nodes where it runs."""
+    required = each.pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms: list[Any] = required["nodeSelectorTerms"]
+    return terms

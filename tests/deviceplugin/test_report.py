@@ -5,7 +5,14 @@ import pytest
 
 from deviceplugin.report import Report, report, with_missing
 from deviceplugin.settings import HamiScheduler
-from proto.annotations.keys import NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LIMITS, NODE_REGISTER, NODE_SCORE
+from proto.annotations.keys import (
+    NODE_ALLOCATION,
+    NODE_HANDSHAKE,
+    NODE_LIMITS,
+    NODE_REGISTER,
+    NODE_SCORE,
+    NODE_SIMULATED,
+)
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.annotations.node_register import decode_register
@@ -39,6 +46,17 @@ def test_a_silent_node_is_given_all_four_annotations() -> None:
     assert decode_scores(annotations[NODE_SCORE]) == SCORES
     assert (annotations[NODE_ALLOCATION], annotations[NODE_LIMITS]) == ("immediate", "hami-core")
     assert len(annotations) == 4
+
+
+def test_simulated_gpus_are_marked_and_real_ones_take_the_mark_away() -> None:
+    def due(found: Node, *, simulated: bool) -> dict[str, str]:
+        return annotations_of(
+            report(found, PAIR, SCORES, AllocationMode.SLOTS, Limits.NONE, simulated=simulated, now=T0)
+        )
+
+    assert due(node({}), simulated=True)[NODE_SIMULATED] == "true"
+    marked = node(due(node({}), simulated=True))
+    assert due(marked, simulated=False) == {NODE_SIMULATED: None}
 
 
 def test_a_node_that_says_it_already_is_left_alone() -> None:

@@ -31,7 +31,8 @@ def write_image(folder: Path) -> Path:
     loaded = subprocess.run(["ldd", programs[FINDER]], capture_output=True, text=True, check=True).stdout
     files = programs | {path: Path(path) for path in _LOADED.findall(loaded)}
     archive = folder / "workload.tar"
-    archive.write_bytes(_archive({path.lstrip("/"): source.read_bytes() for path, source in files.items()}))
+    contents = {path.lstrip("/"): source.read_bytes() for path, source in files.items()}
+    archive.write_bytes(pack(contents, NAME, {"Entrypoint": [PROGRAM]}))
     return archive
 
 
@@ -48,13 +49,14 @@ def _built(folder: Path, program: str, *flags: str) -> Path:
     return folder / name
 
 
-def _archive(files: dict[str, bytes]) -> bytes:
+def pack(files: dict[str, bytes], name: str, settings: dict[str, object]) -> bytes:
+    """An OCI archive of the image: files by path, the first one a program, and its `config`."""
     layer = _tar(files)
     config = _json(
         {
-            "architecture": _architecture(files[PROGRAM.lstrip("/")]),
+            "architecture": _architecture(next(iter(files.values()))),
             "os": "linux",
-            "config": {"Entrypoint": [PROGRAM]},
+            "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
         }
     )
@@ -66,7 +68,7 @@ def _archive(files: dict[str, bytes]) -> bytes:
             "layers": [_described(layer, "layer.v1.tar")],
         }
     )
-    named = _described(manifest, "manifest.v1+json") | {"annotations": {"io.containerd.image.name": NAME}}
+    named = _described(manifest, "manifest.v1+json") | {"annotations": {"io.containerd.image.name": name}}
     blobs = {f"blobs/sha256/{_digest(blob).partition(':')[2]}": blob for blob in (layer, config, manifest)}
     index = _json({"schemaVersion": 2, "manifests": [named]})
     return _tar({"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": index, **blobs})

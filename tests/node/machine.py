@@ -99,8 +99,10 @@ class Inside:
 class Machine:
     """Its files lie in `folder`; inside, some of them are where kubelet and its runtime want them."""
 
-    def __init__(self) -> None:
+    def __init__(self, layered: Sequence[str] = ()) -> None:
+        """`layered` are folders of the host that it sees; what it writes there is its own."""
         _remove_abandoned()
+        self._layered = tuple(layered)
         self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PARENT))
         self._claim = _claimed(self.folder)
         self.cgroup = self.folder.name
@@ -115,6 +117,7 @@ class Machine:
         for controller in _controllers():
             (controller / self.cgroup).mkdir(exist_ok=True)
         words = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", sys.executable, str(_INIT), str(self.folder)]
+        words += self._layered
         self._init = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )

@@ -1,4 +1,6 @@
-"""Process 1 of a machine: `python machine_init.py FOLDER` in namespaces of its own, until its standard input ends.
+"""Process 1 of a machine: `python machine_init.py FOLDER [PLACE...]` in namespaces of its own, until its input ends.
+
+What is written below each PLACE stays on the machine.
 
 Its parent's death ends that too, and with process 1 the kernel ends every process and mount of the machine.
 """
@@ -7,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -18,10 +21,13 @@ def _mount(*words: str | Path) -> None:
     subprocess.run(["mount", *map(str, words)], check=True)
 
 
-def _mount_all(folder: Path) -> None:
+def _mount_all(folder: Path, places: Sequence[str]) -> None:
     # A kubelet folder for this machine alone, on hosts without one too, and the rest of /var/lib as it is.
-    layers = f"lowerdir=/var/lib,upperdir={folder / 'upper'},workdir={folder / 'work'}"
-    _mount("-t", "overlay", "overlay", "-o", layers, "/var/lib")
+    for place in ("/var/lib", *places):
+        upper, work = (folder / name / place.strip("/").replace("/", "-") for name in ("upper", "work"))
+        upper.mkdir(exist_ok=True)
+        work.mkdir(exist_ok=True)
+        _mount("-t", "overlay", "overlay", "-o", f"lowerdir={place},upperdir={upper},workdir={work}", place)
     Path("/var/lib/kubelet").mkdir(exist_ok=True)
     for kept, place in (("kubelet", "/var/lib/kubelet"), ("log", "/var/log"), ("run", "/run")):
         _mount("--bind", folder / kept, place)
@@ -41,7 +47,7 @@ def _reap(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    _mount_all(Path(sys.argv[1]))
+    _mount_all(Path(sys.argv[1]), sys.argv[2:])
     signal.signal(signal.SIGCHLD, _reap)
     print("up", flush=True)
     sys.stdin.buffer.read()

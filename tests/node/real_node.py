@@ -3,6 +3,7 @@
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.cluster.control_plane import ControlPlane, free_port
 from tests.node.binaries import NodeBinaries
 from tests.node.machine import Inside, Machine, make_device_files
 from tests.node.observed import Start, read_starts
-from tests.node.runtimes import runtime_for
+from tests.node.runtimes import PodNetwork, runtime_for
 
 NODE = "node-a"
 MACHINE = "dgxa100-8x-a100-40g"
@@ -30,8 +31,16 @@ _SOURCES = str(Path(__file__).parents[2])
 class RealNode:
     """`kubelet`, `runtime` and `daemon` are None while they do not run. All methods block."""
 
-    def __init__(self, binaries: NodeBinaries, plane: ControlPlane, archive: Path) -> None:
-        self.machine = Machine()
+    def __init__(
+        self,
+        binaries: NodeBinaries,
+        plane: ControlPlane,
+        archive: Path,
+        *,
+        layered: Sequence[str] = (),
+        network: PodNetwork | None = None,
+    ) -> None:
+        self.machine = Machine(layered)
         self.description: MachineDescription = machines.load(MACHINE)
         self.root = self.machine.folder / "kubelet"
         """/var/lib/kubelet, as seen from outside."""
@@ -40,7 +49,7 @@ class RealNode:
         self.daemon: Inside | None = None
         self._binaries = binaries
         self._folder = self.machine.folder
-        self._runtime = runtime_for(self.machine, binaries, archive)
+        self._runtime = runtime_for(self.machine, binaries, archive, network)
         self._port = free_port()
         self._report_seconds = 1
         self._write_credentials(plane)
@@ -61,6 +70,10 @@ class RealNode:
     @property
     def hook_path(self) -> Path:
         return self._folder / "hook"
+
+    def binary(self, name: str) -> str:
+        """Its path."""
+        return self._binaries.path(name)
 
     def uuid(self, gpu: int) -> DeviceUUID:
         return DeviceUUID(gpu_uuid(self.description.id, gpu, NODE))

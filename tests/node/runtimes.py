@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -45,15 +45,26 @@ class Runtime(Protocol):
         """The one of the tests; it runs."""
 
 
-def runtime_for(machine: Machine, binaries: NodeBinaries, archive: Path) -> Runtime:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNetwork:
+    """Of pods that are not on the host's own, and the program that starts their containers."""
+
+    configuration: Mapping[str, Any]
+    """CNI's list of plugins."""
+    plugins: Path
+    runc: Path
+
+
+def runtime_for(machine: Machine, binaries: NodeBinaries, archive: Path, network: PodNetwork | None = None) -> Runtime:
+    """`network` is for containerd 2 alone."""
     cni = machine.folder / "cni"
     cni.mkdir()
-    (cni / "10-none.conflist").write_text(json.dumps(_CNI))
+    (cni / "10-none.conflist").write_text(json.dumps(network.configuration if network else _CNI))
     (cni / "loopback").write_text(_NO_PLUGIN)
     (cni / "loopback").chmod(0o755)
     if binaries.runtime.startswith("cri-o"):
         return _CriO(machine, binaries, archive, free_port())
-    return _Containerd(machine, binaries, archive, is_old=binaries.runtime != NEWEST_CONTAINERD)
+    return _Containerd(machine, binaries, archive, is_old=binaries.runtime != NEWEST_CONTAINERD, network=network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,7 @@ class _Containerd:
     archive: Path
     is_old: bool
     """1.7."""
+    network: PodNetwork | None = None
 
     @property
     def socket(self) -> str:
@@ -110,6 +122,8 @@ state = "/run/containerd"
 
     def _version_3(self) -> str:
         cri = "io.containerd.cri.v1"
+        plugins = f'bin_dirs = ["{self.network.plugins}"]' if self.network else ""
+        runc = str(self.network.runc) if self.network else self.binaries.path("runc")
         return f"""version = 3
 root = "{self.machine.folder / "runtime"}"
 state = "/run/containerd"
@@ -122,10 +136,11 @@ state = "/run/containerd"
   restrict_oom_score_adj = true
   [plugins."{cri}.runtime".cni]
     conf_dir = "{self.machine.folder / "cni"}"
+    {plugins}
   [plugins."{cri}.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."{cri}.runtime".containerd.runtimes.runc.options]
-      BinaryName = "{self.binaries.path("runc")}"
+      BinaryName = "{runc}"
 """
 
 

@@ -126,7 +126,7 @@ async def test_a_healthy_node_has_no_problem_and_stays_as_it_is() -> None:
         before = node.server.store.version
         report = await node.examine()
         assert (report.exit_code, report.found("problem", "skipped")) == (0, set())
-        assert report.found("warning") == {"CDI"}  # nobody knows the stand-in's runtime
+        assert report.found("warning") == {"CDI", "GPUs"}  # the runtime is unknown, and the GPUs are simulated
         assert "40 nvidia.com/gpu" in report.told("Kubelet's count")
         assert node.server.store.version == before
 
@@ -139,7 +139,7 @@ async def test_settings_other_than_the_daemons_show_wherever_they_matter() -> No
         report = await node.examine(*others, "--metrics-bind-address", node.server.url.removeprefix("http://"))
         assert report.exit_code == 1
         assert report.found("problem") == {"Kubelet's count", "Node annotations", "CDI specifications", "Metrics port"}
-        assert report.found("warning") == {"CDI", "MIG strategy"}
+        assert report.found("warning") == {"CDI", "GPUs", "MIG strategy"}
         assert "40 nvidia.com/gpu where this machine has 12" in report.told("Kubelet's count")
         assert "has slots 10 instead of 3" in report.told("Node annotations")
 

@@ -1,0 +1,84 @@
+"""From the release before to today's and back, a leader that dies, and the end: with pods that hold GPUs all along."""
+
+from pathlib import Path
+
+import pytest
+
+from daemonset import render
+from tests.deploy import images, tenants
+from tests.deploy.cluster import Cluster, CommandFailed
+from tests.deploy.installed import (
+    CHART,
+    IMAGE,
+    SYSTEM,
+    helm_installs,
+    helm_uninstalls,
+    holder,
+    pods_of,
+    rolled_out,
+)
+
+pytestmark = pytest.mark.deploy
+RESTARTS = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
+BEFORE = "before"
+"""The tag of the image of the release before."""
+
+
+def test_a_release_is_upgraded_and_rolled_back_under_pods_that_hold_gpus(gpus: Cluster, tmp_path: Path) -> None:
+    try:
+        archive, chart = images.previous(), images.chart_before(tmp_path)
+    except images.NoImage as reason:
+        pytest.skip(str(reason))
+    gpus.import_image(archive, f"registry.example.com/topogpu:{BEFORE}")
+    helm_installs(gpus, f"--set image.tag={BEFORE}", chart=str(chart))
+    gpus.apply(tenants.deployment("serve", gpus=2, replicas=2))
+    gpus.kubectl("rollout status deployment/serve --timeout 120s")
+    held = tenants.given(gpus, "serve")
+    with tenants.stream(gpus, "upgraded") as stream:
+        gpus.helm(f"upgrade topogpu {CHART} --namespace topogpu-system --reset-then-reuse-values {IMAGE}")
+        rolled_out(gpus)
+        gpus.helm("rollback topogpu 1 --namespace topogpu-system")
+        rolled_out(gpus)
+        gpus.helm(f"upgrade topogpu {CHART} --namespace topogpu-system --reset-then-reuse-values {IMAGE}")
+        rolled_out(gpus)
+    assert stream.failed == []
+    assert stream.ended > 0
+    assert tenants.given(gpus, "serve") == held
+    assert set(gpus.kubectl(f"get pods -l app=serve -o '{RESTARTS}'").split()) == {"0"}
+    gpus.kubectl("delete deployment/serve")
+    helm_uninstalls(gpus)
+
+
+def test_the_other_replica_takes_over_from_a_leader_that_is_killed(gpus: Cluster) -> None:
+    helm_installs(gpus, "--set scheduler.replicas=2")
+    leader = next(name for name in pods_of(gpus, "scheduler") if holder(gpus).startswith(name))
+    gpus.kubectl(f"{SYSTEM} delete pod {leader} --force --grace-period=0")
+    gpus.apply(tenants.pod("next", gpus=1))
+    gpus.kubectl("wait --for condition=Ready pod/next --timeout 120s")
+    assert not holder(gpus).startswith(leader)
+    gpus.kubectl("delete pod next")
+    helm_uninstalls(gpus)
+
+
+def test_nothing_is_left_on_a_node_once_its_pods_and_the_program_are_gone(gpus: Cluster) -> None:
+    helm_installs(gpus)
+    gpus.apply(tenants.pod("holds", gpus=1))
+    gpus.kubectl("wait --for condition=Ready pod/holds --timeout 120s")
+    helm_uninstalls(gpus)
+    gpus.kubectl(f"apply -k {render.HERE / 'uninstall'}")
+    gpus.until(lambda: "holds" in refusal(gpus), "the cleaner names the pod that holds a GPU")
+    gpus.kubectl("delete pod holds")
+    gpus.kubectl(f"{SYSTEM} rollout status daemonset/topogpu-uninstall --timeout 400s")
+    node = gpus.get("node node-a")
+    assert [key for key in node["metadata"].get("annotations", {}) if "topogpu.io" in key or "hami.io" in key] == []
+    assert list((gpus.node.cdi).glob("topogpu*")) == []
+    assert "nvidia.com/gpumem" not in node["status"]["capacity"]
+    gpus.kubectl(f"delete -k {render.HERE / 'uninstall'}")
+
+
+def refusal(cluster: Cluster) -> str:
+    """What the cleaner says on the node; empty before it says anything."""
+    try:
+        return cluster.kubectl(f"{SYSTEM} logs daemonset/topogpu-uninstall -c uninstall-node")
+    except CommandFailed:
+        return ""
