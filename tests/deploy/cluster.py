@@ -156,7 +156,11 @@ class Cluster:
     def import_image(self, archive: Path, *names: str) -> None:
         """Into containerd, under each of the names."""
         first, *others = names
-        self._ctr("images", "import", "--local", "--index-name", first, str(archive))
+        copy = self.folder / "image.tar"
+        # containerd keeps the name inside, too, and one name leads to one image.
+        image.rename(archive, first, copy)
+        self._ctr("images", "import", "--local", str(copy))
+        copy.unlink()
         for name in others:
             self._ctr("images", "tag", "--force", first, name)
 
@@ -193,6 +197,8 @@ def running(
         stack.callback(node.discard, folder)
         _write_runtime(runtime, node, more)
         cluster = Cluster(plane, node, release, folder)
+        # A kubelet that is slower to register its Node than to write its CSINode never becomes ready.
+        cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         node.ensure_kubelet()
         ready = 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}'
         cluster.until(lambda: cluster.kubectl(f"get nodes -o '{ready}'") == "True", "the Node is ready")

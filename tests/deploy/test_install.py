@@ -13,7 +13,7 @@ from tests.deploy.cluster import Cluster
 from tests.deploy.installed import SYSTEM, daemon, helm_installs, helm_uninstalls, holder, pods_of, rolled_out
 from tests.node import image
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 OLDEST_OF_THE_BASE = 30
 EXAMPLES = render.HERE.parent / "examples"
 
@@ -67,7 +67,7 @@ def test_what_the_documents_ask_of_a_running_installation_is_answered(installed:
     said = installed.kubectl(f"{SYSTEM} exec {daemon(installed)} -- python -m deviceplugin devices")
     assert said.count("GPU-") == 8
     [scheduler] = pods_of(installed, "scheduler")
-    assert holder(installed).startswith(scheduler)
+    installed.until(lambda: holder(installed).startswith(scheduler), "the scheduler has the lease")
     policies = {policy["metadata"]["name"] for policy in installed.items(f"networkpolicies {SYSTEM}")}
     assert policies == {"topogpu-scheduler", "topogpu-device-plugin"}
 

@@ -18,7 +18,7 @@ from tests.deploy.installed import (
     rolled_out,
 )
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 RESTARTS = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
 BEFORE = "before"
 """The tag of the image of the release before."""
@@ -51,7 +51,9 @@ def test_a_release_is_upgraded_and_rolled_back_under_pods_that_hold_gpus(gpus: C
 
 def test_the_other_replica_takes_over_from_a_leader_that_is_killed(gpus: Cluster) -> None:
     helm_installs(gpus, "--set scheduler.replicas=2")
-    leader = next(name for name in pods_of(gpus, "scheduler") if holder(gpus).startswith(name))
+    # An installation that was removed leaves its lease until that ends.
+    gpus.until(lambda: leading(gpus) != "", "one of the replicas has the lease")
+    leader = leading(gpus)
     gpus.kubectl(f"{SYSTEM} delete pod {leader} --force --grace-period=0")
     gpus.apply(tenants.pod("next", gpus=1))
     gpus.kubectl("wait --for condition=Ready pod/next --timeout 120s")
@@ -74,6 +76,11 @@ def test_nothing_is_left_on_a_node_once_its_pods_and_the_program_are_gone(gpus: 
     assert list((gpus.node.cdi).glob("topogpu*")) == []
     assert "nvidia.com/gpumem" not in node["status"]["capacity"]
     gpus.kubectl(f"delete -k {render.HERE / 'uninstall'}")
+
+
+def leading(cluster: Cluster) -> str:
+    """The pod that has the lease; empty while it is none of these."""
+    return next((name for name in pods_of(cluster, "scheduler") if holder(cluster).startswith(name)), "")
 
 
 def refusal(cluster: Cluster) -> str:

@@ -8,7 +8,7 @@ from tests.deploy import tenants
 from tests.deploy.cluster import Cluster
 from tests.deploy.installed import CHART, SYSTEM, daemon, helm_uninstalls, rolled_out
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

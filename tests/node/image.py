@@ -74,6 +74,19 @@ def pack(files: dict[str, bytes], name: str, settings: dict[str, object]) -> byt
     return _tar({"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": index, **blobs})
 
 
+def rename(archive: Path, name: str, copy: Path) -> None:
+    """The same image under another name alone."""
+    with tarfile.open(archive) as packed, tarfile.open(copy, "w") as renamed:
+        for entry in packed:
+            content = packed.extractfile(entry)
+            if entry.name == "index.json" and content is not None:
+                index = json.load(content)
+                index["manifests"][0]["annotations"] = {"io.containerd.image.name": name}
+                changed = _json(index)
+                entry.size, content = len(changed), io.BytesIO(changed)
+            renamed.addfile(entry, content)
+
+
 def _architecture(program: bytes) -> str:
     """By the ELF header's e_machine: 62 is x86-64, 183 is AArch64."""
     return {62: "amd64", 183: "arm64"}[int.from_bytes(program[18:20], "little")]
