@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.simulation.plan.test_job import INDEX, JOB, job, perform
 from tests.simulation.plan.test_plan import STATE
 
 pytestmark = pytest.mark.cluster
-INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+FIELD = re.compile(r"metadata\.(?P<map>labels|annotations)\['(?P<key>.+)'\]")
 NAMESPACE = "plan"
 
 
@@ -63,11 +64,11 @@ async def _true(fact: Callable[[], bool]) -> bool:
 
 
 def _index(pod: dict[str, Any], container: dict[str, Any]) -> int:
-    """As kubelet reads it: from the annotation that the environment variable names."""
+    """As kubelet reads it: from what the environment variable names, a label or in older releases an annotation."""
     (variable,) = [each for each in container["env"] if f"$({each['name']})" == INDEX]
-    path = variable["valueFrom"]["fieldRef"]["fieldPath"]
-    assert path == f"metadata.annotations['{INDEX_ANNOTATION}']"
-    return int(pod["metadata"]["annotations"][INDEX_ANNOTATION])
+    found = FIELD.fullmatch(variable["valueFrom"]["fieldRef"]["fieldPath"])
+    assert found is not None
+    return int(pod["metadata"][found["map"]][found["key"]])
 
 
 def _pods(plane: ControlPlane) -> list[dict[str, Any]]:
