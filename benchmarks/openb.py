@@ -5,7 +5,7 @@ MiB here, so that a pod's `gpu_milli` is a whole number of MiB. Cores are not li
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,27 +71,51 @@ def read_pods(folder: Path, workload: str) -> Sequence[Arrival]:
     """The pods of `openb_pod_list_<workload>.csv`, in its order. Raises TraceError."""
     arrivals = []
     for row in _rows(folder / f"openb_pod_list_{workload}.csv"):
-        gpus, at = int(row["num_gpu"]), float(row["creation_time"] or 0)
+        gpus, at = row.number("num_gpu"), row.number("creation_time")
         asked = Asked(
-            host=HostAmount(int(row["cpu_milli"]), int(row["memory_mib"])),
+            host=HostAmount(row.number("cpu_milli"), row.number("memory_mib")),
             gpus=gpus,
-            milli=int(row["gpu_milli"]) if gpus else 0,
-            models=",".join(sorted(set((row.get("gpu_spec") or "").split("|")))),
+            milli=row.number("gpu_milli") if gpus else 0,
+            models=",".join(sorted(set(row.text("gpu_spec").split("|")))),
         )
-        arrivals.append(Arrival(asked=asked, at=at, lasts=float(row["deletion_time"] or 0) - at))
+        arrivals.append(Arrival(asked=asked, at=at, lasts=row.number("deletion_time") - at))
     return arrivals
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a file; `where` names it."""
+
+    where: str
+    cells: Mapping[str, str | None]
+
+    def text(self, name: str) -> str:
+        """Raises TraceError."""
+        found = self.cells.get(name)
+        if found is None:
+            raise TraceError(f"{self.where}: {name} is missing")
+        return found
+
+    def number(self, name: str) -> int:
+        """0 if nothing is written. Raises TraceError."""
+        written = self.text(name)
+        try:
+            return int(float(written or 0))
+        except (ValueError, OverflowError):
+            raise TraceError(f"{self.where}: {name} is {written!r}, no whole number") from None
+
+
+def _rows(path: Path) -> list[_Row]:
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            return list(csv.DictReader(lines))
+            rows = csv.DictReader(lines)
+            return [_Row(f"{path.name}, line {rows.line_num}", row) for row in rows]
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}; name the folder that holds the trace") from error
 
 
-def _node(row: dict[str, str]) -> Node:
-    name = row["sn"]
+def _node(row: _Row) -> Node:
+    name, model = row.text("sn"), row.text("model")
     devices = [
         Device(
             uuid=DeviceUUID(f"{name}-{number}"),
@@ -99,14 +123,15 @@ def _node(row: dict[str, str]) -> Node:
             slots=SHARERS,
             memory_mib=GPU_MIB,
             cores=100,
-            type=f"NVIDIA {row['model']}",
+            type=f"NVIDIA {model}",
             numa=0,
             mode="hami-core",
             healthy=True,
         )
-        for number in range(int(row["gpu"]))
+        for number in range(row.number("gpu"))
     ]
+    cpu, memory = f"{row.number('cpu_milli')}m", f"{row.number('memory_mib')}Mi"
     return Node(
         metadata=ObjectMeta(name=name, annotations={keys.NODE_REGISTER: encode_register(devices)}),
-        status=NodeStatus(allocatable={"cpu": f"{row['cpu_milli']}m", "memory": f"{row['memory_mib']}Mi"}),
+        status=NodeStatus(allocatable={"cpu": cpu, "memory": memory}),
     )

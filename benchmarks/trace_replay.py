@@ -70,7 +70,8 @@ class Cluster:
             return True
         pod = asked.pod(uid)
         self._ledger.apply_pod(pod)
-        offered = [name for name, left in self._left.items() if left[0] >= asked.host[0] and left[1] >= asked.host[1]]
+        cpu, memory = asked.host
+        offered = [name for name, left in self._left.items() if left[0] >= cpu and left[1] >= memory]
         request = read_request(pod, self._settings)
         if request is None:
             node = pod.spec.node_name = self._for_cpu_pod(asked, offered) or ""
@@ -104,8 +105,8 @@ class Cluster:
         if self._cpu_pods is CpuPods.ASKED:
             scores = priorities_without_gpus(levels)
             return min(offered, key=lambda name: (-scores[name], self._used(name)), default=None)
-        policy = self._settings.node_policy
-        order = (preference(policy, name, self._score(name), 0, level) for name, level in levels.items())
+        policy, highest = self._settings.node_policy, max(levels.values(), default=0)
+        order = (preference(policy, name, self._score(name), 0) for name in levels if levels[name] == highest)
         best = min(order, default=None)
         return None if best is None else best[2]
 

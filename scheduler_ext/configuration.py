@@ -29,10 +29,12 @@ from program.settings.kinds import (
 )
 from proto.annotations import keys
 from scheduler_ext.admission.settings import BypassMode, CorePolicy
+from scheduler_ext.cluster.packing_facts import seeds
 from scheduler_ext.exchange import is_local
 from scheduler_ext.policies import GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
-from scheduler_ext.requests import MOST_GPU_CONTAINERS, MOST_GPUS
+from scheduler_ext.requests import MOST_GPU_CONTAINERS, MOST_GPUS, RequestError, RequestSettings, ResourceNames
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, MetricsDetail
+from scheduler_ext.usual_pods import UsualPods, read_usual_pods, write_usual_pods
 
 DEFAULT_TIMEOUT_SECONDS = 10
 DEBUG_VERBOSITY = 4
@@ -77,6 +79,11 @@ _GPU_POLICY = Parsed(
     read=parse_gpu_policy,
     write=lambda policy: str(policy.text),
     choices=GPU_WORDS,
+)
+_USUAL_PODS = Parsed(
+    expected='kinds of pods such as "70 nvidia.com/gpu=1 cpu=4; 5 nvidia.com/gpu=8 cpu=96"',
+    read=read_usual_pods,
+    write=write_usual_pods,
 )
 _OPTIONAL_NAME = dns_name("a name of lower-case letters, digits, - and .", optional=True)
 
@@ -152,6 +159,11 @@ class Configuration:
         Words(words=("on", "off")),
         "Whether a topology-aware pod of several GPUs goes first to the node that connects them best; off is "
         "HAMi's order of nodes.",
+    )
+    usual_pods: tuple[UsualPods, ...] = _request(
+        (),
+        _USUAL_PODS,
+        "Kinds of pods that usually come, and how many, for policy fgd: they count as if they had run before others.",
     )
     default_mem: int = _request(
         0,
@@ -381,6 +393,7 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
     names = [getattr(configuration, key) for key in TABLE.settings if key.startswith("resource_")]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{name!r} names two resources; each --resource-… flag needs a name of its own"
+    yield from _problems_of_usual_pods(configuration)
     if configuration.leader_elect and not configuration.leader_elect_resource_name:
         yield "--leader-elect needs --leader-elect-resource-name: the lease that kube-scheduler holds"
     elif configuration.leader_elect and not configuration.lease_namespace:
@@ -407,6 +420,19 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
 def is_loopback(address: ListenAddress) -> bool:
     """Whether only callers of the same host reach it."""
     return address.host == "localhost" or is_local(address.host)
+
+
+def _problems_of_usual_pods(configuration: Configuration) -> Iterator[str]:
+    names = ResourceNames(
+        count=configuration.resource_name,
+        memory=configuration.resource_mem,
+        memory_percentage=configuration.resource_mem_percentage,
+        cores=configuration.resource_cores,
+    )
+    try:
+        tuple(seeds(RequestSettings(names=names, usual_pods=configuration.usual_pods)))
+    except RequestError as error:
+        yield f"--usual-pods: {error.key} {error.problem}"
 
 
 _STANDARD_ERROR = "log lines go to standard error; redirect that"

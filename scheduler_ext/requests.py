@@ -12,6 +12,7 @@ from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
+from scheduler_ext.usual_pods import UsualPods
 
 _INT32_MAX = 2**31 - 1
 MOST_GPU_CONTAINERS = 16
@@ -78,6 +79,8 @@ class RequestSettings:
     """
     most_gpu_containers: int = MOST_GPU_CONTAINERS
     """Containers of one pod that may ask for GPUs, init containers and sidecars included."""
+    usual_pods: tuple[UsualPods, ...] = ()
+    """What policy `fgd` knows of pods before it has seen any."""
     most_gpus: int = MOST_GPUS
     """GPUs of one container. 32 GPUs in one machine with seven MIG instances each are fewer."""
 

@@ -54,6 +54,7 @@ def request_settings(configuration: Configuration) -> RequestSettings:
         default_memory_mib=configuration.default_mem,
         default_cores=configuration.default_cores,
         memory_factor=configuration.memory_factor or 1,
+        usual_pods=configuration.usual_pods,
         node_policy=configuration.node_scheduler_policy,
         gpu_policy=configuration.gpu_scheduler_policy,
         node_topology=configuration.node_topology == "on",

@@ -6,20 +6,20 @@ from math import inf
 
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
-from proto.kubernetes.requests import HostAmount, host_requested
+from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.booked import Bookings
 from scheduler_ext.cluster.holdings import Holding, read_holding, reserved_holding
-from scheduler_ext.cluster.hosts import Hosts
 from scheduler_ext.cluster.kept import KeptRoom, KeptRooms
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.orphans import Orphans
+from scheduler_ext.cluster.packing_facts import PackingFacts
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.reservations import NO_OTHERS, Reservation, Reservations, group_of, verdict_of, waits_of
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, NodeUsage, Quota, Snapshot, quota_for
-from scheduler_ext.cluster.workload import Classes, Workload
+from scheduler_ext.cluster.workload import Workload
 from scheduler_ext.quota_class import QuotaClass
-from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
 
 
 class Ledger:
@@ -37,8 +37,7 @@ class Ledger:
         """What reservations hold, on the chosen node first."""
         self._reservations = Reservations()
         self._booked = Bookings(self._settings.names)
-        self._hosts = Hosts()
-        self._classes = Classes()
+        self._packing = PackingFacts(self._settings)
         self._orphans = Orphans()
         """Deleted pods that still count."""
         self._kept = KeptRooms()
@@ -60,7 +59,7 @@ class Ledger:
         self._orphans.heard(node)
         self._settle(name)
         self._booked.forget(name)
-        self._hosts.tell(node)
+        self._packing.apply_node(node)
         registered = self._nodes.apply(node, self._settings.names.count)
         if registered is not None:
             self._booked.tell(node, registered.devices)
@@ -69,7 +68,7 @@ class Ledger:
         """Its pods keep what they hold, because the node may come back. Deleted pods hold nothing more."""
         for uid in self._orphans.forget(name):
             self.remove_pod(uid)
-        self._hosts.forget(name)
+        self._packing.remove_node(name)
         self._nodes.remove(name)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
@@ -78,8 +77,7 @@ class Ledger:
         for uid in self._bound.keys() - current.keys() - self._orphans.uids():
             self._unbind(uid)
         self._booked.keep_only(current.keys())
-        self._hosts.keep_only(current.keys())
-        self._classes.keep_only(current.keys())
+        self._packing.keep_only(current.keys())
         self._reservations.keep_only(current.keys())
         for pod in current.values():
             self.apply_pod(pod)
@@ -95,8 +93,7 @@ class Ledger:
         self._orphans.drop(uid)
         self._booked.bind(uid, pod)
         if self._fgd:
-            self._hosts.bind(uid, pod)
-            self._learn(uid, pod)
+            self._packing.apply_pod(uid, pod)
         holding = read_holding(pod, self._settings.names, self._bound.get(uid))
         if holding is None:
             self._unbind(uid)
@@ -120,8 +117,7 @@ class Ledger:
         deleted up to that resourceVersion has ended, or until then if the daemon reports nothing.
         """
         self._booked.unbind(uid)
-        self._hosts.unbind(uid)
-        self._classes.forget(uid)
+        self._packing.remove_pod(uid)
         if until is not None and uid in self._bound:
             self._orphans.add(uid, self._bound[uid].node, deleted_at, until)
             self._settle(self._bound[uid].node)
@@ -199,7 +195,7 @@ class Ledger:
         )
         self._reservations.put(uid, reservation)
         self._booked.reserve(uid, pod, [node, *others])
-        self._hosts.reserve(uid, pod, [node, *others])
+        self._packing.reserve(uid, pod, [node, *others])
         beside = (replace(reserved_holding(pod, name, held), namespace="") for name, held in others.items())
         self._reserved[uid] = (reserved_holding(pod, node, shares), *beside)
         for holding in self._reserved[uid]:
@@ -219,7 +215,7 @@ class Ledger:
             self._add(uid, chosen)
             self._reservations.change(uid, node=node, shares=shares, others=NO_OTHERS)
             self._booked.choose(uid, node)
-            self._hosts.choose(uid, node)
+            self._packing.choose(uid, node)
         return shares
 
     def extend(self, uid: str, until: float) -> None:
@@ -244,7 +240,7 @@ class Ledger:
         """Drop the pod's reservation, if it has one."""
         self._reservations.pop(uid)
         self._booked.unreserve(uid)
-        self._hosts.unreserve(uid)
+        self._packing.unreserve(uid)
         for holding in self._reserved.pop(uid, ()):
             self._subtract(uid, holding)
 
@@ -296,7 +292,7 @@ class Ledger:
             nodes=nodes,
             unregistered=dict(self._nodes.unregistered()),
             quotas=self._quotas.every(own),
-            hosts={name: room for name in nodes if (room := self._hosts.left(name, excluding_uid)) is not None},
+            hosts={name: room for name in nodes if (room := self._packing.left(name, excluding_uid)) is not None},
             workload=self.workload(),
         )
 
@@ -339,26 +335,15 @@ class Ledger:
 
     def host_left(self, node: str) -> HostAmount | None:
         """CPU and memory as in a snapshot. None if the node does not state what it has."""
-        return self._hosts.left(node)
+        return self._packing.left(node)
 
     def take_changed_hosts(self) -> set[str]:
         """Nodes whose free CPU or memory has changed since the last call."""
-        return self._hosts.take_changed()
+        return self._packing.take_changed()
 
     def workload(self) -> Workload:
         """The same object until enough pods have come to count again."""
-        return self._classes.workload(self._nodes.registered())
-
-    def _learn(self, uid: str, pod: Pod) -> None:
-        """Pods that run: one that waits, or is made again and again and never starts, costs its author nothing."""
-        if not pod.is_running or self._classes.has_seen(uid):
-            return
-        try:
-            request = read_request(pod, self._settings)
-        except RequestError:
-            return
-        if request is not None:
-            self._classes.see(uid, replace(request, host=host_requested(pod)))
+        return self._packing.workload(self._nodes.registered())
 
     def usage(self, node: str) -> NodeUsage | None:
         """Returns the usage as in a snapshot; None for a node that is not registered."""

@@ -31,10 +31,14 @@ class BestCase:
         # An init container may be moved to the GPUs of other containers.
         lasting = [need for need, kind in needs if kind is not ContainerKind.INIT] or [need for need, _ in needs]
         self._need = max(lasting, key=lambda need: need.count, default=None)
+        # A share of no memory at all may fit on a full GPU.
+        self._takes_memory = self._need is not None and self._need.memory_mib > 0
         self._known: dict[int, tuple[float, float] | None] = {}
 
     def level(self, site: Site) -> int:
         """No placement on this node has a higher level; 0 if no GPU has room."""
+        if self._takes_memory and not site.node.free:
+            return 0
         looked = self._fragmentation
         cpu, memory = site.cpu - self._host.cpu_milli, site.memory - self._host.memory_mib
         rates = looked.rates(site, looked.hosted(cpu, memory))

@@ -155,6 +155,8 @@ class Fragmentation:
 
     def without_gpus(self, host: HostAmount, site: Site) -> int:
         """The level of a pod that takes CPU and memory but no GPU: `NOTHING_LOST` at most."""
+        if not site.node.free:
+            return NOTHING_LOST
         cpu, memory = site.cpu - host.cpu_milli, site.memory - host.memory_mib
         lost = self.without_host(site.node.free, cpu, memory) - site.lost
         return level_of(self.rates(site, self.hosted(cpu, memory)).useful - site.rates.useful - lost)

@@ -219,6 +219,19 @@ def test_with_all_nodes_returned_kube_scheduler_scores_and_asks_for_ours() -> No
     assert extender_options(changed)["filter_returns"] == "all"
 
 
+@pytest.mark.usefixtures("chart")
+def test_kube_scheduler_asks_about_pods_without_gpus_only_if_it_shall() -> None:
+    assert len(scheduler_configuration(base())["extenders"]) == 1
+    changed = render.render("", "--set", "scheduler.prioritizeWithoutGpus=true")
+    every, without = scheduler_configuration(changed)["extenders"]
+    assert every["urlPrefix"] == without["urlPrefix"]
+    assert {key: value for key, value in without.items() if key.endswith("Verb")} == {
+        "prioritizeVerb": "prioritize-without-gpus"
+    }
+    assert "managedResources" not in without
+    assert without["ignorable"] is True
+
+
 def extender_options(manifests: list[Manifest]) -> dict[str, Any]:
     spec = container(manifests, "topogpu-scheduler/extender").spec
     return parsed([*spec["command"], *spec["args"]])
