@@ -165,8 +165,8 @@ def come_and_go(
     """Each pod comes `TIMES` times, in random order and at random times, and keeps its room for as long as in the
     trace. On average they ask for `load` times all GPUs.
 
-    Returns, from the first wait to the last arrival, the percent of all GPUs allocated; the hours that pods with GPUs
-    wait on average, and those with eight GPUs; the percent of each placed at once; and how many pods wait at the end.
+    Returns the percent of all GPUs allocated from the first wait to the last arrival. For pods with GPUs, and for those
+    with eight: the hours that they wait on average, and the percent placed at once. Then how many pods wait at the end.
     """
     nodes = nodes[::EVERY]
     draw, capacity = random.Random(seed), 1000 * sum(map(_gpus, nodes))
