@@ -33,7 +33,7 @@ class BestCase:
         self._need = max(lasting, key=lambda need: need.count, default=None)
         # A share of no memory at all may fit on a full GPU.
         self._takes_memory = self._need is not None and self._need.memory_mib > 0
-        self._known: dict[int, tuple[float, float] | None] = {}
+        self._known: dict[int, tuple[float, float, int] | None] = {}
 
     def level(self, site: Site) -> int:
         """No placement on this node has a higher level; 0 if no GPU has room."""
@@ -51,43 +51,48 @@ class BestCase:
 
     def _on_gpus(self, rates: Rates, free: float) -> tuple[float | None, float]:
         """What is won at most, None if too few GPUs have room; and how many GPUs are taken at most."""
-        need = self._need
+        need, known = self._need, self._known
         if need is None:
             return 0.0, 0.0
         found: list[tuple[float, int]] = []
         most = highest = 0.0
         for gpu, rate, count in rates.by_gpu:
-            taken = self._known[gpu.number] if gpu.number in self._known else self._taken(gpu, need)
+            number = gpu.number
+            taken = known[number] if number in known else self._taken(gpu, need)
             highest = max(highest, rate)
             if taken is not None:
-                found.append((rate * taken[rate > 0], need.count if gpu.device.mode == MIG_MODE else count))
-                most = max(most, taken[1])
+                least, at_most, again = taken
+                found.append((rate * at_most if rate > 0 else rate * least, again or count))
+                most = max(most, at_most)
         won = _best(found, need.count)
         if won is None or self._alone:
             return won, most * need.count
         return free * highest if highest > 0 else won, free
 
-    def _taken(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float] | None:
-        """The least and the most that the largest container takes of this GPU; None if it finds no room there."""
+    def _taken(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float, int] | None:
+        """The least and the most that the largest container takes of this GPU, and how often it may take that of one in
+        MIG mode; None if it finds no room there.
+        """
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         taken = self._known[gpu.number] = self._looked_at(gpu, need)
         return taken
 
-    def _looked_at(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float] | None:
+    def _looked_at(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float, int] | None:
         device = gpu.device
         memory_mib, is_mig = need.reserved_mib(device.memory_mib), device.mode == MIG_MODE
+        again = need.count if is_mig else 0
         # An instance has cores of its own.
         cores = 0 if is_mig else need.reserved_cores
         has_room = gpu.slots and gpu.memory_mib >= memory_mib and gpu.cores >= cores
         if not has_room or not self._filter.allows_type(device.type):
             return None
         if gpu.slots == 1:
-            return gpu.left, gpu.left
+            return gpu.left, gpu.left, again
         memory = (gpu.memory_mib - memory_mib) / device.memory_mib if device.memory_mib else 0.0
         rest = min(memory, (gpu.cores - cores) / device.cores) if device.cores else memory
         least = gpu.left - max(rest, 0.0)
-        return least, least if self._alone and not is_mig else gpu.left
+        return least, least if self._alone and not is_mig else gpu.left, again
 
 
 def _best(found: list[tuple[float, int]], count: int) -> float | None:

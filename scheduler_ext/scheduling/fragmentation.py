@@ -318,7 +318,7 @@ class _Hosted:
 
 def level_of(gain: float) -> int:
     """The level of a placement after which this many GPUs fewer are stranded."""
-    return int(100 / (1 + exp(-min(max(gain, -500.0), 500.0))))
+    return int(100 / (1 + exp(-gain))) if gain > -500.0 else 0
 
 
 def _stranded(site: Site) -> float:
