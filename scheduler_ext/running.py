@@ -49,6 +49,7 @@ from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
 
+PAGE_REST_SECONDS = 10.0
 FLUSH_SECONDS = 2.0
 SHUTDOWN_SECONDS = 5.0
 """How long a closing listener waits for answers under way."""
@@ -214,11 +215,13 @@ async def _reported(work: Callable[[], Coroutine[None, None, None]], failed: asy
 
 
 async def _without_need(work: Callable[[], Coroutine[None, None, None]]) -> None:
-    """No decision needs the status page: the extender goes on without it."""
-    try:
-        await work()
-    except Exception:
-        log.exception("the status page shows nothing new until the extender is started again")
+    """No decision needs the status page: the extender goes on without it, and tries again later."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("the status page shows nothing new for %.0f s", PAGE_REST_SECONDS)
+            await asyncio.sleep(PAGE_REST_SECONDS)
 
 
 def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch: ClusterWatch) -> Seen:

@@ -50,8 +50,12 @@ class Looker:
         due = self._live.monotonic()
         while True:
             if self._watched() or self._live.monotonic() >= due:
-                if not await self._show(await self.look()):
-                    self._known, self._last_happened = {}, 0
+                shown = False
+                try:
+                    shown = await self._show(await self.look())
+                finally:
+                    if not shown:
+                        self._known, self._last_happened = {}, 0
                 due = self._live.monotonic() + UNWATCHED_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
 

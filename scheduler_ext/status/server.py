@@ -50,8 +50,11 @@ Admission = Callable[[str], Awaitable[Refusal | None]]
 class StatusServer:
     """Everything runs on the event loop that serves the application; only `show` may be called from another one."""
 
-    def __init__(self, process: str, admission: Admission | None = None) -> None:
+    def __init__(
+        self, process: str, admission: Admission | None = None, *, write_seconds: float = WRITE_SECONDS
+    ) -> None:
         """`process` tells this process from others. Without `admission` only callers of this host get an answer."""
+        self._write_seconds = write_seconds
         self._admission = admission
         self._board = Board(process)
         self._changed = asyncio.Event()
@@ -122,7 +125,7 @@ class StatusServer:
     async def _follow(self, request: web.Request, response: web.StreamResponse) -> None:
         """Raises TimeoutError for a browser that does not read, and ConnectionError."""
         seen = request.headers.get("Last-Event-ID") or request.query.get("since", "")
-        await _write(response, f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+        await self._write(response, f"retry: {RETRY_MILLISECONDS}\n\n".encode())
         loop = asyncio.get_running_loop()
         ends = loop.time() + STREAM_SECONDS
         while loop.time() < ends and not self._ending:
@@ -130,24 +133,24 @@ class StatusServer:
             if self._board.id != seen:
                 messages, seen = self._board.messages(seen), self._board.id
                 for message in messages:
-                    await _write(response, message)
+                    await self._write(response, message)
                 continue
             try:
                 async with asyncio.timeout(BEAT_SECONDS):
                     await changed.wait()
             except TimeoutError:
-                await _write(response, self._board.beat())
+                await self._write(response, self._board.beat())
+
+    async def _write(self, response: web.StreamResponse, message: bytes) -> None:
+        """Raises TimeoutError for a browser that does not read, and ConnectionError."""
+        async with asyncio.timeout(self._write_seconds):
+            await response.write(message)
 
 
 def _token(request: web.Request) -> str:
     """The API server's proxy takes `Authorization` for itself, so the page sends a header of its own."""
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     return request.headers.get(HEADER, "") or (token.strip() if kind.lower() == "bearer" else "")
-
-
-async def _write(response: web.StreamResponse, message: bytes) -> None:
-    async with asyncio.timeout(WRITE_SECONDS):
-        await response.write(message)
 
 
 def _page() -> Iterator[tuple[str, bytes, str]]:

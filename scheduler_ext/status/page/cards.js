@@ -6,6 +6,7 @@ import { matches } from "./state.js";
 
 const byName = new Intl.Collator("en", { numeric: true });
 const MOST_PODS = 4;
+const TILES_IN_A_ROW = 9; // at least, as style.css lays them out
 
 export class Cards {
   // `open` gets the name of a node that was chosen.
@@ -37,6 +38,9 @@ export class Cards {
         card.parentElement.hidden = !matches(node, filter);
       }
     }
+    const most = Math.max(1, ...Array.from(this.cards.values(), (card) => card.parts.tiles.childElementCount));
+    const rows = Math.ceil(most / TILES_IN_A_ROW);
+    if (rows !== this.rows) this.list.style.setProperty("--rows", `${(this.rows = rows)}`);
     this.keepReachable();
   }
 

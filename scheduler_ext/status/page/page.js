@@ -29,6 +29,7 @@ function draw() {
   if (names.size) {
     cards.update(names, state.nodes, filter);
     showShown();
+    showPodsSoon();
     if (details.name && names.has(details.name)) details.update(state.nodes.get(details.name));
     if (!details.name && nodeInHash()) openFromHash();
   }
@@ -44,7 +45,17 @@ function showShown() {
   for (const node of state.nodes.values()) shown += matches(node, filter);
   const all = counted(state.nodes.size, "node");
   write(byId("nodes-count"), shown === state.nodes.size ? all : `${number(shown)} of ${all}`);
-  showPods(cards.order, state.nodes, filter);
+}
+
+// The table of pods is long: it follows a second later at most, all changes at once.
+let [podsDue, podsShown] = [0, false];
+
+function showPodsSoon() {
+  podsDue ||= setTimeout(() => {
+    podsDue = 0;
+    showPods(cards.order, state.nodes, filter);
+  }, podsShown ? 1_000 : 0);
+  podsShown = true;
 }
 
 function refilter() {
@@ -52,6 +63,7 @@ function refilter() {
   filter.show = document.querySelector("input[name=show]:checked").value;
   cards.filter(state.nodes, filter);
   showShown();
+  showPods(cards.order, state.nodes, filter);
 }
 
 function openFromHash() {

@@ -2,19 +2,23 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from proto.annotations import keys
+from scheduler_ext.running import listening
 from scheduler_ext.status import server as page_server
 from scheduler_ext.status.look import Look
 from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.server import StatusServer
 from simulation.apiserver import EmbeddedApiServer
-from tests.scheduler_ext.rig import eventually
+from tests.scheduler_ext.rig import ANY_PORT, eventually
 from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, pod, running_pod, shown
 
 FILES = ("", "page.js", "style.css", "icon.svg")
@@ -236,3 +240,23 @@ async def test_a_page_that_fails_stops_no_decision(monkeypatch: pytest.MonkeyPat
         await asyncio.wait_for(tried.wait(), 60)
         assert await it.place(pod("p"), "a") == "a"
         assert not it.applications.failed.is_set()
+
+
+async def test_a_browser_that_does_not_read_is_disconnected() -> None:
+    server = StatusServer("p", write_seconds=0.2)
+    problems = {f"n{number}": "x" * 100_000 for number in range(200)}  # more than the sockets hold
+    async with listening(server.application(), ANY_PORT, "--status-bind-address") as url:
+        await server.show(Look(monotonic=0.0, at=1.0, broken=problems))
+        where = urlsplit(url)
+        browser = socket.create_connection((where.hostname or "", where.port or 0))
+        browser.sendall(f"GET /events HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())
+
+        async def came() -> bool:
+            return server.watched
+
+        async def went() -> bool:
+            return not server.watched
+
+        await eventually(came)
+        await eventually(went)
+        browser.close()

@@ -1,0 +1,167 @@
+"""Measures the status page: what a look costs the extender, what a browser receives, and how long it paints.
+
+`python -m benchmarks.status_page NODES` needs Chromium and takes half a minute. CPU time does not depend on what else
+the machine does; the times until something is painted do.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import msgspec
+from playwright.async_api import CDPSession, Page, async_playwright
+
+from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.cluster.events import Applied, Listed, Removed
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.own_thread import in_own_thread
+from scheduler_ext.running import listening
+from scheduler_ext.status.board import Board
+from scheduler_ext.status.explaining import Explainer
+from scheduler_ext.status.look import Look
+from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.server import StatusServer
+from tests.scheduler_ext.rig import ANY_PORT
+from tests.scheduler_ext.status.shown import busy_cluster, running_pod
+from tests.scheduler_ext.status.test_page import CHROMIUM
+
+ROUNDS = 20
+_LONGEST_MILLISECONDS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Milliseconds of CPU on the thread that answers kube-scheduler and on the page's, and bytes to each browser."""
+
+    changed: int
+    looking: float
+    showing: float
+    sent: int
+
+
+class Played:
+    """A cluster in the extender's memory, and pods that come and go on some of its nodes."""
+
+    def __init__(self, nodes: int) -> None:
+        bodies = list(busy_cluster(nodes))
+        self.live = LiveCluster(Cluster(), time.monotonic, lambda *_: None)
+        self.live.apply(Listed(Node, [msgspec.convert(each, Node) for each in bodies if each["kind"] == "Node"]))
+        self.live.apply(Listed(Pod, [_pod(each) for each in bodies if each["kind"] == "Pod"]))
+        self._number = 0
+
+    def change(self, nodes: int) -> None:
+        """A small pod comes to, or leaves, each of so many nodes."""
+        self._number += 1
+        for number in range(nodes):
+            pod = _pod(running_pod(f"brief-{number}", f"gpu-{number + 1}", (number % 8,), memory_mib=512, cores=1))
+            self.live.apply(Applied(pod) if self._number % 2 else Removed(pod))
+
+    def looker(self, show: Callable[[Look], Any], watched: Callable[[], bool]) -> Looker:
+        return Looker(
+            cluster=self.live,
+            explainer=Explainer(cluster=self.live, watched=lambda: False),
+            problem=lambda: "",
+            show=show,
+            watched=watched,
+            seconds_since_1970=time.time,
+        )
+
+
+def _pod(body: dict[str, Any]) -> Pod:
+    metadata = {"uid": f"uid-{body['metadata']['namespace']}-{body['metadata']['name']}", **body["metadata"]}
+    return msgspec.convert({**body, "metadata": metadata}, Pod)
+
+
+async def costs(nodes: int) -> Sequence[Cost]:
+    cluster, board = Played(nodes), Board("p")
+
+    async def show(_: Look) -> bool:
+        return True
+
+    looker = cluster.looker(show, lambda: True)
+    found = []
+    board.apply(await looker.look())
+    for changed in (0, 1, 10, 100, nodes):
+        rounds = []
+        for _ in range(ROUNDS):
+            cluster.change(changed)
+            cluster.live.state.ledger.usages()  # otherwise the next /filter does this
+            seen, began = board.id, time.thread_time()
+            look = await looker.look()
+            looked = time.thread_time()
+            board.apply(look)
+            sent = sum(map(len, board.messages(seen)))
+            rounds.append((looked - began, time.thread_time() - looked, sent))
+        looking, showing, sent_ = (median(column) for column in zip(*rounds, strict=True))
+        found.append(Cost(changed, 1000 * looking, 1000 * showing, int(sent_)))
+    return found
+
+
+async def in_browser(nodes: int) -> Sequence[tuple[str, Mapping[str, float]]]:
+    cluster = Played(nodes)
+    server = StatusServer("p")
+    looker = cluster.looker(server.show, lambda: True)
+    serving = in_own_thread(lambda: listening(server.application(), ANY_PORT, "--status-bind-address"), "status page")
+    found: list[tuple[str, Mapping[str, float]]] = []
+    async with serving as url, async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        await server.show(await looker.look())
+        for _ in range(2):  # the second time the browser has started
+            # The page's own policy forbids the expressions that playwright waits for.
+            page = await chromium.new_page(viewport={"width": 1440, "height": 1000}, bypass_csp=True)
+            page.set_default_timeout(_LONGEST_MILLISECONDS)
+            ticks = await page.context.new_cdp_session(page)
+            await ticks.send("Performance.enable", {"timeDomain": "threadTicks"})
+            await page.goto(f"{url}/")
+            await page.wait_for_function(f"document.querySelectorAll('.card').length === {nodes}")
+            ready = await page.evaluate("performance.now()")
+            paint = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        found.append(("first paint", {"ms": paint}))
+        found.append(("all nodes are there", {"ms": ready}))
+        found += [
+            (f"update of {changed} nodes", await _updates(page, ticks, cluster, looker, server, changed))
+            for changed in (1, 10, 100, nodes)
+        ]
+        await chromium.close()
+    return found
+
+
+async def _updates(  # noqa: PLR0917
+    page: Page, ticks: CDPSession, cluster: Played, looker: Looker, server: StatusServer, changed: int
+) -> Mapping[str, float]:
+    await page.evaluate("performance.clearMeasures()")
+    before = await _spent(ticks)
+    for number in range(ROUNDS):
+        cluster.change(changed)
+        await server.show(await looker.look())
+        await page.wait_for_function(f"performance.getEntriesByName('update').length > {number}", polling=100)
+        await asyncio.sleep(0.2)
+    after = await _spent(ticks)
+    scripts = await page.evaluate("performance.getEntriesByName('update').map((each) => each.duration)")
+    spent = {f"ms {name}": 1000 * (after[name] - before[name]) / ROUNDS for name in before}
+    return {**spent, "ms of script by the clock": median(scripts)}
+
+
+async def _spent(ticks: CDPSession) -> Mapping[str, float]:
+    """Seconds of CPU on the page's main thread: for all tasks, and for parts of them."""
+    metrics = {each["name"]: each["value"] for each in (await ticks.send("Performance.getMetrics"))["metrics"]}
+    return {name: metrics[f"{name}Duration"] for name in ("Task", "Script", "RecalcStyle", "Layout")}
+
+
+async def main(nodes: int) -> None:
+    print(f"{nodes} nodes of 8 GPUs\n")
+    print("changed  looking ms  showing ms  sent KiB")
+    for cost in await costs(nodes):
+        print(f"{cost.changed:7}  {cost.looking:10.2f}  {cost.showing:10.2f}  {cost.sent / 1024:8.1f}")
+    print()
+    for what, figures in await in_browser(nodes):
+        print(f"{what:24}" + ", ".join(f"{value:.1f} {name}" for name, value in figures.items()))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))
