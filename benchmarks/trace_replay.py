@@ -9,7 +9,7 @@ from enum import StrEnum
 from heapq import heappop, heappush
 from statistics import mean
 
-from benchmarks.openb import Arrival, Asked
+from benchmarks.openb import Arrival, Asked, TraceError
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_REGISTER
 from proto.annotations.node_register import decode_register
 from proto.annotations.pod_devices import encode_pod_devices
@@ -167,7 +167,10 @@ def come_and_go(
 
     Returns the percent of all GPUs allocated from the first wait to the last arrival. For pods with GPUs, and for those
     with eight: the hours that they wait on average, and the percent placed at once. Then how many pods wait at the end.
+    Raises TraceError for a list without times.
     """
+    if not any(each.lasts > 0 for each in pods):
+        raise TraceError("these pods have no times, so they cannot come and go; take another list")
     nodes = nodes[::EVERY]
     draw, capacity = random.Random(seed), 1000 * sum(map(_gpus, nodes))
     comes = [each for each in pods for _ in range(TIMES)]

@@ -51,6 +51,17 @@ def test_what_is_no_number_is_named_with_its_line(tmp_path: Path) -> None:
         read_pods(tmp_path, "bad")
 
 
+def test_a_list_without_times_and_models_can_arrive_but_not_leave(tmp_path: Path) -> None:
+    (tmp_path / "openb_pod_list_bare.csv").write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,2000,4096,1,500\n"
+    )
+    nodes, pods = read_nodes(FOLDER), read_pods(tmp_path, "bare")
+    assert (pods[0].asked.models, pods[0].lasts) == ("", 0)
+    assert arrive(nodes, pods, 1, "fgd/fgd", CpuPods.POLICY)["at_130"] > 90
+    with pytest.raises(TraceError, match="these pods have no times"):
+        come_and_go(nodes, pods, 1, "fgd/fgd", CpuPods.POLICY, load=1.0)
+
+
 @pytest.mark.parametrize("policy", ["fgd/fgd", "binpack/binpack"])
 @pytest.mark.parametrize("cpu_pods", list(CpuPods))
 def test_pods_arrive_until_more_than_all_gpus_are_asked_for(policy: str, cpu_pods: CpuPods) -> None:
