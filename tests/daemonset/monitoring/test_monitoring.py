@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,31 @@ def test_the_dashboard_is_a_config_map_for_grafanas_sidecar_where_it_is_wanted()
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert found["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
     assert "topogpu-dashboard" not in {each.content["metadata"]["name"] for each in render.template()}
+
+
+def test_grafanas_own_schema_knows_every_field_of_the_dashboard() -> None:
+    """Read and written again by the classes that Grafana generates from its schema: what it does not know is lost."""
+    sdk = "grafana_foundation_sdk"
+    pytest.importorskip(sdk, reason="Grafana's schema is not installed: `make test` installs it")
+    parts = ("cog.plugins", "cog.encoder", "models.dashboard")
+    plugins, encoder, models = (import_module(f"{sdk}.{part}") for part in parts)
+    plugins.register_default_plugins()
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    known = json.loads(encoder.JSONEncoder(sort_keys=True).encode(models.Dashboard.from_json(dashboard)))
+    # Grafana writes a variable's query a second time under this name, which its schema of this release leaves out.
+    lost = set(lost_fields(dashboard, known, "dashboard")) - {
+        f"dashboard.templating.list[{number}].definition" for number in range(len(dashboard["templating"]["list"]))
+    }
+    assert lost == set()
+
+
+def lost_fields(before: Any, after: Any, where: str) -> Iterator[str]:
+    match before, after:
+        case dict(), dict():
+            for key, value in before.items():
+                yield from lost_fields(value, after.get(key), f"{where}.{key}")
+        case list(), list() if len(before) == len(after):
+            for number, (one, other) in enumerate(zip(before, after, strict=True)):
+                yield from lost_fields(one, other, f"{where}[{number}]")
+        case _ if before != after:
+            yield where
