@@ -72,29 +72,20 @@ def settled(server: str) -> int:
     )
 
 
-def photograph(kubeconfig: str) -> None:
+def photograph(address: str) -> None:
     from playwright.sync_api import sync_playwright
 
-    flags = ["--kubeconfig", kubeconfig, "--http_bind", "127.0.0.1:0", "--metrics-bind-address", ""]
-    flags += ["--status-bind-address", "127.0.0.1:0"]
-    serve = [sys.executable, "-m", "scheduler_ext", "serve", *flags]
-    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as extender, sync_playwright() as playwright:
-        assert extender.stderr is not None
-        address = ""
-        for line in extender.stderr:
-            if found := re.search(r"status page is served on (\S+)", line):
-                address = found[1]
-                break
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
-            page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme=scheme)
+            page = browser.new_page(viewport={"width": 1280, "height": 960}, color_scheme=scheme)
             page.goto(address)
-            page.get_by_text("node-2").first.wait_for()
             page.get_by_text("Live").first.wait_for()
+            page.get_by_text("default/large").first.wait_for()
+            page.wait_for_timeout(5000)  # for the first points of its history
             page.screenshot(path=str(HERE / f"status-{scheme}.png"))
             page.close()
         browser.close()
-        extender.send_signal(signal.SIGTERM)
 
 
 def main() -> None:
@@ -108,10 +99,11 @@ def main() -> None:
             if line.startswith("Ctrl-C"):
                 break
         try:
-            server, kubeconfig = (re.search(p, said)[1] for p in (r"API server at (\S+)", r"export KUBECONFIG=(\S+)"))  # type: ignore[index]
+            patterns = (r"API server at (\S+)", r"status page, .*?: (\S+)")
+            server, page = (re.search(pattern, said)[1] for pattern in patterns)  # type: ignore[index]
             record(server)
             if CHROMIUM:
-                photograph(kubeconfig)
+                photograph(page)
             else:
                 print("LEFT OUT: photographs of the status page, for there is no Chromium", file=sys.stderr)
         finally:
