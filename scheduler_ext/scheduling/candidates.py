@@ -90,12 +90,12 @@ class Candidates:
         breath: int = BREATH,
         *,
         least_most_effort: int = LEAST_MOST_EFFORT,
-        most_shapes: int = MOST_SHAPES,
+        most_shapes: int | None = None,
     ) -> None:
         """`breath` is the effort after which other requests get their turn."""
         self._ledger = ledger
         self._least_most_effort = least_most_effort
-        self._most_shapes = most_shapes
+        self._most_shapes = MOST_SHAPES if most_shapes is None else most_shapes
         self._breath = breath
         self._makes = Standings()
         self._kind_of: dict[str, tuple[RegisteredNode, Kind]] = {}

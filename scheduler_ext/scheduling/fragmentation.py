@@ -350,6 +350,6 @@ def _wanted(pods: PodClass) -> tuple[ContainerNeed, DeviceFilter, GpuPolicy]:
     return pods.need, wanted, GpuPolicy(text="", keys=(), bound_keys=(), idle_only=pods.idle_only)
 
 
-def _make_room(known: dict[Any, Any], most: int = MOST_REMEMBERED) -> None:
-    if len(known) >= most:
+def _make_room(known: dict[Any, Any], most: int | None = None) -> None:
+    if len(known) >= (MOST_REMEMBERED if most is None else most):
         known.clear()

@@ -23,6 +23,7 @@ NODES = ["node-a", "node-b"]
 PODS = 20
 FEW = 4
 BOUNDS = (
+    "scheduler_ext.cluster.recent.MOST_REMEMBERED",
     "scheduler_ext.cluster.stories.MOST_PODS",
     "scheduler_ext.scheduling.candidates.MOST_SHAPES",
     "scheduler_ext.scheduling.fragmentation.MOST_REMEMBERED",
