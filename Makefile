@@ -139,7 +139,7 @@ pictures: $(DEVELOPMENT) ## the pictures of the documents, from a simulated clus
 PROMTOOL := $(HOME)/.cache/topogpu/promtool
 promtool: ## Prometheus' tool, which tests the alert rules, from Debian's or Ubuntu's package
 	@rm -rf build/prometheus && mkdir -p build/prometheus $(PROMTOOL)
-	@cd build/prometheus && { apt-get download prometheus || { echo "reading apt's lists anew ..." && apt-get update --quiet --quiet && apt-get download prometheus; }; }
+	@cd build/prometheus && { apt-get download prometheus || { echo "reading apt's lists again ..." && apt-get update --quiet --quiet && apt-get download prometheus; }; }
 	@cd build/prometheus && dpkg -x prometheus_*.deb .
 	@cp build/prometheus/usr/bin/promtool $(PROMTOOL)/ && $(PROMTOOL)/promtool --version
 
@@ -169,7 +169,7 @@ release: $(DEVELOPMENT) ## builds all of VERSION=NUMBER into build/release; PUBL
 kubectl-plugin: $(DEVELOPMENT) ## kubectl topogpu as one file in build/plugin; ARGS="--release --url https://…" for all platforms and krew
 	@$(BIN)/python -m daemonset.plugin $(ARGS)
 
-lock: $(DEVELOPMENT) ## pin the image's requirements anew, with hashes
+lock: $(DEVELOPMENT) ## pin the image's requirements again, with hashes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml -o daemonset/requirements.lock
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header daemonset/build-requirements.in -o daemonset/build-requirements.lock

@@ -1,7 +1,7 @@
 """Forged decisions, stolen GPUs, raised limits, fake registrations and replayed UIDs, against the running programs.
 
 The first line of defence is the API server's (tests/cluster/test_policies.py, tests/cluster/test_rbac.py). Here it is
-away: what stands on pods and nodes is whatever somebody could write, and the programs are held against it.
+away: pods and nodes carry what any tenant could write, and the programs are held against it.
 """
 
 import base64
@@ -155,7 +155,7 @@ async def fits(found: Extender, pod: Mapping[str, Any], *nodes: str) -> list[str
 
 
 async def test_a_forged_allocation_makes_less_room_never_more(scheduler: Extender) -> None:
-    """What a bound pod claims counts as taken, and what nobody can read counts as everything."""
+    """What a bound pod claims counts as taken, and what cannot be read counts as everything."""
     server = scheduler.server
     server.create(bound_pod("greedy", decided("GPU-a-0", GPUS_OF_A - 1000), node="a"))
     large = server.create(pod_json("large", memory_mib=2000))

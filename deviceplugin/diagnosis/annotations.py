@@ -87,7 +87,7 @@ def judge_annotations(
 def judge_lock(value: str | None, holder: LockHolder, node_name: str, now: datetime) -> Finding:
     """Checks the lock. `value` is the annotation, `holder` the pod it names."""
     if value is None:
-        return ok(LOCK, "Nobody holds it.")
+        return ok(LOCK, "It is free.")
     remove = f"Remove it: kubectl annotate node {node_name} {NODE_LOCK}-"
     try:
         lock = decode_lock(value)

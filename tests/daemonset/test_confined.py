@@ -40,7 +40,7 @@ def _may_confine(tmp_path_factory: pytest.TempPathFactory) -> None:
         [*confined(tmp_path_factory.mktemp("w")), "true"], capture_output=True, text=True, check=False
     )
     if tried.returncode:
-        pytest.skip(f"this machine lets nobody mount: {tried.stderr.strip()}")
+        pytest.skip(f"this machine allows no mount: {tried.stderr.strip()}")
 
 
 @pytest.mark.needs_compiler

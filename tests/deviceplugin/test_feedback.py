@@ -187,7 +187,7 @@ def test_priorities_and_gpus_are_the_pods_and_not_what_the_file_says(
 
 
 def attack(kind: str, file: Path, secret: Path) -> None:
-    """Whoever can write the folder can do that; `secret` is not in it."""
+    """A process that can write the folder can do that; `secret` is not in it."""
     file.unlink()
     match kind:
         case "link":

@@ -100,7 +100,7 @@ class _Containerd:
     def _ctr(self, *words: str) -> str:
         return self.machine.run(self.binaries.path("ctr"), "--namespace", "k8s.io", *words)
 
-    # In both: without CAP_SYS_RESOURCE nobody may lower an oom_score_adj.
+    # In both: without CAP_SYS_RESOURCE no process may lower an oom_score_adj.
     def _version_2(self, cdi: bool) -> str:
         cri = "io.containerd.grpc.v1.cri"
         return f"""version = 2
@@ -145,7 +145,7 @@ state = "/run/containerd"
 
 
 _ADJUSTING_RUNC = """#!{python} -SE
-# What this machine cannot do, and CRI-O has no setting against: without CAP_SYS_RESOURCE nobody may lower an
+# What this machine cannot do, and CRI-O has no setting against: without CAP_SYS_RESOURCE no process may lower an
 # oom_score_adj, and the kernel may have the hugetlb controller without its being mounted.
 import json, os, sys
 words = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Whose ids does kubelet book for a pod? Those of the GPUs that were decided, so that whoever reads them is right."""
+"""Whose ids does kubelet book for a pod? Those of the GPUs that were decided, so that a reader of them is right."""
 
 import asyncio
 
