@@ -160,11 +160,12 @@ image: $(DEVELOPMENT) ## the image as an OCI archive in build/image; ARGS="--bas
 image-check: $(DEVELOPMENT) ## builds the image twice and compares, looks for what must not be in it, starts its programs, lists licences
 	@$(BIN)/python -m daemonset.image_check $(ARGS)
 
-version: $(DEVELOPMENT) ## writes VERSION=NUMBER everywhere
+version: $(DEVELOPMENT) ## writes VERSION=NUMBER everywhere, and its section of CHANGELOG.md
 	@$(BIN)/python -m daemonset.versions '$(VERSION)'
+	@$(MAKE) --no-print-directory manifests
 
-release: $(DEVELOPMENT) ## builds all of VERSION=NUMBER into build/release; PUBLISH=REGISTRY pushes it and tags
-	@$(BIN)/python -m daemonset.release '$(VERSION)' --publish '$(PUBLISH)' $(ARGS)
+release: $(DEVELOPMENT) ## builds all of VERSION=NUMBER into build/release, and tags; PUBLISH=REGISTRY pushes it
+	@$(BIN)/python -m daemonset.release '$(VERSION)' --publish '$(PUBLISH)' --url '$(URL)' $(ARGS)
 
 kubectl-plugin: $(DEVELOPMENT) ## kubectl topogpu as one file in build/plugin; ARGS="--release --url https://…" for all platforms and krew
 	@$(BIN)/python -m daemonset.plugin $(ARGS)

@@ -75,15 +75,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def release(output: Path, url: str) -> None:
-    """Writes an archive for each platform, and `topogpu.yaml`. Raises BuildError."""
+    """Writes an archive for each platform, and with a URL `topogpu.yaml`. Raises BuildError."""
     sums: dict[tuple[str, str], str] = {}
     for platform, tags in PLATFORMS.items():
         archive = output / archive_name(platform)
         archive.write_bytes(packed({"kubectl-topogpu": program({**downloaded(tags), **ours()})}))
         sums[platform] = hashlib.sha256(archive.read_bytes()).hexdigest()
         print(archive)
-    (output / "topogpu.yaml").write_text(yaml.safe_dump(manifest(sums, url), sort_keys=False, width=100))
-    print(output / "topogpu.yaml")
+    if url:
+        (output / "topogpu.yaml").write_text(yaml.safe_dump(manifest(sums, url), sort_keys=False, width=100))
+        print(output / "topogpu.yaml")
 
 
 def ours() -> Files:

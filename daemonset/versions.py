@@ -1,12 +1,14 @@
 """The version of a release: `proto.__version__`, and the files that repeat it.
 
-`python -m daemonset.versions NUMBER`, which `make version VERSION=NUMBER` calls, writes it into all of them.
+`python -m daemonset.versions NUMBER`, which `make version VERSION=NUMBER` calls, writes it into all of them, and makes
+the release's section of CHANGELOG.md of what stands under Unreleased.
 """
 
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from proto import __version__
@@ -28,20 +30,33 @@ class Place:
         return re.compile(rf"({self.before})({NUMBER.pattern})")
 
 
+_IMAGE = r"topogpu(?:-simulated|-simulation)?:"
 PLACES = (
     Place("proto/__init__.py", r'__version__ = "'),
     Place("pyproject.toml", r"topogpu-simulation=="),
     Place("simulation/pyproject.toml", r'\nversion = "'),
     Place("simulation/pyproject.toml", r"topogpu=="),
+    Place("simulation/plan/Dockerfile", _IMAGE),
+    Place("simulation/plan/job.yaml", _IMAGE),
     Place("daemonset/chart/topogpu/Chart.yaml", r"\nversion: "),
     Place("daemonset/chart/topogpu/Chart.yaml", r'\nappVersion: "'),
-    Place("daemonset/uninstall/daemonset.yaml", r"image: topogpu:"),
-    Place("daemonset/Dockerfile", r"topogpu:"),
-    Place("docs/install.md", r"topogpu:"),
+    Place("daemonset/uninstall/daemonset.yaml", _IMAGE),
+    Place("daemonset/Dockerfile", _IMAGE),
+    Place("daemonset/simulated.Dockerfile", _IMAGE),
+    Place("docs/install.md", _IMAGE),
     Place("docs/install.md", r"newTag: "),
-    Place("tests/daemonset/test_least_privilege.py", r'"topogpu:'),
+    Place("docs/planning.md", _IMAGE),
+    Place("docs/quick-start.md", _IMAGE),
 )
 """The rendered manifests follow the chart: `make manifests`."""
+
+
+def order(number: str) -> tuple[int, ...]:
+    """Sorts versions: 1.0.0-beta.2, 1.0.0-rc.1, 1.0.0."""
+    found = NUMBER.fullmatch(number)
+    assert found is not None
+    kind = {"beta": 0, "rc": 1, None: 2}[found[5]]
+    return (*map(int, found.group(1, 2, 3)), kind, int((found[4] or "0").rpartition(".")[2]))
 
 
 def others(number: str, root: Path = ROOT) -> Iterator[str]:
@@ -59,13 +74,23 @@ def write(number: str, root: Path = ROOT) -> None:
         path.write_text(place.pattern.sub(rf"\g<1>{number}", path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+def cut(changelog: str, number: str, date: str) -> str:
+    """With what stands under Unreleased as the section of this version; as it is where there is one."""
+    heading = f"## [{number}]"
+    if f"\n{heading}" in changelog:
+        return changelog
+    return changelog.replace("\n## [Unreleased]\n", f"\n## [Unreleased]\n\n{heading} - {date}\n", 1)
+
+
 def main() -> None:
     match sys.argv[1:]:
         case [number] if NUMBER.fullmatch(number):
             write(number)
-            print(f"{__version__} became {number}; run `make manifests`, and give CHANGELOG.md its section.")
+            changelog, today = ROOT / "CHANGELOG.md", datetime.now(UTC).date()  # noqa: TID251 - a person's calendar
+            changelog.write_text(cut(changelog.read_text(encoding="utf-8"), number, f"{today}"), encoding="utf-8")
+            print(f"{__version__} became {number}; look at the section [{number}] of CHANGELOG.md, and commit.")
         case _:
-            raise SystemExit("Give a version such as 0.2.0 or 0.2.0-rc.1.")
+            raise SystemExit("Give a version such as VERSION=0.2.0 or VERSION=0.2.0-rc.1.")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from daemonset.render import Manifest
 from deviceplugin.diagnosis.cluster import Right, daemon_rights
 from deviceplugin.labels import FEATURE_LABEL
 from deviceplugin.settings import RemediationSettings, Remedy
+from proto import __version__
 from tests.daemonset.shipped import containers, one, pods
 
 DAEMON_FOLDERS = {
@@ -88,7 +89,7 @@ def test_every_container_says_what_it_needs(manifests: list[Manifest]) -> None:
 def test_images_are_pinned(manifests: list[Manifest]) -> None:
     images = {container.spec["image"] for container in containers(manifests)}
     assert images <= {
-        "topogpu:0.1.0",
+        f"topogpu:{__version__}",
         "docker.io/projecthami/hami:v2.10.0",
         "registry.k8s.io/kube-scheduler:v1.37.1",
         "registry.k8s.io/kube-scheduler:v1.29.15",

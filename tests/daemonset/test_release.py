@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from daemonset import helm, oci_chart, release, render, versions
+from daemonset import helm, image, oci_chart, release, render, versions
+from daemonset.release import Tree
 from proto import __version__
 
 CHANGELOG = f"""# Changelog
@@ -44,26 +46,112 @@ def test_a_new_version_is_written_to_every_place(tmp_path: Path) -> None:
     assert list(versions.others("7.8.9", tmp_path)) == []
 
 
+def test_whatever_names_an_image_of_ours_is_a_place() -> None:
+    found = subprocess.run(
+        ["git", "grep", "--files-with-matches", "-E", r"topogpu[a-z-]*:[0-9]+\.[0-9]"],
+        cwd=versions.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    rendered = re.compile(r"daemonset/(base|components|overlays)/")
+    assert {name for name in found if not rendered.match(name)} <= {place.path for place in versions.PLACES}
+
+
+def test_what_is_unreleased_becomes_the_section_of_the_version() -> None:
+    cut = versions.cut(CHANGELOG, "7.8.9", "2031-02-03")
+    assert (release.section(cut, "7.8.9"), release.section(cut, __version__)) == ("Later.", "### Added\n\n- A thing.")
+    assert "## [Unreleased]\n\n## [7.8.9] - 2031-02-03\n" in cut
+    assert versions.cut(cut, "7.8.9", "2031-02-04") == cut
+
+
+def test_todays_changelog_can_be_cut() -> None:
+    changelog = (versions.ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert release.section(versions.cut(changelog, "7.8.9", "2031-02-03"), "7.8.9")
+
+
 def test_nothing_speaks_against_a_clean_tree_with_notes() -> None:
-    assert list(release.problems(__version__, CHANGELOG, "")) == []
+    older = Tree(changelog=CHANGELOG, tags={"0.0.1": "1234", "9.0.0": "5678"}, earlier=frozenset({"0.0.1"}))
+    assert list(release.problems(__version__, older)) == []
+    again = Tree(changelog=CHANGELOG, head="1234", tags={__version__: "1234"}, earlier=frozenset({__version__}))
+    assert list(release.problems(__version__, again)) == []
     assert release.section(CHANGELOG, __version__) == "### Added\n\n- A thing."
 
 
 @pytest.mark.parametrize(
-    ("number", "changelog", "status", "said"),
+    ("number", "tree", "said"),
     [
-        ("1.0", CHANGELOG, "", "1.0 is no version"),
-        ("v1.0.0", CHANGELOG, "", "v1.0.0 is no version"),
-        (__version__, CHANGELOG, " M README.md", "not committed"),
-        (__version__, "# Changelog\n", "", f"no section `## [{__version__}]"),
-        ("0.0.1", CHANGELOG, "", "CHANGELOG.md has no section `## [0.0.1]"),
-        ("9.9.9", CHANGELOG, "", "run `make version VERSION=9.9.9`"),
+        ("", Tree(changelog=CHANGELOG), "Nothing is no version"),
+        ("1.0", Tree(changelog=CHANGELOG), "1.0 is no version"),
+        ("v1.0.0", Tree(changelog=CHANGELOG), "v1.0.0 is no version"),
+        (__version__, Tree(changelog=CHANGELOG, status=" M README.md"), "commit them, or put them away"),
+        (__version__, Tree(changelog="# Changelog\n"), f"no section `## [{__version__}]"),
+        (__version__, Tree(changelog="# Changelog\n"), f"run `make version VERSION={__version__}`, and commit"),
+        ("9.9.9", Tree(changelog=CHANGELOG), "run `make version VERSION=9.9.9`, and commit"),
+        (
+            __version__,
+            Tree(changelog=CHANGELOG, head="1234", tags={__version__: "5678"}),
+            f"The tag v{__version__} exists, at commit 5678",
+        ),
+        (
+            __version__,
+            Tree(changelog=CHANGELOG, earlier=frozenset({"8.0.0", "10.0.0-rc.1"})),
+            "v10.0.0-rc.1 was released",
+        ),
     ],
 )
-def test_what_speaks_against_a_release_is_said_with_the_remedy(
-    number: str, changelog: str, status: str, said: str
+def test_what_speaks_against_a_release_is_said_with_the_remedy(number: str, tree: Tree, said: str) -> None:
+    assert any(said in problem for problem in release.problems(number, tree))
+
+
+def test_versions_are_sorted_as_semantic_versioning_does() -> None:
+    as_it_does = ["0.9.10", "0.10.0-beta.2", "0.10.0-beta.10", "0.10.0-rc.1", "0.10.0", "1.0.0"]
+    assert sorted({*as_it_does}, key=versions.order) == as_it_does
+
+
+def test_programs_that_are_not_there_are_all_named_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert any(said.lower() in problem.lower() for problem in release.problems(number, changelog, status))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HELM", str(tmp_path / "helm"))
+    (tmp_path / "git").symlink_to("/bin/false")
+    said = " ".join(release.missing("debian", tags=True))
+    for each in ("install one", "apt install mmdebstrap", "HELM=", "user.name"):
+        assert each in said
+    assert "user.name" not in " ".join(release.missing("debian", tags=False))
+
+
+@pytest.mark.parametrize("before", [None, "whole"])
+def test_a_build_that_fails_leaves_what_was_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None
+) -> None:
+    folder = tmp_path / "release" / __version__
+    if before:
+        folder.mkdir(parents=True)
+        (folder / "file").write_text(before)
+
+    def fails(base: str, tag: str) -> Path:
+        raise image.CannotBuild("no registry")
+
+    monkeypatch.setattr(image, "build", fails)
+    with pytest.raises(image.CannotBuild, match="no registry"):
+        release.build(__version__, "registry", folder)
+    assert [path.name for path in (tmp_path / "release").iterdir()] == ([__version__] if before else [])
+
+
+def test_the_tag_has_the_whole_section_with_its_headings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for words in ("init -q", "-c user.name=n -c user.email=e commit -q --allow-empty -m first"):
+        subprocess.run(["git", *words.split()], cwd=tmp_path, check=True)
+    for person in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{person}_NAME", "n")
+        monkeypatch.setenv(f"GIT_{person}_EMAIL", "e")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    (tmp_path / "CHANGELOG.md").touch()
+    (tmp_path / release.NOTES).write_text("### Added\n\n- A thing.\n")
+    release.tag("7.8.9", tmp_path)
+    said = subprocess.run(["git", "tag", "-n9", "v7.8.9"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert "### Added" in said.stdout
+    assert release.tree().tags.keys() == {"7.8.9"} == release.tree().earlier
 
 
 def test_checksums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:

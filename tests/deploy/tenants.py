@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from proto import __version__
 from proto.annotations import keys
 from proto.annotations.pod_devices import decode_pod_devices
 from tests.deploy.cluster import Cluster, CommandFailed
 
 JsonObject = dict[str, Any]
-IMAGE = "registry.example.com/topogpu:0.1.0"
+IMAGE = f"registry.example.com/topogpu:{__version__}"
 """Any image that has a shell."""
 _SAYS = 'echo "GPUS=$NVIDIA_VISIBLE_DEVICES"; echo FILES=$(ls -d /dev/nvidia[0-9]*); '
 
