@@ -46,7 +46,7 @@ def _tell(found: Hook | NoHook, unenforced: UnenforcedShares) -> None:
     if isinstance(found, Hook):
         log.info("HAMi-core enforces the shares of containers: %s", found.library)
         return
-    install = "HAMi-core is installed with `topogpu-device-plugin install-hook`"
+    install = "the chart's hamiCore.enabled installs HAMi-core, as does `topogpu-device-plugin install-hook`"
     if unenforced is UnenforcedShares.ALLOW:
         log.warning(
             "nothing enforces the shares of containers, because %s, and unenforced_shares allows it: each of "

@@ -23,7 +23,8 @@ def judge_hook(found: Hook | NoHook, unenforced: UnenforcedShares, containers_pe
         return ok(HOOK, f"{found.library} is installed.")
     why, install = (
         _sentence(found.problem),
-        "Install HAMi-core: topogpu-device-plugin install-hook --from DIR, DIR holding libvgpu.so.",
+        "Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin install-hook --from DIR, "
+        "DIR holding libvgpu.so.",
     )
     if unenforced is UnenforcedShares.ALLOW:
         return warning(

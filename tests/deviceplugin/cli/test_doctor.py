@@ -254,7 +254,9 @@ def test_the_text_shows_what_was_found_and_below_it_what_to_do(tmp_path: Path) -
         f"✗ HAMi-core: {library} is not an ELF file, so pods that ask for a part of a GPU are refused "
         "here; whole GPUs are given out."
     )
-    assert lines[place + 1].startswith("    → Install HAMi-core: topogpu-device-plugin install-hook")
+    assert lines[place + 1].startswith(
+        "    → Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin"
+    )
     assert "✓ Metrics port: No metrics are served, as configured." in lines
     assert lines[-1] == "5 problems, 1 warning."
 
