@@ -1,6 +1,7 @@
 """Words and numbers as people read them. No IO."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 
 
 def gib(mib: int) -> str:
@@ -37,3 +38,14 @@ def model(type_: str) -> str:
 def printable(text: str) -> str:
     """Removes control characters for terminals, because a model's name or a condition's message is not trusted."""
     return "".join(each for each in text if each.isprintable() or each == "\n")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """`did you mean dgx2-16x-v100-32g? `, or nothing. Names that have it in them go before those that are alike."""
+    plain, asked = {_plain(each): each for each in known}, _plain(name)
+    near = [short for short in plain if asked and asked in short][:3] or get_close_matches(asked, plain, n=1)
+    return f"did you mean {' or '.join(plain[short] for short in near)}? " if near else ""
+
+
+def _plain(name: str) -> str:
+    return "".join(each for each in name.lower() if each.isalnum())

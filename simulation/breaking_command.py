@@ -2,11 +2,11 @@
 
 import fcntl
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
+from program.words import nearest
 from simulation.breaking import CannotBreak
 from simulation.cluster import KUBECONFIG, MACHINE_FILE
 from simulation.nvml.machine_file import replace_machine_file
@@ -36,8 +36,6 @@ def _machine_folder(kubeconfig: str, node: str) -> Path:
         if file.name != KUBECONFIG or not nodes:
             continue
         if node not in nodes:
-            near = get_close_matches(node, nodes, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise click.ClickException(f"there is no node {node}{meant} Nodes are {', '.join(nodes)}")
+            raise click.ClickException(f"there is no node {node}; {nearest(node, nodes)}Nodes are {', '.join(nodes)}")
         return nodes[node]
     raise click.ClickException(f"{kubeconfig} is not the kubeconfig of a running simulation; {_HOW}")

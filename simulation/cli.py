@@ -6,6 +6,8 @@ What takes long to load is imported by the command that needs it, so that Ctrl-C
 import os
 import signal
 import sys
+from math import isnan
+from typing import Any
 
 import click
 
@@ -33,6 +35,16 @@ def main() -> None:
 
     Shell completion: eval "$(_TOPOGPU_SIM_COMPLETE=bash_source topogpu-sim)"
     """
+
+
+class _Pace(click.FloatRange):
+    """Which `nan` is not in, though it is neither below nor above."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail(f"{number} is not a number", param, ctx)
+        return number
 
 
 _machines = click.option(
@@ -88,7 +100,7 @@ def demo(*, json_: bool, machines_: tuple[str, ...], nodes: int | None, pods: in
 @_nodes
 @click.option(
     "--load",
-    type=click.FloatRange(0, _MOST_LOAD),
+    type=_Pace(0, _MOST_LOAD),
     default=0.0,
     help="Pods that arrive each minute and are deleted again [default: none].",
 )

@@ -87,6 +87,8 @@ class SimulatedCluster:
     api: ApiServer
     view: ClusterView
     library: Path
+    described: Mapping[str, MachineDescription]
+    """By the name that the settings have."""
     extender: str = ""
     """Its address."""
     page: str = ""
@@ -152,6 +154,7 @@ async def _started(
     now: Callable[[], datetime],
     stack: AsyncExitStack,
 ) -> SimulatedCluster:
+    described = {kind: machines.load(kind) for kind in dict.fromkeys(settings.machines)}
     library = await asyncio.to_thread(build_library, _library_folder(directory))
     server = await _start_api_server(settings.api_port, stack)
     kubeconfig = directory / KUBECONFIG
@@ -171,6 +174,7 @@ async def _started(
         api=api,
         view=view,
         library=library,
+        described=described,
     )
     stack.push_async_callback(cluster.stop)
     await _start_programs(cluster)
@@ -226,7 +230,7 @@ async def _start_nodes(cluster: SimulatedCluster) -> None:
 async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> SimulatedNode:
     """The kubelet first: the daemon registers on its socket."""
     root = cluster.directory / name
-    description = machines.load(kind)
+    description = cluster.described[kind]
     machine_file, sysfs = root / MACHINE_FILE, root / "sys"
     root.mkdir()
     write_machine_file(description, machine_file, name)

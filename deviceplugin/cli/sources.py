@@ -1,7 +1,6 @@
 """Options for the source of a machine's description, and how it is read."""
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +13,7 @@ from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.yaml_tree import MachineDescriptionError
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from program.text_files import read_text
+from program.words import nearest
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -88,6 +88,4 @@ def _simulated() -> Mapping[str, Path]:
 def _nearest(machine: str, known: Mapping[str, Path]) -> str:
     if not known:
         return "names of simulated machines need topogpu-simulation, which is not installed"
-    near = get_close_matches(machine, known, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}Simulated machines are {', '.join(known)}"
+    return f"{nearest(machine, known)}Simulated machines are {', '.join(known)}"

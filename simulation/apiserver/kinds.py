@@ -17,6 +17,8 @@ class Kind:
     has_status: bool = False
     unconditional: bool = True
     """May be replaced by who does not name the version that is replaced."""
+    controlled: bool = False
+    """Only a controller makes something of it, and none runs here: it is listed, empty, and cannot be written."""
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -112,6 +114,14 @@ PRIORITY_CLASS = Kind(
     short_names=("pc",),
 )
 DEVICE_CLASS = Kind(kind="DeviceClass", plural="deviceclasses", group="resource.k8s.io", namespaced=False)
+_CONTROLLED = (
+    Kind(kind="Deployment", plural="deployments", group="apps", short_names=("deploy",), controlled=True),
+    Kind(kind="ReplicaSet", plural="replicasets", group="apps", short_names=("rs",), controlled=True),
+    Kind(kind="StatefulSet", plural="statefulsets", group="apps", short_names=("sts",), controlled=True),
+    Kind(kind="DaemonSet", plural="daemonsets", group="apps", short_names=("ds",), controlled=True),
+    Kind(kind="Job", plural="jobs", group="batch", controlled=True),
+    Kind(kind="CronJob", plural="cronjobs", group="batch", short_names=("cj",), controlled=True),
+)
 KINDS: tuple[Kind, ...] = (
     POD,
     NODE,
@@ -126,7 +136,9 @@ KINDS: tuple[Kind, ...] = (
     BUDGET,
     PRIORITY_CLASS,
     DEVICE_CLASS,
+    *_CONTROLLED,
 )
 BY_PLURAL: Mapping[str, Kind] = {kind.plural: kind for kind in KINDS}
-BY_NAME: Mapping[str, Kind] = {kind.kind: kind for kind in KINDS}
+BY_NAME: Mapping[str, Kind] = {kind.kind: kind for kind in KINDS if not kind.controlled}
+"""Those that can be written."""
 GROUP_VERSIONS: tuple[str, ...] = tuple(dict.fromkeys(kind.group_version for kind in KINDS))

@@ -8,6 +8,7 @@ from deviceplugin.machine.description import (
     read_machine_description,
 )
 from deviceplugin.machine.yaml_tree import MachineDescriptionError
+from program.words import nearest
 
 __all__ = ["SHORT", "MachineDescription", "MachineDescriptionError", "gpu_uuid", "load", "names"]
 
@@ -34,7 +35,8 @@ def load(name_or_path: str | Path) -> MachineDescription:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as e:
-        raise MachineDescriptionError(str(path), "", f"no such file, nor a machine of {', '.join(names())}") from e
+        why = f"no such file; {nearest(name, names())}Simulated machines are {', '.join(names())}"
+        raise MachineDescriptionError(str(path), "", why) from e
     except (OSError, UnicodeDecodeError) as e:
-        raise MachineDescriptionError(str(path), "", f"cannot be read: {e}") from e
+        raise MachineDescriptionError(str(path), "", f"cannot be read: {getattr(e, 'strerror', '') or e}") from e
     return read_machine_description(text, path.name if known else str(path))

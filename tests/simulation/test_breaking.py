@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation import machines
 from simulation.breaking import CannotBreak, broken, mended
+from simulation.breaking_command import change_machine
 from simulation.fault_names import FAULTS
 from simulation.nvml.machine_file import render_machine_file
 
@@ -66,3 +68,12 @@ def test_a_mended_machine_is_what_it_was(steps: list[tuple[int, list[str]]]) -> 
 def test_what_cannot_break_is_one_sentence(gpu: int, name: str, why: str) -> None:
     with pytest.raises(CannotBreak, match=why):
         broken(PLAIN, gpu, [name])
+
+
+def test_an_unknown_node_is_a_whole_sentence(tmp_path: Path) -> None:
+    (tmp_path / "node-1").mkdir()
+    (tmp_path / "node-1" / "machine").touch()
+    with pytest.raises(click.ClickException, match=r"^there is no node gpu; Nodes are node-1$"):
+        change_machine(str(tmp_path / "kubeconfig"), "gpu", str)
+    with pytest.raises(click.ClickException, match=r"^there is no node Node1; did you mean node-1\? Nodes are node-1$"):
+        change_machine(str(tmp_path / "kubeconfig"), "Node1", str)

@@ -5,6 +5,21 @@ from simulation import machines
 from simulation.cli import main
 
 
+def test_a_load_is_a_number() -> None:
+    answer = CliRunner().invoke(main, ["up", "--load", "nan"])
+    assert (answer.exit_code, answer.output.splitlines()[-1]) == (
+        2,
+        "Error: Invalid value for '--load': nan is not a number",
+    )
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_an_unknown_machine_is_said_before_anything_starts(command: str) -> None:
+    answer = CliRunner().invoke(main, [command, "--machine", "1x-t4-vm", "--machine", "gh200x4"])
+    assert answer.exit_code == 1
+    assert answer.output.startswith("Error: gh200x4: no such file; did you mean ")
+
+
 def test_machines_lists_every_description() -> None:
     answer = CliRunner().invoke(main, ["machines"], env={"COLUMNS": "200"})
     assert answer.exit_code == 0

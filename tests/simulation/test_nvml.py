@@ -283,8 +283,12 @@ def test_all_ten_machines_are_known() -> None:
 
 
 def test_an_unknown_machine_and_a_broken_file_say_where(folder: Path) -> None:
-    with pytest.raises(MachineDescriptionError, match="no such file, nor a machine of 1x-t4-vm"):
+    with pytest.raises(MachineDescriptionError, match=r"dgx-9000: no such file; Simulated machines are 1x-t4-vm"):
         load("dgx-9000")
+    with pytest.raises(MachineDescriptionError, match=r"no such file; did you mean hgxh100-8x-h100-80g\? Simulated"):
+        load("H100")
+    with pytest.raises(MachineDescriptionError, match=r": cannot be read: Is a directory$"):
+        load(folder)
     (folder / "m.yaml").write_text("schema: gpu-machine/1\nid: x\ntitle: [", encoding="utf-8")
     with pytest.raises(MachineDescriptionError, match=r"m\.yaml: line 3"):
         load(folder / "m.yaml")

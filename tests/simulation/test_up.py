@@ -15,6 +15,8 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from tests.examples import FOLDER as EXAMPLES
+
 _LONGEST_SECONDS = 90.0
 pytestmark = pytest.mark.needs_compiler
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not in PATH")
@@ -128,6 +130,9 @@ def test_kubectl_and_the_plugin_work_against_it_and_nothing_is_left(up: Up) -> N
         status, _, errors = up.run("kubectl", *refused)
         assert status != 0
         assert "this cluster is simulated: its containers run nothing, so pods have no " in errors
+    status, _, errors = up.run("kubectl", "apply", "-f", str(EXAMPLES / "deployment.yaml"))
+    assert status != 0
+    assert "it has no controller that makes pods of a Deployment; apply a Pod, or ask `topogpu-scheduler" in errors
     assert "default/sample" in up.says("kubectl", "topogpu", "top")
     assert "pod default/sample is on node node-" in up.says("kubectl", "topogpu", "why", "sample")
     (page,) = re.findall(r"The status page, for a browser: (http://\S+/)", up.said)
