@@ -2,8 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 import msgspec
@@ -147,6 +149,7 @@ def plan(
     for warning in warnings(effective):
         click.echo(f"warning: {warning}", err=True)
     settings = request_settings(effective.configuration)
+    _check_paths((json_, html, svg))
     try:
         if merged is not None:
             report = read_reports(merged)
@@ -171,8 +174,10 @@ def plan(
                 homes=each_pod,
             )
             if advise:
-                if html or svg or json_ or len(policies) > 1:
+                if html or svg or json_ or each_pod or len(policies) > 1:
                     raise click.UsageError("--advise goes with one --policy at most, and prints only")
+                if seeds or slice_ or replay:
+                    raise click.UsageError("--advise looks at one moment, without --seeds, --slice and --replay")
                 (run,) = _runs(policies or [_own_policy(settings)], "")
                 advice = advise_on(question, run, _in_words(question, Kinds(question)))
                 _tell(advice.notes)
@@ -223,12 +228,20 @@ def _runs(policies: Sequence[str], seeds: str) -> list[Run]:
     """Every policy with every seed. Raises PolicyError."""
     numbers: Sequence[int | None] = [None]
     if seeds:
-        first, _, last = seeds.partition("-")
-        if not (first.isdigit() and (last or first).isdigit() and 0 <= int(last or first) - int(first) < MOST_SEEDS):
-            raise click.UsageError(f"--seeds {seeds}: expected a number, or the first and the last, such as 1-10")
-        numbers = range(int(first), int(last or first) + 1)
+        first, _, last = map(_number, seeds.partition("-"))
+        if "-" not in seeds:
+            last = first
+        if first is None or last is None or not 0 <= last - first < MOST_SEEDS:
+            wanted = f"expected a number, or the first and the last, such as 1-10, and {MOST_SEEDS} at most"
+            raise click.UsageError(f"--seeds {seeds[:40]}: {wanted}")
+        numbers = range(first, last + 1)
     different = dict.fromkeys(map(_policy, policies or DEFAULT_POLICIES))
     return [Run(policy=policy, seed=seed) for seed in numbers for policy in different]
+
+
+def _number(text: str) -> int | None:
+    """None if the text is no number of at most nine digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
 def _policy(text: str) -> str:
@@ -243,10 +256,10 @@ def _policy(text: str) -> str:
 def _sliced(runs: Sequence[Run], slice_: str) -> Sequence[Run]:
     if not slice_:
         return runs
-    index, _, count = slice_.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        raise click.UsageError(f"--slice {slice_}: expected INDEX/COUNT with an index from 0, such as 0/10")
-    return runs[int(index) :: int(count)]
+    index, _, count = map(_number, slice_.partition("/"))
+    if index is None or count is None or index >= count:
+        raise click.UsageError(f"--slice {slice_[:40]}: expected INDEX/COUNT with an index from 0, such as 0/10")
+    return runs[index::count]
 
 
 def _performed(question: Question, runs: Sequence[Run], slice_: str, processes: int) -> Report:
@@ -306,19 +319,36 @@ def _fingerprint(question: Question) -> str:
 def _write(report: Report, output: str, json_: str | None, html: str | None, svg: str | None) -> None:
     for file, make in ((json_, _as_json), (html, page), (svg, chart_of)):
         if file is not None:
-            try:
+            with _writing(file):
                 _write_file(Path(file), make(report).encode())
-            except OSError as error:
-                raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
     if output == "json":
         print_json(report)
     else:
         print_text(report_text(report))
 
 
+def _check_paths(files: Iterable[str | None]) -> None:
+    """Before the runs, which may take long."""
+    for file in files:
+        if file is not None:
+            with _writing(file):
+                path = Path(file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.exists() or path.is_file():
+                    TemporaryFile(dir=path.parent).close()
+
+
+@contextmanager
+def _writing(file: str) -> Iterator[None]:
+    """Raises ClickException in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
+
+
 def _write_file(path: Path, content: bytes) -> None:
     """Whole or not at all, unless it is a device such as /dev/stdout. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
         path.write_bytes(content)
     else:

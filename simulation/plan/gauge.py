@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import fsum
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -56,10 +57,11 @@ class Gauge:
             self._nodes[name] = self._measured(name, usage)
         self._engine.changed.clear()
         known = self._nodes.values()
+        # `fsum` is the same in every order. The order of a set differs from process to process.
         return Reading(
             gpus=sum(len(self._islands[name][0].devices) for name in self._nodes),
-            allocated=sum(node.allocated for node in known),
-            fragmented=sum(node.fragmented for node in known),
+            allocated=fsum(node.allocated for node in known),
+            fragmented=fsum(node.fragmented for node in known),
             whole=sum(node.whole for node in known),
             islands=sum(len(self._islands[name][1]) for name in self._nodes),
             whole_islands=sum(node.whole_islands for node in known),

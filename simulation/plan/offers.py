@@ -210,8 +210,9 @@ def _holds(labels: Mapping[str, str], rule: SelectorRule) -> bool:
 
 
 def _number(text: str | None) -> float:
-    """NaN compares with nothing."""
-    return int(text) if text is not None and text.removeprefix("-").isdigit() else float("nan")
+    """Without one NaN, which compares with nothing. kube-scheduler reads 64 bits."""
+    digits = (text or "").removeprefix("-")
+    return int(text or "") if digits.isascii() and digits.isdigit() and len(digits) < 20 else float("nan")
 
 
 def _total(node: WholeNode) -> _Left:

@@ -18,7 +18,8 @@ _WORDS: Mapping[str, str] = {
     "Insufficient memory": "too little memory of the node",
     "Too many pods": "as many pods as the node allows",
 }
-_COUNTED = re.compile(r"\d+/\d+ (\w+)")
+_COUNTED = re.compile(r"(\w+)(?:\([^()]*\))? \d+/\d+")
+"""One reason of several in `Misfit.brief`."""
 
 
 def counted(nodes: Mapping[str, int]) -> Sequence[tuple[str, int]]:

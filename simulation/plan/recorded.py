@@ -27,7 +27,7 @@ from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cli.state import StateError, listed, read_snapshot, typed
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
-from scheduler_ext.requests import RequestSettings, ResourceNames
+from scheduler_ext.requests import RequestSettings, ResourceNames, pod_key
 from simulation.plan.objects import Arrival, WholeNode, WholePod, arrival_of, left_out
 from simulation.plan.question import Described
 
@@ -41,11 +41,16 @@ def read_objects(document: object, where: str, settings: RequestSettings) -> tup
     nodes: list[WholeNode] = []
     pods: list[WholePod] = []
     quotas: list[ResourceQuota] = []
+    seen = set[tuple[str, str]]()
     for kind, item, place in listed(document, where):
         if kind == "Node":
-            nodes.append(typed(item, WholeNode, place))
+            node = typed(item, WholeNode, place)
+            nodes.append(node)
+            _check_first(seen, kind, node.metadata.name, place)
         elif kind == "Pod":
-            pods.append(typed(item, WholePod, place))
+            pod = typed(item, WholePod, place)
+            pods.append(pod)
+            _check_first(seen, kind, pod_key(pod), place)
         elif kind == "ResourceQuota":
             quotas.append(typed(item, ResourceQuota, place))
     held = tuple(pod for pod in pods if pod.spec.node_name and not pod.has_ended)
@@ -58,6 +63,13 @@ def read_objects(document: object, where: str, settings: RequestSettings) -> tup
     notes = (*_problems(cluster, settings), *notes_on(waiting))
     arrivals = [arrival_of(pod) for pod in sorted(waiting, key=_age)]
     return Described(nodes=cluster.nodes, held=held, quotas=cluster.quotas, notes=notes), arrivals
+
+
+def _check_first(seen: set[tuple[str, str]], kind: str, name: str, place: str) -> None:
+    """Raises StateError for an object that was listed before: it would count twice."""
+    if (kind, name) in seen:
+        raise StateError(f"{place}: {kind} {name!r} is listed twice")
+    seen.add((kind, name))
 
 
 def _age(pod: WholePod) -> tuple[int, str, str]:

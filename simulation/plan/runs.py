@@ -1,11 +1,11 @@
 """Runs a plan once: all pods come in one order, under one policy."""
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import chain, count, islice
 from math import ceil, inf
 from statistics import mean
 
@@ -77,11 +77,55 @@ def _check(pods: int) -> None:
         raise TooManyPods(f"a plan has at most {MOST_PODS} pods; give fewer, fewer --copies or a smaller --fill")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Waiting:
+    number: int
     came: float
     arrival: Arrival
     refused: Refused
+    gpus: int
+
+    @property
+    def rank(self) -> tuple[int, float, int]:
+        """Pods are tried again in this order. All pods of a kind have the same priority."""
+        return -(self.arrival.spec.priority or 0), self.came, self.number
+
+
+class _Queue:
+    """The pods that wait, by kind. Of each kind the oldest is first."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[bytes, deque[_Waiting]] = {}
+        self._pods = 0
+        self.with_gpus = 0
+        """Pods with GPUs that wait."""
+
+    def __len__(self) -> int:
+        return self._pods
+
+    def kinds(self) -> Iterable[Sequence[_Waiting]]:
+        return self._by_kind.values()
+
+    def add(self, pod: _Waiting) -> None:
+        """`pod` came last."""
+        self._by_kind.setdefault(pod.arrival.kind, deque()).append(pod)
+        self._count(pod, 1)
+
+    def first(self, kind: bytes) -> _Waiting:
+        return self._by_kind[kind][0]
+
+    def remove_first(self, kind: bytes) -> _Waiting | None:
+        """Return the next one of the kind, if there is one."""
+        pods = self._by_kind[kind]
+        self._count(pods.popleft(), -1)
+        if pods:
+            return pods[0]
+        del self._by_kind[kind]
+        return None
+
+    def _count(self, pod: _Waiting, more: int) -> None:
+        self._pods += more
+        self.with_gpus += more * (pod.gpus > 0)
 
 
 @dataclass(slots=True)
@@ -109,7 +153,7 @@ class _Replay:
         self._arrivals = in_order(question, asked, self._kinds)
         self._gauge = Gauge(self._engine, self._kinds.workload(self._arrivals))
         self._tally = _Tally()
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting = _Queue()
         self._events: list[tuple[float, int, int]] = []
         self._samples: list[Sample] = []
         self._asked = 0.0
@@ -155,7 +199,7 @@ class _Replay:
             moved=tally.moved,
             stuck=[
                 f"{each.arrival.namespace}/{each.arrival.name} of {each.arrival.came_from}: {_why(each.refused)}"
-                for each in self._waiting.values()
+                for each in sorted(chain.from_iterable(self._waiting.kinds()), key=lambda one: one.number)
                 if each.arrival.came_from
             ],
             delay=self._delay() if self._question.replays else None,
@@ -168,7 +212,8 @@ class _Replay:
         self._asked += self._kinds.asking(arrival).amount
         refused = self._try(number, now, now)
         if refused is not None:
-            self._waiting[number] = _Waiting(now, arrival, refused)
+            gpus = self._kinds.asking(arrival).gpus
+            self._waiting.add(_Waiting(number=number, came=now, arrival=arrival, refused=refused, gpus=gpus))
         if self._at_capacity is None and self._asked >= self._kinds.gpus > 0:
             reading = self._gauge.read()
             self._at_capacity = percent(reading.allocated, reading.gpus)
@@ -181,17 +226,18 @@ class _Replay:
 
     def _try_again(self, now: float) -> None:
         """The most important first, then the oldest. Where one pod finds no room, none that asks for the same does."""
-        hopeless = set[bytes]()
-        ranked = sorted(self._waiting.items(), key=lambda item: (-(item[1].arrival.spec.priority or 0), item[0]))
-        for number, waiting in ranked:
-            if waiting.arrival.kind in hopeless:
+        firsts = [(pods[0].rank, pods[0].arrival.kind) for pods in self._waiting.kinds()]
+        heapify(firsts)
+        while firsts:
+            _, kind = heappop(firsts)
+            first = self._waiting.first(kind)
+            refused = self._try(first.number, first.came, now)
+            if refused is not None:
+                first.refused = refused
                 continue
-            refused = self._try(number, waiting.came, now)
-            if refused is None:
-                del self._waiting[number]
-            else:
-                waiting.refused = refused
-                hopeless.add(waiting.arrival.kind)
+            following = self._waiting.remove_first(kind)
+            if following is not None:
+                heappush(firsts, (following.rank, kind))
 
     def _try(self, number: int, came: float, now: float) -> Refused | None:
         """None if the pod is placed."""
@@ -228,7 +274,7 @@ class _Replay:
         return Home(pod=f"{arrival.namespace}/{arrival.name}", node=found.node, gpus=sorted(gpus), waited=waited)
 
     def _pass(self, now: float) -> None:
-        if any(self._kinds.asking(each.arrival).gpus for each in self._waiting.values()):
+        if self._waiting.with_gpus:
             self._busy += self._held * (now - self._since)
             self._crowded += now - self._since
         self._since = now
@@ -240,31 +286,27 @@ class _Replay:
 
     def _delay(self) -> Delay:
         waited = sorted(self._tally.waited) or [0.0]
-        never = sum(self._kinds.asking(each.arrival).gpus > 0 for each in self._waiting.values())
         return Delay(
             mean=mean(waited),
             p95=waited[ceil(0.95 * len(waited)) - 1],
             longest=waited[-1],
             at_once=self._tally.at_once,
             placed=len(self._tally.waited),
-            never=never,
+            never=self._waiting.with_gpus,
             allocated=percent(self._busy / self._crowded, self._kinds.gpus) if self._crowded else 0.0,
         )
 
     def _kinds_that_wait(self) -> list[Waiting]:
         """The most frequent first."""
-        found: dict[bytes, list[_Waiting]] = {}
-        for each in self._waiting.values():
-            found.setdefault(each.arrival.kind, []).append(each)
         kinds = [
             Waiting(
                 asks=(asking := self._kinds.asking(each[-1].arrival)).text,
                 pods=len(each),
                 gpus=asking.gpus,
-                examples=[f"{one.arrival.namespace}/{one.arrival.name}" for one in each[:MOST_EXAMPLES]],
+                examples=[f"{one.arrival.namespace}/{one.arrival.name}" for one in islice(each, MOST_EXAMPLES)],
                 reasons=_reasons(each[-1].refused),
             )
-            for each in found.values()
+            for each in self._waiting.kinds()
         ]
         return sorted(kinds, key=lambda kind: (-kind.pods, kind.asks))
 

@@ -175,7 +175,8 @@ def _arrival(
 
 
 def _rows(text: str, where: str) -> tuple[Sequence[str], Iterator[_Row]]:
-    lines = csv.reader(io.StringIO(text))
+    # `strict` refuses a quote that is never closed; the rest of the file would be one cell.
+    lines = csv.reader(io.StringIO(text), strict=True)
     try:
         header = [cell.strip().lstrip("\ufeff") for cell in next(lines, [])]
     except csv.Error as error:
@@ -204,3 +205,8 @@ def _check(header: Sequence[str], where: str, needed: Sequence[str], known: Sequ
     missing = [column for column in needed if column not in header]
     if missing:
         raise TraceError(where, 1, missing[0], f"is missing; the columns are {', '.join(known)}")
+    # A column that is misspelt would change what the pods ask for.
+    odd = next((column for column in header if column not in known or header.count(column) > 1), None)
+    if odd is not None:
+        problem = "is there twice" if odd in known else f"is unknown; the columns are {', '.join(known)}"
+        raise TraceError(where, 1, odd or "without a name", problem)

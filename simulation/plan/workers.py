@@ -24,6 +24,14 @@ def perform(question: Question, runs: Sequence[Run], processes: int, progress: P
     """The outcomes in the order of the runs. Raises WorkerLost, and PolicyError for an unknown policy."""
     if processes == 1 or len(runs) == 1:
         return [run(question, each, lambda part, each=each: progress(each, part)) for each in runs]  # type: ignore[misc]
+    try:
+        return _perform(question, runs, processes, progress)
+    except (EOFError, ConnectionError) as error:
+        raise WorkerLost("a process of the plan ended early, perhaps for lack of memory; try --processes 1") from error
+
+
+def _perform(question: Question, runs: Sequence[Run], processes: int, progress: Progress) -> list[Outcome]:
+    """Raises EOFError or ConnectionError if a process has ended."""
     found: dict[int, Outcome] = {}
     with _workers(question, min(processes, len(runs))) as workers:
         waiting = list(enumerate(runs))[::-1]
@@ -50,14 +58,8 @@ def perform(question: Question, runs: Sequence[Run], processes: int, progress: P
 
 def _news(busy: Mapping[Connection, int]) -> Iterator[tuple[Connection, Outcome | float]]:
     for connection in wait(list(busy)):
-        if not isinstance(connection, Connection):
-            continue
-        try:
+        if isinstance(connection, Connection):
             yield connection, connection.recv()
-        except (EOFError, ConnectionError) as error:
-            raise WorkerLost(
-                "a process of the plan ended early, perhaps for lack of memory; try --processes 1"
-            ) from error
 
 
 @contextmanager
@@ -68,13 +70,14 @@ def _workers(question: Question, count: int) -> Iterator[Sequence[Connection]]:
     processes: list[BaseProcess] = []
     connections: list[Connection] = []
     try:
-        for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
-            process.start()
-            theirs.close()
-            processes.append(process)
-            connections.append(ours)
+        with _interrupts_ignored():
+            for _ in range(count):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs,), daemon=True)
+                process.start()
+                theirs.close()
+                processes.append(process)
+                connections.append(ours)
         for connection in connections:
             connection.send(question)
         yield connections
@@ -87,9 +90,17 @@ def _workers(question: Question, count: int) -> Iterator[Sequence[Connection]]:
             connection.close()
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes that start here ignore Ctrl-C from their first moment: only the parent answers it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _work(connection: Connection) -> None:
-    """Only the parent answers Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         question: Question = connection.recv()
         while True:

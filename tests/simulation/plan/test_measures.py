@@ -1,6 +1,7 @@
 """What a report says about a cluster, and how charts round it."""
 
 import xml.etree.ElementTree as ET
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -42,6 +43,19 @@ def test_a_gpu_counts_by_its_memory_or_its_cores_and_an_island_as_long_as_no_pod
     assert reading.whole == 18
     assert reading.whole_islands == 2
     assert reading.allocated == pytest.approx(0.6 + 0.5, abs=0.01)
+
+
+def test_the_order_in_which_nodes_are_measured_does_not_matter() -> None:
+    question = Question(cluster=read_cluster("5x:1x-t4"))
+    engine = Engine(question.cluster.nodes, question.settings, question.hosts)
+    names = sorted(engine.changed)
+    for position, node in enumerate(names):
+        engine.place(arrival_of(pod(1, 7 + 11 * position)), node, 0.0, only=[node])
+    readings = []
+    for order in permutations(names):
+        engine.changed = dict.fromkeys(order)  # type: ignore[assignment]
+        readings.append(Gauge(engine, Kinds(question).workload([arrival_of(pod(1, 30))])).read())
+    assert all(reading == readings[0] for reading in readings)
 
 
 def test_described_machines_know_their_links_and_scores_estimate_others() -> None:

@@ -67,6 +67,8 @@ SELECTED = {"labels": {"zone": "z1", "size": "8"}}
         ({"rules": [{"key": "size", "operator": "Gt", "values": ["7"]}]}, True),
         ({"rules": [{"key": "size", "operator": "Lt", "values": ["8"]}]}, False),
         ({"rules": [{"key": "other", "operator": "Gt", "values": ["7"]}]}, False),
+        ({"rules": [{"key": "size", "operator": "Gt", "values": ["²"]}]}, False),
+        ({"rules": [{"key": "size", "operator": "Lt", "values": ["9" * 5000]}]}, False),
         ({"rules": []}, False),
     ],
 )

@@ -2,6 +2,10 @@
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -10,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simulation.cli import main
+from simulation.plan import command, workers
 
 DATA = Path(__file__).parents[2] / "data" / "plan"
 MIX = ("--cluster", "1x:dgx-a100,1x:4x-a100", "--mix", "notebook=50,training-2=30,training-8=20", "--count", "30")
@@ -71,6 +76,28 @@ def test_runs_in_several_processes_give_the_same_report() -> None:
     assert document(*asked, "--processes", "2") == document(*asked)
 
 
+def test_a_path_that_cannot_be_written_is_told_before_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "perform", None)
+    for option in ("--html", "--json", "--svg"):
+        answer = plan(*MIX, option, "/proc/none/plan")
+        assert answer.exit_code == 1
+        assert "Error: /proc/none/plan: cannot be written: No such file or directory" in answer.output
+
+
+def test_a_process_that_ends_before_it_has_its_question_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def ended(_: object, count: int) -> Iterator[list[Connection]]:
+        ours, theirs = zip(*(Pipe() for _ in range(count)), strict=True)
+        for each in theirs:
+            each.close()
+        yield list(ours)
+
+    monkeypatch.setattr(workers, "_workers", ended)
+    answer = plan(*MIX, "--policy", "binpack", "--policy", "spread", "--processes", "2")
+    assert answer.exit_code == 1
+    assert "Error: a process of the plan ended early" in answer.output
+
+
 def test_the_report_is_one_page_that_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     html, svg = tmp_path / "plan.html", tmp_path / "plan.svg"
     assert plan(*MIX, "--policy", "binpack", "--html", str(html), "--svg", str(svg)).exit_code == 0
@@ -116,6 +143,24 @@ def test_without_any_node_left_every_pod_waits() -> None:
     assert "cannot be placed again: ml/notebook of gpu-1: there is no node" in answer.stdout
 
 
+def test_the_pod_that_came_first_is_tried_first_and_not_the_first_of_the_file() -> None:
+    homes = outcome_of_a_trace("late,1,20,50\nearly,1,10,50\nfirst,1,0,100\n")["homes"]
+    assert [home["pod"] for home in homes] == ["default/first", "default/early", "default/late"]
+
+
+def test_a_pod_that_asks_for_less_is_not_held_up_by_those_before_it() -> None:
+    rows = "first,1,0,100\n" + "".join(f"large-{n},2,1,10\n" for n in range(5)) + "second,1,2,30\nthird,1,3,30\n"
+    outcome = outcome_of_a_trace(rows)
+    assert [(home["pod"], home["waited"]) for home in outcome["homes"]] == [
+        ("default/first", 0),
+        ("default/second", 98),
+        ("default/third", 127),
+    ]
+    (large,) = outcome["waiting"]
+    assert (large["pods"], outcome["delay"]["never"]) == (5, 5)
+    assert large["examples"] == ["default/large-0", "default/large-1", "default/large-2"]
+
+
 def test_times_of_centuries_are_times() -> None:
     assert outcome_of_a_trace("a,1,1e9,1e9\nb,1,1e9,1e9\n")["delay"]["longest"] == 1e9
 
@@ -146,6 +191,10 @@ def outcome_of_a_trace(rows: str) -> Any:
             "expected a number, or the first and the last",
         ),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--slice", "2/2"], "expected INDEX/COUNT with an index from 0"),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--slice", "²/3"], "expected INDEX/COUNT with an index from 0"),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--seeds", "²"], "expected a number, or the first and the last"),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--seeds", "9" * 5000], "expected a number, or the first"),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--advise", "--seeds", "1-3"], "looks at one moment"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--drain", "other"], "the cluster has no such node"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--copies", "1000"], "a plan has at most 200000 pods"),
         (["--merge", "/none"], "there is no *.json"),

@@ -72,6 +72,12 @@ def test_a_snapshot_names_no_pods_that_could_be_moved() -> None:
         drain(recorded, [node])
 
 
+@pytest.mark.parametrize("what", [{"kind": "Node", "metadata": {"name": "a"}}, pod("a")])
+def test_an_object_that_is_listed_twice_is_refused(what: dict[str, Any]) -> None:
+    with pytest.raises(StateError, match=r"s: items\[1\]: (Node|Pod) 'a' is listed twice"):
+        read_objects({"items": [what, what]}, "s", SETTINGS)
+
+
 def test_pods_that_wait_come_by_priority_and_age_and_others_are_left_alone() -> None:
     items = [
         {"kind": "Node", **json.loads(msgspec.json.encode(CLUSTER.nodes[0]))},
