@@ -11,7 +11,7 @@ from program.tables import Column, FittingTable
 from program.words import counted, ranges, spaced
 from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
-from scheduler_ext.outlook.rooms import Room, quota_pods, rooms
+from scheduler_ext.outlook.rooms import MOST_PODS, Room, quota_pods, rooms
 from scheduler_ext.requests import GpuRequest, ResourceNames
 
 _MOST_SHOWN = 20
@@ -86,6 +86,8 @@ def _text(
         return Group(*lines)
     where = counted(len(fitting), "node")
     lines.append(Text.assemble("room for ", (counted(total, "pod"), "bold green"), f" of this shape, on {where}"))
+    if any(room.pods >= MOST_PODS for room in fitting):
+        lines.append(Text(f"more than {spaced(MOST_PODS)} pods of a node are not counted", "yellow"))
     if admitted is not None and admitted < total:
         lines.append(Text(f"the quotas of namespace {request.namespace} admit {admitted} of them", "yellow"))
     shown = fitting if wide else fitting[:_MOST_SHOWN]

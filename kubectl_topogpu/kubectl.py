@@ -8,10 +8,11 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -22,6 +23,7 @@ from proto.kubernetes.objects import Status
 
 _SECONDS = 60
 _SHOWN_BYTES = 500
+_CHUNK = 65_536
 # The shell waits for the end of its standard input, which this process holds, and then ends the group.
 _GUARD = '"$@" & exec >&- 2>&-; read -r _; kill 0'
 _READS = ("--reject-methods=^(POST|PUT|PATCH|DELETE|CONNECT|OPTIONS)$", "--accept-paths=^/api/v1/")
@@ -60,13 +62,15 @@ class Api:
         self._path = path
         self._own = local()
 
-    def get(self, path: str) -> bytes:
-        """Returns the body. Raises Refused, or Unreadable if there is no answer."""
+    def get(self, path: str, most: int | None = None) -> bytes:
+        """Returns the body. `most` bytes are read of one that a pod writes, within a minute. Raises Refused, or
+        Unreadable if there is no answer.
+        """
         http = self._own.__dict__.setdefault("http", _UnixHttp(self._path))
         try:
             http.request("GET", path)
             answer = http.getresponse()
-            body: bytes = answer.read()
+            body = answer.read() if most is None else _read(answer, most)
         except (OSError, HTTPException) as error:
             http.close()
             reason = str(error) or type(error).__name__
@@ -74,6 +78,17 @@ class Api:
         if answer.status != 200:
             raise Refused(answer.status, _message(path, answer.status, body))
         return body
+
+
+def _read(answer: HTTPResponse, most: int) -> bytes:
+    ends, body = time.monotonic() + _SECONDS, bytearray()
+    while part := answer.read1(_CHUNK):
+        body += part
+        if len(body) > most:
+            raise HTTPException(f"it has more than {most >> 20} MiB")
+        if time.monotonic() > ends:
+            raise HTTPException(f"it takes more than {_SECONDS} s")
+    return bytes(body)
 
 
 class _UnixHttp(HTTPConnection):

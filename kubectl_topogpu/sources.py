@@ -28,6 +28,8 @@ T = TypeVar("T", bound=Object)
 
 PAGE = 1000
 """Objects of one request."""
+METRICS_BYTES = 16 * 2**20
+"""The longest page of a daemon that is read. Anyone who can create pods can write one."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
 _ROLE = "the ClusterRole topogpu-view of docs/kubectl.md allows all that is needed"
@@ -87,7 +89,7 @@ class Live:
         ports = [port.container_port for each in found.spec.containers for port in each.ports if port.name == "metrics"]
         if not ports:
             raise Unreadable(f"pod {namespace}/{pod} has no port named metrics")
-        return self._api.get(f"{PODS.path(namespace, f'{pod}:{ports[0]}')}/proxy/metrics")
+        return self._api.get(f"{PODS.path(namespace, f'{pod}:{ports[0]}')}/proxy/metrics", METRICS_BYTES)
 
     def namespace(self) -> str:
         return namespace(self._connection)

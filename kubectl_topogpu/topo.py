@@ -13,8 +13,10 @@ from rich.text import Text
 from kubectl_topogpu.cluster import Gpu, GpuNode
 from kubectl_topogpu.report import Report, Row
 from program.tables import Column, Matrix
-from program.words import model
+from program.words import model, printable
 
+MOST_GPUS = 256
+"""GPUs of a node whose links are shown; each pair is a cell. MIG makes seven of one GPU."""
 NVLINK = 100
 _PATHS = {60: "PSB", 50: "PIX", 40: "PXB", 30: "PHB", 20: "NODE", 10: "SYS"}
 _COLOURS = {"NV": "green", "PSB": "cyan", "PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "red"}
@@ -113,11 +115,12 @@ def topo_svg(node: GpuNode) -> str:
         share = gpu.usage.memory_mib / gpu.device.memory_mib if gpu.device.memory_mib else 0
         fill = "#d9534f" if not gpu.serves else "#e8f5e9" if gpu.is_free else "#ffd27f" if share < 1 else "#ff9f6b"
         circles.append(
-            f'<g><title>{escape(holders)}</title><circle cx="{x:.0f}" cy="{y:.0f}" r="34" fill="{fill}" stroke="#555"/>'
+            f"<g><title>{escape(printable(holders))}</title>"
+            f'<circle cx="{x:.0f}" cy="{y:.0f}" r="34" fill="{fill}" stroke="#555"/>'
             f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" dominant-baseline="central" fill="#111">'
             f"{gpu.device.index}</text></g>"
         )
-    title = f"{escape(node.name)}: {len(node.gpus)} GPUs"
+    title = f"{escape(printable(node.name))}: {len(node.gpus)} GPUs"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" font-family="sans-serif" font-size="22" '
         f'role="img" aria-label="{title}"><title>{title}</title>' + "".join((*lines, *circles)) + "</svg>\n"

@@ -12,6 +12,8 @@ _GPU_MEMORY = "hami_host_gpu_memory_used_bytes"
 _GPU_CORES = "hami_host_gpu_utilization_ratio"
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)")
 _LABEL = re.compile(r'([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"')
+_LARGEST = 2.0**48
+"""Bytes or percent; no GPU has so much."""
 MOST_LINES = 50_000
 """Lines of one page that are read. A daemon writes a few hundred."""
 
@@ -82,9 +84,9 @@ def _used(memory: float | None, cores: float | None) -> Used:
 
 
 def _number(text: str) -> float | None:
-    """None for what is no amount: NaN, infinity or less than nothing."""
+    """None for what is no amount: NaN, less than nothing, or more than any GPU has."""
     try:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 <= number < float("inf") else None
+    return number if 0 <= number <= _LARGEST else None

@@ -30,6 +30,6 @@ def encode_time(at: datetime) -> str:
 def decode_time(key: str, value: str) -> datetime:
     """Reads whole Unix seconds. Raises AnnotationError for anything else."""
     try:
-        return datetime.fromtimestamp(decode_integer(key, "", value), UTC)
+        return datetime.fromtimestamp(decode_integer(key, "", value, most=10**18), UTC)
     except (ValueError, OverflowError, OSError):
         raise AnnotationError(key, "", f"expected Unix seconds, found {value!r}") from None

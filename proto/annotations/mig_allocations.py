@@ -11,7 +11,7 @@ import msgspec
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import MIG_ALLOCATIONS
-from proto.annotations.values import decode_json
+from proto.annotations.values import Int32, decode_json
 from proto.devices import DeviceUUID, MigInstance, MigPlacement, PodShares
 
 
@@ -36,21 +36,21 @@ class MigAllocation:
 
 
 class _Placement(msgspec.Struct):
-    start: int
-    size: int
+    start: Int32
+    size: Int32
 
 
 class _Row(msgspec.Struct, omit_defaults=True):
     """Field order is Go's."""
 
-    container: int = msgspec.field(name="containerIndex")
-    device: int = msgspec.field(name="deviceIndex")
+    container: Int32 = msgspec.field(name="containerIndex")
+    device: Int32 = msgspec.field(name="deviceIndex")
     gpu: str = msgspec.field(name="gpuUUID")
     profile: str
     placement: _Placement
     mig_uuid: str | None = msgspec.field(name="migUUID", default=None)
-    gpu_instance: int | None = msgspec.field(name="gpuInstanceID", default=None)
-    compute_instance: int | None = msgspec.field(name="computeInstanceID", default=None)
+    gpu_instance: Int32 | None = msgspec.field(name="gpuInstanceID", default=None)
+    compute_instance: Int32 | None = msgspec.field(name="computeInstanceID", default=None)
 
 
 def mig_allocations(pod: PodShares) -> tuple[MigAllocation, ...]:

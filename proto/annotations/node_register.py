@@ -13,7 +13,7 @@ import msgspec
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER
-from proto.annotations.values import decode_integer, decode_json
+from proto.annotations.values import Int32, decode_integer, decode_json
 from proto.devices import Device, DeviceUUID, MigPlacement, MigProfile
 
 TextFields = Literal[7, 9]
@@ -21,15 +21,15 @@ DEFAULT_MODE = "hami-core"
 
 
 class _Placement(msgspec.Struct):
-    start: int
-    size: int
+    start: Int32
+    size: Int32
 
 
 class _Profile(msgspec.Struct, rename={"memory_mb": "memoryMB", "slice_count": "sliceCount"}):
     name: str
-    memory_mb: int
-    core: int
-    slice_count: int
+    memory_mb: Int32
+    core: Int32
+    slice_count: Int32
     placements: list[_Placement] = []
 
 
@@ -37,12 +37,12 @@ class _Row(msgspec.Struct, omit_defaults=True, rename={"mig_profiles": "migProfi
     """Field order is Go's; a field equal to its default is not written."""
 
     id: str = ""
-    index: int = 0
-    count: int = 0
-    devmem: int = 0
-    devcore: int = 0
+    index: Int32 = 0
+    count: Int32 = 0
+    devmem: Int32 = 0
+    devcore: Int32 = 0
     type: str = ""
-    numa: int = 0
+    numa: Int32 = 0
     mode: str = ""
     mig_profiles: list[_Profile] = []
     health: bool = False

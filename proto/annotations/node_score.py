@@ -10,13 +10,13 @@ from sys import intern
 import msgspec
 
 from proto.annotations.keys import NODE_SCORE
-from proto.annotations.values import decode_integer, decode_json
+from proto.annotations.values import Int32, decode_integer, decode_json
 from proto.devices import DeviceUUID, PairScores
 
 
 class _Row(msgspec.Struct):
     uuid: DeviceUUID
-    score: dict[DeviceUUID, int | str] = {}
+    score: dict[DeviceUUID, Int32 | str] = {}
 
 
 def encode_scores(scores: PairScores, order: Sequence[DeviceUUID]) -> str:

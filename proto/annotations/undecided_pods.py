@@ -10,7 +10,7 @@ import msgspec
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_UNDECIDED
-from proto.annotations.values import decode_json
+from proto.annotations.values import Int32, decode_json
 from proto.devices import DeviceUUID
 
 Given = Mapping[DeviceUUID, int]
@@ -23,7 +23,7 @@ MOST_PODS = 64
 
 class _Document(msgspec.Struct, omit_defaults=True):
     version: int
-    pods: dict[str, dict[DeviceUUID, int]] = {}
+    pods: dict[str, dict[DeviceUUID, Int32]] = {}
     more: int = 0
 
 

@@ -1,8 +1,9 @@
 """Reads JSON and numbers inside annotation values; errors say where."""
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from proto.annotations.errors import AnnotationError
 
@@ -10,6 +11,9 @@ V = TypeVar("V")
 
 LONGEST_NUMBER = 18
 """The most digits that always fit 64 bits."""
+LARGEST = 2**31 - 1
+"""The largest amount: HAMi keeps amounts in 32 bits."""
+Int32 = Annotated[int, Meta(ge=-LARGEST - 1, le=LARGEST)]
 
 
 def decode_json(key: str, text: str, kind: type[V]) -> V:
@@ -25,12 +29,15 @@ def decode_json(key: str, text: str, kind: type[V]) -> V:
         raise AnnotationError(key, "", "nested too deeply") from error
 
 
-def decode_integer(key: str, where: str, text: str) -> int:
+def decode_integer(key: str, where: str, text: str, most: int = LARGEST) -> int:
     """Reads ASCII digits with an optional sign, as Go writes them. Raises AnnotationError."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER):
         raise AnnotationError(key, where, f"expected a whole number, found {_shortened(text)}")
-    return int(text)
+    number = int(text)
+    if abs(number) > most:
+        raise AnnotationError(key, where, f"beyond {most}: {number}")
+    return number
 
 
 def decode_natural(key: str, where: str, text: str) -> int:

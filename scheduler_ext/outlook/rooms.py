@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
+from program.words import spaced
 from proto.devices import DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot, quota_for
@@ -10,10 +11,13 @@ from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.decide import place
 from scheduler_ext.scheduling.misfit import Misfit
 
+MOST_PODS = 1_000
+"""Pods of a node that are counted: each takes a decision, and kubelets run a few hundred."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Room for more pods on one node. The first of them gets the GPUs with these indices."""
+    """Room for more pods on one node, counted up to `MOST_PODS`. The first of them gets the GPUs with these indices."""
 
     node: str
     pods: int
@@ -53,7 +57,7 @@ def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[Room]) -
 
 def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
     pods, gpus, part = 0, frozenset[int](), NOTHING
-    while True:
+    while pods < MOST_PODS:
         shares = place(request, usage, None)
         if isinstance(shares, Misfit):
             return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=shares.brief)
@@ -63,6 +67,8 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
             part = sum(parts.values(), NOTHING)
         pods += 1
         usage = with_pod(usage, request, shares)
+    reason = f"more than {spaced(MOST_PODS)} pods of a node are not counted"
+    return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=reason)
 
 
 def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
@@ -91,7 +97,8 @@ def likeness(usage: NodeUsage) -> Hashable:
     """Returns a key: nodes with equal keys are alike but for their names and UUIDs. Most clusters have few kinds."""
     node = usage.node
     uuids = [gpu.device.uuid for gpu in usage.gpus]
-    scores = tuple(tuple(node.pair_scores.get(a, {}).get(b) for b in uuids) for a in uuids)
+    rows = map(node.pair_scores.get, uuids)
+    scores = tuple(tuple(map(row.get, uuids)) if row else () for row in rows)
     gpus = tuple(
         (replace(gpu, device=replace(gpu.device, uuid=DeviceUUID(""))), gpu.device.uuid in node.cordoned)
         for gpu in usage.gpus

@@ -139,6 +139,31 @@ def test_topo_draws_each_pair_once(tmp_path: Path) -> None:
     assert len(json.loads(said("topo", "n1", "-o", "json", state=state))) == 28
 
 
+def test_a_drawing_is_xml_whatever_a_pod_is_called(tmp_path: Path) -> None:
+    state = state_of("24-topology-binpack-chain")
+    state["items"] = json.loads(json.dumps(state["items"]).replace('"n1"', '"n\\u001b1<&"'))
+    drawing = tmp_path / "n1.svg"
+    said("topo", "n\x1b1<&", "--svg", str(drawing), state=state)
+    assert ElementTree.fromstring(drawing.read_text()).attrib["aria-label"] == "n1<&: 8 GPUs"
+
+
+def test_links_of_a_node_with_thousands_of_gpus_are_not_listed_and_pods_beyond_a_thousand_not_counted() -> None:
+    gpus = [
+        {"id": f"GPU-{at}", "index": at, "devmem": 10_000, "devcore": 100, "type": "NVIDIA A", "health": True}
+        for at in range(2000)
+    ]
+    gpus[0]["count"] = 10_000
+    registered = {"name": "n1", "annotations": {keys.NODE_REGISTER: json.dumps(gpus)}}
+    status = {"allocatable": {"nvidia.com/gpu": "10000"}}
+    state = {"kind": "List", "items": [{"kind": "Node", "metadata": registered, "status": status}]}
+    result = run("topo", "n1", state=state)
+    assert (result.exit_code, result.stderr) == (1, "Error: node n1 has 2 000 GPUs; links are shown of at most 256\n")
+    registered["annotations"] = {keys.NODE_REGISTER: json.dumps(gpus[:1])}
+    text = said("fit", "--memory", "1", state=state)
+    assert "room for 1 000 pods" in text
+    assert "more than 1 000 pods of a node are not counted" in text
+
+
 def test_waste_and_frag_add_up() -> None:
     rows = json.loads(said("waste", "-o", "json"))
     gpus = json.loads(said("top", "--level", "gpus", "-o", "json"))

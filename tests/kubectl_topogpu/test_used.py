@@ -10,6 +10,8 @@ hami_vgpu_memory_used_bytes{namespace="ml",pod="b",container="x",device_uuid="GP
 hami_host_gpu_memory_used_bytes{node="n",device_index="0",device_uuid="GPU-1",device_type="a \\"b\\" c"} 3.145728e+09
 hami_host_gpu_utilization_ratio{node="n",device_index="0",device_uuid="GPU-1",device_type="T"} 80
 hami_host_gpu_memory_used_bytes{node="n",device_uuid="GPU-2"} -1
+hami_host_gpu_memory_used_bytes{node="n",device_uuid="GPU-2"} 1.7e308
+hami_host_gpu_memory_used_bytes{node="n",device_uuid="GPU-2"} 1.7e308
 hami_host_gpu_memory_used_bytes_more{device_uuid="GPU-3"} 1
 hami_host_gpu_memory_used_bytes garbage
 """

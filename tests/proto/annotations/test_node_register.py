@@ -100,6 +100,8 @@ def test_an_unknown_numa_node_is_not_node_0() -> None:
         ('[{"id":"a","devmem":"1"}]', "$[0].devmem: Expected `int`, got `str`"),
         ('[{"id":"a","devmem":-1}]', "$[0].devmem: negative: -1"),
         ('[{"id":"a","index":-1}]', "$[0].index: negative: -1"),
+        ('[{"id":"a","count":1%s}]' % ("0" * 40), "$[0].count: Expected `int` <= 2147483647"),
+        ('[{"id":"a","numa":-2147483649}]', "$[0].numa: Expected `int` >= -2147483648"),
         ('[{"id":"a"},{"id":"a"}]', "$[1].id: a is listed twice"),
         ('[{"count":1}]', "$[0].id: missing"),
         ('[{"x":' + "[" * 99999 + "]" * 99999 + "}]", "nested too deeply"),
@@ -108,6 +110,7 @@ def test_an_unknown_numa_node_is_not_node_0() -> None:
         ("a,1_0,2,3,t,0,true:", "device 0, count: expected a whole number, found '1_0'"),
         ("a,1,2,3,t,0,yes:", "device 0, health: expected true or false, found 'yes'"),
         ("a,1,2,3,t,0,true,-1,m:", "$[0].index: negative: -1"),
+        ("a,2147483648,2,3,t,0,true:", "device 0, count: beyond 2147483647: 2147483648"),
         (f"a,{'9' * 5000},2,3,t,0,true:", "device 0, count: expected a whole number"),
     ],
 )

@@ -41,6 +41,7 @@ def test_integer_strings_are_read_and_never_written() -> None:
         ("{}", "Expected `array`, got `object`"),
         ('[{"score":{}}]', "$[0]: Object missing required field `uuid`"),
         ('[{"uuid":"a","score":{"b":1.5}}]', "$[0].score[...]: Expected `int | str`, got `float`"),
+        ('[{"uuid":"a","score":{"b":2147483648}}]', "$[0].score[...]: Expected `int` <= 2147483647"),
         ('[{"uuid":"a","score":{"b":"x"}}]', "a to b: expected a whole number, found 'x'"),
         ('[{"uuid":"a","score":{"b":"1_0"}}]', "a to b: expected a whole number, found '1_0'"),
     ],

@@ -66,6 +66,7 @@ def test_fields_beyond_the_fourth_are_for_later_versions() -> None:
         ("GPU-1,A100,1,2:;", "container 0, device 0: expected vendor NVIDIA, found 'A100'"),
         ("GPU-1,NVIDIA,1,2:GPU-2,NVIDIA,x,2:;", "container 0, device 1, MiB: expected a whole number, found 'x'"),
         ("GPU-1,NVIDIA,1,-2:;", "container 0, device 0, cores: negative: -2"),
+        ("GPU-1,NVIDIA,2147483648,2:;", "container 0, device 0, MiB: beyond 2147483647: 2147483648"),
         (f"GPU-1,NVIDIA,{'9' * 5000},2:;", "container 0, device 0, MiB: expected a whole number"),
     ],
 )

@@ -14,7 +14,7 @@ A, B = DeviceUUID("GPU-a"), DeviceUUID("GPU-b")
 names = st.text(min_size=1, max_size=40)
 pods = st.dictionaries(
     names,
-    st.dictionaries(names.map(DeviceUUID), st.integers(1, 2**31), min_size=1, max_size=4),
+    st.dictionaries(names.map(DeviceUUID), st.integers(1, 2**31 - 1), min_size=1, max_size=4),
     max_size=MOST_PODS,
 )
 
