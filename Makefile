@@ -36,12 +36,12 @@ demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 
 # Four also on two cores: a test waits for real programs about as long as it computes.
 test: $(DEVELOPMENT) ## the test suite, in four processes
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Half as long again as `make test`: Python 3.11 can only trace.
 coverage: $(DEVELOPMENT) ## the test suite, and how much of the product it reaches: never less than before
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/python -m coverage run -m pytest --numprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m coverage run -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report
 

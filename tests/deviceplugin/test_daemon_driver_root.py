@@ -73,7 +73,8 @@ async def test_gpus_whose_driver_has_gone_or_is_another_than_the_kernels_are_not
     async with daemon(*flags(root)) as node:
         root.rename(tmp_path / "gone")
         await until(lambda: node.capacity()[1] == 0)
-        assert node.said("No NVIDIA driver below /run/nvidia/driver: libcuda.so.1 is in none of its library folders.")
+        gone = "No NVIDIA driver below /run/nvidia/driver: libcuda.so.1 is in none of its library folders."
+        await until(lambda: node.said(gone))
         install(root, "560.28.03")
         await until(
             lambda: node.said(
