@@ -1,7 +1,8 @@
 """Measures `/filter` without HTTP: microseconds of CPU time until the answer is ready, and after it was given.
 
 Run it with `python -m benchmarks.filter_core`. Clusters and requests are those of `benchmarks.filter`, without pauses.
-On a busy machine the minimum is the time of the work itself. `--policy` is that of the cluster, for nodes and GPUs.
+On a busy machine the minimum is the time of the work itself. `--policy` is that of the cluster, for nodes and GPUs;
+several take turns with each request.
 
 With `--own-shapes` each pod has a shape of its own.
 """
@@ -33,25 +34,34 @@ from scheduler_ext.scheduling.candidates import Candidates
 @click.option("--nodes", default="100,1000,5000", help="Sizes of the cluster.")
 @click.option("--pods", default=4, help="Running pods on each node.")
 @click.option("--requests", default=300, help="Requests of each kind.")
-@click.option("--policy", default="binpack/spread", help="NODE/GPU policy.")
+@click.option("--policy", default="binpack/spread", help="Comma list of NODE/GPU policies.")
 @click.option("--own-shapes", is_flag=True, help="Each pod has a shape of its own.")
 def main(*, nodes: str, pods: int, requests: int, policy: str, own_shapes: bool) -> None:
     """Print a table of the time before and after the answer."""
-    node_policy, _, gpu_policy = policy.partition("/")
-    asked = RequestSettings(node_policy=parse_node_policy(node_policy), gpu_policy=parse_gpu_policy(gpu_policy))
-    table = Table("nodes", "pod", "first ms", "before the answer µs: min / p50 / p99", "after it µs: min / p50 / p99")
+    policies = policy.split(",")
+    table = Table(
+        "nodes", "pod", "policy", "first ms", "before the answer µs: min / p50 / p99", "after it µs: min / p50 / p99"
+    )
     for size in (int(word) for word in nodes.split(",")):
-        cluster = loaded(size, pods, asked)
-        candidates = Candidates(cluster.ledger)
-        candidates.look_ahead()
+        clusters = [loaded(size, pods, _requests(each)) for each in policies]
+        ready = [(cluster, Candidates(cluster.ledger)) for cluster in clusters]
+        for _, candidates in ready:
+            candidates.look_ahead()
         gc.collect()
         gc.freeze()
         for ask in SHAPES if own_shapes else ASKS:
-            times = list(_asked(cluster, candidates, ask, size, requests))
-            before, after = zip(*times[1:], strict=True)
-            table.add_row(str(size), ask.name, f"{times[0][0] * 1e3:.1f}", _summary(before), _summary(after))
+            turns = (_asked(cluster, candidates, ask, size, requests) for cluster, candidates in ready)
+            for name, times in zip(policies, zip(*zip(*turns, strict=True), strict=True), strict=True):
+                before, after = zip(*times[1:], strict=True)
+                first = f"{times[0][0] * 1e3:.1f}"
+                table.add_row(str(size), ask.name, name, first, _summary(before), _summary(after))
         gc.unfreeze()
-    Console(width=100).print(table)
+    Console(width=120).print(table)
+
+
+def _requests(policy: str) -> RequestSettings:
+    node, _, gpu = policy.partition("/")
+    return RequestSettings(node_policy=parse_node_policy(node), gpu_policy=parse_gpu_policy(gpu))
 
 
 def loaded(nodes: int, pods: int, asked: RequestSettings) -> Cluster:

@@ -114,7 +114,9 @@ class Classes:
 
     def __init__(self, seeds: Iterable[tuple[PodClass, float]] = ()) -> None:
         """`seeds` count as that many pods of each class before all others."""
-        self._weights: dict[PodClass, float] = dict(seeds)
+        self._weights: dict[PodClass, float] = {}
+        for pods, number in seeds:
+            self._weights[pods] = self._weights.get(pods, 0.0) + number
         self._next = 1.0
         self._seen: set[str] = set()
         self._arrived = 0
