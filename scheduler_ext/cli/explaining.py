@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from program.output import print_text
+from program.words import printable
 from scheduler_ext.cli.answers import explanation_table
 from scheduler_ext.scheduling.account import Account
 
@@ -44,18 +45,23 @@ async def _ask(url: str, question: dict[str, str]) -> bytes:
 
 
 def _show(account: Account) -> None:
-    click.echo(f"pod {account.pod} {account.sentence}")
+    _say(f"pod {account.pod} {account.sentence}")
     if account.said and account.said_seconds_ago is not None:
-        click.echo(f"decided {account.said_seconds_ago:.0f} s ago: {account.said}")
+        _say(f"decided {account.said_seconds_ago:.0f} s ago: {account.said}")
     for line in account.story:
-        click.echo(f"  {line}")
+        _say(f"  {line}")
     if not account.nodes:
         return
-    click.echo("nodes as they are now, without this pod:")
+    _say("nodes as they are now, without this pod:")
     print_text(explanation_table(account.nodes))
     if account.more_nodes:
-        click.echo(f"and {account.more_nodes} more nodes")
+        _say(f"and {account.more_nodes} more nodes")
     if account.popular:
-        click.echo("fgd leaves room for the pods that came most often:")
+        _say("fgd leaves room for the pods that came most often:")
     for line in account.popular:
-        click.echo(f"  {line}")
+        _say(f"  {line}")
+
+
+def _say(line: str) -> None:
+    """Parts of the text are from annotations of other pods."""
+    click.echo(printable(" ".join(line.splitlines())))

@@ -74,13 +74,21 @@ def need_sentence(need: ContainerNeed) -> str:
 
 
 def popular_sentence(popular: Popular) -> str:
-    """`43.1 % of pods ask for 1 GPU with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
+    """`43.1 % of pods ask for 1 GPU, with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
     pods, need = popular.pods, popular.pods.need
     gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
     cores = f" and {need.cores} % of cores" if need.cores else ""
-    types = f" of type {' or '.join(pods.types)}" if pods.types else ""
+    wishes = "".join(
+        (
+            f" of type {' or '.join(pods.types)}" if pods.types else "",
+            f" not of type {' or '.join(pods.refused_types)}" if pods.refused_types else "",
+            f" in mode {pods.modes}" if pods.modes else "",
+            " that no container uses" if pods.idle_only else "",
+            " with good links" if pods.linked else "",
+        )
+    )
     host = f"{pods.host.cpu_milli / 1000:g} CPUs and {_number(pods.host.memory_mib)} MiB"
-    return f"{100 * popular.share:.1f} % of pods ask for {gpus}{types} with {_memory(need)}{cores}, beside {host}"
+    return f"{100 * popular.share:.1f} % of pods ask for {gpus}{wishes}, with {_memory(need)}{cores}, beside {host}"
 
 
 def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:

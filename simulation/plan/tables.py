@@ -111,7 +111,7 @@ def _remedy(remedy: Remedy) -> RenderableType:
     pods = remedy.example if remedy.pods == 1 else f"{remedy.example} and {remedy.pods - 1} more"
     asks = f"{pods}: {remedy.asks}"
     if not remedy.node:
-        return Text(f"{asks}\n  no moves help; {remedy.search}")
+        return Text(f"{asks}\n  no moves were found that help; {remedy.search}")
     title = f"{asks}\nfits on {remedy.node} after {counted(len(remedy.moves), 'move')} ({remedy.search})"
     shown = (Column(title="delete"), Column(title="from"), Column(title="goes to"), Column(title="GPUs", right=True))
     rows = [

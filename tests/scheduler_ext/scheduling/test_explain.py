@@ -9,8 +9,9 @@ from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
+from scheduler_ext.cluster.workload import Popular, class_of
 from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.explain import NodeLine, explain
+from scheduler_ext.scheduling.explain import NodeLine, explain, popular_sentence
 from scheduler_ext.scheduling.misfit import Amounts, Misfit, Reason, Refusal, Unit
 from scheduler_ext.scheduling.score import NodeScore
 from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
@@ -199,3 +200,20 @@ def test_the_nodes_that_do_not_fit_are_named_also_when_one_does() -> None:
     assert decision.node == "b"
     assert decision.fits == {"b": NodeScore(total=0.0, slots=0.0, cores=0.0, memory=0.0)}
     assert decision.failed == {"a": "1/1 CardTimeSlicingExhausted", "nowhere": "node unregistered"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wishes"),
+    [
+        ({}, ""),
+        ({keys.USE_GPU_TYPE: "A100,H100"}, " of type a100 or h100"),
+        ({keys.NO_USE_GPU_TYPE: "T4"}, " not of type t4"),
+        ({keys.VGPU_MODE: "mig"}, " in mode mig"),
+        ({keys.GPU_POLICY: "mutex"}, " that no container uses"),
+        ({keys.GPU_POLICY: "topology-aware"}, " with good links"),
+    ],
+)
+def test_classes_of_pods_that_differ_are_told_apart(annotations: dict[str, str], wishes: str) -> None:
+    wanted = request(pod(container(gpu=2, gpumem=1000), annotations=annotations))
+    told = popular_sentence(Popular(pods=class_of(wanted), share=0.5))
+    assert told == f"50.0 % of pods ask for 2 GPUs{wishes}, with 1 000 MiB, beside 0 CPUs and 0 MiB"
