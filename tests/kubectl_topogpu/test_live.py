@@ -4,13 +4,18 @@ import asyncio
 import json
 import shutil
 import sys
+import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from kubectl_topogpu import sources
+from kubectl_topogpu.cli import main
 from kubectl_topogpu.cli.complete import choices
 from kubectl_topogpu.kubectl import Connection
 from proto.annotations import keys
@@ -102,6 +107,65 @@ async def test_a_pod_without_gpus_holds_none(server: EmbeddedApiServer, tmp_path
     assert (status, out, err) == (0, "pod waits holds no GPU\n", "")
     status, _, err = await ask(tmp_path, "why", "nothing", "-n", "ml")
     assert (status, err) == (1, "Error: there is no pod ml/nothing\n")
+
+
+class Daemons(BaseHTTPRequestHandler):
+    """An API server with one node and its daemon, whose metrics are `page`: a body, or one that does not end."""
+
+    page: bytes | None = b""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        labels = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
+        daemon = pod_json("daemon") | {"status": {"phase": "Running"}}
+        daemon["metadata"]["labels"] = labels
+        daemon["spec"] |= {"nodeName": "n1"}
+        daemon["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 9394}]
+        lists = {"nodes": [node_json("n1", gpus=1)], "pods": [daemon], "resourcequotas": []}
+        one = path.endswith("/pods/daemon")
+        if not path.endswith("/pods/daemon:9394/proxy/metrics"):
+            body = json.dumps(daemon if one else {"items": lists[path.rpartition("/")[2]]}).encode()
+        elif self.page is not None:
+            body = self.page
+        else:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"#\n" * 65_536)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        (b'hami_host_gpu_memory_used_bytes{device_uuid="GPU-n1-0"} 2147483648\n', "2.0 GiB, ? %"),
+        (None, "it has more than 1 MiB"),
+    ],
+)
+def test_what_is_in_use_is_read_from_the_daemon_and_a_page_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: bytes | None, shown: str
+) -> None:
+    monkeypatch.setattr(sources, "METRICS_BYTES", 2**20)
+    monkeypatch.setattr(Daemons, "page", page)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Daemons) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        (tmp_path / "kubeconfig").write_text(
+            f"apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{address}'}}}}]\n"
+            "contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n"
+        )
+        result = CliRunner().invoke(main, ["top", "--used", "--kubeconfig", str(tmp_path / "kubeconfig")])
+        server.shutdown()
+    assert result.exit_code == 0
+    assert shown in result.stdout
 
 
 async def test_kubectl_ends_with_the_plugin_even_if_that_is_killed(server: EmbeddedApiServer, tmp_path: Path) -> None:

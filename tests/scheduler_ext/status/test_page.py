@@ -212,8 +212,8 @@ async def test_a_paused_page_stands_still_and_catches_up() -> None:
 async def test_no_rule_of_axe_is_broken(context: dict[str, Any]) -> None:
     async with opened(*busy_cluster(12), node("ill", unhealthy=(0, 1)), **context) as on:
         assert await on.it.place(pod("huge", gpus=16), "gpu-1") == ""
-        await expect(on.page.locator("#waiting-list li")).to_have_count(1)
-        await on.page.locator("#waiting-list summary").click()
+        await expect(on.page.locator("#waiting-list > li")).to_have_count(1)
+        await on.page.locator("#waiting-list > li > details > summary").click()
         axe = AXE.read_text("utf-8")
         await on.page.evaluate(axe)
         for opens_node in (False, True):
