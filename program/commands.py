@@ -1,7 +1,9 @@
 """Commands whose modules are imported on use, so that `--help` is quick and each command imports only what it needs."""
 
+import errno
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from io import TextIOWrapper
@@ -9,14 +11,29 @@ from typing import Any
 
 import click
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 
 class Commands(click.Group):
-    """A program's commands. Where the terminal's encoding lacks a character, they print an escape."""
+    """A program's commands. Where the terminal's encoding lacks a character, they print an escape. Output that cannot
+    be written is an error of one line.
+    """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        if sys.stdout is None:  # closed by the caller
+            sys.exit("Error: standard output is closed")
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
-        return super().main(*args, **kwargs)
+        try:
+            try:
+                return super().main(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left when it ends
+            sys.exit(f"Error: {error.strerror}")
 
 
 class LazyCommands(Commands):

@@ -17,3 +17,14 @@ def test_help_loads_no_server_no_driver_and_no_client(words: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("Usage: p")
     assert done.stdout.splitlines()[-1] == "LOADED"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [(">/dev/full", "Error: No space left on device\n"), (">&-", "Error: standard output is closed\n")],
+)
+def test_output_that_cannot_be_written_is_told_in_one_line(where: str, said: str) -> None:
+    program = "from program.commands import Commands; Commands(help='x').main(['--help'])"
+    command = ["sh", "-c", f'"$0" -c "$1" {where}', sys.executable, program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, said)
