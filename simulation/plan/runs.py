@@ -3,7 +3,7 @@
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice
 from math import ceil, inf
@@ -42,9 +42,8 @@ def run(question: Question, asked: Run, progress: Progress = lambda _: None) -> 
 
 
 def in_order(question: Question, asked: Run, kinds: Kinds) -> list[Arrival]:
-    """The pods as they come: first those that are moved, then the others as given, or by the seed in random order.
-
-    Raises TooManyPods.
+    """The pods as they come: first those that are moved, then the others as given, or by the seed in random order. With
+    times they exchange theirs. Raises TooManyPods.
     """
     moved = [each for each in question.arrivals if each.came_from]
     once = [each for each in question.arrivals if not each.came_from]
@@ -54,8 +53,10 @@ def in_order(question: Question, asked: Run, kinds: Kinds) -> list[Arrival]:
     if question.fill is not None:
         until = question.fill / 100 * kinds.gpus - sum(kinds.asking(each).amount for each in coming)
         coming += _more(draw, list(coming), kinds, until)
-    if asked.seed is not None and not question.replays:
+    if asked.seed is not None:
+        times = [each.at for each in coming]
         draw.shuffle(coming)
+        coming = [replace(each, at=at) for each, at in zip(coming, times, strict=True)]
     return [*moved, *coming]
 
 

@@ -165,12 +165,21 @@ def test_times_of_centuries_are_times() -> None:
     assert outcome_of_a_trace("a,1,1e9,1e9\nb,1,1e9,1e9\n")["delay"]["longest"] == 1e9
 
 
-def outcome_of_a_trace(rows: str) -> Any:
+def test_with_times_each_seed_is_another_order_at_the_same_times() -> None:
+    rows = "".join(f"p{number},1,{number},{10 * number}\n" for number in range(1, 9))
+    outcomes = [outcome_of_a_trace(rows, "--seeds", str(seed)) for seed in range(1, 4)]
+    assert len({home["pod"] for outcome in outcomes for home in outcome["homes"][:1]}) > 1
+    for outcome in outcomes:
+        assert sorted(home["pod"] for home in outcome["homes"]) == [f"default/p{number}" for number in range(1, 9)]
+        assert outcome["samples"][1]["seconds"] == 1.0
+
+
+def outcome_of_a_trace(rows: str, *more: str) -> Any:
     with NamedTemporaryFile("w", suffix=".csv") as trace:
         trace.write(f"name,gpus,at_seconds,lasts_seconds\n{rows}")
         trace.flush()
         asked = ("--cluster", "1x-t4", "--pods", trace.name, "--policy", "binpack", "--replay")
-        return document(*asked, "--each-pod")["outcomes"][0]
+        return document(*asked, "--each-pod", *more)["outcomes"][0]
 
 
 @pytest.mark.parametrize(
