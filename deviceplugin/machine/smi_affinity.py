@@ -71,7 +71,7 @@ def _values(line: str, start: int, wanted: int) -> list[_Word]:
 
 def _place(line: str, start: int, word: _Word, begins: Mapping[str, int]) -> dict[str, str | None]:
     """Splits one value for CPU and NUMA affinity: it may be either, or both without a gap."""
-    if "\t" in line[start:]:
+    if "\t" in line[start:].rstrip():
         is_numa = line[start : word.start].count("\t") > 1
         return {NUMA: word.text} if is_numa else {CPU: word.text}
     if NUMA in begins and len(line[: word.start].expandtabs()) >= begins[NUMA] > 0 and word.text.isdecimal():

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
-_ESCAPE = re.compile(r"[\x1b\ufffd]\[[0-9;]*[A-Za-z]")
+_ESCAPE = re.compile(r"(?:\x1b|\ufffd|\^\[)\[[0-9;]*[A-Za-z]|\[\d+(?:;\d+)*m")
 _QUOTE = re.compile(r"^(?:\s*>)+")
 _TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
 _TABLE_RULE = re.compile(r"^[\s|:-]+$")
@@ -19,8 +19,8 @@ class Line:
 
 
 def clean_lines(text: str) -> tuple[Line, ...]:
-    """Removes escape codes (also those whose ESC byte was replaced), e-mail quotes, JSON string notation, and fences
-    and table borders of Markdown.
+    """Removes escape codes (also those whose ESC byte was replaced or lost), e-mail quotes, JSON string notation, and
+    fences and table borders of Markdown.
     """
     raw = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     while len(raw) > 1 and not raw[-1].strip():

@@ -54,7 +54,7 @@ def _pods(document: Mapping[str, Any], kind: str, where: str, as_: type[P], free
     if kind == "Pod":
         if not free:
             raise StateError(f"{where}: more than {free.stop} pods; ask about fewer")
-        return [typed(document, as_, where)]
+        return [_whole(document, as_, where)]
     spec = document.get("spec")
     if isinstance(spec, dict) and isinstance(spec.get("jobTemplate"), dict):
         spec = spec["jobTemplate"].get("spec")
@@ -64,11 +64,19 @@ def _pods(document: Mapping[str, Any], kind: str, where: str, as_: type[P], free
     count = _count(spec if isinstance(spec, dict) else {}, where)
     if count > len(free):
         raise StateError(f"{where}: more than {free.stop} pods; ask about fewer")
-    pod = typed({**template, "metadata": template.get("metadata") or {}, "kind": "Pod"}, as_, where)
+    pod = _whole({**template, "metadata": template.get("metadata") or {}, "kind": "Pod"}, as_, where)
     metadata = document.get("metadata")
     owner = metadata if isinstance(metadata, dict) else {}
     name, namespace = str(owner.get("name") or kind.lower()), str(owner.get("namespace") or pod.metadata.namespace)
     return [_named(pod, f"{name}-{number}" if count > 1 else name, namespace) for number in range(count)]
+
+
+def _whole(document: Mapping[str, Any], as_: type[P], where: str) -> P:
+    """A pod that Kubernetes could have. Raises StateError."""
+    pod = typed(document, as_, where)
+    if not pod.spec.containers:
+        raise StateError(f"{where}: the pod has no containers")
+    return pod
 
 
 def _named(pod: P, name: str, namespace: str) -> P:

@@ -132,6 +132,9 @@ PASTED = {
     "a wrapped legend first": f"{LEGEND}{TWO_GPUS}",
     "a wrapped legend in bullets": each("- ", f"{TWO_GPUS}{LEGEND}"),
     "a header wrapped between columns": TWO_GPUS.replace("Affinity\tNUMA", "Affinity\n NUMA"),
+    "colours": TWO_GPUS.replace("GPU1", "\x1b[4mGPU1\x1b[0m", 1),
+    "colours without their escape byte": TWO_GPUS.replace("GPU1", "[4mGPU1[0m", 1),
+    "colours as caret notation": TWO_GPUS.replace("GPU1", "^[[1;4mGPU1^[[0m", 1),
     "a table": "\n".join([cells(HEADER), "|---|:--:|---|---|---|---|", cells(FIRST), cells(SECOND)]),
 }
 
@@ -145,6 +148,11 @@ def test_what_people_paste_reads_as_what_the_tool_printed(text: str) -> None:
 def test_a_published_output_reads_the_same_in_bullets_and_fences(name: str) -> None:
     text = recorded_text(name)
     assert parse_topology(f"```\n{text}\n```\n") == parse_topology(text)
+
+
+def test_cells_that_ran_together_stay_unknown_when_blanks_follow_them() -> None:
+    text = recorded_text("126-h100-8gpu-cpu-numa-glued")
+    assert parse_topology("".join(f"{line} \t\n" for line in text.splitlines())) == parse_topology(text)
 
 
 def test_an_unknown_token_is_kept() -> None:

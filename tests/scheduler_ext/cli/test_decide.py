@@ -129,6 +129,20 @@ def test_a_pod_that_asks_for_no_gpu_may_go_anywhere(tmp_path: Path) -> None:
     assert run(tmp_path, case).stdout == f"pod default/target: {note}\n"
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"kind": "Pod", "metadata": {"name": "p"}},
+        {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": []}},
+        {"kind": "Deployment", "metadata": {"name": "p"}, "spec": {"template": {"spec": {}}}},
+    ],
+)
+def test_a_pod_without_containers_is_no_pod(tmp_path: Path, manifest: dict[str, Any]) -> None:
+    result = run(tmp_path, {**recorded("77-no-gpu"), "pod": manifest})
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith("pod.json: the pod has no containers\n")
+
+
 def test_a_single_node_is_a_state(tmp_path: Path) -> None:
     case = recorded("41-cores-100-exclusive")
     (node,) = (item for item in case["state"]["items"] if item["kind"] == "Node")
