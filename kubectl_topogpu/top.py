@@ -156,7 +156,7 @@ def _text(
         for node in nodes
         for line in _lines(node, level, readings, wide=wide)
     ]
-    table = FittingTable(columns=columns, rows=rows, more="-o wide shows them.", everything=wide)
+    table = FittingTable(columns=columns, rows=rows, more="-o wide shows all.", everything=wide)
     less = (
         [] if asked or level is Level.PODS else [Text(f"Shown by {level}, because there are many; see --level.", "dim")]
     )

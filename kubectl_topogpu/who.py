@@ -53,7 +53,7 @@ def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pods: Collection[str] | None) -
             *([Column(title="asks", wraps=True), Column(title="UUID")] if wide else []),
         ]
         cells = [_cells(row, wide=wide) for row in rows]
-        table = FittingTable(columns=columns, rows=cells, more="-o wide shows them.", everything=wide)
+        table = FittingTable(columns=columns, rows=cells, more="-o wide shows all.", everything=wide)
         undecided = {name: node.name for node, _ in gpus for name in node.undecided}
         notes = [
             Text(f"! pod {name} has GPUs of node {node} without a decision of the scheduler", "yellow")

@@ -48,7 +48,7 @@ class FittingTable:
     columns: Sequence[Column]
     rows: Sequence[Row]
     title: str = ""
-    more: str = "A wider terminal shows them."
+    more: str = "A wider terminal shows all."
     everything: bool = False
     """Whether no column may be left out: `-o wide`."""
 

@@ -53,7 +53,7 @@ def _text(reading: MachineReading, *, wide: bool) -> RenderableType:
         rows=[row[: len(columns)] for row in rows],
         title=f"Driver {reading.driver}",
         everything=wide,
-        more="--output json shows them.",
+        more="--output json shows all.",
     )
     return Group(table, *problems)
 

@@ -25,7 +25,7 @@ TERMINALS: Mapping[str, tuple[str, ...]] = {
     "topo": ("topo", "node-2"),
 }
 """By picture, the arguments of `kubectl topogpu`."""
-COLUMNS = 112
+COLUMNS = 116
 _DARK = TerminalTheme(
     (22, 27, 34),
     (214, 220, 228),

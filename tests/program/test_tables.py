@@ -41,15 +41,15 @@ def test_a_wide_terminal_shows_every_column_on_one_line() -> None:
 
 
 def test_what_matters_least_is_left_out_and_named() -> None:
-    table = FittingTable(columns=COLUMNS, rows=ROWS, more="-o wide shows them.")
-    assert shown(table, 90)[-1] == "Left out for lack of room: UUID. -o wide shows them."
+    table = FittingTable(columns=COLUMNS, rows=ROWS, more="-o wide shows all.")
+    assert shown(table, 90)[-1] == "Left out for lack of room: UUID. -o wide shows all."
     assert shown(table, 60) == [
         f"Pod         {'Why':39}  Verdict",
         f"ml/train-0  {'every GPU of this node is shared by':39}  differs",
         "            other containers already",
         f"ml/train-1  {'fits':39}  agrees",
         "Left out for lack of room: PCI address, UUID. -o wide shows",
-        "them.",
+        "all.",
     ]
 
 

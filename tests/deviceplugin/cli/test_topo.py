@@ -167,6 +167,6 @@ def test_the_gpus_keep_index_model_and_health_at_every_width(width: int) -> None
     lines = on_a_terminal(width, "devices", "--machine", "dgx1v-8x-v100-32g")
     rows = [line.split() for line in lines[2:10]]
     assert [(row[0], row[2], row[-1]) for row in rows] == [(str(n), "V100-SXM2-32GB", "healthy") for n in range(8)]
-    assert ("Left out for lack of room: PCI address. --output json shows them." in " ".join(lines)) is (width == 60)
+    assert ("Left out for lack of room: PCI address. --output json shows all." in " ".join(lines)) is (width == 60)
     whole = "\n".join(on_a_terminal(width, "devices", "--machine", "dgx1v-8x-v100-32g", "-o", "wide"))
     assert whole.count("GPU-") == 8
