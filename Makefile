@@ -69,7 +69,7 @@ test-deploy: $(DEVELOPMENT) ## the image, built here, and the manifests on a who
 test-hami: $(DEVELOPMENT) ## the tests beside HAMi's own programs, as root; Go builds them from the checkout HAMI_SOURCE=FOLDER
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m tests.hami.programs > /dev/null || test $$? -eq 3
-	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m pytest -m hami -rs $(ARGS)
+	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m pytest -m hami -rs tests/hami $(ARGS)
 
 AXE_VERSION := 4.14.1
 AXE := $(HOME)/.cache/topogpu/axe/$(AXE_VERSION)/axe.min.js

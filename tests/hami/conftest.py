@@ -1,6 +1,8 @@
 """A lab of its own for each test: what is installed there stops what other tests do."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -40,8 +42,8 @@ async def lab(hami: Hami, plane: ControlPlane, tmp_path: Path) -> AsyncIterator[
     proxy = Program([*words, "--disable-filter=true"], tmp_path / "proxy.log")
     api = await ApiServer.connect(plane.kubeconfig())
     view = ClusterView(api)
-    folder = tmp_path / "lab"
-    folder.mkdir()
+    # Sockets lie below it, and the path of one has at most 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="tg", dir="/tmp"))
     try:
         async with real(plane) as peer:
             found = Lab(plane, peer, api, view, hami, folder, f"http://127.0.0.1:{port}")
@@ -54,3 +56,4 @@ async def lab(hami: Hami, plane: ControlPlane, tmp_path: Path) -> AsyncIterator[
         await view.stop()
         await api.close()
         proxy.stop()
+        shutil.move(folder, tmp_path / "lab")
