@@ -1,7 +1,7 @@
 """Builds the image twice and looks into it: `python -m daemonset.image_check`, which `make image-check` calls.
 
 Both must have one digest, from the same commit and base. Then it says what is in the image that must not be there,
-starts the programs as the image's own user, and lists the licences of what it contains.
+imports every module of ours, starts the programs as the image's own user, and lists the licences of what it contains.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from daemonset import image
+from daemonset import image, prune
 from daemonset.image_archive import Archive, File
 
 BILL = "opt/topogpu/sbom.cdx.json"
@@ -76,8 +76,11 @@ def main() -> None:
         raise image.CannotBuild("\n".join(problems))
     size = sum(file.size for name, file in files.items() if name.startswith("opt/")) / 2**20
     print(f"{size:.0f} MiB beside the base, {sum(file.size for file in files.values()) / 2**20:.0f} MiB in all")
+    engine = image.find_engine()
+    loaded = engine.start(f"{given.tag}-first", ["python", "-c", prune.IMPORT_ALL]).splitlines()
+    print(f"every module of {', '.join(prune.OURS)} imports; {len(loaded)} of {prune.PRUNED}'s files are loaded")
     for words in _STARTED:
-        said = image.find_engine().start(f"{given.tag}-first", ["python", "-m", *words.split()])
+        said = engine.start(f"{given.tag}-first", ["python", "-m", *words.split()])
         print(f"{words}: {said.splitlines()[0]}")
     found = licences(json.loads(first.read(BILL)))
     silent = sorted({name for name, words in found.items() if not words} - with_licence_file(files))

@@ -18,22 +18,22 @@ PRUNED = "kubernetes"
 WHOLE = ("kubernetes/aio/config",)
 """Its modules import each other when a kubeconfig asks for it."""
 
-_IMPORT_ALL = """
+IMPORT_ALL = f"""
 import importlib, pkgutil, sys
-for package in {ours}:
+for package in {OURS}:
     for found in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
 for name, module in list(sys.modules.items()):
-    if name.partition(".")[0] == "{pruned}" and getattr(module, "__spec__", None) and module.__spec__.origin:
+    if name.partition(".")[0] == "{PRUNED}" and getattr(module, "__spec__", None) and module.__spec__.origin:
         print(module.__spec__.origin)
 """
+"""A program: it imports every module of ours, and prints the files of the pruned package that were loaded."""
 
 
 def loaded() -> set[Path]:
     """Files of the pruned package that our modules load, all of them. Raises CalledProcessError with what they said."""
-    program = _IMPORT_ALL.format(ours=OURS, pruned=PRUNED)
-    done = subprocess.run([sys.executable, "-B", "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, "-B", "-c", IMPORT_ALL], check=True, stdout=subprocess.PIPE, text=True)
     return {Path(line) for line in done.stdout.splitlines()}
 
 
