@@ -142,14 +142,17 @@ def commit() -> Commit:
 def run(words: Sequence[str], environment: Mapping[str, str] | None = None, *, shown: bool = False) -> str:
     """What it prints, which goes to people instead where it is `shown`. Raises CannotBuild."""
     out = sys.stderr if shown else subprocess.PIPE
-    done = subprocess.run(
-        words,
-        stdout=out,
-        stderr=sys.stderr if shown else subprocess.PIPE,
-        text=True,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
+    try:
+        done = subprocess.run(
+            words,
+            stdout=out,
+            stderr=sys.stderr if shown else subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, **(environment or {})},
+        )
+    except FileNotFoundError:
+        raise CannotBuild(f"There is no program {words[0]} here; install it.") from None
     if done.returncode:
         said = (done.stderr or "").strip()[-2000:]
         raise CannotBuild(f"{' '.join(words[:3])} failed with status {done.returncode}. {said}")

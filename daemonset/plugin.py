@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     given.output.mkdir(parents=True, exist_ok=True)
     try:
         if given.release:
-            release(given.output, given.url.rstrip("/"))
+            print(*release(given.output, given.url.rstrip("/")), sep="\n")
         else:
             (given.output / "kubectl-topogpu").write_bytes(program({**installed(), **ours()}))
             (given.output / "kubectl-topogpu").chmod(0o755)
@@ -74,17 +74,18 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def release(output: Path, url: str) -> None:
+def release(output: Path, url: str) -> list[Path]:
     """Writes an archive for each platform, and with a URL `topogpu.yaml`. Raises BuildError."""
     sums: dict[tuple[str, str], str] = {}
     for platform, tags in PLATFORMS.items():
         archive = output / archive_name(platform)
         archive.write_bytes(packed({"kubectl-topogpu": program({**downloaded(tags), **ours()})}))
         sums[platform] = hashlib.sha256(archive.read_bytes()).hexdigest()
-        print(archive)
+    written = [output / archive_name(platform) for platform in sums]
     if url:
-        (output / "topogpu.yaml").write_text(yaml.safe_dump(manifest(sums, url), sort_keys=False, width=100))
-        print(output / "topogpu.yaml")
+        written.append(output / "topogpu.yaml")
+        written[-1].write_text(yaml.safe_dump(manifest(sums, url), sort_keys=False, width=100))
+    return written
 
 
 def ours() -> Files:

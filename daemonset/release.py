@@ -60,8 +60,8 @@ def problems(number: str, found: Tree) -> Iterator[str]:
     if found.status:
         yield "The working tree has changes that are not committed: commit them, or put them away with `git stash -u`."
     write = f"run `make version VERSION={number}`, and commit"
-    for problem in versions.others(number):
-        yield f"{problem[:-1]}: {write}."
+    if others := versions.others(number):
+        yield f"{number} is not the version in {', '.join(others)}: {write}."
     if not section(found.changelog, number):
         yield (
             f"CHANGELOG.md has no section `## [{number}] - YEAR-MONTH-DAY` with text: {write}; it makes the section of "

@@ -6,12 +6,9 @@ the release's section of CHANGELOG.md of what stands under Unreleased.
 
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-
-from proto import __version__
 
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(rc|beta)\.[1-9]\d*)?")
@@ -59,13 +56,14 @@ def order(number: str) -> tuple[int, ...]:
     return (*map(int, found.group(1, 2, 3)), kind, int((found[4] or "0").rpartition(".")[2]))
 
 
-def others(number: str, root: Path = ROOT) -> Iterator[str]:
-    """A sentence for every place with another version, or with none."""
-    for place in PLACES:
-        found = {match[2] for match in place.pattern.finditer((root / place.path).read_text(encoding="utf-8"))}
-        if found != {number}:
-            said = " and ".join(sorted(found)) or "no version"
-            yield f"{place.path} has {said} after {place.before.strip()!r}, not {number}."
+def others(number: str, root: Path = ROOT) -> list[str]:
+    """Files with another version, or with none."""
+
+    def has_it(place: Place) -> bool:
+        text = (root / place.path).read_text(encoding="utf-8")
+        return {match[2] for match in place.pattern.finditer(text)} == {number}
+
+    return list(dict.fromkeys(place.path for place in PLACES if not has_it(place)))
 
 
 def write(number: str, root: Path = ROOT) -> None:
@@ -88,7 +86,7 @@ def main() -> None:
             write(number)
             changelog, today = ROOT / "CHANGELOG.md", datetime.now(UTC).date()  # noqa: TID251 - a person's calendar
             changelog.write_text(cut(changelog.read_text(encoding="utf-8"), number, f"{today}"), encoding="utf-8")
-            print(f"{__version__} became {number}; look at the section [{number}] of CHANGELOG.md, and commit.")
+            print(f"{number} is the version everywhere; look at its section of CHANGELOG.md, and commit.")
         case _:
             raise SystemExit("Give a version such as VERSION=0.2.0 or VERSION=0.2.0-rc.1.")
 

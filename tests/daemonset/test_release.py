@@ -33,7 +33,7 @@ Later.
 
 
 def test_every_place_has_the_version_of_the_programs() -> None:
-    assert list(versions.others(__version__)) == []
+    assert versions.others(__version__) == []
 
 
 def test_a_new_version_is_written_to_every_place(tmp_path: Path) -> None:
@@ -41,9 +41,9 @@ def test_a_new_version_is_written_to_every_place(tmp_path: Path) -> None:
         target = tmp_path / place.path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(versions.ROOT / place.path, target)
-    assert len(list(versions.others("7.8.9", tmp_path))) == len(versions.PLACES)
+    assert versions.others("7.8.9", tmp_path) == list(dict.fromkeys(place.path for place in versions.PLACES))
     versions.write("7.8.9", tmp_path)
-    assert list(versions.others("7.8.9", tmp_path)) == []
+    assert versions.others("7.8.9", tmp_path) == []
 
 
 def test_whatever_names_an_image_of_ours_is_a_place() -> None:
@@ -87,7 +87,7 @@ def test_nothing_speaks_against_a_clean_tree_with_notes() -> None:
         (__version__, Tree(changelog=CHANGELOG, status=" M README.md"), "commit them, or put them away"),
         (__version__, Tree(changelog="# Changelog\n"), f"no section `## [{__version__}]"),
         (__version__, Tree(changelog="# Changelog\n"), f"run `make version VERSION={__version__}`, and commit"),
-        ("9.9.9", Tree(changelog=CHANGELOG), "run `make version VERSION=9.9.9`, and commit"),
+        ("9.9.9", Tree(changelog=CHANGELOG), "9.9.9 is not the version in proto/__init__.py, pyproject.toml, "),
         (
             __version__,
             Tree(changelog=CHANGELOG, head="1234", tags={__version__: "5678"}),
@@ -119,6 +119,12 @@ def test_programs_that_are_not_there_are_all_named_before_anything_is_built(
     for each in ("install one", "apt install mmdebstrap", "HELM=", "user.name"):
         assert each in said
     assert "user.name" not in " ".join(release.missing("debian", tags=False))
+
+
+def test_without_git_nothing_is_released(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(image.CannotBuild, match="no program git here"):
+        release.tree()
 
 
 @pytest.mark.parametrize("before", [None, "whole"])
