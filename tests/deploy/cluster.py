@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from tests.node.real_node import NODE, RealNode
 from tests.node.runtimes import PodNetwork
 
 JsonObject = dict[str, Any]
+ROOT = Path(__file__).parents[2]
 ADDRESS = "10.88.0.1"
 """Of the node and of the API server."""
 _PODS = "10.88.0.0/16"
@@ -120,7 +121,6 @@ class Cluster:
     release: str
     """Such as v1.37."""
     folder: Path
-    said: list[str] = field(default_factory=list)
 
     def kubectl(self, command: str, document: str = "") -> str:
         """What it prints. Raises CommandFailed."""
@@ -129,6 +129,15 @@ class Cluster:
     def helm(self, command: str) -> str:
         """As above."""
         return self._run([str(helm.find()), *shlex.split(command)])
+
+    def shell(self, command: str) -> str:
+        """As above, of a line with `kubectl` or `helm` as a document shows it, typed in the repository."""
+        programs = self.folder / "bin"
+        programs.mkdir(exist_ok=True)
+        for name, path in (("kubectl", self.plane.binary("kubectl")), ("helm", helm.find())):
+            (programs / name).unlink(missing_ok=True)
+            (programs / name).symlink_to(path)
+        return self._run(["bash", "-ec", f"PATH={shlex.quote(str(programs))}:$PATH; {command}"])
 
     def apply(self, *documents: JsonObject) -> None:
         self.kubectl("apply -f -", yaml.safe_dump_all(documents))
@@ -156,6 +165,15 @@ class Cluster:
             for command in ("get pods -A -o wide", "get events -A --sort-by=.metadata.creationTimestamp")
         )
 
+    @contextmanager
+    def without_nvidia_runtime(self) -> Iterator[None]:
+        """Containers that start meanwhile are runc's alone, as on a node without GPUs."""
+        settings = _runtime(self.folder).with_suffix(".json")
+        before = settings.read_text()
+        settings.write_text(json.dumps(json.loads(before) | {"uuids": []}))
+        yield
+        settings.write_text(before)
+
     def import_image(self, archive: Path, *names: str) -> None:
         """Into containerd, under each of the names."""
         first, *others = names
@@ -173,7 +191,7 @@ class Cluster:
     def _run(self, words: Sequence[str], document: str = "") -> str:
         environment = {"KUBECONFIG": self.plane.kubeconfig(), "PATH": "/usr/bin:/bin", "HOME": str(self.folder)}
         done = subprocess.run(
-            words, input=document, capture_output=True, text=True, check=False, timeout=300, env=environment
+            words, input=document, capture_output=True, text=True, check=False, timeout=300, env=environment, cwd=ROOT
         )
         if done.returncode:
             raise CommandFailed(f"{' '.join(words[1:])}: {done.stdout}{done.stderr}")

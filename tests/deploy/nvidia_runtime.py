@@ -18,14 +18,14 @@ _READ_ONLY = ["rbind", "ro", "nosuid", "nodev"]
 
 
 def edited(spec: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The container's configuration with what the runtime adds. `settings`: `uuids` by index, `library`, `machine`,
-    `sys` (paths on the host).
+    """The container's configuration with what the runtime adds. `settings`: `uuids` by index (none: there is no such
+    runtime), `library`, `machine`, `sys` (paths on the host).
     """
     environment = dict(entry.partition("=")[::2] for entry in spec["process"].get("env", []))
     visible = environment.get("NVIDIA_VISIBLE_DEVICES", "")
-    if visible in ("", "void", "none"):
-        return spec
     uuids = settings["uuids"]
+    if visible in ("", "void", "none") or not uuids:
+        return spec
     indices = range(len(uuids)) if visible == "all" else [uuids.index(one) for one in visible.split(",")]
     devices = spec["linux"].setdefault("devices", [])
     allowed = spec["linux"].setdefault("resources", {}).setdefault("devices", [])

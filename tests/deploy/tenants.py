@@ -82,21 +82,21 @@ def _of_pod(cluster: Cluster, pod: JsonObject) -> Given:
 class Stream:
     """Pods that a user creates one after the other."""
 
+    created: int = 0
     ended: int = 0
     failed: list[str] = field(default_factory=list)
     """Names and reasons."""
 
 
 @contextmanager
-def stream(cluster: Cluster, name: str) -> Iterator[Stream]:
-    """A pod with a GPU each second while the block runs. Pods are alone in the world: none is made again."""
+def stream(cluster: Cluster, name: str, between_seconds: float = 1.0) -> Iterator[Stream]:
+    """One pod with a GPU after the other while the block runs. Pods are alone in the world: none is made again."""
     found, stop = Stream(), threading.Event()
 
     def create() -> None:
-        number = 0
-        while not stop.wait(1.0):
-            number += 1
-            made = pod(f"{name}-{number}", gpus=1)
+        while not stop.wait(between_seconds):
+            found.created += 1
+            made = pod(f"{name}-{found.created}", gpus=1)
             made["metadata"]["labels"] = {"app": name}
             made["spec"]["restartPolicy"] = "Never"
             made["spec"]["containers"][0]["command"][-1] = "true"

@@ -1,6 +1,7 @@
 """The shipped image and manifests, as a user installs them."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,13 +10,21 @@ import yaml
 
 from daemonset import render
 from tests.deploy import tenants
-from tests.deploy.cluster import Cluster
+from tests.deploy.cluster import Cluster, CommandFailed
 from tests.deploy.installed import SYSTEM, daemon, helm_installs, helm_uninstalls, holder, pods_of, rolled_out
+from tests.documented_commands import shown_commands
 from tests.node import image
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 OLDEST_OF_THE_BASE = 30
-EXAMPLES = render.HERE.parent / "examples"
+ROOT = render.HERE.parent
+EXAMPLES = ROOT / "examples"
+BUILT = r'hami_build_info{(?=[^}]*revision="[0-9a-f]{40}")(?=[^}]*build_date="2[^"]+Z")'
+"""The image's commit, and its time."""
+ANSWERS = {"doctor": "GPU", "allocations": "GPU-", "explain": "node-a"}
+"""What is in the answer to each verb that the documents show for `kubectl exec`."""
+HELD = {"NoNewPrivs": ["1"], "Seccomp": ["2"], "CapEff": ["0" * 16], "CapBnd": ["0" * 16]}
+"""What the kernel says of a process without capabilities that filters its system calls."""
 
 
 @pytest.fixture
@@ -62,14 +71,48 @@ def test_the_pods_of_tenants_run_with_the_gpus_that_were_decided_for_them(instal
 
 
 def test_what_the_documents_ask_of_a_running_installation_is_answered(installed: Cluster) -> None:
-    doctor = f"{SYSTEM} exec {daemon(installed)} -- python -m deviceplugin doctor --config /etc/topogpu/settings.yaml"
-    assert "✗" not in installed.kubectl(doctor)
-    said = installed.kubectl(f"{SYSTEM} exec {daemon(installed)} -- python -m deviceplugin devices")
-    assert said.count("GPU-") == 8
     [scheduler] = pods_of(installed, "scheduler")
     installed.until(lambda: holder(installed).startswith(scheduler), "the scheduler has the lease")
     policies = {policy["metadata"]["name"] for policy in installed.items(f"networkpolicies {SYSTEM}")}
     assert policies == {"topogpu-scheduler", "topogpu-device-plugin"}
+    for name, port in ((daemon(installed), 9394), (scheduler, 9395)):
+        metrics = installed.kubectl(f"get --raw /api/v1/namespaces/topogpu-system/pods/{name}:{port}/proxy/metrics")
+        assert re.search(BUILT, metrics), f"{name} does not say what it was built from"
+
+
+def test_every_kubectl_exec_of_the_documents_answers(installed: Cluster) -> None:
+    installed.kubectl("create namespace ml")
+    installed.kubectl("apply -n ml -f -", yaml.safe_dump(tenants.pod("train-0", gpus=1)))
+    installed.kubectl("wait -n ml --for condition=Ready pod/train-0 --timeout 120s")
+    commands = documented_commands()
+    assert {verb for verb in ANSWERS for command in commands if f" {verb} " in command} == set(ANSWERS)
+    for command in commands:
+        said = installed.kubectl(command.removeprefix("kubectl ").replace(" POD ", f" {daemon(installed)} "))
+        [wanted] = [answer for verb, answer in ANSWERS.items() if f" {verb} " in command]
+        assert (wanted in said, "✗" in said) == (True, False), f"{command}: {said}"
+    devices = installed.kubectl(f"{SYSTEM} exec {daemon(installed)} -- python -m deviceplugin devices")
+    assert devices.count("GPU-") == 8
+    installed.kubectl("delete namespace ml")
+
+
+def documented_commands() -> list[str]:
+    """Each once."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    shown = [one.command for page in pages for one in shown_commands(page.read_text(encoding="utf-8"))]
+    return sorted({command for command in shown if command.startswith("kubectl -n topogpu-system exec ")})
+
+
+@pytest.mark.parametrize(
+    ("program", "user"),
+    [("daemonset/topogpu-device-plugin -c device-plugin", 0), ("deployment/topogpu-scheduler -c extender", 65532)],
+)
+def test_the_kernel_holds_a_program_to_its_security_context(installed: Cluster, program: str, user: int) -> None:
+    status = installed.kubectl(f"{SYSTEM} exec {program} -- cat /proc/1/status")
+    found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
+    assert {name: found[name] for name in HELD} == HELD
+    assert found["Uid"] == [str(user)] * 4
+    with pytest.raises(CommandFailed, match="Read-only file system"):
+        installed.kubectl(f"{SYSTEM} exec {program} -- touch /written")
 
 
 def test_the_webhook_answers_through_its_service_and_names_the_scheduler_in_the_pod(installed: Cluster) -> None:

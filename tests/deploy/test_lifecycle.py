@@ -1,5 +1,6 @@
 """From the release before to today's and back, a leader that dies, and the end: with pods that hold GPUs all along."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.deploy.installed import (
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 RESTARTS = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
+PODS = int(os.environ.get("ROLLOUT_PODS", "40"))
 BEFORE = "before"
 """The tag of the image of the release before."""
 
@@ -46,6 +48,21 @@ def test_a_release_is_upgraded_and_rolled_back_under_pods_that_hold_gpus(gpus: C
     assert tenants.given(gpus, "serve") == held
     assert set(gpus.kubectl(f"get pods -l app=serve -o '{RESTARTS}'").split()) == {"0"}
     gpus.kubectl("delete deployment/serve")
+    helm_uninstalls(gpus)
+
+
+def test_no_pod_of_a_steady_stream_fails_while_the_daemon_is_rolled_out_again_and_again(gpus: Cluster) -> None:
+    helm_installs(gpus)
+    rollouts = 0
+    with tenants.stream(gpus, "steady", between_seconds=0.5) as stream:
+        while stream.created < PODS:
+            gpus.kubectl(f"{SYSTEM} rollout restart daemonset/topogpu-device-plugin")
+            gpus.kubectl(f"{SYSTEM} rollout status daemonset/topogpu-device-plugin --timeout 180s")
+            rollouts += 1
+    print(f"{rollouts} roll-outs, {stream.ended} pods, {len(stream.failed)} failed")
+    assert stream.failed == []
+    assert stream.ended >= PODS
+    assert rollouts > 1
     helm_uninstalls(gpus)
 
 
