@@ -232,7 +232,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             are_gone = not any(gpu.healthy for gpu in machine.gpus)
             raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
         devices = found.pop(configuration.resource_name)
-        hardware = read_hardware(machine.gpus, files, configuration.imex_channel_ids)
+        hardware = read_hardware(machine.gpus, files, configuration.imex_channel_ids, simulated=machine.is_simulated)
         notes = (*machine.problems, *left_out(machine, sharing))
         if root is not None:
             hardware = replace(hardware, driver_mounts=_driver_mounts(root, machine.driver))

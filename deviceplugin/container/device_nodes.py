@@ -52,8 +52,13 @@ class DeviceFiles:
         return DeviceNode(path=path, host_path="" if host_path == path else host_path, number=_number(host_path))
 
 
-def read_hardware(gpus: Sequence[GpuReading], files: DeviceFiles, imex_channels: Iterable[int] = ()) -> Hardware:
-    """Addresses and device files of these GPUs and their MIG devices; a GPU without a minor number has no files."""
+def read_hardware(
+    gpus: Sequence[GpuReading], files: DeviceFiles, imex_channels: Iterable[int] = (), *, simulated: bool = False
+) -> Hardware:
+    """Addresses and device files of these GPUs and their MIG devices; a GPU without a minor number has no files.
+
+    `simulated` GPUs have those that are there. Of others, missing files are named too.
+    """
     nodes: dict[DeviceUUID, tuple[DeviceNode, ...]] = {}
     addresses: dict[DeviceUUID, str] = {}
     for gpu in gpus:
@@ -61,6 +66,11 @@ def read_hardware(gpus: Sequence[GpuReading], files: DeviceFiles, imex_channels:
         if gpu.minor is not None:
             nodes[gpu.uuid] = files.gpu_nodes(gpu.minor)
             nodes |= {device.uuid: files.mig_nodes(gpu.minor, device.gi, device.ci) for device in gpu.mig_devices}
+    if simulated:
+        nodes = {
+            uuid: tuple(node for node in named if Path(node.host_path or node.path).exists())
+            for uuid, named in nodes.items()
+        }
     return Hardware(pci_addresses=addresses, control_nodes=files.control_nodes(imex_channels), gpu_nodes=nodes)
 
 

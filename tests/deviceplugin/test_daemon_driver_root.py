@@ -28,12 +28,16 @@ def install(root: Path, version: str = VERSION) -> None:
     (folder / f"libcuda.so.{version}").touch()
     for name in ("libcuda", "libnvidia-ml"):
         (folder / f"{name}.so.1").symlink_to(f"{name}.so.{version}")
+    for gpu in range(4):
+        file = root.parent / "dev" / f"nvidia{gpu}"
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
     unpacked.rename(root)
 
 
 def flags(root: Path) -> tuple[str, ...]:
     own = ("--driver-root", "/run/nvidia/driver", "--container-driver-root", str(root), "--nvml-library", "")
-    return (*own, "--device-list-strategy", "driver-files", "--read-seconds", "0.2")
+    return (*own, "--dev-root", str(root.parent), "--device-list-strategy", "driver-files", "--read-seconds", "0.2")
 
 
 def libraries(node: DaemonRig, uid: str) -> dict[str, str]:

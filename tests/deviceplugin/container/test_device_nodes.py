@@ -77,3 +77,12 @@ def test_hardware_of_a_machine(root: Path, files: DeviceFiles) -> None:
             MIG: nodes(root, "nvidia1", "nvidia-caps/nvidia-cap30", "nvidia-caps/nvidia-cap31"),
         },
     )
+
+
+def test_simulated_gpus_have_only_the_files_that_are_there(root: Path, files: DeviceFiles) -> None:
+    gpus = (
+        GpuReading(index=0, uuid=A, name="A100", bus_id=BUS_A, minor=7),
+        GpuReading(index=1, uuid=B, name="A100", bus_id=BUS_B, minor=1),
+    )
+    assert read_hardware(gpus, files, simulated=True).gpu_nodes == {A: (), B: nodes(root, "nvidia1")}
+    assert read_hardware(gpus, files).gpu_nodes == {A: nodes(root, "nvidia7"), B: nodes(root, "nvidia1")}
