@@ -1,5 +1,6 @@
 """Sources of objects: the cluster, or a file that kubectl wrote (edge). They are read page by page."""
 
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ PAGE = 1000
 METRICS_BYTES = 16 * 2**20
 """The longest page of a daemon that is read. Anyone who can create pods can write one."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
 _ROLE = "the ClusterRole topogpu-view of docs/kubectl.md allows all that is needed"
 
@@ -74,6 +76,8 @@ class Live:
         return Objects(nodes=nodes.result(), pods=self._all(PODS), quotas=quotas)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
+        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):  # it would be another path, or none
+            return None
         path = PODS.path(namespace, name)
         try:
             found: Pod = decoded(path, self._api.get(path), Pod)

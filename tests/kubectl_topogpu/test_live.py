@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from kubectl_topogpu import sources
 from kubectl_topogpu.cli import main
 from kubectl_topogpu.cli.complete import choices
-from kubectl_topogpu.kubectl import Connection
+from kubectl_topogpu.kubectl import Api, Connection, Unreadable
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
 from tests.scheduler_ext.rig import node_json, pod_json
@@ -166,6 +167,16 @@ def test_what_is_in_use_is_read_from_the_daemon_and_a_page_without_end_is_refuse
         server.shutdown()
     assert result.exit_code == 0
     assert shown in result.stdout
+
+
+@pytest.mark.parametrize("name", ["ä", "held?x=1", "a b", "..", "held\n", ""])
+def test_a_word_that_no_pod_can_be_called_is_not_asked_for(tmp_path: Path, name: str) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        nowhere = sources.Live(Api(str(tmp_path / "no-socket")), Connection(), threads)
+        assert nowhere.pod("default", name) is None
+        assert nowhere.pod(name, "held") is None
+        with pytest.raises(Unreadable):
+            nowhere.pod("default", "held-0.a")
 
 
 async def test_kubectl_ends_with_the_plugin_even_if_that_is_killed(server: EmbeddedApiServer, tmp_path: Path) -> None:
