@@ -32,6 +32,8 @@ from simulation.plan.objects import Arrival, WholeNode, WholePod, arrival_of, le
 from simulation.plan.question import Described
 
 MOST_NOTES = 10
+MOST_SLOTS = 100_000
+"""Of one node in use: its stand-in has a container for each."""
 _SOME_PROFILE = "1g"
 """A snapshot tells where MIG instances are, and not what they are called."""
 
@@ -125,6 +127,9 @@ _STAND_IN = "pods-of-"
 def from_snapshot(document: object, where: str, settings: RequestSettings) -> Described:
     """Raises StateError."""
     snapshot = read_snapshot(document, where)
+    for usage in snapshot.nodes.values():
+        if sum(gpu.slots for gpu in usage.gpus) > MOST_SLOTS:
+            raise StateError(f"{where}: node {usage.node.name!r} has more than {MOST_SLOTS} containers with GPUs")
     unregistered = [WholeNode(metadata=ObjectMeta(name=name)) for name in snapshot.unregistered]
     nodes = [_node(usage, snapshot.hosts.get(name)) for name, usage in snapshot.nodes.items()]
     held = [

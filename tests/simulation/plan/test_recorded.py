@@ -72,6 +72,13 @@ def test_a_snapshot_names_no_pods_that_could_be_moved() -> None:
         drain(recorded, [node])
 
 
+def test_a_snapshot_of_countless_containers_is_refused() -> None:
+    document = json.loads(encode_snapshot(engine_of(CLUSTER).state.ledger.snapshot()))
+    document["nodes"]["mig"]["gpus"][0]["slots"] = 10**9
+    with pytest.raises(StateError, match="s: node 'mig' has more than 100000 containers with GPUs"):
+        from_snapshot(document, "s", SETTINGS)
+
+
 @pytest.mark.parametrize("what", [{"kind": "Node", "metadata": {"name": "a"}}, pod("a")])
 def test_an_object_that_is_listed_twice_is_refused(what: dict[str, Any]) -> None:
     with pytest.raises(StateError, match=r"s: items\[1\]: (Node|Pod) 'a' is listed twice"):
