@@ -26,6 +26,7 @@ NOT_RUN = {
     "minikube": "needs a container engine",
     "docker": "needs a container engine and a registry",
     "curl": "asks a running program",
+    "git": "writes to the repository",
     "topogpu-scheduler serve": "needs an API server; serves until it is stopped",
     "topogpu-scheduler explain": "asks a running extender",
     "python -m pip": "fetches from the package index",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading
+from proto.annotations.values import LARGEST
 from proto.devices import Device, DeviceUUID
 
 Mode = Literal["hami-core", "mps"]
@@ -140,12 +141,15 @@ def _whole(gpu: GpuReading, sharing: NodeSharing) -> _Verdict:
         return _Verdict(
             why_not=f"{_named(gpu)} is not shared: the driver does not tell its memory; preconfigure an amount for it"
         )
+    shared_mib = int(memory_mib * sharing.memory_scaling)
+    if shared_mib > LARGEST:
+        return _Verdict(why_not=f"{_named(gpu)} is not shared: {shared_mib} MiB are more than the node can report")
     return _Verdict(
         Device(
             uuid=gpu.uuid,
             index=gpu.index,
             slots=sharing.split_count,
-            memory_mib=int(memory_mib * sharing.memory_scaling),
+            memory_mib=shared_mib,
             # Truncated as HAMi does it: a scaling of 1.15 gives 114.
             cores=int(sharing.core_scaling * 100),
             type=device_type(gpu.name),
@@ -167,6 +171,8 @@ def _instance(gpu: GpuReading, mig: MigReading, sharing: NodeSharing, served: st
         )
     if not mig.memory_mib:
         return _Verdict(why_not=f"{name} is not shared: the driver does not tell its memory")
+    if mig.memory_mib > LARGEST:
+        return _Verdict(why_not=f"{name} is not shared: {mig.memory_mib} MiB are more than the node can report")
     device = Device(
         uuid=mig.uuid,
         index=gpu.index,

@@ -200,6 +200,14 @@ def test_what_has_no_known_memory_is_named() -> None:
     assert left_out(machine, replace(NONE, preconfigured_memory_mib=1000)) == ()
 
 
+def test_what_has_more_memory_than_a_node_can_report_is_named() -> None:
+    machine = MachineReading(gpus=(replace(GPU, memory_mib=2**31), cut(1, ("1g.5gb", 2**31))))
+    assert left_out(machine, MIXED) == (
+        "GPU 0 (GPU-a) is not shared: 2147483648 MiB are more than the node can report",
+        "MIG device MIG-1-0 (1g.5gb) of GPU 1 (GPU-1) is not shared: 2147483648 MiB are more than the node can report",
+    )
+
+
 def test_hiding_a_gpu_hides_its_mig_devices_and_its_troubles() -> None:
     machine = MachineReading(gpus=(cut(0, LARGE), cut(1, SMALL, SMALL), replace(GPU, index=2, memory_mib=None)))
     hidden = replace(SINGLE, hidden_indices=frozenset({0, 2}), hidden_uuids=frozenset({DeviceUUID("MIG-1-0")}))

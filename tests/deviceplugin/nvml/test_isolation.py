@@ -3,6 +3,8 @@
 import ctypes.util
 import itertools
 import re
+import subprocess
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,19 @@ from msgspec.structs import replace
 
 from deviceplugin.machine.description import MachineDescription, MigDevice
 from deviceplugin.nvml.calls import CallFailed, NvmlCalls
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from simulation.machines import gpu_uuid, load
 from simulation.nvml.machine_file import EVERY_GPU, CallFails, Fault, lost_gpu, render_machine_file
 from tests.deviceplugin.nvml_process import HGX, facts, printed, readings
 
 pytestmark = pytest.mark.needs_compiler
 
+READ_A_MACHINE = """
+from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+try:
+    Nvml().read_machine()
+except NvmlUnavailable as refused:
+    print(refused, f"needs_restart={refused.needs_restart}", sep=", ")
+"""
 CALLS = (
     "nvmlDeviceGetHandleByIndex",
     "nvmlDeviceGetPciInfo",
@@ -224,6 +232,6 @@ def test_a_list_that_grew_while_it_was_read_is_read_again() -> None:
 
 @pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has the library")
 def test_a_machine_without_the_library_says_so() -> None:
-    with pytest.raises(NvmlUnavailable, match=r"libnvidia-ml\.so\.1 is not found") as refused:
-        Nvml().read_machine()
-    assert not refused.value.needs_restart
+    """Seen from a process of its own: another test's library may be in the memory of this one."""
+    done = subprocess.run([sys.executable, "-c", READ_A_MACHINE], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("libnvidia-ml.so.1 is not found, needs_restart=False\n")

@@ -43,7 +43,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(machines(), workloads(), requests, st.one_of(st.none(), hosts))
 def test_no_placement_is_better_than_the_best_case(
     on: NodeUsage, popular: Workload, wanted: GpuRequest, room: HostAmount | None
