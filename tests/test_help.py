@@ -9,7 +9,7 @@ SLOW = ("aiohttp", "grpc", "kubernetes", "prometheus_client", "psutil", "pynvml"
 PROGRAMS = {
     "deviceplugin": ("run", "topo", "install-hook", "doctor", "allocations", "uninstall-node", "devices"),
     "scheduler_ext": ("serve", "decide", "explain"),
-    "simulation": ("demo", "up", "break", "mend", "machines"),
+    "simulation": ("demo", "up", "break", "mend", "machines", "plan"),
 }
 COMMANDS = [(program, command) for program, commands in PROGRAMS.items() for command in ("", *commands)]
 MEASURED = f"""

@@ -17,8 +17,9 @@ from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.scheduling.candidates import Candidates
+from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Constraints, WholeNode
-from simulation.plan.offers import Asked, HostPolicy, Offers
+from simulation.plan.offers import Asked, Offers
 
 LEASE_SECONDS = 60.0
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)

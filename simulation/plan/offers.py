@@ -6,24 +6,17 @@ not know affinity between pods, topology spread constraints and volumes.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_amount, host_requested, requested, requested_resources
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.requests import ResourceNames
+from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm, Toleration, WholeNode
 
 _UNLIMITED = 1 << 40
 """Of something of which a node does not state how much it has."""
-
-
-class HostPolicy(StrEnum):
-    """How kube-scheduler places pods without GPUs (the scoring strategy of its plugin NodeResourcesFit)."""
-
-    LEAST_ALLOCATED = "least-allocated"
-    MOST_ALLOCATED = "most-allocated"
 
 
 class Asked(NamedTuple):

@@ -12,10 +12,10 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.workload import Workload, class_of
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
+from simulation.plan.choices import HostPolicy
 from simulation.plan.gauge import workload_for
 from simulation.plan.links import Links
 from simulation.plan.objects import Arrival, WholeNode
-from simulation.plan.offers import HostPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

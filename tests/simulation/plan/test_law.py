@@ -11,10 +11,10 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import encode_pod_devices
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
+from simulation.plan.choices import HostPolicy
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import read_cluster
 from simulation.plan.objects import WholeNode, WholePod, arrival_of
-from simulation.plan.offers import HostPolicy
 from simulation.workload import pod_object, workload
 from tests.scheduler_ext.rig import Rig, eventually, running
 

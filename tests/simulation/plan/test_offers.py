@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from scheduler_ext.requests import ResourceNames
+from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, WholeNode, WholePod, constraints_of
-from simulation.plan.offers import HostPolicy, Offers, node_problem
+from simulation.plan.offers import Offers, node_problem
 
 NAMES = ResourceNames()
 

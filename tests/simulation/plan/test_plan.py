@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simulation.cli import main
-from simulation.plan import command, workers
+from simulation.plan import planned, workers
 
 DATA = Path(__file__).parents[2] / "data" / "plan"
 MIX = ("--cluster", "1x:dgx-a100,1x:4x-a100", "--mix", "notebook=50,training-2=30,training-8=20", "--count", "30")
@@ -77,7 +77,7 @@ def test_runs_in_several_processes_give_the_same_report() -> None:
 
 
 def test_a_path_that_cannot_be_written_is_told_before_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "perform", None)
+    monkeypatch.setattr(planned, "perform", None)
     for option in ("--html", "--json", "--svg"):
         answer = plan(*MIX, option, "/proc/none/plan")
         assert answer.exit_code == 1

@@ -1,0 +1,293 @@
+"""What `topogpu-sim plan` does: reads the question, performs its runs, and writes the report (edge)."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from deviceplugin.container.atomic_file import write_atomically
+from program.output import print_json, print_text
+from program.settings.effective import Effective
+from program.words import counted, printable
+from proto.annotations.errors import AnnotationError
+from scheduler_ext.cli.build import request_settings, warnings
+from scheduler_ext.cli.pods import read_pods
+from scheduler_ext.cli.state import StateError, read_document, read_documents, read_text
+from scheduler_ext.configuration import Configuration
+from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
+from scheduler_ext.requests import RequestSettings
+from simulation.plan import machines, mixes, recorded, traces
+from simulation.plan.advise import advise as advise_on
+from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
+from simulation.plan.merge import MergeError, read_reports
+from simulation.plan.objects import Arrival, WholePod, arrival_of
+from simulation.plan.outcome import Report, Run
+from simulation.plan.page import chart_of, page
+from simulation.plan.question import Described, Kinds, Question
+from simulation.plan.runs import TooManyPods, in_order
+from simulation.plan.tables import advice_text, report_text
+from simulation.plan.workers import WorkerLost, perform
+
+MOST_SEEDS = 1000
+_PROBLEMS = (
+    StateError,
+    machines.UnknownMachine,
+    mixes.UnknownWork,
+    traces.TraceError,
+    PolicyError,
+    MergeError,
+    WorkerLost,
+    TooManyPods,
+    AnnotationError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """As the command line has them."""
+
+    cluster: str | None
+    state: str | None
+    snapshot: str | None
+    pods: Sequence[str]
+    mix: str
+    count: int
+    copies: int
+    fill: float | None
+    replay: bool
+    policies: Sequence[str]
+    seeds: str
+    cpu_pods: str
+    add_nodes: str
+    drain: Sequence[str]
+    advise: bool
+    output: str
+    each_pod: bool
+    json_: str | None
+    html: str | None
+    svg: str | None
+    processes: int
+    slice_: str
+    merged: str | None
+
+
+def answer(options: PlanOptions, effective: Effective[Configuration]) -> None:
+    """Prints. Raises click.ClickException."""
+    for warning in warnings(effective):
+        click.echo(f"warning: {warning}", err=True)
+    settings = request_settings(effective.configuration)
+    _check_paths((options.json_, options.html, options.svg))
+    try:
+        if options.merged is not None:
+            report = read_reports(options.merged)
+        else:
+            found, waiting = _cluster(options.cluster, options.state, options.snapshot, settings)
+            if options.add_nodes:
+                found = found.beside(machines.read_cluster(options.add_nodes, "added-"))
+            found, moved = recorded.drain(found, options.drain)
+            arrivals = [*moved, *waiting, *(each for file in options.pods for each in _pods(file, settings))]
+            if options.mix:
+                arrivals += mixes.read_mix(options.mix, options.count, 1, settings.names)
+            if not (arrivals or options.advise):
+                raise click.UsageError("there is no pod to place; give --pods, --mix, or a --state with waiting pods")
+            question = Question(
+                cluster=found,
+                arrivals=tuple(arrivals),
+                settings=settings,
+                hosts=HostPolicy(options.cpu_pods),
+                replays=options.replay,
+                copies=options.copies,
+                fill=options.fill,
+                homes=options.each_pod,
+            )
+            if options.advise:
+                if options.html or options.svg or options.json_ or options.each_pod or len(options.policies) > 1:
+                    raise click.UsageError("--advise goes with one --policy at most, and prints only")
+                if options.seeds or options.slice_ or options.replay:
+                    raise click.UsageError("--advise looks at one moment, without --seeds, --slice and --replay")
+                (run,) = _runs(options.policies or [_own_policy(settings)], "")
+                advice = advise_on(question, run, _in_words(question, Kinds(question)))
+                _tell(advice.notes)
+                if options.output == "json":
+                    print_json(advice)
+                else:
+                    print_text(advice_text(advice))
+                return
+            report = _performed(question, _runs(options.policies, options.seeds), options.slice_, options.processes)
+    except _PROBLEMS as error:
+        raise click.ClickException(str(error)) from error
+    _tell(report.notes)
+    _write(report, options.output, options.json_, options.html, options.svg)
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {printable(note)}", err=True)
+
+
+def _own_policy(settings: RequestSettings) -> str:
+    return f"{settings.node_policy}/{settings.gpu_policy.text}"
+
+
+def _cluster(
+    words: str | None, state: str | None, snapshot: str | None, settings: RequestSettings
+) -> tuple[Described, list[Arrival]]:
+    """The cluster, and its pods that wait."""
+    if sum(each is not None for each in (words, state, snapshot)) != 1:
+        raise click.UsageError("describe one cluster: give --cluster, --state or --snapshot")
+    if state is not None:
+        return recorded.read_objects(read_document(state), state, settings)
+    if snapshot is not None:
+        return recorded.from_snapshot(read_document(snapshot), snapshot, settings), []
+    words = words or ""
+    if words.endswith(".csv"):
+        return traces.read_nodes(read_text(words), words), []
+    return machines.read_cluster(words), []
+
+
+def _pods(file: str, settings: RequestSettings) -> Sequence[Arrival]:
+    if file.endswith(".csv"):
+        return traces.read_pods(read_text(file), file, settings.names)
+    return [arrival_of(pod) for pod in read_pods(read_documents(file), file, WholePod, MOST_PODS)]
+
+
+def _runs(policies: Sequence[str], seeds: str) -> list[Run]:
+    """Every policy with every seed. Raises PolicyError."""
+    numbers: Sequence[int | None] = [None]
+    if seeds:
+        first, _, last = map(_number, seeds.partition("-"))
+        if "-" not in seeds:
+            last = first
+        if first is None or last is None or not 0 <= last - first < MOST_SEEDS:
+            wanted = f"expected a number, or the first and the last, such as 1-10, and {MOST_SEEDS} at most"
+            raise click.UsageError(f"--seeds {seeds[:40]}: {wanted}")
+        numbers = range(first, last + 1)
+    different = dict.fromkeys(map(_policy, policies or DEFAULT_POLICIES))
+    return [Run(policy=policy, seed=seed) for seed in numbers for policy in different]
+
+
+def _number(text: str) -> int | None:
+    """None if the text is no number of at most nine digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
+
+
+def _policy(text: str) -> str:
+    """As NODES/GPUS. One word is meant for both. Raises PolicyError."""
+    node, slash, gpu = text.partition("/")
+    gpu = gpu if slash else node
+    parse_node_policy(node, f"--policy {text}")
+    parse_gpu_policy(gpu, f"--policy {text}")
+    return f"{node}/{gpu}"
+
+
+def _sliced(runs: Sequence[Run], slice_: str) -> Sequence[Run]:
+    if not slice_:
+        return runs
+    index, _, count = map(_number, slice_.partition("/"))
+    if index is None or count is None or index >= count:
+        raise click.UsageError(f"--slice {slice_[:40]}: expected INDEX/COUNT with an index from 0, such as 0/10")
+    return runs[index::count]
+
+
+def _performed(question: Question, runs: Sequence[Run], slice_: str, processes: int) -> Report:
+    """Perform the runs behind a progress bar for each."""
+    kinds = Kinds(question)
+    console = Console(stderr=True)
+    mine = _sliced(runs, slice_)
+    for each in mine[:1]:
+        in_order(question, each, kinds)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bars:
+        tasks = {each: bars.add_task(_name(each), total=1.0) for each in mine}
+        outcomes = perform(question, mine, processes, lambda each, part: bars.update(tasks[each], completed=part))
+    return Report(
+        question=_in_words(question, kinds),
+        fingerprint=_fingerprint(question),
+        nodes=len(question.cluster.nodes),
+        gpus=kinds.gpus,
+        runs=len(runs),
+        notes=question.cluster.notes,
+        outcomes=outcomes,
+    )
+
+
+def _name(each: Run) -> str:
+    return each.policy if each.seed is None else f"{each.policy}, seed {each.seed}"
+
+
+def _in_words(question: Question, kinds: Kinds) -> str:
+    cluster, moved = question.cluster, sum(bool(each.came_from) for each in question.arrivals)
+    coming = (len(question.arrivals) - moved) * question.copies
+    parts = [f"{counted(len(cluster.nodes), 'node')} with {counted(kinds.gpus, 'GPU')}"]
+    parts += [f"{counted(len(cluster.held), 'pod')} already there"] * bool(cluster.held)
+    parts += [f"{counted(moved, 'pod')} to place on another node"] * bool(moved)
+    parts += [f"{counted(coming, 'pod')} to place{' for a time' if question.replays else ''}"] * bool(coming)
+    parts += [f"and more of them, until they ask for {question.fill or 0:g} % of all GPUs"] * bool(question.fill)
+    return ", ".join(parts)
+
+
+def _fingerprint(question: Question) -> str:
+    """The same for the same question, whatever the runs."""
+    cluster = question.cluster
+    told = [
+        [cluster.nodes, cluster.held, cluster.quotas],
+        [(each.name, each.kind, each.at, each.lasts, each.came_from) for each in question.arrivals],
+        [question.settings, question.hosts, question.replays, question.copies, question.fill],
+    ]
+    return hashlib.sha256(msgspec.msgpack.encode(told, order="sorted")).hexdigest()[:16]
+
+
+def _write(report: Report, output: str, json_: str | None, html: str | None, svg: str | None) -> None:
+    for file, make in ((json_, _as_json), (html, page), (svg, chart_of)):
+        if file is not None:
+            with _writing(file):
+                _write_file(Path(file), make(report).encode())
+    if output == "json":
+        print_json(report)
+    else:
+        print_text(report_text(report))
+
+
+def _check_paths(files: Iterable[str | None]) -> None:
+    """Before the runs, which may take long."""
+    for file in files:
+        if file is not None:
+            with _writing(file):
+                path = Path(file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.exists() or path.is_file():
+                    TemporaryFile(dir=path.parent).close()
+
+
+@contextmanager
+def _writing(file: str) -> Iterator[None]:
+    """Raises ClickException in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """Whole or not at all, unless it is a device such as /dev/stdout. Raises OSError."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+    else:
+        write_atomically(path, content)
+
+
+def _as_json(report: Report) -> str:
+    return msgspec.json.encode(report).decode()
