@@ -20,7 +20,6 @@ RUN = (
 )
 """First words of the commands that are run, but for those below."""
 NOT_RUN = {
-    "git": "writes into the reader's repository",
     "kubectl": "needs a cluster",
     "helm": "needs a cluster",
     "kind": "needs a container engine",
