@@ -17,6 +17,7 @@ from proto.devices import Device, DeviceUUID, PairScores
 log = logging.getLogger(__name__)
 
 _VANISHED = "the driver no longer shows it"
+_UNSHARED = "it can no longer be shared; the daemon's log says why"
 _DOUBT_SECONDS = 1.0
 """Seconds to the next reading after a call failed, perhaps by chance."""
 _SILENT_SECONDS = 60.0
@@ -185,7 +186,8 @@ class Gpus:
 
     def _problem(self, uuid: DeviceUUID) -> str:
         gpu = self._gpu(uuid)
-        return self._ailing.get(gpu) or self._found.problems.get(gpu, _VANISHED)
+        left_out = _UNSHARED if uuid in self._found.physical and not self.problem else _VANISHED
+        return self._ailing.get(gpu) or self._found.problems.get(gpu, left_out)
 
     def _gpu(self, uuid: DeviceUUID) -> DeviceUUID:
         return self._found.parents.get(uuid, uuid)

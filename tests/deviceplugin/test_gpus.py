@@ -10,6 +10,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
+from proto.devices import DeviceUUID
 from tests.deviceplugin.gpus import PAIR, A, a100
 from tests.deviceplugin.registration import until
 
@@ -105,6 +106,26 @@ async def test_a_mig_device_that_vanished_stays_unhealthy_under_its_resource() -
         lambda gpus: not gpus.inventory.instances["nvidia.com/mig-1g.5gb"][0].healthy,
     )
     assert gpus.inventory.devices == PAIR
+
+
+@pytest.mark.parametrize(
+    ("shown", "problem"),
+    [
+        (frozenset({A}), "it can no longer be shared; the daemon's log says why"),
+        (frozenset[DeviceUUID](), "the driver no longer shows it"),
+    ],
+    ids=["shown", "gone"],
+)
+async def test_a_gpu_that_is_no_longer_shared_is_called_gone_only_if_the_driver_does_not_show_it(
+    shown: frozenset[DeviceUUID], problem: str
+) -> None:
+    answers = [FOUND, replace(FOUND, devices=PAIR[1:], physical=shown)]
+    gpus = await seen(
+        lambda: answers.pop(0) if len(answers) > 1 else answers[0],
+        lambda gpus: gpus.set_ailing({}),
+        lambda gpus: bool(gpus.inventory.problems),
+    )
+    assert gpus.inventory.problems == {A: problem}
 
 
 async def test_what_only_a_new_process_can_heal_ends_this_one() -> None:
