@@ -37,6 +37,7 @@ from deviceplugin.settings import (
     RemediationSettings,
     TotalNames,
 )
+from program.commands import modules_kept
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 
@@ -101,9 +102,10 @@ def _metrics_server(
     """Imported here, because a daemon without metrics does not need these modules' memory."""
     if not configuration.metrics_bind_address:
         return None
-    from deviceplugin.metrics.processes import use_host_proc  # noqa: PLC0415
-    from deviceplugin.metrics.sampling import Sampler  # noqa: PLC0415
-    from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
+    with modules_kept():
+        from deviceplugin.metrics.processes import use_host_proc  # noqa: PLC0415
+        from deviceplugin.metrics.sampling import Sampler  # noqa: PLC0415
+        from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
 
     use_host_proc(configuration.proc_root)
     sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers", thread.call)

@@ -6,6 +6,7 @@ import click
 
 from deviceplugin.cli.options import configuration_options
 from deviceplugin.configuration import TABLE
+from program.commands import modules_kept
 from program.logs import set_up_logging
 from program.settings.options import GroupedCommand, print_configuration, print_option
 
@@ -28,7 +29,8 @@ def run(*, print_config: bool, **given: str | None) -> None:
     the Node's label names, --config. When the label changes, the daemon restarts.
     """
     # `--help` needs none of the daemon's parts.
-    from deviceplugin.cli.named import checked, choose  # noqa: PLC0415
+    with modules_kept():
+        from deviceplugin.cli.named import checked, choose  # noqa: PLC0415
 
     chosen = choose(given, wait=not print_config)
     effective = chosen.effective
@@ -38,6 +40,7 @@ def run(*, print_config: bool, **given: str | None) -> None:
     set_up_logging("deviceplugin", effective.configuration.log_format, effective.configuration.log_level)
     for warning in effective.warnings:
         log.warning("%s", warning)
-    from deviceplugin.cli.daemon import serve_until_stopped  # noqa: PLC0415
+    with modules_kept():
+        from deviceplugin.cli.daemon import serve_until_stopped  # noqa: PLC0415
 
     serve_until_stopped(chosen, checked(given))

@@ -4,6 +4,7 @@ import logging
 
 import click
 
+from program.commands import modules_kept
 from program.logs import set_up_logging
 from program.settings.options import (
     GroupedCommand,
@@ -33,8 +34,9 @@ def serve(*, print_config: bool, **given: object) -> None:
         print_configuration(TABLE, effective)
         return
     # `--help` and a refused setting must not load the servers.
-    from scheduler_ext.cli.build import warnings  # noqa: PLC0415
-    from scheduler_ext.cli.serving import serve_until_stopped  # noqa: PLC0415
+    with modules_kept():
+        from scheduler_ext.cli.build import warnings  # noqa: PLC0415
+        from scheduler_ext.cli.serving import serve_until_stopped  # noqa: PLC0415
 
     configuration = effective.configuration
     set_up_logging("scheduler_ext", configuration.log_format, configuration.effective_log_level)

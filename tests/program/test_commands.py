@@ -28,3 +28,16 @@ def test_output_that_cannot_be_written_is_told_in_one_line(where: str, said: str
     command = ["sh", "-c", f'"$0" -c "$1" {where}', sys.executable, program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("words", ["scheduler_ext serve", "deviceplugin run --node-name n"])
+def test_a_program_that_starts_does_not_scan_its_modules_again_and_again(words: str) -> None:
+    program, *arguments = [*words.split(), "--kubeconfig", "/nowhere"]
+    script = (
+        f"import atexit, gc; from {program}.cli import main; before = gc.get_stats()[0]['collections'];"
+        "atexit.register(lambda: print(gc.get_stats()[0]['collections'] - before));"
+        f"main({arguments!r}, prog_name='p')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert "kubeconfig" in done.stderr
+    assert int(done.stdout.splitlines()[-1]) < 40
