@@ -150,6 +150,7 @@ class _Door:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._visitors: dict[web.RequestHandler, _Visitor] = {}
+        self._came = asyncio.Event()
         self.tasks = Tasks()
 
     async def accept(self, listener: socket.socket, server: web.Server) -> None:
@@ -176,6 +177,7 @@ class _Door:
                 auto_decompress=False,
             )
             visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, self._loop.time())
+            self._came.set()
             visitor.greeting = self.tasks.begin(self._greet(connection, handler))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
 
@@ -203,8 +205,11 @@ class _Door:
             visitor.request, visitor.since = None, self._loop.time()
 
     async def sweep(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Without a connection it waits for one."""
         while True:
+            if not self._visitors:
+                self._came.clear()
+                await self._came.wait()
             await asyncio.sleep(_SWEEP_SECONDS)
             self._forget_those_gone()
             now = self._loop.time()

@@ -110,7 +110,11 @@ async def read_reply(response: aiohttp.ClientResponse) -> Reply:
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
-    """Builds the TLS context as the official client does."""
+    """Builds the TLS context as the official client does. Without TLS it trusts no certificate: to read the system's
+    certificates takes 30 ms and 2 MiB.
+    """
+    if configuration.host.startswith("http://"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
     if configuration.cert_file:
         tls.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)

@@ -1,4 +1,5 @@
 import asyncio
+import ssl
 import time
 from contextlib import aclosing
 
@@ -62,6 +63,15 @@ async def test_a_read_carries_the_credentials_and_says_who_asks(server: Scripted
     request = server.seen[0]
     assert (request.method, request.path) == ("GET", "/api/v1/nodes/n1")
     assert (request.headers["Authorization"], request.headers["User-Agent"]) == ("Bearer secret", "topogpu")
+
+
+async def test_for_a_server_without_tls_no_certificate_is_read(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[object]()
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", read.append)
+    await (await ApiServer.connect(str(server.kubeconfig))).close()
+    assert read == []
 
 
 class CountedPace(Pace):
