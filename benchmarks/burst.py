@@ -3,7 +3,7 @@
 Each part is a real process or speaks the real protocol: extender, node daemon over the fake NVML, an embedded API
 server, and stand-ins for kube-scheduler and kubelet.
 
-`python benchmarks/burst.py` starts 100 pods and takes about a minute; `--help` lists options.
+`python -m benchmarks.burst` starts 100 pods and takes about a minute; `--help` lists options.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 It runs once with slots and once with immediate allocation. The node is full of pods when kubelet's calls are measured,
 and one pod leaves for each new one.
 
-`python benchmarks/node_daemon.py` takes about two minutes; `--help` lists options.
+`python -m benchmarks.node_daemon` takes about two minutes; `--help` lists options.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ The daemon is a process and containerd (or CRI-O) a real one, on an isolated nod
 does what kubelet does between them: Allocate, PreStartContainer, and CreateContainer at once. Each container has a
 memory limit that no container near it has. The benchmark reads back what the runtime would start it with.
 
-`python benchmarks/real_slot_reuse.py --uses 10000` as root takes about 15 minutes on two cores.
+`python -m benchmarks.real_slot_reuse --uses 10000` as root takes about 15 minutes on two cores.
 """
 
 import asyncio

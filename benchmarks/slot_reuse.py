@@ -4,7 +4,7 @@ The specs are written as the daemon writes them. The runtimes' own library (Go) 
 directly after each write, faster than any kubelet. `--held` containers have specs there in the meantime. One run
 compares both ways: a name for each Allocate, and, as in earlier releases, one name for the same replicas.
 
-`python benchmarks/slot_reuse.py --uses 10000`
+`python -m benchmarks.slot_reuse --uses 10000`
 """
 
 import argparse
