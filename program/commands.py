@@ -26,6 +26,15 @@ def modules_kept() -> Iterator[None]:
         gc.enable()
 
 
+class WholeNumber(click.IntRange):
+    """Digits alone: Python also reads ` 5 `, `1_0`, and the digits of other scripts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str) and not (value.isascii() and value.removeprefix("-").isdigit()):
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
 class Commands(click.Group):
     """A program's commands. Where the terminal's encoding lacks a character, they print an escape. Output that cannot
     be written is an error of one line.

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from program.commands import LazyCommands
+from program.commands import LazyCommands, WholeNumber
 from proto import __version__
 from simulation.fault_names import FAULTS
 from simulation.workload import SHAPES
@@ -56,12 +56,12 @@ _machines = click.option(
 )
 _nodes = click.option(
     "--nodes",
-    type=click.IntRange(1, _MOST_NODES),
+    type=WholeNumber(1, _MOST_NODES),
     default=None,
     help="Nodes; the kinds of machine in turn [default: one of each].",
 )
 _api_port = click.option(
-    "--api-port", type=click.IntRange(0, 65535), default=0, help="Port of the API server; 0 takes a free one."
+    "--api-port", type=WholeNumber(0, 65535), default=0, help="Port of the API server; 0 takes a free one."
 )
 _kubeconfig = click.option(
     "--kubeconfig",
@@ -78,7 +78,7 @@ _kubeconfig = click.option(
 @_nodes
 @click.option(
     "--pods",
-    type=click.IntRange(1, _MOST_PODS),
+    type=WholeNumber(1, _MOST_PODS),
     default=len(SHAPES),
     show_default=True,
     help="Pods; the shapes in turn.",

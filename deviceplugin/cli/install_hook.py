@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from deviceplugin.container import hook_install
+from program.commands import WholeNumber
 
 
 @click.command("install-hook", context_settings={"show_default": True})
@@ -28,7 +29,7 @@ from deviceplugin.container import hook_install
 @click.option(
     "--keep",
     default=hook_install.KEPT_LIBRARIES,
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     help="How many earlier libraries to keep, for containers that restart with the library they started with.",
 )
 def install_hook(source: Path, hook_path: Path, keep: int) -> None:

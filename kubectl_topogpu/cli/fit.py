@@ -6,17 +6,18 @@ from kubectl_topogpu import fit as fitting
 from kubectl_topogpu.cli.options import Asked, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import Report
+from program.commands import WholeNumber
 from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import read_request
 
 
 @click.command()
-@click.option("--gpus", type=click.IntRange(1, 256), default=1, show_default=True, help="GPUs of one pod.")
-@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Memory of each GPU [default: all].")
+@click.option("--gpus", type=WholeNumber(1, 256), default=1, show_default=True, help="GPUs of one pod.")
+@click.option("--memory", type=WholeNumber(1), metavar="MIB", help="Memory of each GPU [default: all].")
 @click.option(
-    "--memory-percent", type=click.IntRange(1, 100), metavar="PERCENT", help="Memory of each GPU, instead of --memory."
+    "--memory-percent", type=WholeNumber(1, 100), metavar="PERCENT", help="Memory of each GPU, instead of --memory."
 )
-@click.option("--cores", type=click.IntRange(0, 100), metavar="PERCENT", help="Cores of each GPU [default: no limit].")
+@click.option("--cores", type=WholeNumber(0, 100), metavar="PERCENT", help="Cores of each GPU [default: no limit].")
 @click.option("--policy", "gpu_policy", type=click.Choice(list(GPU_WORDS)), help="GPU policy of the pod.")
 @click.option("--node-policy", type=click.Choice([each.value for each in NodePolicy]), help="Node policy of the pod.")
 @click.option("--type", "gpu_type", metavar="MODEL", help="A part of the GPU's model, such as A100.")

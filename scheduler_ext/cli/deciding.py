@@ -24,7 +24,7 @@ from scheduler_ext.scheduling.decide import decide as decide_pod
 from scheduler_ext.scheduling.explain import explain as explain_decision
 from scheduler_ext.scheduling.score import UNSCORED
 
-ANY_NODE = "the pod asks for no GPU: any node fits, and kube-scheduler chooses"
+ANY_NODE = "the pod asks for no GPU that TopoGPU gives out: kube-scheduler places it alone"
 FITS, DOES_NOT_FIT, BAD_INPUT = 0, 1, 2
 """Exit statuses."""
 

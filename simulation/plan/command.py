@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from program.commands import WholeNumber
 from program.settings.options import GroupedCommand, read_configuration, setting_options
 from scheduler_ext.configuration import REQUESTS, TABLE
 from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
@@ -25,9 +26,9 @@ from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 )
 @click.option("--pods", multiple=True, help="Pods to place: a YAML, JSON or CSV file; may be repeated.")
 @click.option("--mix", default="", help="Pods to generate: shares of kinds of work, such as notebook=50,training-8=5.")
-@click.option("--count", type=click.IntRange(1, MOST_PODS), default=1000, show_default=True, help="Pods of the mix.")
+@click.option("--count", type=WholeNumber(1, MOST_PODS), default=1000, show_default=True, help="Pods of the mix.")
 @click.option(
-    "--copies", type=click.IntRange(1, 1000), default=1, show_default=True, help="How often each pod of --pods comes."
+    "--copies", type=WholeNumber(1, 1000), default=1, show_default=True, help="How often each pod of --pods comes."
 )
 @click.option(
     "--fill",
@@ -67,7 +68,7 @@ from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 @click.option("--svg", type=click.Path(dir_okay=False), help="Write the chart that compares policies to this file.")
 @click.option(
     "--processes",
-    type=click.IntRange(1, 256),
+    type=WholeNumber(1, 256),
     default=os.cpu_count() or 1,
     help="Runs at the same time [default: one for each CPU].",
 )

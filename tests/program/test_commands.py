@@ -1,7 +1,11 @@
 import subprocess
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from program.commands import WholeNumber
 
 HEAVY = ("aiohttp", "grpc", "kubernetes", "pynvml", "prometheus_client", "cryptography", "rich")
 
@@ -41,3 +45,17 @@ def test_a_program_that_starts_does_not_scan_its_modules_again_and_again(words: 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert "kubeconfig" in done.stderr
     assert int(done.stdout.splitlines()[-1]) < 40
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("7", "7"), ("-1", "-1 is not in the range 0<=x<=100."), ("101", "101 is not in the range 0<=x<=100.")]
+    + [(text, f"{text!r} is not a whole number") for text in (" 5 ", "1_0", "1e1", "٥", "50%", "+5", "")],
+)
+def test_a_whole_number_is_digits_alone(text: str, said: str) -> None:
+    @click.command()
+    @click.option("--cores", type=WholeNumber(0, 100))
+    def asked(cores: int) -> None:
+        click.echo(cores)
+
+    assert CliRunner().invoke(asked, ["--cores", text]).output.splitlines()[-1].endswith(said)

@@ -32,7 +32,7 @@ def test_machines_lists_every_description() -> None:
     [
         (["--nodes", "0"], "Error: Invalid value for '--nodes': 0 is not in the range 1<=x<=64."),
         (["--nodes", "65"], "Error: Invalid value for '--nodes': 65 is not in the range 1<=x<=64."),
-        (["--pods", "many"], "Error: Invalid value for '--pods': 'many' is not a valid integer range."),
+        (["--pods", "many"], "Error: Invalid value for '--pods': 'many' is not a whole number"),
         (["--api-port", "70000"], "Error: Invalid value for '--api-port': 70000 is not in the range 0<=x<=65535."),
     ],
 )

@@ -123,9 +123,9 @@ def test_a_pod_that_asks_for_no_gpu_may_go_anywhere(tmp_path: Path) -> None:
         "devices_to_allocate": "",
         "scores": {"n1": 0},
         "failed": {},
-        "note": "the pod asks for no GPU: any node fits, and kube-scheduler chooses",
+        "note": "the pod asks for no GPU that TopoGPU gives out: kube-scheduler places it alone",
     }
-    note = "the pod asks for no GPU: any node fits, and kube-scheduler chooses"
+    note = "the pod asks for no GPU that TopoGPU gives out: kube-scheduler places it alone"
     assert run(tmp_path, case).stdout == f"pod default/target: {note}\n"
 
 
