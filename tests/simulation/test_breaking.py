@@ -1,5 +1,7 @@
 """Faults by name, in the text of a machine."""
 
+import json
+import socket
 from pathlib import Path
 
 import click
@@ -77,3 +79,16 @@ def test_an_unknown_node_is_a_whole_sentence(tmp_path: Path) -> None:
         change_machine(str(tmp_path / "kubeconfig"), "gpu", str)
     with pytest.raises(click.ClickException, match=r"^there is no node Node1; did you mean node-1\? Nodes are node-1$"):
         change_machine(str(tmp_path / "kubeconfig"), "Node1", str)
+
+
+def test_a_simulation_that_was_killed_cannot_be_broken(tmp_path: Path) -> None:
+    (tmp_path / "node-1").mkdir()
+    (tmp_path / "node-1" / "machine").write_text(PLAIN)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(json.dumps({"clusters": [{"cluster": {"server": address}}]}))
+        change_machine(str(kubeconfig), "node-1", str.upper)
+    with pytest.raises(click.ClickException, match=r"kubeconfig does not run any more; run `topogpu-sim up`"):
+        change_machine(str(kubeconfig), "node-1", str)
+    assert (tmp_path / "node-1" / "machine").read_text() == PLAIN.upper()
