@@ -21,7 +21,7 @@ ROOT = render.HERE.parent
 EXAMPLES = ROOT / "examples"
 BUILT = r'hami_build_info{(?=[^}]*revision="[0-9a-f]{40}")(?=[^}]*build_date="2[^"]+Z")'
 """The image's commit, and its time."""
-ANSWERS = {"doctor": "GPU", "allocations": "GPU-", "explain": "node-a"}
+ANSWERS = {"doctor": "GPU", "allocations": "ml/train-0", "explain": "node-a"}
 """What is in the answer to each verb that the documents show for `kubectl exec`."""
 HELD = {"NoNewPrivs": ["1"], "Seccomp": ["2"], "CapEff": ["0" * 16], "CapBnd": ["0" * 16]}
 """What the kernel says of a process without capabilities that filters its system calls."""
