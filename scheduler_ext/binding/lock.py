@@ -1,8 +1,8 @@
 """The node lock `hami.io/mutex.lock`: whether a pod may take it now, and if not, until when it must wait.
 
 The rules are HAMi's (scheduler side, pkg/util/nodelock) with three differences. An unreadable value expires and does
-not block the node for ever. A time stamp from the future cannot extend the lock. A node is free as soon as the owner
-has its devices.
+not block the node for ever. A time stamp from the future cannot extend the lock. A node of our daemon is free as soon
+as the owner has its devices.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Owner(Enum):
     the release yet.
     """
     WAITING = "waiting"
-    """It does not have its devices yet."""
+    """It does not have its devices yet, or the node's daemon, which is HAMi's, has not removed the lock yet."""
     SERVED = "served"
     """Bound to the node, and its bind phase is success or failed."""
     ELSEWHERE = "elsewhere"
@@ -47,13 +47,17 @@ class Wait:
     why: str
 
 
-def owner_state(pod: PodFacts | None, node: str) -> Owner:
-    """What a lock on `node` that names this pod still means. None if the pod does not exist."""
+def owner_state(pod: PodFacts | None, node: str, *, serves_by_hami: bool) -> Owner:
+    """What a lock on `node` that names this pod still means. None if the pod does not exist.
+
+    HAMi's daemon writes that the pod is served, and removes the lock after that; 2.4's removes whatever lock is there
+    by then (pkg/util/nodelock, ReleaseNodeLock). So the next pod must not take it earlier.
+    """
     if pod is None or pod.ended:
         return Owner.GONE
     if pod.node and pod.node != node:
         return Owner.ELSEWHERE
-    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED):
+    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED) and not serves_by_hami:
         return Owner.SERVED
     return Owner.WAITING
 

@@ -214,6 +214,24 @@ async def test_two_binds_on_an_immediate_node_go_one_after_the_other_as_the_phas
         assert lock.endswith(",default,second")
 
 
+async def test_on_a_node_of_hamis_daemon_the_next_bind_waits_until_the_daemon_has_removed_the_lock() -> None:
+    """That daemon removes the lock after it has written that the pod is served, and looks at no owner."""
+    of_hami = node_json("n")
+    del of_hami["metadata"]["annotations"][keys.NODE_ALLOCATION]
+    async with running(of_hami, node_json("other", slots=20)) as rig:
+        first, second = rig.add_pod("first"), rig.add_pod("second")
+        assert await rig.bind(first, "n") == ""
+        waiting = asyncio.create_task(rig.bind(second, "n"))
+        assert await rig.bind(rig.add_pod("third"), "other") == ""
+        rig.set_phase("first", "success")
+        for number in range(10):
+            assert await rig.bind(rig.add_pod(f"other-{number}"), "other") == ""
+        assert (rig.lock("n") or "").endswith(",default,first")
+        rig.server.patch("nodes", "n", {"metadata": {"annotations": {keys.NODE_LOCK: None}}})
+        assert await waiting == ""
+        assert (rig.lock("n") or "").endswith(",default,second")
+
+
 async def test_a_bind_that_waits_too_long_says_for_whom_and_leaves_the_others_lock() -> None:
     async with running(IMMEDIATE, bind_deadline_seconds=1.0) as rig:
         first, second = rig.add_pod("first"), rig.add_pod("second")
