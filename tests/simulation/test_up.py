@@ -143,7 +143,8 @@ def test_kubectl_and_the_plugin_work_against_it_and_nothing_is_left(up: Up) -> N
     up.until(lambda: "sample" not in up.says("kubectl", "get", "pods"), "the pod is gone")
     watch.terminate()
     seen = watch.communicate()[0]
-    assert [word in seen for word in ("Pending", "Running")] == [True, True]
+    assert "Running" in seen
+    assert len(seen.splitlines()) > 1, "the watch shows what changed after its list"
     status, errors = up.stop()
     assert (status, errors.splitlines()[-1]) == (0, "Everything is stopped and removed.")
     assert up.left_behind() == []
