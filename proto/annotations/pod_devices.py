@@ -15,6 +15,9 @@ from proto.devices import VENDOR, ContainerShares, DeviceShare, DeviceUUID, PodS
 _LONGEST_UUID = 256
 """Characters of a UUID; the driver's have 40 to 60, and HAMi appends a few."""
 
+_NO_DEVICE = ",,0,0"
+"""HAMi's scheduler 2.4 writes it for a container without GPUs (pkg/scheduler/score.go)."""
+
 
 def encode_pod_devices(pod: PodShares) -> str:
     return "".join("".join(_encode_share(share) for share in container) + ";" for container in pod)
@@ -59,7 +62,7 @@ def _encode_share(share: DeviceShare) -> str:
 
 
 def _decode_container(key: str, position: int, entry: str) -> ContainerShares:
-    pieces = (piece for piece in entry.split(":") if piece)
+    pieces = (piece for piece in entry.split(":") if piece not in ("", _NO_DEVICE))
     return tuple(_decode_share(key, f"container {position}, device {n}", piece) for n, piece in enumerate(pieces))
 
 

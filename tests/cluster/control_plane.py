@@ -147,8 +147,10 @@ class ControlPlane:
         self._etcd_call("kv/compaction", {"revision": str(revision), "physical": True})
 
     def kubeconfig(self, user: str = "admin") -> str:
-        """The path of a kubeconfig of one of USERS."""
+        """The path of a kubeconfig of one of USERS; written once, because programs may be reading it."""
         path = self._folder / f"{user.replace(':', '-')}.kubeconfig"
+        if path.exists():
+            return str(path)
         cluster = {"server": self.url, "certificate-authority": self.certificate}
         document = {
             "apiVersion": "v1",
@@ -158,7 +160,9 @@ class ControlPlane:
             "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
             "current-context": "real",
         }
-        path.write_text(yaml.safe_dump(document))
+        unfinished = path.with_suffix(".new")
+        unfinished.write_text(yaml.safe_dump(document))
+        unfinished.replace(path)
         return str(path)
 
     @contextmanager

@@ -38,11 +38,8 @@ async def wrong(lab: Lab) -> list[str]:
 
 def _differences(pod: Pod, made: Sequence[CreatedContainer]) -> list[str]:
     """HAMi leaves out the entries of containers without GPUs, at the end and in between; ours are always there."""
-    decided = [
-        decode_pod_devices(keys.DEVICES_ALLOCATED, f"{entry};", 1)[0]
-        for entry in pod.metadata.annotations[keys.DEVICES_ALLOCATED].split(";")
-        if entry
-    ]
+    entries = decode_pod_devices(keys.DEVICES_ALLOCATED, pod.metadata.annotations[keys.DEVICES_ALLOCATED])
+    decided = [shares for shares in entries if shares]
     asking = [one.name for one in pod.all_containers if keys.RESOURCE_COUNT in one.resources.limits]
     granted = [(one.name, granted_shares(one)) for one in made if one.name in asking]
     if len(decided) != len(asking):

@@ -52,6 +52,11 @@ def test_the_growth_of_a_consumed_value_changes_nothing(value: str, containers: 
     assert decode_pod_devices(DEVICES_TO_ALLOCATE, value, containers) == pod
 
 
+def test_what_hami_2_4_writes_for_a_container_without_gpus_is_no_device() -> None:
+    value = "GPU-a,NVIDIA,500,5:;,,0,0:;GPU-b,NVIDIA,500,5:;"
+    assert [len(shares) for shares in decode_pod_devices("k", value, 3)] == [1, 0, 1]
+
+
 def test_fields_beyond_the_fourth_are_for_later_versions() -> None:
     assert decode_pod_devices(DEVICES_ALLOCATED, "GPU-1,NVIDIA,1,2,new,newer:;") == ((share("GPU-1", 1, 2),),)
 
