@@ -149,4 +149,6 @@ async def test_allocations_and_doctor_find_nothing_wrong_while_pods_run(
         ("two", "b", True),
     }
     found = scheduled.node.ask_daemon("doctor", "--allocation", allocation)
-    assert [line for line in found.splitlines() if not line.startswith("✓")] == ["", "no problems, no warnings."]
+    noted = [line for line in found.splitlines() if line.startswith(("✗", "!"))]
+    assert noted == ["! GPUs: They are simulated: none of them is real, and no program can use them."]
+    assert found.splitlines()[-1] == "no problems, 1 warning."
