@@ -1,4 +1,6 @@
-"""Commands whose modules are imported on use, so that `--help` is quick and each command imports only what it needs."""
+"""Commands and a type of their options. Modules are imported on use: `--help` is quick, and each command imports only
+what it needs.
+"""
 
 import errno
 import gc

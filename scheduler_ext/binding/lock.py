@@ -47,7 +47,7 @@ class Wait:
     why: str
 
 
-def owner_state(pod: PodFacts | None, node: str, *, serves_by_hami: bool) -> Owner:
+def owner_state(pod: PodFacts | None, node: str, *, served_by_hami: bool) -> Owner:
     """What a lock on `node` that names this pod still means. None if the pod does not exist.
 
     HAMi's daemon writes that the pod is served, and removes the lock after that; 2.4's removes whatever lock is there
@@ -57,7 +57,7 @@ def owner_state(pod: PodFacts | None, node: str, *, serves_by_hami: bool) -> Own
         return Owner.GONE
     if pod.node and pod.node != node:
         return Owner.ELSEWHERE
-    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED) and not serves_by_hami:
+    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED) and not served_by_hami:
         return Owner.SERVED
     return Owner.WAITING
 

@@ -90,7 +90,7 @@ class NodeLocks:
         kept = self._cluster.state.facts
         known = kept.pod(holder)
         if known is not None and facts.lock_uid in ("", known.uid):
-            return owner_state(known, node, serves_by_hami=facts.serves_by_hami)
+            return owner_state(known, node, served_by_hami=facts.served_by_hami)
         # A pod that the watch has not shown yet must not lose its lock.
         try:
             found = await self._api.get(PODS, holder.name, holder.namespace)
@@ -99,7 +99,7 @@ class NodeLocks:
         if not kept.concerns_gpus(found) or facts.lock_uid not in ("", found.metadata.uid):
             return Owner.GONE
         self._cluster.apply(PodRead(found))
-        return owner_state(pod_facts(found), node, serves_by_hami=facts.serves_by_hami)
+        return owner_state(pod_facts(found), node, served_by_hami=facts.served_by_hami)
 
     def _seen(self, node: str, value: str) -> datetime:
         if not value:

@@ -43,7 +43,7 @@ class NodeFacts:
     """UID of the pod that holds the lock; empty if the lock has none."""
     slots: bool
     """Whether its daemon proves the pod of each Allocate itself and so needs no lock."""
-    serves_by_hami: bool
+    served_by_hami: bool
     """Whether its daemon is HAMi's, which does not write how it allocates."""
     offer: int
     """A number that changes when other GPUs are offered."""
@@ -79,7 +79,7 @@ def node_facts(node: Node) -> NodeFacts:
         lock_uid=decode_lock_uid(lock, annotations.get(NODE_LOCK_UID, "")),
         offer=hash((*offer, ready)),
         slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
-        serves_by_hami=NODE_ALLOCATION not in annotations,
+        served_by_hami=NODE_ALLOCATION not in annotations,
     )
 
 
