@@ -76,10 +76,10 @@ AXE := $(HOME)/.cache/topogpu/axe/$(AXE_VERSION)/axe.min.js
 $(AXE): # fetched by npm, not kept here: its licence (MPL-2.0) is not ours
 	@mkdir -p $(@D) && cd $(@D) && npm pack --silent axe-core@$(AXE_VERSION) > /dev/null && tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js && rm axe-core-*.tgz
 
-test-page: $(DEVELOPMENT) ## the status page in a real browser: Debian's chromium, and axe-core from npm
+test-page: $(DEVELOPMENT) $(DOCUMENTS) ## the status page and these documents in a real browser: Debian's chromium, and axe-core from npm
 	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { echo "no Chromium: apt install chromium" >&2; exit 1; }
 	@test -e $(AXE) || $(MAKE) --no-print-directory $(AXE) || echo "no axe-core, so accessibility is not checked: npm is needed to fetch it" >&2
-	@$(BIN)/python -m pytest tests/scheduler_ext/status -rs $(ARGS)
+	@$(BIN)/python -m pytest -m browser --numprocesses 2 -rs $(ARGS)
 
 check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs, plain words
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The page in a real browser. Without Chromium these tests are skipped: `make test-page` says what is missing."""
+"""The page in a real browser: `make test-page` alone runs these tests."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ from tests.scheduler_ext.rig import ANY_PORT
 from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, looked, node, pod, running_pod, shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium; `make test-page` says how to get it")
+pytestmark = pytest.mark.browser
 AXE = Path.home() / ".cache" / "topogpu" / "axe" / "4.14.1" / "axe.min.js"
 LONGEST_MILLISECONDS = 60_000
 WHOLE = MODELS[0][1]
