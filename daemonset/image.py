@@ -1,7 +1,8 @@
 """Builds the image and packs it as an OCI archive: `python -m daemonset.image`, which `make image` calls.
 
 By buildah, podman or docker, whichever is there. From Python's official image; where no registry is reachable, from
-Debian's packages (`--base debian`), by mmdebstrap as root. The same commit and base give the same image.
+Debian's packages (`--base debian`), by mmdebstrap as root. The same commit and base give the same image. For another
+processor (`--arch arm64`) an emulator must be registered with the kernel, as Debian's qemu-user-static does.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +28,10 @@ _BASES = {
     name: ("python3", "libstdc++6", "ca-certificates", *more)
     for name, more in (("run", ()), ("build", ("python3-venv",)), ("compile", ("gcc", "libc6-dev")))
 }
+_BASE_SECONDS = 24 * 3600
+"""After this time a base is made again, with the packages that Debian has mended meanwhile."""
+_BASE_EPOCH = 315532800
+"""1980: the bytes of a base follow from its packages alone."""
 _CERTIFICATES = "/etc/ssl/certs"
 
 
@@ -56,23 +62,33 @@ class Engine:
         """
         return [self.program, "--storage-driver=vfs"] if self.program == "buildah" else [self.program]
 
-    def load(self, archive: Path, name: str) -> None:
+    def load(self, archive: Path, name: str, arch: str) -> None:
         """The file tree as an image. Raises CannotBuild."""
         if self.program != "buildah":
-            run([*self.words, "import", str(archive), name])
+            run([*self.words, "import", *([f"--platform=linux/{arch}"] if arch else []), str(archive), name])
             return
         container = run([*self.words, "from", "scratch"]).strip()
         try:
+            if arch:
+                run([*self.words, "config", f"--arch={arch}", container])
             run([*self.words, "add", container, str(archive), "/"])
             run([*self.words, "commit", "--timestamp=0", container, name])
         finally:
             run([*self.words, "rm", container])
 
     def build(
-        self, tag: str, arguments: Mapping[str, str], commit: Commit, dockerfile: Path = DOCKERFILE, *, fresh: bool
+        self,
+        tag: str,
+        arguments: Mapping[str, str],
+        commit: Commit,
+        dockerfile: Path = DOCKERFILE,
+        *,
+        arch: str,
+        fresh: bool,
     ) -> None:
         """`fresh`: from the first step on. Raises CannotBuild."""
         words = [*self.words, "build", f"--file={dockerfile}", f"--tag={tag}", *(["--no-cache"] if fresh else [])]
+        words += [f"--platform=linux/{arch}"] if arch else []
         own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
         if own.exists() and self.program != "docker":
             words += [f"--ignorefile={own}"]
@@ -95,6 +111,12 @@ class Engine:
             case _:
                 run([*self.words, "save", f"--output={archive}", tag])
 
+    def published(self, tag: str, name: str) -> list[list[str]]:
+        """The commands that push an image to a registry, under a name of the registry's."""
+        if self.program == "docker":
+            return [["docker", "tag", tag, name], ["docker", "push", name]]
+        return [[*self.words, "push", tag, f"docker://{name}"]]
+
     def start(self, tag: str, words: Sequence[str]) -> str:
         """What the program prints in a container of the image. Raises CannotBuild."""
         if self.program != "buildah":
@@ -114,22 +136,24 @@ def find_engine() -> Engine:
     raise CannotBuild("Neither buildah nor podman nor docker works here; install one (Debian: apt install buildah).")
 
 
-def debian_base(engine: Engine, purpose: str, seconds: int) -> str:
-    """The name of an image made of Debian's packages. Raises CannotBuild."""
+def debian_base(engine: Engine, purpose: str, arch: str) -> str:
+    """The name of an image made of Debian's packages, of today or yesterday. Raises CannotBuild."""
     if shutil.which("mmdebstrap") is None:
         raise CannotBuild(
             "mmdebstrap makes the base image and is not here; install it (Debian: apt install mmdebstrap)."
         )
-    archive = OUT / f"debian-{purpose}.tar"
-    if not archive.exists():
+    which = f"{purpose}-{arch}" if arch else purpose
+    archive = OUT / f"debian-{which}.tar"
+    if not archive.exists() or time.time() - archive.stat().st_mtime > _BASE_SECONDS:
         packages = f"--include={','.join(_BASES[purpose])}"
         link = '--customize-hook=ln -s ../../bin/python3 "$1/usr/local/bin/python"'
         partial = archive.with_suffix(".partial.tar")
-        words = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", packages, link, SUITE, str(partial)]
-        run(words, {"SOURCE_DATE_EPOCH": str(seconds)})
+        words = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", packages, link]
+        words += [f"--architectures={arch}"] if arch else []
+        run([*words, SUITE, str(partial)], {"SOURCE_DATE_EPOCH": str(_BASE_EPOCH)})
         partial.rename(archive)
-    name = f"localhost/topogpu-base-{purpose}:{SUITE}"
-    engine.load(archive, name)
+    name = f"localhost/topogpu-base-{which}:{SUITE}"
+    engine.load(archive, name, arch)
     return name
 
 
@@ -159,27 +183,34 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, *, s
     return done.stdout or ""
 
 
-def build(base: str, tag: str, *, fresh: bool = False) -> Path:
+def build(base: str, tag: str, arch: str = "", *, fresh: bool = False) -> Path:
     """The path of the image's OCI archive; docker writes its own format. Raises CannotBuild."""
     OUT.mkdir(parents=True, exist_ok=True)
     engine, built = find_engine(), commit()
     arguments = {"REVISION": built.revision, "BUILD_DATE": built.date, "SOURCE_DATE_EPOCH": str(built.seconds)}
+    arguments["VERSION"] = __version__
     if base == "debian":
-        arguments["PYTHON_IMAGE"] = debian_base(engine, "run", built.seconds)
-        arguments["BUILD_IMAGE"] = debian_base(engine, "build", built.seconds)
-    engine.build(tag, arguments, built, fresh=fresh)
+        arguments["PYTHON_IMAGE"] = debian_base(engine, "run", arch)
+        arguments["BUILD_IMAGE"] = debian_base(engine, "build", arch)
+    engine.build(tag, arguments, built, arch=arch, fresh=fresh)
     return pack(engine, tag)
 
 
-def build_simulated(base: str, product: str) -> Path:
+def build_simulated(base: str, product: str, arch: str = "") -> Path:
     """The same of the image for nodes that simulate GPUs, on the product's image of this name. Raises CannotBuild."""
     engine, built = find_engine(), commit()
     arguments = {"PRODUCT_IMAGE": product}
     if base == "debian":
-        arguments["COMPILER_IMAGE"] = debian_base(engine, "compile", built.seconds)
-    tag = f"topogpu-simulated:{__version__}"
-    engine.build(tag, arguments, built, SIMULATED, fresh=True)
+        arguments["COMPILER_IMAGE"] = debian_base(engine, "compile", arch)
+    tag = simulated(product)
+    engine.build(tag, arguments, built, SIMULATED, arch=arch, fresh=True)
     return pack(engine, tag)
+
+
+def simulated(product: str) -> str:
+    """The name of the image for simulated GPUs on the product's of this name."""
+    name, _, number = product.rpartition(":")
+    return f"{name}-simulated:{number}"
 
 
 def pack(engine: Engine, tag: str) -> Path:
@@ -192,16 +223,22 @@ def pack(engine: Engine, tag: str) -> Path:
 def parser(program: str, description: str) -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog=program, description=description)
     found.add_argument("--base", choices=["registry", "debian"], default="registry", help="Source of the base image.")
-    found.add_argument("--tag", default=f"topogpu:{__version__}", help="The image's name.")
+    found.add_argument("--arch", choices=["amd64", "arm64"], default="", help="The processor, if not this machine's.")
+    found.add_argument("--tag", help="The image's name; topogpu:VERSION by default, and -ARCH behind it with --arch.")
     return found
+
+
+def tag_of(given: argparse.Namespace) -> str:
+    return given.tag or "-".join(filter(None, (f"topogpu:{__version__}", given.arch)))
 
 
 def main() -> None:
     wanted = parser("make image", "Build the image as an OCI archive.")
     wanted.add_argument("--simulated", action="store_true", help="Also the image for nodes that simulate GPUs.")
     given = wanted.parse_args()
-    archives = [build(given.base, given.tag)]
-    archives += [build_simulated(given.base, given.tag)] if given.simulated else []
+    tag = tag_of(given)
+    archives = [build(given.base, tag, given.arch)]
+    archives += [build_simulated(given.base, tag, given.arch)] if given.simulated else []
     for archive in archives:
         print(f"{archive.relative_to(ROOT)}: {archive.stat().st_size / 2**20:.0f} MiB")
 

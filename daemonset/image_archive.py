@@ -46,10 +46,10 @@ class Archive:
         """Their digests, the base's first."""
         return [layer["digest"] for layer in self._manifest["layers"]]
 
-    def files(self) -> dict[str, File]:
-        """By path without a leading slash, of all layers together."""
+    def files(self, first: int = 0) -> dict[str, File]:
+        """By path without a leading slash, of all layers together, or of those from this one on."""
         found: dict[str, File] = {}
-        for digest in self.layers():
+        for digest in self.layers()[first:]:
             for name, file in self._layer(digest):
                 folder, _, last = name.rpartition("/")
                 if last.startswith(".wh."):

@@ -2,12 +2,14 @@
 
 Both must have one digest, from the same commit and base. Then it says what is in the image that must not be there,
 imports every module of ours, starts the programs as the image's own user, and lists the licences of what it contains.
+With `--simulated` it does so with the image for simulated GPUs, which may add only the simulation.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from daemonset import image, prune
@@ -20,6 +22,12 @@ _UNWANTED = re.compile(
     r"(^|/)s?bin/(pip3?|gcc|cc|c\+\+|g\+\+|clang|make)[-.\d]*$|^opt/(.*/)?(pip|simulation|tests|benchmarks|hypothesis|pytest)$"
 )
 _LICENCE_FILE = re.compile(r"/site-packages/([^/]+)-[^-/]+\.dist-info/(?:.*/)?(?:LICEN[CS]E|COPYING)[^/]*$")
+USER = "65532:65532"
+SIMULATION = "opt/topogpu-simulated/"
+_SIMULATES = (
+    "NODE_NAME=n python -m simulation.on_node dgx-a100 /tmp/simulated && "
+    "TOPOGPU_FAKE_NVML_MACHINE=/tmp/simulated/machine SYSFS_ROOT=/tmp/simulated/sys python -m deviceplugin devices"
+)
 _STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "kubectl_topogpu --help")
 
 
@@ -37,7 +45,7 @@ def unwanted(files: Mapping[str, File], user: str) -> list[str]:
         for name, file in sorted(files.items())
         if name.startswith("opt/") and file.mode & 0o002 and not _is_link(file)
     ]
-    if user != "65532:65532":
+    if user != USER:
         problems.append(f"The image runs as {user or 'root'}.")
     size = sum(file.size for name, file in files.items() if name.startswith("opt/")) / 2**20
     if size > MOST_MIB:
@@ -62,32 +70,73 @@ def with_licence_file(files: Mapping[str, File]) -> set[str]:
     return {match[1].lower().replace("_", "-") for match in map(_LICENCE_FILE.search, files) if match}
 
 
-def main() -> None:
-    given = image.parser("make image-check", "Build the image twice and look into it.").parse_args()
-    first = Archive(image.build(given.base, f"{given.tag}-first"))
-    second = Archive(image.build(given.base, f"{given.tag}-second", fresh=True))
-    files = first.files()
+def added(product: Archive, simulated: Archive) -> list[str]:
+    """A sentence for everything in the image for simulated GPUs that is neither the product's nor the simulation's."""
+    count = len(product.layers())
+    if simulated.layers()[:count] != product.layers():
+        return ["The image for simulated GPUs is not built on the product's image."]
+    outside = [name for name in simulated.files(count) if not f"{name}/".startswith(SIMULATION) and name != "opt"]
+    problems = [f"/{name} of the image for simulated GPUs is outside of /{SIMULATION}" for name in sorted(outside)]
+    user = simulated.configuration.get("User", "")
+    return problems + ([] if user == USER else [f"The image for simulated GPUs runs as {user or 'root'}."])
+
+
+def twice(build: Callable[[bool], Path]) -> Archive:
+    """What is built, after it was built a second time with the same digest; `build` gets whether it is the second time.
+    Raises image.CannotBuild.
+    """
+    first = Archive(build(False))
+    second = Archive(build(True))
     if first.digest != second.digest:
-        lines = differences(files, second.files()) or ["Only times, orders or configurations differ."]
+        lines = differences(first.files(), second.files()) or ["Only times, orders or configurations differ."]
         raise image.CannotBuild("Two builds of this commit differ:\n" + "\n".join(lines[:50]))
     print(f"{first.digest}, twice")
-    problems = unwanted(files, first.configuration.get("User", ""))
+    return first
+
+
+def look(archive: Archive, tag: str) -> None:
+    """Into the product's image, which the engine has by this name. Raises image.CannotBuild."""
+    files = archive.files()
+    problems = unwanted(files, archive.configuration.get("User", ""))
     if problems:
         raise image.CannotBuild("\n".join(problems))
     size = sum(file.size for name, file in files.items() if name.startswith("opt/")) / 2**20
     print(f"{size:.0f} MiB beside the base, {sum(file.size for file in files.values()) / 2**20:.0f} MiB in all")
     engine = image.find_engine()
-    loaded = engine.start(f"{given.tag}-first", ["python", "-c", prune.IMPORT_ALL]).splitlines()
+    loaded = engine.start(tag, ["python", "-c", prune.IMPORT_ALL]).splitlines()
     print(f"every module of {', '.join(prune.OURS)} imports; {len(loaded)} of {prune.PRUNED}'s files are loaded")
     for words in _STARTED:
-        said = engine.start(f"{given.tag}-first", ["python", "-m", *words.split()])
+        said = engine.start(tag, ["python", "-m", *words.split()])
         print(f"{words}: {said.splitlines()[0]}")
-    found = licences(json.loads(first.read(BILL)))
+    found = licences(json.loads(archive.read(BILL)))
     silent = sorted({name for name, words in found.items() if not words} - with_licence_file(files))
     if silent:
         raise image.CannotBuild(f"No licence is known of {', '.join(silent)}.")
     for words, count in sorted(Counter(words or "its LICENSE file" for words in found.values()).items()):
         print(f"{count:3} {words}")
+
+
+def look_at_simulated(product: Archive, simulated: Archive, tag: str) -> None:
+    """Raises image.CannotBuild."""
+    if problems := added(product, simulated):
+        raise image.CannotBuild("\n".join(problems))
+    print(image.find_engine().start(tag, ["sh", "-c", _SIMULATES]).strip())
+
+
+def main() -> None:
+    wanted = image.parser("make image-check", "Build the image twice and look into it.")
+    wanted.add_argument("--simulated", action="store_true", help="Also the image for nodes that simulate GPUs.")
+    given = wanted.parse_args()
+    tag = f"{image.tag_of(given)}-first"
+
+    def build(again: bool) -> Path:
+        return image.build(given.base, tag.replace("-first", "-second") if again else tag, given.arch, fresh=again)
+
+    product = twice(build)
+    look(product, tag)
+    if given.simulated:
+        simulated = twice(lambda _: image.build_simulated(given.base, tag, given.arch))
+        look_at_simulated(product, simulated, image.simulated(tag))
 
 
 def _is_link(file: File) -> bool:

@@ -1,8 +1,8 @@
 """Builds everything of a release: `python -m daemonset.release NUMBER`, which `make release VERSION=NUMBER` calls.
 
-It writes to `build/release/NUMBER`: wheels and source archives, image and chart as OCI archives, the kubectl plugin of
-each platform, the bill of materials, the release's section of CHANGELOG.md, and checksums of all. Then it tags the
-commit, in this clone. Without `--publish` nothing leaves this machine.
+It runs `make check` and writes to `build/release/NUMBER`: wheels and source archives, images and chart as OCI archives,
+the kubectl plugin of each platform, the bill of materials, the release's section of CHANGELOG.md, and checksums of all.
+Then it tags the commit, in this clone. Without `--publish` nothing leaves this machine.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from daemonset import helm, image, oci_chart, plugin, render, versions
+from daemonset import helm, image, image_check, oci_chart, plugin, render, versions
 from daemonset.image_archive import Archive
 from daemonset.image_check import BILL
 
@@ -123,9 +123,15 @@ def build(number: str, base: str, folder: Path, url: str = "") -> None:
 
 def _build(number: str, base: str, folder: Path, url: str) -> None:
     epoch = {"SOURCE_DATE_EPOCH": str(image.commit().seconds)}
-    archive = image.build(base, f"topogpu:{number}")
-    shutil.copy(archive, folder / f"topogpu-{number}-image.tar")
-    (folder / f"topogpu-{number}.cdx.json").write_bytes(Archive(archive).read(BILL))
+    product = f"topogpu:{number}"
+    path = image.build(base, product)
+    archive = Archive(path)
+    image_check.look(archive, product)
+    shutil.copy(path, folder / f"topogpu-{number}-image.tar")
+    (folder / f"topogpu-{number}.cdx.json").write_bytes(archive.read(BILL))
+    path = image.build_simulated(base, product)
+    image_check.look_at_simulated(archive, Archive(path), image.simulated(product))
+    shutil.copy(path, folder / f"topogpu-simulated-{number}-image.tar")
     for source in (ROOT, ROOT / "simulation"):
         image.run([sys.executable, "-m", "build", "--outdir", str(folder), str(source)], epoch)
     plugin.release(folder, url)
@@ -143,8 +149,9 @@ def tag(number: str, folder: Path) -> None:
 def publish(number: str, registry: str, folder: Path) -> list[list[str]]:
     """The commands that publish, in their order: the tag comes last, for it says that all is there."""
     engine = image.find_engine()
+    images = [f"topogpu:{number}", image.simulated(f"topogpu:{number}")]
     return [
-        [*engine.words, "push", f"topogpu:{number}", f"docker://{registry}/topogpu:{number}"],
+        *(command for name in images for command in engine.published(name, f"{registry}/{name}")),
         [str(helm.find()), "push", str(folder / f"topogpu-{number}.tgz"), f"oci://{registry}/charts"],
         ["git", "-C", str(ROOT), "push", "origin", f"v{number}"],
     ]
@@ -164,6 +171,7 @@ def main() -> None:
     found = found or [*missing(given.base, tags=given.number not in source.tags)]
     if found:
         raise CannotRelease("\n".join(found))
+    image.run(["make", "-C", str(ROOT), "--no-print-directory", "check", "check-manifests"], shown=True)
     folder = ROOT / "build" / "release" / given.number
     build(given.number, given.base, folder, given.url.rstrip("/"))
     if given.number not in source.tags:

@@ -1,12 +1,14 @@
 """The Dockerfile, read by BuildKit's own parser. `make image-check` builds it, twice."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from daemonset import render
-from daemonset.image import DOCKERFILE
+from daemonset import image, render
+from daemonset.image import DOCKERFILE, Engine
 
 ROOT = render.HERE.parent
 dockerfile = pytest.importorskip(
@@ -80,3 +82,26 @@ def test_every_file_that_is_copied_is_sent_to_the_build() -> None:
 
 def test_the_image_holds_no_simulation() -> None:
     assert [value for value in arguments("COPY") if "simulation" in value] == []
+
+
+@pytest.mark.parametrize(("hours_old", "made"), [(None, 1), (1, 0), (25, 1)])
+def test_a_base_is_made_again_after_a_day_so_that_it_gets_what_debian_has_mended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hours_old: int | None, made: int
+) -> None:
+    archive, commands = tmp_path / "debian-run-arm64.tar", list[list[str]]()
+    if hours_old is not None:
+        archive.touch()
+        os.utime(archive, times=(archive.stat().st_mtime - hours_old * 3600,) * 2)
+
+    def run(words: list[str], *_: object) -> str:
+        commands.append(words)
+        if words[0] == "mmdebstrap":
+            Path(words[-1]).touch()
+        return ""
+
+    monkeypatch.setattr(image, "OUT", tmp_path)
+    monkeypatch.setattr(image, "run", run)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    assert image.debian_base(Engine("podman"), "run", "arm64") == "localhost/topogpu-base-run-arm64:bookworm"
+    assert sum(words[0] == "mmdebstrap" for words in commands) == made
+    assert commands[-1][:3] == ["podman", "import", "--platform=linux/arm64"]

@@ -8,8 +8,11 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+from daemonset.image import CannotBuild
 from daemonset.image_archive import Archive
-from daemonset.image_check import differences, licences, unwanted, with_licence_file
+from daemonset.image_check import added, differences, licences, twice, unwanted, with_licence_file
 
 Tree = Mapping[str, bytes]
 USER = "65532:65532"
@@ -91,3 +94,24 @@ def test_a_licence_may_lie_beside_the_metadata(tmp_path: Path) -> None:
     site = "opt/topogpu/lib/python3.11/site-packages"
     files = {f"{site}/A_b-1.dist-info/licenses/LICENSE.txt": b"", f"{site}/c-1.dist-info/METADATA": b""}
     assert with_licence_file(archive(tmp_path / "1", files).files()) == {"a-b"}
+
+
+def test_the_image_for_simulated_gpus_adds_nothing_but_the_simulation(tmp_path: Path) -> None:
+    base, lib = {"opt/topogpu/a.py": b"1"}, {"opt/topogpu-simulated/lib/libnvidia-ml.so.1": b"2"}
+    product = archive(tmp_path / "1", base)
+    assert added(product, archive(tmp_path / "2", base, lib)) == []
+    assert added(product, archive(tmp_path / "3", {"other": b""}, lib)) == [
+        "The image for simulated GPUs is not built on the product's image."
+    ]
+    assert added(product, archive(tmp_path / "4", base, {**lib, "usr/bin/gcc": b""}, user="")) == [
+        "/usr/bin/gcc of the image for simulated GPUs is outside of /opt/topogpu-simulated/",
+        "The image for simulated GPUs runs as root.",
+    ]
+
+
+def test_builds_that_differ_are_refused_with_the_files_that_differ(tmp_path: Path) -> None:
+    archive(tmp_path / "1", {"opt/a": b"1"})
+    archive(tmp_path / "2", {"opt/a": b"2"})
+    assert twice(lambda _: tmp_path / "1").files()
+    with pytest.raises(CannotBuild, match="opt/a: differs"):
+        twice(lambda again: tmp_path / ("2" if again else "1"))

@@ -183,3 +183,20 @@ def test_the_chart_is_a_layout_whose_blobs_are_named_by_their_content(tmp_path: 
     assert blobs[manifest["layers"][0]["digest"].removeprefix("sha256:")] == package.read_bytes()
     config = json.loads(blobs[manifest["config"]["digest"].removeprefix("sha256:")])
     assert (config["name"], config["version"]) == ("topogpu", __version__)
+
+
+@pytest.mark.parametrize("program", ["podman", "docker"])
+def test_both_images_and_the_chart_are_pushed_and_the_tag_comes_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
+) -> None:
+    monkeypatch.setattr(image, "find_engine", lambda: image.Engine(program))
+    monkeypatch.setattr(helm, "find", lambda: Path("helm"))
+    *pushes, chart, tag = [" ".join(words) for words in release.publish("N", "r.example/t", tmp_path)]
+    wanted = []
+    for name in ("topogpu:N", "topogpu-simulated:N"):
+        by = {"podman": [f"podman push {name} docker://r.example/t/{name}"]}
+        by["docker"] = [f"docker tag {name} r.example/t/{name}", f"docker push r.example/t/{name}"]
+        wanted += by[program]
+    assert pushes == wanted
+    assert chart == f"helm push {tmp_path}/topogpu-N.tgz oci://r.example/t/charts"
+    assert tag.endswith("push origin vN")
