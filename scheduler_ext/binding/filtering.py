@@ -102,8 +102,8 @@ def reserve(
     The best `most` of the nodes that fit are offered. The pod's GPUs are reserved on each until its bind names one.
     Nothing is awaited between the decision and the reservation, so two pods never get the same share.
 
-    `candidates` are the cluster's, `prepared` for the pod or not. `now` is in monotonic seconds, `lease_seconds` is the
-    longest lease.
+    A node whose lock is held for long comes last. `candidates` are the cluster's, `prepared` for the pod or not. `now`
+    is in monotonic seconds, `lease_seconds` is the longest lease.
     """
     cluster.apply(Asked(pod), now)
     ledger = cluster.ledger
@@ -118,7 +118,12 @@ def reserve(
     elif crowded and not node_names:
         choice = Choice(node=None)
     else:
-        choice = _chosen(candidates, cluster, request, pod.spec.priority or 0, node_names, now=now, prepared=prepared)
+        everywhere, node_names = node_names, cluster.facts.not_held(node_names, now)
+        priority = pod.spec.priority or 0
+        choice = _chosen(candidates, cluster, request, priority, node_names, now=now, prepared=prepared)
+        if choice.node is None and len(node_names) < len(everywhere):
+            node_names = everywhere
+            choice = _chosen(candidates, cluster, request, priority, node_names, now=now, prepared=prepared)
     if choice.node is None:
         cluster.apply(Refused(pod, request), now)
         return _nowhere(request, replace(choice, failed={**choice.failed, **crowded}), asked)

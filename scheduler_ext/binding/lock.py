@@ -83,11 +83,12 @@ def judge(
     expires_at = (min(lock.taken_at, first_seen) if lock else first_seen) + ttl
     if now >= expires_at:
         return take
+    ends = f"ends at {expires_at.astimezone(UTC).isoformat(timespec='seconds')} at the latest"
     if lock is None or not lock.pod:
-        return Wait(until=expires_at, why=f"its lock {value!r} names no pod")
+        return Wait(until=expires_at, why=f"its lock {value!r} names no pod; it {ends}")
     if owner is Owner.WAITING:
         holder = PodName(namespace=lock.namespace, name=lock.pod)
-        return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}")
+        return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}; it {ends}")
     return take
 
 

@@ -11,7 +11,7 @@ from proto.kubernetes.errors import Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.lock import Owner, Take, Wait, is_held_by, judge, owner_of, owner_state
-from scheduler_ext.cluster.events import PodRead
+from scheduler_ext.cluster.events import LockHeld, PodRead
 from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts, pod_facts
 
 
@@ -20,7 +20,9 @@ class NodeUnknown(Exception):
 
 
 class LockBusy(Exception):
-    """Another pod holds the lock, and the time to wait for it is over. The message names the pod."""
+    """Another pod holds the lock, and the time to wait for it is over. The message names the pod. Until the lock
+    changes or expires, other nodes are chosen before this one.
+    """
 
 
 class NodeLocks:
@@ -55,6 +57,8 @@ class NodeLocks:
             else:
                 waiting(verdict.why)
                 if self._now() >= give_up_at:
+                    left = (verdict.until - self._now()).total_seconds()
+                    self._cluster.apply(LockHeld(node, facts.lock, self._cluster.monotonic() + left))
                     raise LockBusy(verdict.why)
                 await self._sleep(changed, min(verdict.until, give_up_at))
                 facts = self._cluster.state.facts.node(node)

@@ -104,6 +104,14 @@ class BindBegan(Event, frozen=True):
     until: float
 
 
+class LockHeld(Event, frozen=True):
+    """A bind waited in vain for this lock of the node, which expires at `until`."""
+
+    node: str
+    lock: str
+    until: float
+
+
 class Dropped(Event, frozen=True):
     """The pod's reservation is free."""
 

@@ -1,6 +1,6 @@
 """The few facts that are kept of each node and of each pod that asks for GPUs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
 from types import MappingProxyType
@@ -107,6 +107,8 @@ class Facts:
         self._names: dict[str, PodName] = {}
         self._running: dict[str, dict[PodName, PodFacts]] = {}
         """Bound pods that have not ended, by node."""
+        self._held: dict[str, tuple[str, float]] = {}
+        """By node a lock for which a bind waited in vain, and when it expires."""
 
     def node(self, name: str) -> NodeFacts | None:
         return self._nodes.get(name)
@@ -130,6 +132,21 @@ class Facts:
             return True
         asked = (each.resources for each in pod.all_containers)
         return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
+
+    def not_held(self, nodes: Sequence[str], now: float) -> Sequence[str]:
+        """Without those whose lock a bind has waited for in vain, as long as it is there and has not expired."""
+        if not self._held:
+            return nodes
+        return [name for name in nodes if not self._is_held(name, now)]
+
+    def hold(self, node: str, lock: str, until: float, now: float) -> None:
+        self._held = {name: held for name, held in self._held.items() if self._is_held(name, now)}
+        self._held[node] = lock, until
+
+    def _is_held(self, node: str, now: float) -> bool:
+        lock, until = self._held.get(node, ("", now))
+        known = self._nodes.get(node)
+        return now < until and known is not None and known.lock == lock
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """Replace all nodes."""

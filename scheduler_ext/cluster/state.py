@@ -144,6 +144,7 @@ class Cluster:
             events.Explained: lambda event, now: self.stories.decide(event.uid, now, event.words),
             events.NodeChosen: node_chosen,
             events.BindBegan: bind_began,
+            events.LockHeld: lambda event, now: self.facts.hold(event.node, event.lock, event.until, now),
             events.Dropped: dropped,
             events.BindStep: lambda event, now: go_on(event.uid, now, event.words),
             events.Nudged: nudged,

@@ -232,6 +232,42 @@ async def test_on_a_node_of_hamis_daemon_the_next_bind_waits_until_the_daemon_ha
         assert (rig.lock("n") or "").endswith(",default,second")
 
 
+async def test_where_a_lock_stays_pods_go_to_other_nodes_until_it_is_gone_and_there_only_if_none_has_room() -> None:
+    of_hami = node_json("n", slots=20)
+    del of_hami["metadata"]["annotations"][keys.NODE_ALLOCATION]
+    async with running(of_hami, node_json("other", slots=2), lock_wait_seconds=0.2) as rig:
+        first, second, third, fourth = (rig.add_pod(name) for name in ("first", "second", "third", "fourth"))
+        await rig.filter(first, "n")
+        assert await rig.bind(first, "n") == ""
+        # HAMi's daemon has ended before it removed the lock.
+        rig.set_phase("first", "success")
+        both = ("n", "other")
+        assert (await rig.filter(second, *both))["NodeNames"] == ["n"]
+        problem = await rig.bind(second, "n")
+        assert "pod default/first holds its lock since" in problem
+        assert "ends at" in problem
+        assert (await rig.filter(second, *both))["NodeNames"] == ["other"]
+        assert await rig.bind(second, "other") == ""
+        assert (await rig.filter(third, *both))["NodeNames"] == ["other"]
+        assert (await rig.filter(fourth, *both))["NodeNames"] == ["n"]
+        rig.server.patch("nodes", "n", {"metadata": {"annotations": {keys.NODE_LOCK: None}}})
+        assert await rig.bind(fourth, "n") == ""
+
+
+async def test_a_lock_that_expires_makes_its_node_the_best_again() -> None:
+    async with running(IMMEDIATE, node_json("other"), lock_wait_seconds=0.0, node_lock_ttl_seconds=0.6) as rig:
+        assert await rig.bind(rig.add_pod("first"), "n") == ""
+        second = rig.add_pod("second")
+        assert "pod default/first holds its lock since" in await rig.bind(second, "n")
+        assert (await rig.filter(second, "n", "other"))["NodeNames"] == ["other"]
+
+        async def best_again() -> bool:
+            answer = await rig.filter(second, "n", "other")
+            return bool(answer["NodeNames"] == ["n"])
+
+        await eventually(best_again)
+
+
 async def test_a_bind_that_waits_too_long_says_for_whom_and_leaves_the_others_lock() -> None:
     async with running(IMMEDIATE, bind_deadline_seconds=1.0) as rig:
         first, second = rig.add_pod("first"), rig.add_pod("second")

@@ -45,8 +45,17 @@ def test_a_taken_lock_names_the_time_and_the_pod() -> None:
 
 def test_whoever_waits_is_told_for_whom_and_until_when() -> None:
     assert judge(THEIRS, OURS, Owner.WAITING, first_seen=T0, now=T0, ttl=TTL) == Wait(
-        until=T0 + TTL, why="pod ns/theirs holds its lock since 2030-01-01T00:00:00+00:00"
+        until=T0 + TTL,
+        why="pod ns/theirs holds its lock since 2030-01-01T00:00:00+00:00; "
+        "it ends at 2030-01-01T00:05:00+00:00 at the latest",
     )
+
+
+@pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2031-01-01T00:00:00Z"])
+def test_no_time_in_a_lock_holds_a_node_for_longer_than_a_lock_may(stamp: str) -> None:
+    for owner in Owner:
+        assert isinstance(judge(f"{stamp},ns,theirs", OURS, owner, first_seen=T0, now=T0 + TTL, ttl=TTL), Take)
+        judge(f"{stamp},ns,theirs", OURS, owner, first_seen=T0, now=T0, ttl=TTL)
 
 
 def test_only_the_owner_may_remove_a_lock() -> None:
