@@ -105,7 +105,7 @@ class BindBegan(Event, frozen=True):
 
 
 class LockHeld(Event, frozen=True):
-    """A bind waited in vain for this lock of the node, which expires at `until`."""
+    """A bind gave up waiting for this lock of the node, which expires at `until`."""
 
     node: str
     lock: str

@@ -108,7 +108,7 @@ class Facts:
         self._running: dict[str, dict[PodName, PodFacts]] = {}
         """Bound pods that have not ended, by node."""
         self._held: dict[str, tuple[str, float]] = {}
-        """By node a lock for which a bind waited in vain, and when it expires."""
+        """By node a lock for which a bind gave up waiting, and when it expires."""
 
     def node(self, name: str) -> NodeFacts | None:
         return self._nodes.get(name)
@@ -134,7 +134,7 @@ class Facts:
         return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
 
     def not_held(self, nodes: Sequence[str], now: float) -> Sequence[str]:
-        """Without those whose lock a bind has waited for in vain, as long as it is there and has not expired."""
+        """Without those for whose lock a bind gave up waiting, as long as it is there and has not expired."""
         if not self._held:
             return nodes
         return [name for name in nodes if not self._is_held(name, now)]
