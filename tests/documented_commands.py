@@ -29,6 +29,7 @@ NOT_RUN = {
     "git": "writes to the repository",
     "topogpu-scheduler serve": "needs an API server; serves until it is stopped",
     "topogpu-scheduler explain": "asks a running extender",
+    "pipx": "fetches from the package index",
     "python -m pip": "fetches from the package index",
     "python -m benchmarks": "measures, which takes minutes and a quiet machine",
 }
