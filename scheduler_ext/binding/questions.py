@@ -18,7 +18,7 @@ from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
 from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.step import Attempt, Effect, Event
 from scheduler_ext.binding.write import binding_of
-from scheduler_ext.cluster.events import TimePassed
+from scheduler_ext.cluster.events import BindStep, TimePassed
 from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts
 from scheduler_ext.requests import pod_key
 from scheduler_ext.settings import ServeSettings
@@ -172,10 +172,13 @@ class Questions:
         return Event.TURN
 
     async def _take_lock(self, run: Run) -> Event:
+        attempt = run.attempt
+
         def waiting(why: str) -> None:
+            if why != run.doing:
+                self._cluster.apply(BindStep(attempt.uid, f"its bind to node {attempt.node} waits: {why}"))
             run.doing = why
 
-        attempt = run.attempt
         try:
             await self._locks.take(attempt.node, attempt.pod, attempt.uid, waiting, give_up_at=run.give_up_at)
         except LockBusy as error:

@@ -146,7 +146,7 @@ class Facts:
     def _is_held(self, node: str, now: float) -> bool:
         lock, until = self._held.get(node, ("", now))
         known = self._nodes.get(node)
-        return now < until and known is not None and known.lock == lock
+        return now < until and known is not None and known.lock == lock and not known.slots
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         """Replace all nodes."""

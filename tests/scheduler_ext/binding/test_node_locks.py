@@ -6,7 +6,7 @@ from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.node_locks import NodeLocks
-from scheduler_ext.cluster.events import Applied
+from scheduler_ext.cluster.events import Applied, LockHeld
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.state import Cluster
 from tests.scheduler_ext.gpus import container, device, node, pod
@@ -36,3 +36,15 @@ async def test_who_waits_for_a_lock_looks_again_when_its_node_or_holder_changes_
     taking.cancel()
     with suppress(asyncio.CancelledError):
         await taking
+
+
+def test_a_node_comes_last_while_the_lock_that_a_bind_gave_up_on_stands_and_has_not_expired() -> None:
+    cluster, names = Cluster(), ["n", "m"]
+    locked = node("n", [device(0)])
+    locked.metadata.annotations[keys.NODE_LOCK] = "one"
+    cluster.apply(Applied(locked), 0.0)
+    cluster.apply(LockHeld("n", "one", 10.0), 0.0)
+    assert (cluster.facts.not_held(names, 9.0), cluster.facts.not_held(names, 10.0)) == (["m"], names)
+    locked.metadata.annotations[keys.NODE_LOCK] = "another"
+    cluster.apply(Applied(locked), 0.0)
+    assert cluster.facts.not_held(names, 9.0) == names
