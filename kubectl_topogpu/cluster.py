@@ -46,6 +46,8 @@ class Wanted:
     """The pods that wait."""
     asks: bool = False
     """What each pod asks for."""
+    holders: bool = True
+    """The nodes, and which pods hold their GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,6 @@ class Cluster:
     """The pods that hold GPUs, by node, if decisions are wanted."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
-    notes: tuple[str, ...] = ()
 
     def node(self, name: str) -> GpuNode | None:
         return next((node for node in self.nodes if node.name == name), None)
@@ -151,7 +152,7 @@ def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | N
         reading.add(pod)
     if wanted.decisions:
         reading.ledger.replace_quotas(objects.quotas)
-    return reading.cluster(objects.notes)
+    return reading.cluster()
 
 
 class _Reading:
@@ -172,7 +173,8 @@ class _Reading:
         self._pods: list[Pod] = []
 
     def tell(self, node: Node) -> None:
-        self._nodes.apply(node, self._settings.names.count)
+        if self._wanted.holders:
+            self._nodes.apply(node, self._settings.names.count)
         if self._wanted.decisions:
             self.ledger.apply_node(node)
 
@@ -191,7 +193,7 @@ class _Reading:
             self._waiting += 1
             if self._wanted.waiting:
                 self._pods.append(pod)
-        holding = read_holding(pod, self._settings.names)
+        holding = read_holding(pod, self._settings.names) if self._wanted.holders else None
         if holding is not None:
             self._hold(pod, holding)
 
@@ -215,7 +217,7 @@ class _Reading:
             for asked in (container.resources.limits, container.resources.requests)
         )
 
-    def cluster(self, notes: tuple[str, ...]) -> Cluster:
+    def cluster(self) -> Cluster:
         nodes = [self._gpu_node(usage) for usage in self._nodes.usages().values()]
         broken = {
             name: reason.partition(": ")[2] for name, reason in self._nodes.unregistered().items() if ": " in reason
@@ -233,7 +235,6 @@ class _Reading:
             daemons=self._daemons,
             holders={node: tuple(holders) for node, holders in self._holders.items()},
             problems={**{f"node {name}": reason for name, reason in broken.items()}, **self._problems, **quotas},
-            notes=notes,
         )
 
     def _gpu_node(self, usage: NodeUsage) -> GpuNode:

@@ -277,8 +277,6 @@ def notes(cluster: Cluster, readings: Readings | None) -> Iterator[Text]:
         yield Text(f"{counted(cluster.waiting, 'pod')} {are} for GPUs: kubectl topogpu why -A")
     for subject, problem in sorted(cluster.problems.items()):
         yield Text(f"! {subject}: {problem}", "yellow")
-    for note in cluster.notes:
-        yield Text(f"! {note}", "yellow")
     for node, why in sorted(readings.missing.items()) if readings is not None else ():
         yield Text(f"! what is in use on node {node} is not known: {why}", "yellow")
 

@@ -15,8 +15,6 @@ from kubectl_topogpu.report import Report, Row
 from program.tables import Column, Matrix
 from program.words import model, printable
 
-MOST_GPUS = 256
-"""GPUs of a node whose links are shown; each pair is a cell. MIG makes seven of one GPU."""
 NVLINK = 100
 _PATHS = {60: "PSB", 50: "PIX", 40: "PXB", 30: "PHB", 20: "NODE", 10: "SYS"}
 _COLOURS = {"NV": "green", "PSB": "cyan", "PIX": "cyan", "PXB": "cyan", "PHB": "yellow", "NODE": "yellow", "SYS": "red"}

@@ -5,6 +5,7 @@ Source: k8s.io/apimachinery, resource.Quantity.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 _SUFFIXES: dict[str, Fraction] = {
     "": Fraction(1),
@@ -28,6 +29,7 @@ class QuantityError(ValueError):
     """A text is not a quantity, or not a whole number where one is required; one sentence."""
 
 
+@lru_cache(maxsize=1024, typed=True)
 def parse_quantity(text: str | int | float) -> Fraction:
     """Returns the exact value. A JSON number counts as its decimal text. Raises QuantityError."""
     shown = str(text) if not isinstance(text, bool) else ""

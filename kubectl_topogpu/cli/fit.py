@@ -50,4 +50,4 @@ def fit(
     request = read_request(pod, asked.settings)
     if request is None:
         raise LookupError("the shape asks for no GPU")
-    return fitting.fit(asked.cluster(Wanted(decisions=True)), request)
+    return fitting.fit(asked.cluster(Wanted(decisions=True, holders=False)), request)

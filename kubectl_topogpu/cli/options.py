@@ -30,6 +30,8 @@ class Asked:
         self.source = source
         self.everywhere = everywhere
         self.output = output
+        self.notes: tuple[str, ...] = ()
+        """What the last answer does not count."""
         self._namespace = namespace
 
     @property
@@ -38,7 +40,9 @@ class Asked:
 
     def cluster(self, wanted: Wanted) -> Cluster:
         """Raises Unreadable."""
-        return read_cluster(self.source.objects(), self.settings, wanted)
+        objects = self.source.objects()
+        self.notes = objects.notes
+        return read_cluster(objects, self.settings, wanted)
 
     @property
     def chosen_namespace(self) -> str:
@@ -109,7 +113,7 @@ def with_options(command: Command) -> Callable[..., None]:
                     report = command(asked, **arguments)
                     if watch:
                         click.clear()
-                    _show(report, asked.output)
+                    _show(report, asked)
                     if not watch:
                         return
                     del report
@@ -130,11 +134,14 @@ def _source(connection: Connection, file: str) -> Iterator[Source]:
         yield source
 
 
-def _show(report: Report, output: Output) -> None:
-    if output in (Output.TEXT, Output.WIDE):
-        print_text(report.text(output is Output.WIDE))
-        return
-    click.echo(report.encoded(output), nl=False)
+def _show(report: Report, asked: Asked) -> None:
+    for_people = asked.output in (Output.TEXT, Output.WIDE)
+    if for_people:
+        print_text(report.text(asked.output is Output.WIDE))
+    else:
+        click.echo(report.encoded(asked.output), nl=False)
+    for note in asked.notes:
+        click.secho(f"! {printable(note)}", fg="yellow", err=not for_people)
 
 
 def node_of(cluster: Cluster, name: str) -> GpuNode:

@@ -10,7 +10,6 @@ from kubectl_topogpu.cli.options import Asked, node_of, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.kubectl import Unreadable
 from kubectl_topogpu.report import Report
-from program.words import spaced
 
 
 @click.command()
@@ -20,9 +19,6 @@ from program.words import spaced
 def topo(asked: Asked, node: str, svg: str | None) -> Report:
     """Show how the GPUs of NODE are connected, and who holds them."""
     found = node_of(asked.cluster(Wanted()), node)
-    if len(found.gpus) > links.MOST_GPUS:
-        number = spaced(len(found.gpus))
-        raise LookupError(f"node {node} has {number} GPUs; links are shown of at most {links.MOST_GPUS}")
     if svg:
         try:
             Path(svg).write_text(links.topo_svg(found), encoding="utf-8")

@@ -18,6 +18,8 @@ from proto.devices import Device, DeviceUUID, MigPlacement, MigProfile
 
 TextFields = Literal[7, 9]
 DEFAULT_MODE = "hami-core"
+MOST_GPUS = 256
+"""Ten times as many as any node has. Decisions compare each GPU with each other one."""
 
 
 class _Placement(msgspec.Struct):
@@ -71,6 +73,8 @@ def decode_register(value: str) -> tuple[Device, ...]:
     if not text:
         raise AnnotationError(NODE_REGISTER, "", "empty")
     devices = _decode_json(text) if text.startswith("[") else _decode_text(text)
+    if len(devices) > MOST_GPUS:
+        raise AnnotationError(NODE_REGISTER, "", f"lists {len(devices)} GPUs; at most {MOST_GPUS} are read")
     seen: set[str] = set()
     for position, device in enumerate(devices):
         if not device.uuid:

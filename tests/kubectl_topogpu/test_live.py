@@ -21,6 +21,7 @@ from kubectl_topogpu.cli.complete import choices
 from kubectl_topogpu.kubectl import Api, Connection, Unreadable
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver.faults import Fault
 from tests.scheduler_ext.rig import node_json, pod_json
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not in PATH")
@@ -67,6 +68,17 @@ async def test_a_large_cluster_is_read_page_by_page(
             return [node.metadata.name for node in source.objects().nodes]
 
     assert await asyncio.to_thread(names) == [f"n{at}" for at in range(5)]
+
+
+@pytest.mark.parametrize("command", ["fit", "why", "top"])
+async def test_an_answer_that_does_not_count_quotas_says_so(
+    server: EmbeddedApiServer, tmp_path: Path, command: str
+) -> None:
+    server.inject(Fault(resources=frozenset({"resourcequotas"}), status=403))
+    assert "! ResourceQuotas do not count here" in (await ask(tmp_path, command))[1]
+    _, out, err = await ask(tmp_path, command, "-o", "json")
+    assert "! ResourceQuotas do not count here" in err
+    json.loads(out)
 
 
 async def test_a_cluster_that_cannot_be_asked_is_told_in_kubectls_words(tmp_path: Path) -> None:

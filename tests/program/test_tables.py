@@ -40,6 +40,14 @@ def test_a_wide_terminal_shows_every_column_on_one_line() -> None:
     ]
 
 
+def test_titles_and_words_keep_their_style() -> None:
+    into = io.StringIO()
+    table = FittingTable(columns=COLUMNS[3:], rows=[("b", Text("agrees", "green"))])
+    Console(file=into, width=80, force_terminal=True, color_system="standard").print(table)
+    assert "\x1b[1mVerdict\x1b[0m" in into.getvalue()
+    assert "\x1b[32magrees\x1b[0m" in into.getvalue()
+
+
 def test_what_matters_least_is_left_out_and_named() -> None:
     table = FittingTable(columns=COLUMNS, rows=ROWS, more="-o wide shows all.")
     assert shown(table, 90)[-1] == "Left out for lack of room: UUID. -o wide shows all."

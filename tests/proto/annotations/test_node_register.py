@@ -86,6 +86,13 @@ def test_a_node_without_gpus_says_so() -> None:
     assert decode_register("[]") == () == decode_register(" [] ")
 
 
+def test_more_gpus_than_any_node_has_are_refused() -> None:
+    many = [replace(A100, uuid=DeviceUUID(f"GPU-{at}")) for at in range(257)]
+    assert len(decode_register(encode_register(many[1:]))) == 256
+    with pytest.raises(AnnotationError, match="lists 257 GPUs; at most 256 are read"):
+        decode_register(encode_register(many))
+
+
 def test_an_unknown_numa_node_is_not_node_0() -> None:
     assert decode_register(encode_register([replace(A100, numa=-1)]))[0].numa == -1
 
