@@ -5,6 +5,7 @@ The extender's own ledger counts, so a command shows the numbers on which the ne
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from program.words import spaced
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -12,12 +13,14 @@ from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.cluster.holdings import Holding, read_holding
 from scheduler_ext.cluster.kept import KeptRooms
-from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.outlook import unused
 from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings, pod_key, read_needs
-from scheduler_ext.scheduling.preempt import Holder
+
+if TYPE_CHECKING:  # the parts that decide take a fifth of the start; most commands do not need them
+    from scheduler_ext.cluster.ledger import Ledger
+    from scheduler_ext.scheduling.preempt import Holder
 
 _DAEMON = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
 
@@ -117,8 +120,8 @@ class Cluster:
     """The cluster. `nodes` are those that have or should have GPUs, by name."""
 
     nodes: tuple[GpuNode, ...]
-    ledger: Ledger
-    """Empty unless decisions are wanted."""
+    ledger: "Ledger | None"
+    """None unless decisions are wanted."""
     settings: RequestSettings
     waiting: int = 0
     """Pods that ask for GPUs and have no node."""
@@ -126,7 +129,7 @@ class Cluster:
     """Of these the pods, if they are wanted."""
     daemons: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Namespace and name of the pods with the node daemon's labels, by node. Anyone may write these labels."""
-    holders: Mapping[str, tuple[Holder, ...]] = field(default_factory=dict)
+    holders: Mapping[str, "tuple[Holder, ...]"] = field(default_factory=dict)
     """The pods that hold GPUs, by node, if decisions are wanted."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
@@ -136,7 +139,14 @@ class Cluster:
 
     def snapshot(self, pod: Pod | None = None) -> Snapshot:
         """Returns the state on which decisions are taken: about a pod, without its own GPUs."""
-        return self.ledger.snapshot() if pod is None else self.ledger.snapshot_for(pod)
+        ledger = self.deciding()
+        return ledger.snapshot() if pod is None else ledger.snapshot_for(pod)
+
+    def deciding(self) -> "Ledger":
+        """Returns the ledger. Raises ValueError if no decisions were wanted."""
+        if self.ledger is None:
+            raise ValueError("no decisions were wanted of this cluster")
+        return self.ledger
 
 
 def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | None = None) -> Cluster:
@@ -150,7 +160,7 @@ def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | N
         reading.tell(node)
     for pod in objects.pods:
         reading.add(pod)
-    if wanted.decisions:
+    if reading.ledger is not None:
         reading.ledger.replace_quotas(objects.quotas)
     return reading.cluster()
 
@@ -159,7 +169,7 @@ class _Reading:
     """Objects of which no more is kept than is wanted."""
 
     def __init__(self, settings: RequestSettings, wanted: Wanted) -> None:
-        self.ledger = Ledger(settings, fgd=wanted.fgd)
+        self.ledger = _ledger(settings, wanted.fgd) if wanted.decisions else None
         self._settings = settings
         self._wanted = wanted
         names = settings.names
@@ -175,7 +185,7 @@ class _Reading:
     def tell(self, node: Node) -> None:
         if self._wanted.holders:
             self._nodes.apply(node, self._settings.names.count)
-        if self._wanted.decisions:
+        if self.ledger is not None:
             self.ledger.apply_node(node)
 
     def add(self, pod: Pod) -> None:
@@ -184,10 +194,10 @@ class _Reading:
             self._daemons.setdefault(pod.spec.node_name, []).append(name)
         asks = self._asks_for_gpus(pod)
         if not asks and DEVICES_ALLOCATED not in pod.metadata.annotations:
-            if self._wanted.fgd:
+            if self._wanted.fgd and self.ledger is not None:
                 self.ledger.apply_pod(pod)
             return
-        if self._wanted.decisions:
+        if self.ledger is not None:
             self.ledger.apply_pod(pod)
         if asks and not pod.spec.node_name and not pod.has_ended:
             self._waiting += 1
@@ -223,9 +233,8 @@ class _Reading:
             name: reason.partition(": ")[2] for name, reason in self._nodes.unregistered().items() if ": " in reason
         }
         nodes += [GpuNode(name=name, problem=reason) for name, reason in broken.items()]
-        quotas = {
-            subject: text for subject, text in self.ledger.problems().items() if subject.startswith("resourcequota")
-        }
+        problems = {} if self.ledger is None else self.ledger.problems()
+        quotas = {subject: text for subject, text in problems.items() if subject.startswith("resourcequota")}
         return Cluster(
             nodes=tuple(sorted(nodes, key=lambda node: node.name)),
             ledger=self.ledger,
@@ -255,7 +264,15 @@ def _is_daemon(pod: Pod) -> bool:
     return labelled and pod.is_running and pod.metadata.deletion_timestamp is None
 
 
-def _holder(pod: Pod) -> Holder:
+def _ledger(settings: RequestSettings, fgd: bool) -> "Ledger":
+    from scheduler_ext.cluster.ledger import Ledger  # noqa: PLC0415 - see above
+
+    return Ledger(settings, fgd=fgd)
+
+
+def _holder(pod: Pod) -> "Holder":
+    from scheduler_ext.scheduling.preempt import Holder  # noqa: PLC0415 - see above
+
     return Holder(
         uid=pod_key(pod),
         priority=pod.spec.priority or 0,

@@ -148,7 +148,7 @@ def _waiting(
     sentence, refused = f"waits: {_nowhere(len(decision.misfits))}", grouped(decision.misfits)
     if brief:
         return Answer(pod=name, phase=phase(pod), sentence=sentence, asks=asks, refused=refused)
-    found = ways(cluster.ledger, request, decision.misfits, cluster.holders)
+    found = ways(cluster.deciding(), request, decision.misfits, cluster.holders)
     return Answer(
         pod=name,
         phase=phase(pod),
