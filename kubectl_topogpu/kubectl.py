@@ -62,32 +62,36 @@ class Api:
         self._path = path
         self._own = local()
 
-    def get(self, path: str, most: int | None = None) -> bytes:
-        """Returns the body. `most` bytes are read of one that a pod writes, within a minute. Raises Refused, or
+    def get(self, path: str, most: int | None = None, seconds: float = _SECONDS) -> bytes:
+        """Returns the body. `most` bytes are read of one that a pod writes, within `seconds`. Raises Refused, or
         Unreadable if there is no answer.
         """
         http = self._own.__dict__.setdefault("http", _UnixHttp(self._path))
         try:
+            if http.sock is None:
+                http.connect()
+            http.sock.settimeout(seconds)
             http.request("GET", path)
             answer = http.getresponse()
-            body = answer.read() if most is None else _read(answer, most)
+            body = answer.read() if most is None else _read(answer, most, seconds)
         except (OSError, HTTPException) as error:
             http.close()
-            reason = str(error) or type(error).__name__
+            late = isinstance(error, TimeoutError)
+            reason = f"it takes more than {seconds:g} s" if late else str(error) or type(error).__name__
             raise Unreadable(f"kubectl does not pass on the answer to {path}: {reason}") from error
         if answer.status != 200:
             raise Refused(answer.status, _message(path, answer.status, body))
         return body
 
 
-def _read(answer: HTTPResponse, most: int) -> bytes:
-    ends, body = time.monotonic() + _SECONDS, bytearray()
+def _read(answer: HTTPResponse, most: int, seconds: float) -> bytes:
+    ends, body = time.monotonic() + seconds, bytearray()
     while part := answer.read1(_CHUNK):
         body += part
         if len(body) > most:
             raise HTTPException(f"it has more than {most >> 20} MiB")
         if time.monotonic() > ends:
-            raise HTTPException(f"it takes more than {_SECONDS} s")
+            raise TimeoutError
     return bytes(body)
 
 

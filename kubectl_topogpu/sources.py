@@ -31,6 +31,8 @@ PAGE = 1000
 """Objects of one request."""
 METRICS_BYTES = 16 * 2**20
 """The longest page of a daemon that is read. Anyone who can create pods can write one."""
+METRICS_SECONDS = 10
+"""The longest wait for it. A daemon waits 3 s for the driver."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
@@ -93,7 +95,9 @@ class Live:
         ports = [port.container_port for each in found.spec.containers for port in each.ports if port.name == "metrics"]
         if not ports:
             raise Unreadable(f"pod {namespace}/{pod} has no port named metrics")
-        return self._api.get(f"{PODS.path(namespace, f'{pod}:{ports[0]}')}/proxy/metrics", METRICS_BYTES)
+        return self._api.get(
+            f"{PODS.path(namespace, f'{pod}:{ports[0]}')}/proxy/metrics", METRICS_BYTES, METRICS_SECONDS
+        )
 
     def namespace(self) -> str:
         return namespace(self._connection)

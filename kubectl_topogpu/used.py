@@ -1,7 +1,7 @@
 """What processes use of GPUs now, from the metrics of the node daemons. No IO."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from proto.devices import DeviceUUID
@@ -16,6 +16,8 @@ _LARGEST = 2.0**48
 """Bytes or percent; no GPU has so much."""
 MOST_LINES = 50_000
 """Lines of one page that are read. A daemon writes a few hundred."""
+LONGEST_LINE = 4096
+"""A longer one is left out: its author is not trusted, and to find labels in it may take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +41,14 @@ class Readings:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_page(text: str) -> Readings:
-    """Reads a page in Prometheus' text format. A line that cannot be read is left out."""
+def read_page(text: str, own: Collection[DeviceUUID]) -> Readings:
+    """Reads a page in Prometheus' text format, as far as it is about its node's `own` GPUs: any pod may claim to be a
+    daemon. A line that cannot be read is left out.
+    """
     gpus: dict[DeviceUUID, dict[str, float]] = {}
     pods: dict[tuple[str, DeviceUUID], dict[str, float]] = {}
     for line in text.splitlines()[:MOST_LINES]:
-        if not line.startswith((_MEMORY, _CORES, _GPU_MEMORY, _GPU_CORES)):
+        if len(line) > LONGEST_LINE or not line.startswith((_MEMORY, _CORES, _GPU_MEMORY, _GPU_CORES)):
             continue
         found = _SAMPLE.fullmatch(line)
         value = None if found is None else _number(found[3])
@@ -52,6 +56,8 @@ def read_page(text: str) -> Readings:
             continue
         labels = dict(_LABEL.findall(found[2]))
         uuid = DeviceUUID(labels.get("device_uuid", ""))
+        if uuid not in own:
+            continue
         if found[1] in (_MEMORY, _CORES):
             sums = pods.setdefault((f"{labels.get('namespace', '')}/{labels.get('pod', '')}", uuid), {})
         elif found[1] in (_GPU_MEMORY, _GPU_CORES):

@@ -27,5 +27,5 @@ def top(asked: Asked, nodes: tuple[str, ...], level: str | None, *, used: bool) 
         cluster,
         tree.of_namespace(shown, asked.chosen_namespace),
         None if level is None else tree.Level(level),
-        readings(asked.source, cluster, [node.name for node in shown]) if used else None,
+        readings(asked.source, cluster, shown) if used else None,
     )

@@ -15,5 +15,4 @@ from kubectl_topogpu.report import Report
 def waste(asked: Asked, *, used: bool) -> Report:
     """Show memory that no pod asked for: idle, unused, and stranded where no pod can get it."""
     cluster = asked.cluster(Wanted())
-    names = [node.name for node in cluster.nodes]
-    return unasked.waste(cluster, readings(asked.source, cluster, names) if used else None)
+    return unasked.waste(cluster, readings(asked.source, cluster, cluster.nodes) if used else None)

@@ -22,10 +22,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "kubectl-topogpu"
 
 
-def run(file: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(file: Path, home: Path, *arguments: str, flags: str = "-IS") -> subprocess.CompletedProcess[str]:
     """Isolated from what is installed: without site-packages, and with an environment of its own."""
     return subprocess.run(
-        [sys.executable, "-I", "-S", str(file), *arguments],
+        [sys.executable, flags, str(file), *arguments],
         env={"HOME": str(home), "PATH": os.defpath},
         input=json.dumps({**state_of("65-full-nodes")}),
         capture_output=True,
@@ -53,6 +53,11 @@ def test_it_unpacks_itself_once(built: Path, tmp_path: Path) -> None:
     done = run(built, tmp_path, "--version")
     assert done.stdout.strip().endswith(__version__)
     assert [each.stat().st_ino for each in folder.parent.iterdir()] == [inode]
+
+
+def test_it_is_compiled_once_whatever_the_environment_says(built: Path, tmp_path: Path) -> None:
+    run(built, tmp_path, "--help", flags="-BIS")
+    assert list(tmp_path.rglob("cli/__pycache__/*.pyc"))
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(built: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,10 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from kubectl_topogpu import sources
 from kubectl_topogpu.cli import main
+from kubectl_topogpu.cli import readings as daemons
 from kubectl_topogpu.cli.complete import choices
 from kubectl_topogpu.kubectl import Api, Connection, Unreadable
 from proto.annotations import keys
@@ -123,9 +125,12 @@ async def test_a_pod_without_gpus_holds_none(server: EmbeddedApiServer, tmp_path
 
 
 class Daemons(BaseHTTPRequestHandler):
-    """An API server with one node and its daemon, whose metrics are `page`: a body, or one that does not end."""
+    """An API server with one node and its daemon, whose metrics are `page`: a body, or one that does not end, or comes
+    byte by byte.
+    """
 
     page: bytes | None = b""
+    pause = 0.0
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -145,7 +150,8 @@ class Daemons(BaseHTTPRequestHandler):
             self.end_headers()
             with suppress(OSError):
                 while True:
-                    self.wfile.write(b"#\n" * 65_536)
+                    self.wfile.write(b"#\n" * (1 if self.pause else 65_536))
+                    time.sleep(self.pause)
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -156,29 +162,49 @@ class Daemons(BaseHTTPRequestHandler):
         return
 
 
+GPU = b'hami_host_gpu_memory_used_bytes{device_uuid="GPU-n1-0"} 2147483648\n'
+
+
 @pytest.mark.parametrize(
-    ("page", "shown"),
+    ("page", "pause", "shown"),
     [
-        (b'hami_host_gpu_memory_used_bytes{device_uuid="GPU-n1-0"} 2147483648\n', "2.0 GiB, ? %"),
-        (None, "it has more than 1 MiB"),
+        (GPU, 0.0, "2.0 GiB, ? %"),
+        (None, 0.0, "it has more than 1 MiB"),
+        (None, 0.02, "it takes more than 0.2 s"),
+        (GPU.replace(b"n1", b"n2"), 0.0, "the metrics of pod default/daemon name none of its GPUs"),
     ],
+    ids=["read", "endless", "slow", "of another node"],
 )
-def test_what_is_in_use_is_read_from_the_daemon_and_a_page_without_end_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: bytes | None, shown: str
+def test_what_is_in_use_is_read_from_the_daemon_if_that_is_honest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: bytes | None, pause: float, shown: str
 ) -> None:
     monkeypatch.setattr(sources, "METRICS_BYTES", 2**20)
+    monkeypatch.setattr(sources, "METRICS_SECONDS", 0.2)
     monkeypatch.setattr(Daemons, "page", page)
+    monkeypatch.setattr(Daemons, "pause", pause)
+    result = used(tmp_path)
+    assert result.exit_code == 0
+    assert shown in result.stdout
+
+
+def test_daemons_are_asked_for_a_minute_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Daemons, "page", GPU)
+    monkeypatch.setattr(daemons, "MOST_SECONDS", -1)
+    assert "its daemon was not asked" in used(tmp_path).stdout
+
+
+def used(folder: Path) -> Result:
     with ThreadingHTTPServer(("127.0.0.1", 0), Daemons) as server:
+        server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
-        (tmp_path / "kubeconfig").write_text(
+        (folder / "kubeconfig").write_text(
             f"apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{address}'}}}}]\n"
             "contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n"
         )
-        result = CliRunner().invoke(main, ["top", "--used", "--kubeconfig", str(tmp_path / "kubeconfig")])
+        result = CliRunner().invoke(main, ["top", "--used", "--kubeconfig", str(folder / "kubeconfig")])
         server.shutdown()
-    assert result.exit_code == 0
-    assert shown in result.stdout
+        return result
 
 
 @pytest.mark.parametrize("name", ["ä", "held?x=1", "a b", "..", "held\n", ""])
