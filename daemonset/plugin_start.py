@@ -8,10 +8,14 @@ if sys.version_info < (3, 11):  # noqa: UP036 - the file starts with whatever py
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 import zipfile
 
 _DIGEST = "DIGEST"
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 
 
 def _unpacked() -> str:

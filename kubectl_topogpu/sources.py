@@ -212,5 +212,6 @@ class Recorded:
 @contextmanager
 def live(connection: Connection) -> Iterator[Live]:
     """Raises Unreadable."""
-    with connected(connection) as api, ThreadPoolExecutor(8) as threads:
+    # kubectl ends first, and with it the requests for which the threads wait.
+    with ThreadPoolExecutor(8) as threads, connected(connection) as api:
         yield Live(api, connection, threads)

@@ -1,6 +1,10 @@
 """`python -m scheduler_ext`: the extender's command line."""
 
-from scheduler_ext.cli import main
+from program.interrupt import end_quietly
+
+end_quietly()
+
+from scheduler_ext.cli import main  # noqa: E402 - Ctrl-C is answered while it loads
 
 if __name__ == "__main__":
     main()
