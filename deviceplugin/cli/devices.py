@@ -11,6 +11,7 @@ from deviceplugin.machine.matrix import gpu_facts
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from program.output import print_json, print_text
 from program.tables import Column, FittingTable
+from program.words import spaced
 
 _COLUMNS = (
     Column(title="GPU"),
@@ -73,4 +74,4 @@ def _mig_rows(gpu: GpuReading) -> Iterator[tuple[str, ...]]:
 
 
 def _memory(mib: int | None) -> str:
-    return "unknown" if mib is None else f"{mib:,} MiB"
+    return "unknown" if mib is None else f"{spaced(mib)} MiB"

@@ -7,6 +7,7 @@ run together at their right edge. A text that stops early or holds no matrix is 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from deviceplugin.machine.smi_affinity import Affinity, AffinityError, read_affinity
 from deviceplugin.machine.smi_lines import Line, clean_lines, without_prefix
@@ -74,12 +75,42 @@ _AFFINITY = re.compile(r"\s*(?:CPU Affinity|NUMA Affinity|GPU NUMA ID)")
 _KNOWN = r"NV\d+|NODE|SYS|SOC|PIX|PXB|PHB|PSB|X"
 _LINK = re.compile(_KNOWN)
 _CELL = re.compile(rf"(?:{_KNOWN})(?=\s|$|\d|N/A|{_KNOWN})|[A-Z][A-Z0-9#]*(?=\s|$)")
+_BEGINS = re.compile(rf"\s*(?:$|Legend|NIC Legend|(?:GPU|NIC|mlx)\S*\s+(?:{_KNOWN})(?=\s|$))")
+"""A row, or what is below the matrix."""
 _NIC_NAME = re.compile(r"(?<!\S)(NIC\d+):\s*(\S+)")
 
 
 def parse_topology(text: str) -> SmiTopology:
     """The first matrix in the text. Raises SmiError."""
     lines = clean_lines(text)
+    try:
+        return _parsed(lines)
+    except SmiError as error:
+        whole = _unwrapped(lines)
+        if len(whole) == len(lines):
+            raise
+        try:
+            return _parsed(whole)
+        except SmiError:
+            how = "lines look wrapped: write them with `nvidia-smi topo -m > FILE`"
+            raise SmiError(error.line, error.column, f"{error.problem}; {how}") from None
+
+
+def _unwrapped(lines: Sequence[Line]) -> Sequence[Line]:
+    """Joins what a terminal of fixed width has broken: between header and legend, each line that begins no row."""
+    start = next((at for at, line in enumerate(lines) if _GPU.search(line.text)), len(lines))
+    width = max((len(line.text) for line in lines[start:]), default=0)
+    whole = list(lines[: start + 1])
+    for before, line in pairwise(lines[start:]):
+        if _BEGINS.match(line.text) or not before.text.strip():
+            whole.append(line)
+        else:
+            missing = -len(whole[-1].text) % width  # blanks at its end that were lost
+            whole[-1] = replace(whole[-1], text=whole[-1].text + " " * missing + line.text)
+    return [replace(line, number=number) for number, line in enumerate(whole, 1)]
+
+
+def _parsed(lines: Sequence[Line]) -> SmiTopology:
     header = _find_header(lines)
     rest = [_undressed(line, header) for line in lines[header.line.number - 1 + header.lines_used :]]
     rows = _read_rows(header, rest, len(lines))

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import fsum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -17,14 +17,17 @@ from simulation.plan.engine import Engine
 from simulation.plan.links import nvlinks
 from simulation.plan.objects import Arrival
 
+Amount = Annotated[float, Meta(ge=0, le=2**53)]
+"""A larger one in a report is forged: it would not fit on any axis."""
+
 
 class Reading(Struct, frozen=True, kw_only=True):
     """All amounts are in GPUs. An island is a group of GPUs of one node that its best NVLinks connect."""
 
     gpus: int
-    allocated: float
+    allocated: Amount
     """The part of each GPU that is taken, of memory or of cores, whichever is more."""
-    fragmented: float
+    fragmented: Amount
     """Free parts that pods of this plan cannot use where they are: FGD's measure (Weng et al., USENIX ATC '23)."""
     whole: int
     """GPUs that no pod uses."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from simulation.plan.gauge import Reading
+from simulation.plan.gauge import Amount, Reading
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -17,8 +17,8 @@ class Run(Struct, frozen=True, kw_only=True):
 class Sample(Struct, frozen=True, kw_only=True):
     """The cluster after the pods that have come so far."""
 
-    seconds: float
-    asked: float
+    seconds: Amount
+    asked: Amount
     """GPUs that all pods so far, also refused ones, ask for."""
     reading: Reading
     waiting: int
@@ -80,7 +80,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     run: Run
     pods: int
     placed: int
-    asked: float
+    asked: Amount
     """GPUs that all pods ask for."""
     at_capacity: float | None
     """Percent of all GPUs that were allocated when pods had asked for as many as there are; None if they never did."""

@@ -150,6 +150,29 @@ def test_a_published_output_reads_the_same_in_bullets_and_fences(name: str) -> N
     assert parse_topology(f"```\n{text}\n```\n") == parse_topology(text)
 
 
+def broken(text: str, width: int) -> str:
+    """As a terminal shows it: tabs are blanks, and lines go on below."""
+    lines = [line.expandtabs() for line in text.splitlines()]
+    return "".join(f"{line[at : at + width]}\n" for line in lines for at in range(0, max(len(line), 1), width))
+
+
+@pytest.mark.parametrize("strip", [False, True], ids=["as shown", "blanks at the end lost"])
+def test_lines_that_a_terminal_broke_read_as_the_whole_or_are_refused_with_what_to_do(strip: bool) -> None:
+    refused = {}
+    for name in READABLE:
+        text = broken(recorded_text(name), 80)
+        try:
+            found = parse_topology("\n".join(map(str.rstrip, text.split("\n"))) if strip else text)
+        except SmiError as error:
+            refused[name[:3]] = error.problem.partition("; ")[2]
+        else:
+            assert found == parse_topology(broken(recorded_text(name), 10_000))
+    # JSON strings, a log, and one that was broken already.
+    assert refused == dict.fromkeys(
+        ("082", "128", "135"), "lines look wrapped: write them with `nvidia-smi topo -m > FILE`"
+    )
+
+
 def test_cells_that_ran_together_stay_unknown_when_blanks_follow_them() -> None:
     text = recorded_text("126-h100-8gpu-cpu-numa-glued")
     assert parse_topology("".join(f"{line} \t\n" for line in text.splitlines())) == parse_topology(text)

@@ -71,6 +71,14 @@ def test_a_slice_that_is_missing_is_told_and_one_of_another_question_is_refused(
     assert "is about another question" in plan("--merge", str(tmp_path)).output
 
 
+def test_a_report_with_a_number_that_nothing_can_have_is_refused(tmp_path: Path) -> None:
+    report = document(*MIX, "--policy", "binpack")
+    report["outcomes"][0]["samples"][0]["asked"] = 1e308
+    (tmp_path / "0.json").write_text(json.dumps(report))
+    result = plan("--merge", str(tmp_path), "--html", str(tmp_path / "page.html"))
+    assert (result.exit_code, "at `$.outcomes[0].samples[0].asked`" in result.output) == (1, True)
+
+
 def test_runs_in_several_processes_give_the_same_report() -> None:
     asked = (*MIX, "--policy", "binpack", "--seeds", "1-2")
     assert document(*asked, "--processes", "2") == document(*asked)
