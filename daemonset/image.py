@@ -7,6 +7,7 @@ processor (`--arch arm64`) an emulator must be registered with the kernel, as De
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,9 @@ _BASES = {
     name: ("python3", "libstdc++6", "ca-certificates", *more)
     for name, more in (("run", ()), ("build", ("python3-venv",)), ("compile", ("gcc", "libc6-dev")))
 }
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Of the names that images have for processors: the kernel's."""
+EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 _BASE_SECONDS = 24 * 3600
 """After this time a base is made again, with the packages that Debian has mended meanwhile."""
 _BASE_EPOCH = 315532800
@@ -157,6 +161,18 @@ def debian_base(engine: Engine, purpose: str, arch: str) -> str:
     return name
 
 
+def can_run(arch: str) -> None:
+    """Raises CannotBuild where neither this machine nor an emulator runs its programs. For buildah: podman and docker
+    may have a machine of their own.
+    """
+    machine = MACHINES.get(arch, "")
+    if machine and machine != platform.machine() and not (EMULATORS / f"qemu-{machine}").exists():
+        raise CannotBuild(
+            f"No emulator for {arch} is registered with this machine's kernel; install one (Debian: apt install "
+            "qemu-user-static binfmt-support), or build on such a machine."
+        )
+
+
 def commit() -> Commit:
     """Raises CannotBuild."""
     revision = run(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).strip()
@@ -187,6 +203,8 @@ def build(base: str, tag: str, arch: str = "", *, fresh: bool = False) -> Path:
     """The path of the image's OCI archive; docker writes its own format. Raises CannotBuild."""
     OUT.mkdir(parents=True, exist_ok=True)
     engine, built = find_engine(), commit()
+    if engine.program == "buildah":
+        can_run(arch)
     arguments = {"REVISION": built.revision, "BUILD_DATE": built.date, "SOURCE_DATE_EPOCH": str(built.seconds)}
     arguments["VERSION"] = __version__
     if base == "debian":

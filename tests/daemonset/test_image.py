@@ -1,6 +1,7 @@
 """The Dockerfile, read by BuildKit's own parser. `make image-check` builds it, twice."""
 
 import os
+import platform
 import re
 import shutil
 from pathlib import Path
@@ -105,3 +106,14 @@ def test_a_base_is_made_again_after_a_day_so_that_it_gets_what_debian_has_mended
     assert image.debian_base(Engine("podman"), "run", "arm64") == "localhost/topogpu-base-run-arm64:bookworm"
     assert sum(words[0] == "mmdebstrap" for words in commands) == made
     assert commands[-1][:3] == ["podman", "import", "--platform=linux/arm64"]
+
+
+def test_an_image_for_another_processor_needs_an_emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(image, "EMULATORS", tmp_path)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    image.can_run("")
+    image.can_run("amd64")
+    with pytest.raises(image.CannotBuild, match="No emulator for arm64"):
+        image.can_run("arm64")
+    (tmp_path / "qemu-aarch64").touch()
+    image.can_run("arm64")
