@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from daemonset.retar import retar
 from proto import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -235,6 +236,7 @@ def pack(engine: Engine, tag: str) -> Path:
     """Raises CannotBuild."""
     archive = OUT / f"{tag.replace('/', '-').replace(':', '-')}.tar"
     engine.pack(tag, archive)
+    retar(archive)
     return archive
 
 

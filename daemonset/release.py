@@ -19,6 +19,7 @@ from pathlib import Path
 from daemonset import helm, image, image_check, oci_chart, plugin, render, versions
 from daemonset.image_archive import Archive
 from daemonset.image_check import BILL
+from daemonset.retar import retar
 
 ROOT = versions.ROOT
 NOTES, SUMS = "release-notes.md", "SHA256SUMS"
@@ -136,6 +137,8 @@ def _build(number: str, base: str, folder: Path, url: str) -> None:
         image.run([sys.executable, "-m", "build", "--outdir", str(folder), str(source)], epoch)
     plugin.release(folder, url)
     image.run([str(helm.build()), "package", str(render.CHART), "--destination", str(folder)], epoch)
+    for packed in (*folder.glob("topogpu*.tar.gz"), folder / f"topogpu-{number}.tgz"):
+        retar(packed, int(epoch["SOURCE_DATE_EPOCH"]))
     oci_chart.pack(folder / f"topogpu-{number}.tgz", folder / f"topogpu-{number}-chart.tar")
     (folder / NOTES).write_text(section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), number) + "\n")
     (folder / SUMS).write_text(checksums(folder))

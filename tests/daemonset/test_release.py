@@ -1,17 +1,21 @@
 """What speaks against a release, what it writes, and that one version is everywhere."""
 
 import hashlib
+import io
 import json
 import re
 import shutil
 import subprocess
 import tarfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from daemonset import helm, image, oci_chart, release, render, versions
 from daemonset.release import Tree
+from daemonset.retar import retar
 from proto import __version__
 
 CHANGELOG = f"""# Changelog
@@ -200,3 +204,22 @@ def test_both_images_and_the_chart_are_pushed_and_the_tag_comes_last(
     assert pushes == wanted
     assert chart == f"helm push {tmp_path}/topogpu-N.tgz oci://r.example/t/charts"
     assert tag.endswith("push origin vN")
+
+
+@pytest.mark.parametrize("kind", ["", ":gz"])
+def test_a_tar_file_of_the_same_content_has_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    for number, names in enumerate(("ab", "ba")):
+        opened: Callable[..., tarfile.TarFile] = tarfile.open
+        with opened(tmp_path / f"{number}", f"w{kind}") as made:
+            for name in names:
+                one = tarfile.TarInfo(name)
+                one.size, one.mtime, one.uname = 1, time.time() + number, f"user{number}"
+                made.addfile(one, io.BytesIO(name.encode()))
+        retar(tmp_path / f"{number}", 1000)
+    assert (tmp_path / "0").read_bytes() == (tmp_path / "1").read_bytes()
+    with tarfile.open(tmp_path / "0") as made:
+        assert [(one.name, one.mtime, made.extractfile(one).read()) for one in made] == [  # type: ignore[union-attr]
+            ("a", 1000, b"a"),
+            ("b", 1000, b"b"),
+        ]
+    assert len(list(tmp_path.iterdir())) == 2
