@@ -35,6 +35,8 @@ READY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _LONGEST_PARENT = 40
 """Characters: the sockets below must stay under the 108 a unix socket's path may have."""
+_MIB_A_NODE = 2
+"""Logs and files of a simulated node, and of the programs beside it."""
 _ANY_PORT = "127.0.0.1:0"
 _RUNTIME = "containerd://2.4.2"
 _OLD_RUNTIME = "containerd://1.6.36"
@@ -134,6 +136,7 @@ async def simulated_cluster(
     """Starts the cluster. On leaving, everything is stopped and removed. Raises SimulationFailed."""
     directory = Path(tempfile.mkdtemp(prefix="topogpu-", dir=_parent()))
     try:
+        _check_room(directory, len(settings.machines))
         async with AsyncExitStack() as stack:
             yield await _started(settings, directory, progress, now, stack)
     except (ProcessFailed, MachineDescriptionError, NoCompiler) as error:
@@ -188,6 +191,15 @@ async def _started(
 def _parent() -> str:
     folder = tempfile.gettempdir()
     return folder if len(folder) <= _LONGEST_PARENT else "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
+
+
+def _check_room(directory: Path, nodes: int) -> None:
+    """Raises SimulationFailed: on a full disk each program would fail in its own way."""
+    free, needed = shutil.disk_usage(directory).free >> 20, _MIB_A_NODE * (nodes + 1)
+    if free < needed:
+        raise SimulationFailed(
+            f"{directory.parent} has {free} MiB free of {needed} needed; TMPDIR names another folder"
+        )
 
 
 def _library_folder(directory: Path) -> Path | None:

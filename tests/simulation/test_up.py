@@ -9,12 +9,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.request import urlopen
 
 import psutil
 import pytest
 
+from simulation.cluster import ClusterSettings, SimulationFailed, simulated_cluster
 from tests.examples import FOLDER as EXAMPLES
 
 _LONGEST_SECONDS = 90.0
@@ -215,3 +218,11 @@ def test_a_load_comes_and_goes(folder: Path) -> None:
 
 def _pids(up: Up) -> set[int]:
     return {child.pid for child in up.children()}
+
+
+async def test_a_full_disk_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
+    settings = ClusterSettings(machines=("1x-t4-vm", "1x-t4-vm"))
+    with pytest.raises(SimulationFailed, match=r"has 5 MiB free of 6 needed; TMPDIR names another folder"):
+        async with simulated_cluster(settings, lambda _: None, lambda: datetime.now(UTC)):
+            pass
