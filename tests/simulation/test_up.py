@@ -224,5 +224,5 @@ async def test_a_full_disk_is_told_before_anything_starts(monkeypatch: pytest.Mo
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
     settings = ClusterSettings(machines=("1x-t4-vm", "1x-t4-vm"))
     with pytest.raises(SimulationFailed, match=r"has 5 MiB free of 6 needed; TMPDIR names another folder"):
-        async with simulated_cluster(settings, lambda _: None, lambda: datetime.now(UTC)):
+        async with simulated_cluster(settings, lambda _: None, lambda: datetime(2030, 1, 1, tzinfo=UTC)):
             pass
