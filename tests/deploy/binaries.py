@@ -1,7 +1,6 @@
 """What a whole cluster needs beside the programs of `tests.cluster` and `tests.node`: found, or built once with Go.
 
-`python -m tests.deploy.binaries [RELEASE]` builds what is missing: kube-controller-manager and kube-proxy of the
-release, the CNI plugins, and a runc that applies filters of system calls.
+kube-controller-manager and kube-proxy of the release, the CNI plugins, and a runc that applies filters of system calls.
 """
 
 import os
@@ -12,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, BuildFailed, NoBinaries, cache, known, ldflags, version
+from tests.cluster.binaries import BuildFailed, NoBinaries, cache, known, ldflags, version
 from tests.node.binaries import TOOLS as NODE_TOOLS
 
 TOOLS = Path(__file__).parent / "tools"
@@ -90,13 +89,3 @@ def _go_build(
     if subprocess.run(command, cwd=module, env=full, check=False).returncode:
         raise BuildFailed(f"{package} of {module} could not be built: see Go's own words above")
     partial.rename(folder)
-
-
-if __name__ == "__main__":
-    try:
-        print(build(sys.argv[1] if len(sys.argv) > 1 else "").folder)
-    except BuildFailed as problem:
-        raise SystemExit(f"{problem}.") from None
-    except NoBinaries as problem:
-        print(f"{problem}.", file=sys.stderr)
-        raise SystemExit(NOTHING_TO_BUILD_WITH) from None

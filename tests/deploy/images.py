@@ -1,23 +1,26 @@
 """The images of a whole cluster, as OCI archives: today's, and the one of the release before.
 
-`python -m tests.deploy.images` builds with `daemonset.image` what is missing, minutes each, and keeps it by content.
+`build` makes with `daemonset.image` what is missing, minutes each, and keeps it by content.
 """
 
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from daemonset.image import OUT, ROOT
-from proto import __version__
-from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, cache
+from tests.cluster.binaries import BuildFailed, cache
 
 _PACKAGES = ("program", "proto", "deviceplugin", "scheduler_ext", "kubectl_topogpu", "simulation")
 _SUFFIXES = (".py", ".c", ".h", ".yaml", ".lock", "Dockerfile")
 PRODUCT, SIMULATED = "topogpu", "topogpu-simulated"
+_KEPT = 2
+"""Sources whose images are kept beside today's and those of the release before."""
 PREVIOUS = "e76ba0b"
 """While nothing is tagged, the first commit whose image is built like today's."""
 
@@ -29,6 +32,18 @@ class NoImage(Exception):
 def current(name: str = PRODUCT) -> Path:
     """The archive, in the folder $DEPLOY_IMAGES if that is set. Raises NoImage."""
     return _found(_content(ROOT), name)
+
+
+def missing() -> list[Path]:
+    """Archives that `build` would make."""
+    return [] if os.environ.get("DEPLOY_IMAGES") else [path for path in _wanted() if not path.exists()]
+
+
+def _wanted() -> list[Path]:
+    paths = [_path(_content(ROOT), name) for name in (PRODUCT, SIMULATED)]
+    with suppress(NoImage):
+        paths.append(_path(previous_commit(), PRODUCT))
+    return paths
 
 
 def previous() -> Path:
@@ -46,23 +61,35 @@ def previous_commit() -> str:
 
 
 def build() -> None:
-    """Raises NoImage."""
-    _build(ROOT, _content(ROOT), PRODUCT, SIMULATED)
+    """Raises NoImage, BuildFailed."""
+    if not missing():
+        return
+    build_from(ROOT, _content(ROOT), PRODUCT, SIMULATED)
     try:
         commit = previous_commit()
     except NoImage as reason:
         print(f"left out: the image of the release before, for {reason}", file=sys.stderr)
         return
-    if _path(commit, PRODUCT).exists():
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        tree = Path(temporary, "before")
-        subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(tree), commit], check=True)
-        try:
-            _share_base(tree)
-            _build(tree, commit, PRODUCT)
-        finally:
-            subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(tree)], check=True)
+    if not _path(commit, PRODUCT).exists():
+        OUT.mkdir(parents=True, exist_ok=True)
+        # On the file system of the base, which is linked.
+        with tempfile.TemporaryDirectory(dir=OUT) as temporary:
+            tree = Path(temporary, "before")
+            subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "--detach", str(tree), commit], check=True)
+            try:
+                _share_base(tree)
+                build_from(tree, commit, PRODUCT)
+            finally:
+                subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(tree)], check=True)
+    forget_oldest()
+
+
+def forget_oldest() -> None:
+    """Each change of the sources makes another 200 MB."""
+    kept = {path.parent for path in _wanted()}
+    others = [folder for folder in cache("image").iterdir() if folder not in kept]
+    for folder in sorted(others, key=lambda folder: folder.stat().st_mtime, reverse=True)[_KEPT:]:
+        shutil.rmtree(folder)
 
 
 def chart_before(folder: Path) -> Path:
@@ -83,7 +110,8 @@ def _share_base(tree: Path) -> None:
         os.link(base, there / base.name)
 
 
-def _build(tree: Path, key: str, *names: str) -> None:
+def build_from(tree: Path, key: str, *names: str) -> None:
+    """Raises NoImage, BuildFailed."""
     if all(_path(key, name).exists() for name in names):
         return
     if os.geteuid() or shutil.which("buildah") is None or shutil.which("mmdebstrap") is None:
@@ -91,10 +119,11 @@ def _build(tree: Path, key: str, *names: str) -> None:
     command = [sys.executable, "-m", "daemonset.image", "--base", "debian"]
     command += ["--simulated"] if SIMULATED in names else []
     if subprocess.run(command, cwd=tree, check=False).returncode:
-        raise NoImage(f"the image of {key} could not be built: see above")
+        raise BuildFailed(f"the image of {key} could not be built: see above")
+    version = runpy.run_path(str(tree / "proto" / "__init__.py"))["__version__"]
     for name in names:
         _path(key, name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(tree / OUT.relative_to(ROOT) / f"{name}-{__version__}.tar", _path(key, name))
+        shutil.move(tree / OUT.relative_to(ROOT) / f"{name}-{version}.tar", _path(key, name))
 
 
 def _found(key: str, name: str) -> Path:
@@ -124,11 +153,3 @@ def _git(words: str) -> str:
     """Its answer, empty where it has none."""
     done = subprocess.run(["git", "-C", str(ROOT), *words.split()], capture_output=True, text=True, check=False)
     return done.stdout.strip() if not done.returncode else ""
-
-
-if __name__ == "__main__":
-    try:
-        build()
-    except NoImage as problem:
-        print(f"{problem}.", file=sys.stderr)
-        raise SystemExit(NOTHING_TO_BUILD_WITH) from None

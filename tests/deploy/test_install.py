@@ -27,8 +27,9 @@ HELD = {"NoNewPrivs": ["1"], "Seccomp": ["2"], "CapEff": ["0" * 16], "CapBnd": [
 """What the kernel says of a process without capabilities that filters its system calls."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def installed(gpus: Cluster) -> Iterator[Cluster]:
+    """Begun by the first test that asks for it: those before install in their own way."""
     helm_installs(gpus)
     yield gpus
     helm_uninstalls(gpus)
