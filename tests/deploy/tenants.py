@@ -89,8 +89,11 @@ class Stream:
 
 
 @contextmanager
-def stream(cluster: Cluster, name: str, between_seconds: float = 1.0) -> Iterator[Stream]:
-    """One pod with a GPU after the other while the block runs. Pods are alone in the world: none is made again."""
+def stream(cluster: Cluster, name: str, between_seconds: float = 1.0, restart: str = "Never") -> Iterator[Stream]:
+    """One pod with a GPU after the other while the block runs. Pods are alone in the world: none is made again.
+
+    `restart`: what becomes of a container that fails; a pod that kubelet refuses has failed for good in any case.
+    """
     found, stop = Stream(), threading.Event()
 
     def create() -> None:
@@ -98,7 +101,7 @@ def stream(cluster: Cluster, name: str, between_seconds: float = 1.0) -> Iterato
             found.created += 1
             made = pod(f"{name}-{found.created}", gpus=1)
             made["metadata"]["labels"] = {"app": name}
-            made["spec"]["restartPolicy"] = "Never"
+            made["spec"]["restartPolicy"] = restart
             made["spec"]["containers"][0]["command"][-1] = "true"
             try:
                 cluster.apply(made)

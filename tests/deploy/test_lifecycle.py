@@ -1,6 +1,7 @@
 """From the release before to today's and back, a leader that dies, and the end: with pods that hold GPUs all along."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_a_release_is_upgraded_and_rolled_back_under_pods_that_hold_gpus(gpus: C
     gpus.apply(tenants.deployment("serve", gpus=2, replicas=2))
     gpus.kubectl("rollout status deployment/serve --timeout 120s")
     held = tenants.given(gpus, "serve")
+    gpus.apply(tenants.pod("waits", gpus=6))
     with tenants.stream(gpus, "upgraded") as stream:
         gpus.helm(f"upgrade topogpu {CHART} --namespace topogpu-system --reset-then-reuse-values {IMAGE}")
         rolled_out(gpus)
@@ -47,7 +49,10 @@ def test_a_release_is_upgraded_and_rolled_back_under_pods_that_hold_gpus(gpus: C
     assert stream.ended > 0
     assert tenants.given(gpus, "serve") == held
     assert set(gpus.kubectl(f"get pods -l app=serve -o '{RESTARTS}'").split()) == {"0"}
+    assert gpus.get("pod waits")["status"]["phase"] == "Pending"
     gpus.kubectl("delete deployment/serve")
+    gpus.kubectl("wait --for condition=Ready pod/waits --timeout 120s")
+    gpus.kubectl("delete pod waits")
     helm_uninstalls(gpus)
 
 
@@ -63,6 +68,21 @@ def test_no_pod_of_a_steady_stream_fails_while_the_daemon_is_rolled_out_again_an
     assert stream.failed == []
     assert stream.ended >= PODS
     assert rollouts > 1
+    helm_uninstalls(gpus)
+
+
+def test_kubelet_refuses_no_pod_when_it_restarts_in_the_middle_of_a_roll_out(gpus: Cluster) -> None:
+    helm_installs(gpus)
+    # Kubelet gives up the starts that it is stopped in, of pods with GPUs and without.
+    with tenants.stream(gpus, "restarted", restart="OnFailure") as stream:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            gpus.kubectl(f"{SYSTEM} rollout restart daemonset/topogpu-device-plugin")
+            gpus.until(lambda: len(pods_of(gpus, "device-plugin")) == 2, "the next daemon beside the one before")
+            gpus.node.stop_kubelet(how)
+            gpus.node.start_kubelet()
+            rolled_out(gpus)
+    assert stream.failed == []
+    assert stream.ended > 0
     helm_uninstalls(gpus)
 
 
