@@ -142,7 +142,7 @@ def _content(tree: Path) -> str:
     """Names what the images are made of."""
     files = [path for package in _PACKAGES for path in (tree / package).rglob("*") if path.name.endswith(_SUFFIXES)]
     files += [*(tree / "daemonset").glob("*.lock"), *(tree / "daemonset").glob("*Dockerfile")]
-    files += [tree / "pyproject.toml", tree / "daemonset" / "prune.py"]
+    files += [tree / "pyproject.toml", *(tree / "daemonset" / name for name in ("image.py", "prune.py"))]
     found = hashlib.sha256()
     for file in sorted(files):
         found.update(f"\0{file.relative_to(tree)}\0".encode() + file.read_bytes())
