@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -67,16 +67,20 @@ def _received(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def running_extender(nodes: int, pods: int, *, different: bool = False) -> Iterator[tuple[psutil.Process, str, str]]:
-    """The program as it is shipped, once it is ready: its addresses for kube-scheduler and for Prometheus."""
+def running_extender(
+    nodes: int, pods: int, *, different: bool = False, more: Sequence[str] = ()
+) -> Iterator[tuple[psutil.Process, str, str]]:
+    """The program as it is shipped, with `more` settings, once it is ready: its addresses for kube-scheduler and for
+    Prometheus.
+    """
     with ExitStack() as stack:
         cluster = (str(nodes), str(pods), *["different"] * different)
         api = stack.enter_context(_process("benchmarks.cluster", *cluster))
-        metrics = f"127.0.0.1:{_free_port()}"
+        metrics = f"127.0.0.1:{free_port()}"
         kubeconfig = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "kubeconfig"
         kubeconfig.write_text(KUBECONFIG.format(url=_first_line(api)))
         arguments = ("--kubeconfig", str(kubeconfig), "--http-bind", "127.0.0.1:0", "--metrics-bind-address", metrics)
-        served = ("scheduler_ext", "serve", *arguments, "--log-level", "error")
+        served = ("scheduler_ext", "serve", *arguments, *more, "--log-level", "error")
         extender = stack.enter_context(_process(*served))
         url = _first_line(extender).rpartition(" ")[2]
         where = urlsplit(url)
@@ -88,7 +92,7 @@ def running_extender(nodes: int, pods: int, *, different: bool = False) -> Itera
         yield psutil.Process(extender.pid), url, f"http://{metrics}"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 

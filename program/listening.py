@@ -2,7 +2,8 @@
 
 aiohttp waits without limit for a connection's first request, for the rest of a body, and for a client to read its
 answer. asyncio does not count connections whose TLS handshake is unfinished. Here each of these has a time limit. When
-there are too many connections, the address with the most of them loses the one that has been idle longest.
+there are too many connections, the address with the most of them loses the one that has been idle longest. One that has
+just come keeps its place for a moment, so that it can ask; the next ones wait in the kernel, in the order they came.
 """
 
 import asyncio
@@ -32,7 +33,9 @@ MOST_FILES = 65_536
 MOST_HEADERS = 32
 LONGEST_HEADER = 8190
 """Bytes of the request line, and of each header, such as a bearer token's."""
-BACKLOG = 128
+BACKLOG = 1024
+"""Connections that wait in the kernel. A client that finds no place there tries again after seconds."""
+_FULL_SECONDS = 0.02
 _SWEEP_SECONDS = 0.5
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
 
@@ -44,6 +47,8 @@ class Patience:
     most_connections: int = 256
     header_seconds: float = 10.0
     """From the connection to its first request, including the handshake."""
+    arrival_seconds: float = 0.1
+    """A connection keeps its place for so long, also where others wait."""
     body_seconds: float = 30.0
     """From a request's header to the end of its body."""
     answer_seconds: float = 120.0
@@ -113,6 +118,7 @@ class _Visitor:
 
     address: str
     handler: web.RequestHandler
+    came: float
     since: float
     greeting: asyncio.Task[None] | None = None
     """The task that makes its transport, TLS handshake included."""
@@ -156,15 +162,17 @@ class _Door:
     async def accept(self, listener: socket.socket, server: web.Server) -> None:
         """Accepts until cancelled, one connection at a time, so that others are answered between two handshakes."""
         while True:
+            # It does not yield while connections wait in the kernel.
+            await asyncio.sleep(0)
+            while not self._has_room():  # noqa: ASYNC110 - a poll while it is full
+                await asyncio.sleep(_FULL_SECONDS)
             try:
                 connection, address = await self._loop.sock_accept(listener)
             except OSError:
                 # No file descriptor is left for it, or the client has closed it already.
                 await asyncio.sleep(_AFTER_FAILED_ACCEPT_SECONDS)
                 continue
-            if len(self._visitors) >= self._patience.most_connections and not self._make_room():
-                connection.close()
-                continue
+            self._make_room()
             handler = web.RequestHandler(
                 server,
                 loop=self._loop,
@@ -176,7 +184,8 @@ class _Door:
                 # A small body that unpacks to a large one would be read before its size is known.
                 auto_decompress=False,
             )
-            visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, self._loop.time())
+            now = self._loop.time()
+            visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, now, now)
             self._came.set()
             visitor.greeting = self.tasks.begin(self._greet(connection, handler))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
@@ -220,19 +229,30 @@ class _Door:
         for handler in [handler for handler, visitor in self._visitors.items() if visitor.is_gone]:
             del self._visitors[handler]
 
-    def _make_room(self) -> bool:
-        """Returns False when each of them waits for its answer."""
-        self._forget_those_gone()
+    def _has_room(self) -> bool:
+        """Whether there is a place, or somebody who has to leave it now."""
         if len(self._visitors) < self._patience.most_connections:
             return True
+        self._forget_those_gone()
+        return len(self._visitors) < self._patience.most_connections or self._next_to_leave() is not None
+
+    def _make_room(self) -> None:
+        if len(self._visitors) >= self._patience.most_connections:
+            visitor = self._next_to_leave()
+            if visitor is not None:
+                del self._visitors[visitor.handler]
+                visitor.drop()
+
+    def _next_to_leave(self) -> _Visitor | None:
+        """Of the address with the most connections, the one that has been idle longest. None while that one has just
+        come, or when each of them waits for its answer.
+        """
         by_address = Counter(visitor.address for visitor in self._visitors.values())
         waiting = [visitor for visitor in self._visitors.values() if not visitor.awaits_us]
-        if not waiting:
-            return False
-        visitor = min(waiting, key=lambda each: (-by_address[each.address], each.since))
-        del self._visitors[visitor.handler]
-        visitor.drop()
-        return True
+        most = max((by_address[each.address] for each in waiting), default=0)
+        since = self._loop.time() - self._patience.arrival_seconds
+        idle = [each for each in waiting if by_address[each.address] == most and each.came <= since]
+        return min(idle, key=lambda each: each.since, default=None)
 
 
 def _close_ungreeted(connection: socket.socket, greeting: asyncio.Task[None]) -> None:

@@ -5,6 +5,7 @@ cluster, and the event stream needs a token.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from importlib.resources import files
@@ -19,6 +20,8 @@ from scheduler_ext.status.board import Board
 from scheduler_ext.status.look import Look
 
 MOST_STREAMS = 32
+MOST_OTHER_STREAMS = 24
+"""Of these for callers that are not the page itself: scripts leave room for people."""
 STREAM_SECONDS = 60.0
 """A stream ends after this time, and the browser continues it: a listener's limit for an answer is 120 s, and who
 may see the page is looked up for each stream.
@@ -26,8 +29,11 @@ may see the page is looked up for each stream.
 BEAT_SECONDS = 5.0
 WRITE_SECONDS = 10.0
 """A browser that takes none of a message for so long is disconnected."""
-RETRY_MILLISECONDS = 1_000
+RETRY_MILLISECONDS = range(1_000, 3_000)
+"""Differs from stream to stream, so that readers do not all come back at once."""
 HEADER = "X-TopoGPU-Token"
+PAGE_HEADER = "X-TopoGPU-Page"
+"""The page sends it with any value."""
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _HEADERS = {
@@ -107,9 +113,12 @@ class StatusServer:
             refusal = await self._admission(_token(request))
             if refusal is not None:
                 return web.Response(status=refusal.status, text=f"{refusal.why}\n")
-        if self._streams >= MOST_STREAMS:
-            text = f"{MOST_STREAMS} browsers show this page already; close one of them\n"
-            return web.Response(status=503, text=text, headers={"Retry-After": "10"})
+        most = MOST_STREAMS if PAGE_HEADER in request.headers else MOST_OTHER_STREAMS
+        if self._streams >= most:
+            text = f"{self._streams} browsers show this page already; close one of them\n"
+            refused = web.Response(status=503, text=text, headers={"Retry-After": "10"})
+            refused.force_close()
+            return refused
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
         self._streams += 1
         try:
@@ -125,7 +134,8 @@ class StatusServer:
     async def _follow(self, request: web.Request, response: web.StreamResponse) -> None:
         """Raises TimeoutError for a browser that does not read, and ConnectionError."""
         seen = request.headers.get("Last-Event-ID") or request.query.get("since", "")
-        await self._write(response, f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+        retry = random.choice(RETRY_MILLISECONDS)  # noqa: S311
+        await self._write(response, f"retry: {retry}\n\n".encode())
         loop = asyncio.get_running_loop()
         ends = loop.time() + STREAM_SECONDS
         while loop.time() < ends and not self._ending:

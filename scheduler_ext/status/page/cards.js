@@ -6,15 +6,24 @@ import { matches } from "./state.js";
 
 const byName = new Intl.Collator("en", { numeric: true });
 const MOST_PODS = 4;
+const MOST_DRAWN = 40; // known cards in one go, and
+const DRAW_MILLISECONDS = 16; // of script, so that keys and scrolling never wait long
 const TILES_IN_A_ROW = 9; // at least, as style.css lays them out
 
 export class Cards {
-  // `open` gets the name of a node that was chosen.
-  constructor(list, open) {
+  // `open` gets the name of a node that was chosen; `draw` is called when cards that are due come into view.
+  constructor(list, open, draw) {
     this.list = list;
     this.cards = new Map();
     this.order = []; // names, sorted
     this.current = ""; // the one card that Tab reaches
+    this.due = new Set(); // names of nodes whose cards are not up to date
+    this.near = new Set(); // names of nodes whose cards the browser draws: those in view, or almost
+    list.addEventListener("contentvisibilityautostatechange", ({ target, skipped }) => {
+      const { name } = target.firstChild;
+      if (skipped) this.near.delete(name);
+      else if (this.near.add(name) && this.due.has(name)) draw();
+    });
     list.addEventListener("click", (event) => {
       const card = event.target.closest(".card");
       if (card) open(card.name, card);
@@ -27,25 +36,43 @@ export class Cards {
     });
   }
 
-  // Brings the cards of these nodes up to date.
-  update(names, nodes, filter) {
-    for (const name of names) {
+  // Brings cards that are due up to date: new ones and those in view, or `all`. Returns false where there are more than
+  // may be drawn at once.
+  draw(nodes, filter, all) {
+    const until = performance.now() + DRAW_MILLISECONDS;
+    let [drawn, done] = [0, true];
+    for (const name of this.due) {
+      const known = this.cards.has(name);
+      if (known && !all && !this.near.has(name)) continue;
+      done = drawn < MOST_DRAWN && performance.now() < until;
+      if (!done) break;
+      drawn += known;
+      this.due.delete(name);
       const node = nodes.get(name);
-      if (!node) this.remove(name);
-      else {
-        const card = this.cards.get(name) ?? this.add(name);
-        fill(card, node);
-        card.parentElement.hidden = !matches(node, filter);
+      if (!node) {
+        this.remove(name);
+        continue;
       }
+      const card = this.cards.get(name) ?? this.add(name);
+      fill(card, node);
+      const hidden = !matches(node, filter);
+      if (card.parentElement.hidden !== hidden) card.parentElement.hidden = hidden;
     }
-    const most = Math.max(1, ...Array.from(this.cards.values(), (card) => card.parts.tiles.childElementCount));
+    this.keepReachable();
+    if (!this.due.size) this.allowFor(nodes);
+    return done;
+  }
+
+  // Gives all cards the height of the one with the most GPUs.
+  allowFor(nodes) {
+    let most = 1;
+    for (const node of nodes.values()) most = Math.max(most, node.gpus.length);
     const rows = Math.ceil(most / TILES_IN_A_ROW);
     if (rows !== this.rows) this.list.style.setProperty("--rows", `${(this.rows = rows)}`);
-    this.keepReachable();
   }
 
   filter(nodes, filter) {
-    for (const [name, card] of this.cards) card.parentElement.hidden = !matches(nodes.get(name), filter);
+    for (const [name, card] of this.cards) card.parentElement.hidden = !nodes.has(name) || !matches(nodes.get(name), filter);
     this.keepReachable();
   }
 
@@ -79,6 +106,7 @@ export class Cards {
     if (!card) return;
     card.parentElement.remove();
     this.cards.delete(name);
+    this.near.delete(name);
     this.order.splice(this.order.indexOf(name), 1);
   }
 

@@ -5,6 +5,7 @@ import { matches } from "./state.js";
 import { counted, duration, memory, number, ranges, time } from "./words.js";
 
 const MOST_ROWS = 200;
+const MOST_LINES = 50; // of decisions
 
 export function showPods(names, nodes, filter) {
   const rows = [];
@@ -105,8 +106,9 @@ export function showTold(told) {
     lines.set(each.number, each);
     if (each.what === "decided") decided.set(`${each.pod} ${each.node}`, each);
   }
-  write(byId("told-count"), told.length ? "the newest first" : "none yet");
-  keep(byId("told-list"), [...lines.values()].reverse(), (each) => each.number, makeTold, fillTold);
+  const shown = [...lines.values()].slice(-MOST_LINES).reverse();
+  write(byId("told-count"), told.length ? `${lines.size > MOST_LINES ? `the newest ${MOST_LINES}, ` : ""}the newest first` : "none yet");
+  keep(byId("told-list"), shown, (each) => each.number, makeTold, fillTold);
 }
 
 function makeTold(told) {

@@ -12,8 +12,35 @@ import { counted, number } from "./words.js";
 const state = new State();
 const filter = { text: "", show: "all" };
 const details = new Details(byId("node"));
-const cards = new Cards(byId("cards"), (name) => details.open(state.nodes.get(name)));
-let [nodes, parts, drawing] = [new Set(), new Set(), false];
+const cards = new Cards(byId("cards"), (name) => details.open(state.nodes.get(name)), later);
+const REST_MILLISECONDS = 250; // until cards out of view follow, with all that came meanwhile
+const PODS_MILLISECONDS = 1_000; // between two drawings of the long table
+const parts = new Set(); // those to draw
+let [drawing, resting, podsDue] = [false, false, false];
+let podsDrawn = -Infinity;
+
+const soon = window.requestIdleCallback ? (work) => requestIdleCallback(work, { timeout: 200 }) : (work) => setTimeout(work, 16);
+const DRAW = {
+  node: () => details.update(state.nodes.get(details.name)),
+  count: showShown,
+  head: () => state.head && showHead(state.head),
+  waiting: () => showWaiting(state.waiting, state.head?.waiting ?? 0, state.at),
+  told: () => showTold(state.told),
+  history: () => showHistory(state.history),
+};
+
+function take(changed) {
+  for (const name of changed.nodes) cards.due.add(name);
+  for (const part of changed.parts) parts.add(part);
+  if (changed.parts.has("head")) parts.add("waiting");
+  if (changed.nodes.size) {
+    parts.add("count");
+    podsDue = true;
+    if (changed.nodes.has(details.name)) parts.add("node");
+    if (!details.name && nodeInHash()) openFromHash();
+  }
+  if (changed.nodes.size || changed.parts.size) later();
+}
 
 function later() {
   if (drawing) return;
@@ -21,23 +48,33 @@ function later() {
   requestAnimationFrame(draw);
 }
 
+// The cards in view, then the other parts, in as many frames as it takes.
 function draw() {
-  performance.mark("update begins");
   drawing = false;
-  const [names, changed] = [nodes, parts];
-  [nodes, parts] = [new Set(), new Set()];
-  if (names.size) {
-    cards.update(names, state.nodes, filter);
-    showShown();
-    showPodsSoon();
-    if (details.name && names.has(details.name)) details.update(state.nodes.get(details.name));
-    if (!details.name && nodeInHash()) openFromHash();
-  }
-  if (state.head && changed.has("head")) showHead(state.head);
-  if (changed.has("waiting") || changed.has("head")) showWaiting(state.waiting, state.head?.waiting ?? 0, state.at);
-  if (changed.has("told")) showTold(state.told);
-  if (changed.has("history")) showHistory(state.history);
-  performance.measure("update", "update begins");
+  if (!cards.draw(state.nodes, filter, false)) return later();
+  for (const part of parts) DRAW[part]();
+  parts.clear();
+  rest();
+}
+
+// What is not in view follows when there is nothing else to do: the other cards, then the table of pods.
+function rest() {
+  if (resting) return;
+  resting = true;
+  setTimeout(() => soon(drawRest), REST_MILLISECONDS);
+}
+
+function drawRest() {
+  if (!cards.draw(state.nodes, filter, true)) return soon(drawRest);
+  resting = false;
+  if (podsDue) setTimeout(drawPods, podsDrawn + PODS_MILLISECONDS - performance.now());
+}
+
+function drawPods() {
+  if (!podsDue) return;
+  podsDue = false;
+  podsDrawn = performance.now();
+  showPods(cards.order, state.nodes, filter);
 }
 
 function showShown() {
@@ -45,17 +82,6 @@ function showShown() {
   for (const node of state.nodes.values()) shown += matches(node, filter);
   const all = counted(state.nodes.size, "node");
   write(byId("nodes-count"), shown === state.nodes.size ? all : `${number(shown)} of ${all}`);
-}
-
-// The table of pods is long: it follows a second later at most, all changes at once.
-let [podsDue, podsShown] = [0, false];
-
-function showPodsSoon() {
-  podsDue ||= setTimeout(() => {
-    podsDue = 0;
-    showPods(cards.order, state.nodes, filter);
-  }, podsShown ? 1_000 : 0);
-  podsShown = true;
 }
 
 function refilter() {
@@ -78,12 +104,7 @@ function showState(what, why) {
   document.querySelector("main").hidden = what === "denied";
 }
 
-const stream = new Stream((message) => {
-  const changed = state.apply(message);
-  changed.nodes.forEach((name) => nodes.add(name));
-  changed.parts.forEach((part) => parts.add(part));
-  if (changed.nodes.size || changed.parts.size) later();
-}, showState);
+const stream = new Stream((message) => take(state.apply(message)), showState);
 
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -29,7 +29,7 @@ export class State {
     if (message.at) this.at = message.at;
     for (const [name, node] of Object.entries(message.nodes ?? {})) {
       if (node === null) this.nodes.delete(name);
-      else this.nodes.set(name, known(name, node));
+      else this.nodes.set(name, new Known(name, node));
       nodes.add(name);
     }
     for (const part of ["head", "waiting"]) {
@@ -45,38 +45,49 @@ export class State {
   }
 }
 
-// Adds what cards, filter and the table of pods need of a node.
-function known(name, node) {
-  const gpus = node.gpus ?? [];
+// A node, with what cards, filter and the table of pods need. The costly parts are made when they are first asked for.
+class Known {
+  constructor(name, node) {
+    this.name = name;
+    this.gpus = node.gpus ?? [];
+    this.links = node.links ?? [];
+    this.notes = node.notes ?? [];
+    this.problem = node.problem ?? "";
+    this.models = [...new Set(this.gpus.map((gpu) => gpu.model))];
+    this.idle = 0;
+    this.lost = 0;
+    this.memory = [0, 0];
+    for (const gpu of this.gpus) {
+      if (gpu.state) this.lost += 1;
+      else if (!gpu.slots[0]) this.idle += 1;
+      this.memory[0] += gpu.memory[0];
+      this.memory[1] += gpu.memory[1];
+    }
+    this.troubled = Boolean(this.problem || this.notes.length || this.lost);
+  }
+
+  get pods() {
+    return (this.foundPods ??= podsOf(this));
+  }
+
+  get text() {
+    return (this.foundText ??= [this.name, ...this.models, ...this.pods.map((pod) => pod.pod), ...this.gpus.map((gpu) => gpu.uuid)].join("\n").toLowerCase());
+  }
+}
+
+function podsOf(node) {
   const pods = new Map();
-  for (const gpu of gpus) {
+  for (const gpu of node.gpus) {
     for (const held of gpu.held ?? []) {
       const key = `${held.pod} ${held.state ?? ""}`;
       let pod = pods.get(key);
-      if (!pod) pods.set(key, (pod = { pod: held.pod, node: name, gpus: [], memory: 0, cores: 0, state: held.state ?? "bound" }));
+      if (!pod) pods.set(key, (pod = { pod: held.pod, node: node.name, gpus: [], memory: 0, cores: 0, state: held.state ?? "bound" }));
       pod.gpus.push(gpu.index);
       pod.memory += held.memory;
       pod.cores += held.cores;
     }
   }
-  const sum = (part, at) => gpus.reduce((total, gpu) => total + gpu[part][at], 0);
-  const models = [...new Set(gpus.map((gpu) => gpu.model))];
-  const lost = gpus.filter((gpu) => gpu.state).length;
-  const full = {
-    name,
-    gpus,
-    links: node.links ?? [],
-    notes: node.notes ?? [],
-    problem: node.problem ?? "",
-    pods: [...pods.values()],
-    models,
-    idle: gpus.filter((gpu) => !gpu.state && !gpu.slots[0]).length,
-    lost,
-    troubled: Boolean(node.problem || node.notes?.length || lost),
-    memory: [sum("memory", 0), sum("memory", 1)],
-  };
-  full.text = [name, ...models, ...full.pods.map((pod) => pod.pod), ...gpus.map((gpu) => gpu.uuid)].join("\n").toLowerCase();
-  return full;
+  return [...pods.values()];
 }
 
 export function matches(node, filter) {

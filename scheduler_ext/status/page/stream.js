@@ -37,7 +37,8 @@ export class Stream {
       if (this.wanted !== wanted) return;
       if (problem === DENIED) return;
       if (problem) this.state("lost", problem);
-      await new Promise((resolve) => setTimeout(resolve, problem ? pause : 50));
+      // Not all pages at once.
+      await new Promise((resolve) => setTimeout(resolve, problem ? pause * (0.5 + Math.random()) : 50));
       pause = problem ? Math.min(pause * 2, LONGEST_PAUSE_MILLISECONDS) : 500;
     }
   }
@@ -77,7 +78,7 @@ export class Stream {
   }
 
   headers() {
-    return { "Last-Event-ID": this.seen, ...(this.token ? { "X-TopoGPU-Token": this.token } : {}) };
+    return { "Last-Event-ID": this.seen, "X-TopoGPU-Page": "1", ...(this.token ? { "X-TopoGPU-Token": this.token } : {}) };
   }
 
   handle(event, came) {

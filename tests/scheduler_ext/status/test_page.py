@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from program.address import ListenAddress
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.recent import Happened, What
 from scheduler_ext.own_thread import in_own_thread
@@ -186,6 +187,7 @@ async def test_the_filter_finds_pods_nodes_and_models() -> None:
         ):
             await on.page.locator("#filter").fill(text)
             await expect(shown).to_have_text(nodes)
+            await expect(rows).to_have_count(len(found))
             assert sorted(await rows.all_text_contents()) == found
         await on.page.get_by_text("with problems", exact=True).click()
         await expect(shown).to_have_text(["b"])
@@ -255,3 +257,36 @@ async def test_a_page_for_other_hosts_asks_for_a_token_and_keeps_it_to_itself() 
             await expect(page.locator(".card .name")).to_have_text("n")
             kept = "JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])"
             assert "good" not in await page.evaluate(kept)
+
+
+async def test_a_page_whose_extender_restarts_says_so_and_shows_what_the_new_one_knows() -> None:
+    async with browser() as chromium:
+        page, port = await chromium.new_page(), ANY_PORT
+        for process, name in (("a", "old"), ("b", "new")):
+            server = StatusServer(process)
+            async with listening(server.application(), port, "--status-bind-address") as url:
+                await server.show(Look(monotonic=0.0, at=1.0, nodes=looked(node(name))))
+                if process == "a":
+                    await page.goto(f"{url}/")
+                port = ListenAddress(host="127.0.0.1", port=int(url.rpartition(":")[2]))
+                await expect(page.locator(".card .name")).to_have_text([name])
+                await expect(page.locator("#live")).to_have_text("Live")
+            await expect(page.locator("#live")).to_have_text(re.compile("^Not live: .* Trying again"))
+
+
+async def test_all_cards_are_right_soon_also_those_out_of_view() -> None:
+    """More than are drawn at once."""
+    many = 300
+    server = StatusServer("p")
+    async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
+        page = await chromium.new_page()
+        for at, held in enumerate((False, True)):
+            bodies = [node(f"n{number}", gpus=1) for number in range(many)]
+            pods = [running_pod(f"p{number}", f"n{number}", (0,), memory_mib=WHOLE) for number in range(many)]
+            await server.show(Look(monotonic=at, at=1.0 + at, nodes=looked(*bodies, *(pods if held else ()))))
+            if not held:
+                await page.goto(f"{url}/")
+            words = page.locator(".card .idle", has_text=f"{1 - held} of 1 idle")
+            await expect(words).to_have_count(many)
+        await page.locator("#filter").fill("p299")
+        await expect(page.locator(".cards li:not([hidden]) .name")).to_have_text(["n299"])

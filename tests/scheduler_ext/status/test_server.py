@@ -16,7 +16,7 @@ from scheduler_ext.running import listening
 from scheduler_ext.status import server as page_server
 from scheduler_ext.status.look import Look
 from scheduler_ext.status.looking import Looker
-from scheduler_ext.status.server import StatusServer
+from scheduler_ext.status.server import PAGE_HEADER, StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.scheduler_ext.rig import ANY_PORT, eventually
 from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, pod, running_pod, shown
@@ -164,19 +164,31 @@ async def test_a_stream_continues_where_it_ended() -> None:
 
 async def test_more_browsers_than_allowed_are_told_so_and_one_that_goes_makes_room() -> None:
     async with showing(node("n")) as it:
-        opened = [await it.rig.http.get(f"{it.page}events") for _ in range(page_server.MOST_STREAMS)]
-        async with it.rig.http.get(f"{it.page}events") as response:
+        page = {PAGE_HEADER: "1"}
+        opened = [await it.rig.http.get(f"{it.page}events", headers=page) for _ in range(page_server.MOST_STREAMS)]
+        async with it.rig.http.get(f"{it.page}events", headers=page) as response:
             assert response.status == 503
             assert "browsers show this page already" in await response.text()
+            assert response.headers["Connection"] == "close"
         opened.pop().close()
 
         async def admitted() -> bool:
-            async with it.rig.http.get(f"{it.page}events") as response:
+            async with it.rig.http.get(f"{it.page}events", headers=page) as response:
                 return response.status == 200
 
         await eventually(admitted)
         for response in opened:
             response.close()
+
+
+async def test_scripts_that_take_all_streams_they_get_leave_some_for_the_page() -> None:
+    async with showing(node("n")) as it:
+        opened = [await it.rig.http.get(f"{it.page}events") for _ in range(page_server.MOST_STREAMS)]
+        assert sorted({response.status for response in opened}) == [200, 503]
+        async with it.rig.http.get(f"{it.page}events", headers={PAGE_HEADER: "1"}) as response:
+            assert response.status == 200
+        for each in opened:
+            each.close()
 
 
 async def test_an_extender_that_stops_ends_its_streams() -> None:
