@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,18 @@ from tests.deploy.installed import (
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 RESTARTS = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
 PODS = int(os.environ.get("ROLLOUT_PODS", "40"))
+UNREADY_AFTER_RESTART = ("v1.29",)
 BEFORE = "before"
 """The tag of the image of the release before."""
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(gpus: Cluster) -> Iterator[None]:
+    """A test that failed is no reason for the next one to fail."""
+    yield
+    if gpus.helm("list --short --namespace topogpu-system").strip():
+        gpus.kubectl("delete deployments,pods --all --now")
+        helm_uninstalls(gpus)
 
 
 def test_a_release_is_upgraded_and_rolled_back_under_pods_that_hold_gpus(gpus: Cluster, tmp_path: Path) -> None:
@@ -72,6 +83,8 @@ def test_no_pod_of_a_steady_stream_fails_while_the_daemon_is_rolled_out_again_an
 
 
 def test_kubelet_refuses_no_pod_when_it_restarts_in_the_middle_of_a_roll_out(gpus: Cluster) -> None:
+    if gpus.release in UNREADY_AFTER_RESTART:
+        pytest.skip("this kubelet calls running pods unready when it restarts: the DaemonSet ends the daemon at once")
     helm_installs(gpus)
     # Kubelet gives up the starts that it is stopped in, of pods with GPUs and without.
     with tenants.stream(gpus, "restarted", restart="OnFailure") as stream:
