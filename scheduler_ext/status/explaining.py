@@ -13,7 +13,7 @@ from scheduler_ext.requests import GpuRequest
 from scheduler_ext.status.why import Crowd, Misfits, Why, crowded, misfits_of, why_of
 
 LOOK_SECONDS = 0.5
-PAUSE = 20.0
+PAUSE = 50.0
 """After each search it rests for so many times the time that the search took."""
 LONGEST_PAUSE_SECONDS = 10.0
 MOST_EXPLAINED = 20

@@ -64,6 +64,8 @@ class StatusServer:
         self._admission = admission
         self._board = Board(process)
         self._changed = asyncio.Event()
+        self._made: tuple[tuple[str, str], list[bytes]] = (("", ""), [])
+        """The last messages, and the ids from which and to which they lead: most readers need the same ones."""
         self._streams = 0
         self._ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -141,7 +143,7 @@ class StatusServer:
         while loop.time() < ends and not self._ending:
             changed = self._changed
             if self._board.id != seen:
-                messages, seen = self._board.messages(seen), self._board.id
+                messages, seen = self._messages(seen), self._board.id
                 for message in messages:
                     await self._write(response, message)
                 continue
@@ -150,6 +152,12 @@ class StatusServer:
                     await changed.wait()
             except TimeoutError:
                 await self._write(response, self._board.beat())
+
+    def _messages(self, seen: str) -> list[bytes]:
+        ids = seen, self._board.id
+        if self._made[0] != ids:
+            self._made = ids, list(self._board.messages(seen))
+        return self._made[1]
 
     async def _write(self, response: web.StreamResponse, message: bytes) -> None:
         """Raises TimeoutError for a browser that does not read, and ConnectionError."""

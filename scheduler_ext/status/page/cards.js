@@ -7,7 +7,7 @@ import { matches } from "./state.js";
 const byName = new Intl.Collator("en", { numeric: true });
 const MOST_PODS = 4;
 const MOST_DRAWN = 40; // known cards in one go, and
-const DRAW_MILLISECONDS = 16; // of script, so that keys and scrolling never wait long
+const DRAW_MILLISECONDS = 40; // of script, so that keys and scrolling never wait long; each lot of new cards costs a layout of all
 const TILES_IN_A_ROW = 9; // at least, as style.css lays them out
 
 export class Cards {
@@ -59,16 +59,7 @@ export class Cards {
       if (card.parentElement.hidden !== hidden) card.parentElement.hidden = hidden;
     }
     this.keepReachable();
-    if (!this.due.size) this.allowFor(nodes);
     return done;
-  }
-
-  // Gives all cards the height of the one with the most GPUs.
-  allowFor(nodes) {
-    let most = 1;
-    for (const node of nodes.values()) most = Math.max(most, node.gpus.length);
-    const rows = Math.ceil(most / TILES_IN_A_ROW);
-    if (rows !== this.rows) this.list.style.setProperty("--rows", `${(this.rows = rows)}`);
   }
 
   filter(nodes, filter) {
@@ -149,6 +140,8 @@ function fill(card, node) {
   write(idle, node.problem ? "offers no GPUs" : `${node.idle} of ${node.gpus.length} idle`);
   while (tiles.childElementCount > node.gpus.length) tiles.lastChild.remove();
   while (tiles.childElementCount < node.gpus.length) tiles.append(element("span", { class: "tile" }));
+  const rows = Math.ceil(node.gpus.length / TILES_IN_A_ROW) || 1;
+  if (card.rows !== rows) card.parentElement.style.setProperty("--rows", `${(card.rows = rows)}`);
   let tile = tiles.firstElementChild;
   for (const gpu of node.gpus) {
     fillTile(tile, gpu);

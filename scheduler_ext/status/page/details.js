@@ -5,6 +5,7 @@ import { described } from "./cards.js";
 import { counted, link, memory, percent } from "./words.js";
 
 const SIZE = 320;
+const MOST_IN_GRAPH = 32; // GPUs: beyond, lines are a solid disc
 
 export class Details {
   constructor(dialog) {
@@ -42,12 +43,15 @@ export class Details {
     for (const note of [node.problem, ...node.notes].filter(Boolean)) parts.push(element("p", { class: "problem" }, note));
     if (node.gpus.length) {
       const body = element("div", { class: "inside" });
-      if (node.links.length) body.append(element("figure", {}, graph(node), legend(node)));
+      if (node.links.length && node.gpus.length <= MOST_IN_GRAPH) body.append(element("figure", {}, graph(node), legend(node)));
       body.append(element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "GPUs" }, table(node)));
       parts.push(body);
     }
     if (node.links.length) {
-      const more = element("details", {}, element("summary", {}, "Links as a table"), element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Links" }, matrix(node)));
+      const links = element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Links" });
+      const more = element("details", {}, element("summary", {}, "Links as a table"), links);
+      // It is large, and most readers leave it closed.
+      more.addEventListener("toggle", () => more.open && !links.firstChild && links.append(matrix(node)));
       more.open = Boolean(opened);
       parts.push(more);
     }
@@ -124,16 +128,17 @@ function graph(node) {
     line.append(svg("title", {}, `GPU ${node.gpus[a].index} and GPU ${node.gpus[b].index}: ${word}`));
     return line;
   });
+  const r = Math.min(20, (Math.PI * (middle - 34)) / count - 1);
   const circles = node.gpus.map((gpu, at) => {
     const [x, y] = places[at];
-    const around = 2 * Math.PI * 20;
+    const around = 2 * Math.PI * r;
     const part = (around * percent(...gpu.memory)) / 100;
     return svg(
       "g",
       { class: gpu.state ? "gpu lost" : gpu.slots[0] ? "gpu" : "gpu free" },
       svg("title", {}, described(gpu)),
-      svg("circle", { cx: x, cy: y, r: 20, class: "plate" }),
-      svg("circle", { cx: x, cy: y, r: 20, class: "ring", "stroke-dasharray": `${part} ${around}`, transform: `rotate(-90 ${x} ${y})` }),
+      svg("circle", { cx: x, cy: y, r, class: "plate" }),
+      svg("circle", { cx: x, cy: y, r, class: "ring", "stroke-dasharray": `${part} ${around}`, transform: `rotate(-90 ${x} ${y})` }),
       svg("text", { x, y }, `${gpu.index}`),
     );
   });

@@ -3,6 +3,7 @@
 const SILENT_MILLISECONDS = 16_000; // three beats
 const LONGEST_PAUSE_MILLISECONDS = 10_000;
 const DENIED = "denied";
+const MARKS_OF_DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // a name with them turns the words after it
 
 export class Stream {
   // `tell` gets each message; `state` gets "live", "lost" or "denied" with a reason, or "paused".
@@ -90,6 +91,6 @@ export class Stream {
     if (!data) return;
     came();
     this.state("live", "");
-    this.tell(JSON.parse(data));
+    this.tell(JSON.parse(data.replace(MARKS_OF_DIRECTION, "\ufffd")));
   }
 }

@@ -290,3 +290,27 @@ async def test_all_cards_are_right_soon_also_those_out_of_view() -> None:
             await expect(words).to_have_count(many)
         await page.locator("#filter").fill("p299")
         await expect(page.locator(".cards li:not([hidden]) .name")).to_have_text(["n299"])
+
+
+async def test_a_large_node_makes_no_other_card_tall_and_marks_of_direction_turn_no_words() -> None:
+    turned = PodName(namespace="ml", name="\u202egnp.exe")
+    happened = Happened(1, 0.0, turned, What.DECIDED, "n" * 253)
+    server = StatusServer("p")
+    async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
+        large, found = looked(node("large", gpus=128)), looked(node("n"), node("next"))
+        await server.show(Look(monotonic=0.0, at=1.0, nodes={**large, **found}, happened=(happened,)))
+        page = await chromium.new_page(forced_colors="active")
+        await page.goto(f"{url}/#node=large")
+        await expect(page.locator("dialog .devices tbody tr")).to_have_count(128)
+        assert await page.locator("dialog .graph").count() == 0
+        await page.locator("dialog summary").click()
+        await expect(page.locator("dialog .matrix tbody tr")).to_have_count(128)
+        await page.keyboard.press("Escape")
+        heights = [await card.evaluate("card => card.offsetHeight") for card in await page.locator(".card").all()]
+        assert max(heights[1:]) < 120 < heights[0]
+        what = page.locator("#told-list .what")
+        assert await what.evaluate("what => what.scrollWidth <= what.clientWidth")
+        await expect(what.locator(".pod")).to_have_text("ml/\ufffdgnp.exe")
+        checked = page.locator("#show label").first
+        await expect(checked).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
+        await expect(page.locator(".card .tile").first).not_to_have_css("box-shadow", "none")
