@@ -20,6 +20,7 @@ from deviceplugin.cli.build import (
 )
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration import Configuration
+from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.edits import cdi_names
 from deviceplugin.container.hook import find_hook
 from deviceplugin.cri import ask_enable_cdi
@@ -35,7 +36,6 @@ from deviceplugin.facts.node import (
     cdi_facts,
     driver_facts,
     driver_files_facts,
-    is_writable,
     metrics_port,
     other_sockets,
     socket_facts,

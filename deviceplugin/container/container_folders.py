@@ -12,6 +12,7 @@ import stat
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from uuid import uuid4
 
 from deviceplugin.container.folder_removal import removing, take_apart
@@ -35,6 +36,12 @@ _OPEN_TO_ALL = 0o777
 refuse it a lock file that another user made."""
 _BLOCK = 512
 """Bytes in a block of st_blocks."""
+
+
+def is_writable(folder: str) -> bool:
+    """Whether files can be made in it, or it can be made."""
+    nearest = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def make_fresh(path: str) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from deviceplugin.container.container_folders import make_fresh
+from deviceplugin.container.container_folders import is_writable, make_fresh
 from deviceplugin.container.edits import (
     PRELOAD_LIST,
     ContainerFacts,
@@ -17,7 +17,7 @@ from deviceplugin.container.edits import (
     unenforced,
 )
 from deviceplugin.container.hook_install import HEADER_BYTES, library_problem
-from deviceplugin.container.hook_names import LIBRARY, PRELOAD
+from deviceplugin.container.hook_names import CONTAINERS, LIBRARY, LOCKS, PRELOAD
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import ContainerShares, Device, DeviceUUID
 
@@ -32,7 +32,8 @@ class HookUnusable(Exception):
 
 
 def find_hook(root: str) -> Hook | NoHook:
-    """HAMi-core below `<root>/vgpu`, if its library can be loaded and the preload list names it. Blocks.
+    """HAMi-core below `<root>/vgpu`, if its library can be loaded, the preload list names it, and folders for
+    containers can be made. Blocks.
 
     The library is given by its versioned name, so that kubelet restarts a container with the one it started with.
     """
@@ -44,6 +45,9 @@ def find_hook(root: str) -> Hook | NoHook:
             return NoHook(f"there is no {LIBRARY} in {folder}", is_damaged=preload.exists())
         if problem := _damage(library, preload, plain):
             return NoHook(problem, is_damaged=True)
+        for needed in (folder / CONTAINERS, folder / LOCKS):
+            if not is_writable(str(needed)):
+                return NoHook(f"{needed} cannot be written", is_damaged=True)
         found = str(licence) if licence.exists() else ""
     except OSError as error:
         return NoHook(f"{error.filename or folder} cannot be read: {error.strerror or error}", is_damaged=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, missing_devices
+from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.diagnosis.containers import CdiFolderFacts
@@ -85,12 +86,6 @@ def cdi_facts(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORI
     """`names` are those that containers will be given."""
     missing = missing_devices(names, directories)
     return CdiFolderFacts(directories=directories, missing=missing, writable=is_writable(directories[-1]))
-
-
-def is_writable(folder: str) -> bool:
-    """Whether files can be made in it, or it can be made."""
-    nearest = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
-    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 async def metrics_port(address: ListenAddress | None) -> PortState:

@@ -163,6 +163,11 @@ def test_a_folder_that_cannot_be_made_is_told_not_ignored(root: Path, hook: Hook
         prepare(hook, FACTS)
 
 
+def test_where_no_folder_can_be_made_nothing_is_limited(root: Path, hook: Hook) -> None:
+    (root / "vgpu/locks").write_text("a file")
+    assert missing(root) == ("locks cannot be written", True)
+
+
 WHOLE, PART = DeviceShare(uuid=A, memory_mib=40960, cores=0), DeviceShare(uuid=A, memory_mib=3000, cores=30)
 
 
