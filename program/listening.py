@@ -35,7 +35,9 @@ LONGEST_HEADER = 8190
 """Bytes of the request line, and of each header, such as a bearer token's."""
 BACKLOG = 1024
 """Connections that wait in the kernel. A client that finds no place there tries again after seconds."""
-_FULL_SECONDS = 0.02
+_FULL_SECONDS = 0.01
+_ARRIVAL_PASSES = 10
+"""Passes of the event loop in which a connection can ask, however long the system let this process wait."""
 _SWEEP_SECONDS = 0.5
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
 
@@ -119,6 +121,8 @@ class _Visitor:
     address: str
     handler: web.RequestHandler
     came: float
+    came_in: int
+    """The pass of the event loop."""
     since: float
     greeting: asyncio.Task[None] | None = None
     """The task that makes its transport, TLS handshake included."""
@@ -157,6 +161,8 @@ class _Door:
         self._loop = asyncio.get_running_loop()
         self._visitors: dict[web.RequestHandler, _Visitor] = {}
         self._came = asyncio.Event()
+        self._passes = 0
+        """Counted where connections are accepted: at least so many."""
         self.tasks = Tasks()
 
     async def accept(self, listener: socket.socket, server: web.Server) -> None:
@@ -164,8 +170,10 @@ class _Door:
         while True:
             # It does not yield while connections wait in the kernel.
             await asyncio.sleep(0)
-            while not self._has_room():  # noqa: ASYNC110 - a poll while it is full
+            self._passes += 1
+            while not self._has_room():
                 await asyncio.sleep(_FULL_SECONDS)
+                self._passes += 1
             try:
                 connection, address = await self._loop.sock_accept(listener)
             except OSError:
@@ -185,7 +193,7 @@ class _Door:
                 auto_decompress=False,
             )
             now = self._loop.time()
-            visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, now, now)
+            visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, now, self._passes, now)
             self._came.set()
             visitor.greeting = self.tasks.begin(self._greet(connection, handler))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
@@ -251,7 +259,9 @@ class _Door:
         waiting = [visitor for visitor in self._visitors.values() if not visitor.awaits_us]
         most = max((by_address[each.address] for each in waiting), default=0)
         since = self._loop.time() - self._patience.arrival_seconds
-        idle = [each for each in waiting if by_address[each.address] == most and each.came <= since]
+        passes = self._passes - _ARRIVAL_PASSES
+        heard = [each for each in waiting if each.came <= since and each.came_in <= passes]
+        idle = [each for each in heard if by_address[each.address] == most]
         return min(idle, key=lambda each: each.since, default=None)
 
 
