@@ -31,6 +31,8 @@ MOST_WAITING = 100
 """Waiting pods that are shown: of the highest priority, then those that have waited longest."""
 MOST_TOLD = 200
 SAMPLE_SECONDS = 10.0
+CLOCK_SET_SECONDS = 1.0
+"""Between two clocks, beyond what passes while both are read."""
 SAMPLES = 360
 """One hour of samples."""
 MOST_GONE = 1_000
@@ -62,6 +64,8 @@ class Board:
         self._history: deque[tuple[int, bytes]] = deque(maxlen=SAMPLES)
         self._sampled_at = 0.0
         self._at = 0.0
+        self._zero = 0.0
+        """When the monotonic clock was 0, in seconds since 1970."""
 
     @property
     def id(self) -> str:
@@ -71,7 +75,7 @@ class Board:
     def apply(self, look: Look) -> bool:
         """Whether anything is new."""
         before, self.number, self._at = self.number, self.number + 1, look.at
-        zero = look.at - look.monotonic
+        zero = self._zero_of(look)
         changed = self._apply_nodes(look)
         waiting = nsmallest(MOST_WAITING, look.waiting, key=lambda each: (-each.pod.priority, each.pod.since))
         shown = _encode([waiting_of(each, seconds_since_1970=zero) for each in waiting])
@@ -80,13 +84,21 @@ class Board:
         for each in look.happened:
             told = told_of(each, self._indices.get(each.node, {}), seconds_since_1970=zero)
             self._told.append((self.number, _encode(told)))
-        if not self._history or look.at - self._sampled_at >= SAMPLE_SECONDS:
-            self._sampled_at, changed = look.at, True
+        # The clock may be set back. Time since the start is not.
+        if not self._history or look.monotonic - self._sampled_at >= SAMPLE_SECONDS:
+            self._sampled_at, changed = look.monotonic, True
             self._history.append((self.number, self._sample(look)))
         if not (changed or look.happened):
             self.number = before
             return False
         return True
+
+    def _zero_of(self, look: Look) -> float:
+        """The same one until the clock is set: otherwise the times of pods would differ a little in each look."""
+        zero = look.at - look.monotonic
+        if abs(zero - self._zero) > CLOCK_SET_SECONDS:
+            self._zero = zero
+        return self._zero
 
     def messages(self, seen: str) -> Iterator[bytes]:
         """What a reader lacks that has `seen` this id; everything for a reader that saw nothing. Iterate at once or

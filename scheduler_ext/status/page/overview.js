@@ -60,10 +60,11 @@ function showFits(fits) {
 const [WIDTH, HEIGHT] = [600, 110];
 
 // A sample is: time, memory held and total, cores held and total, idle GPUs, waiting pods.
-export function showHistory(samples) {
-  if (!samples.length) return;
-  const to = samples.at(-1)[0];
+export function showHistory(known) {
+  if (!known.length) return;
+  const to = known.at(-1)[0];
   const from = to - 3600;
+  const samples = known.filter(([at]) => from <= at && at <= to); // the extender's clock may have been set
   const x = (at) => (WIDTH * (at - from)) / 3600;
   const most = Math.max(...samples.map((sample) => sample[6]), 1);
   const curve = (value) => samples.map((sample) => `${x(sample[0]).toFixed(1)},${(HEIGHT * (1 - value(sample))).toFixed(1)}`);

@@ -5,12 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.waiting import WaitingPod
+from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
-from scheduler_ext.status.look import Look
-from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
+from scheduler_ext.status.look import Look, WaitingLook
+from tests.scheduler_ext.status.shown import MODELS, looked, node, pod, running_pod
 
 Json = dict[str, Any]
 
@@ -76,6 +80,21 @@ def test_a_look_without_news_is_not_sent() -> None:
     assert not board.apply(look(1, node("a")))
     assert board.id == before
     assert board.apply(replace(look(11), nodes={}))  # the next sample of the history
+
+
+def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:
+    board, reader = Board("p"), Reader()
+    request = read_request(msgspec.convert(pod("p"), Pod), RequestSettings())
+    assert request is not None
+    waiting = WaitingLook(pod=WaitingPod(request=request, priority=0, since=-5.0, asked=-5.0), words="")
+    known = look(0, node("a"), waiting=(waiting,), waiting_total=1)
+    board.apply(known)
+    reader.catch_up(board)
+    assert not board.apply(replace(known, monotonic=1.0, at=known.at + 1.004))
+    board.apply(replace(known, monotonic=20.0, at=known.at + 20 - 3600))
+    (value,) = reader.catch_up(board)
+    assert [sample[0] for sample in value["history"]] == [known.at + 20 - 3600]
+    assert value["at"] - value["waiting"][0]["since"] == 25
 
 
 def test_a_reader_of_another_process_or_with_a_nonsense_id_gets_everything() -> None:
