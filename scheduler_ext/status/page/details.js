@@ -35,7 +35,8 @@ export class Details {
 
   fill(node) {
     const scrolled = this.dialog.scrollTop;
-    const inClose = document.activeElement?.classList.contains("close");
+    const focused = this.stops().indexOf(document.activeElement);
+    const aside = this.stops().map((stop) => stop.scrollLeft);
     const opened = this.dialog.querySelector("details")?.open;
     const close = element("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
     close.addEventListener("click", () => this.dialog.close());
@@ -53,11 +54,18 @@ export class Details {
       // It is large, and most readers leave it closed.
       more.addEventListener("toggle", () => more.open && !links.firstChild && links.append(matrix(node)));
       more.open = Boolean(opened);
+      if (opened) links.append(matrix(node)); // at once, so that the reader's place is still there
       parts.push(more);
     }
     this.dialog.replaceChildren(...parts);
     this.dialog.scrollTop = scrolled;
-    if (inClose) close.focus();
+    this.stops().forEach((stop, at) => (stop.scrollLeft = aside[at] ?? 0));
+    this.stops()[focused]?.focus({ preventScroll: true });
+  }
+
+  // What Tab reaches.
+  stops() {
+    return [...this.dialog.querySelectorAll("button, summary, .scroll")];
   }
 }
 

@@ -159,7 +159,7 @@ async def test_keys_alone_reach_a_node_and_bring_the_reader_back() -> None:
         await on.page.keyboard.press("Escape")
         await expect(dialog).to_be_hidden()
         await expect(on.page.locator(".card:focus .name")).to_have_text("n1")
-        assert "#" not in on.page.url
+        await expect(on.page).to_have_url(on.it.page)
 
 
 async def test_an_open_node_follows_decisions() -> None:
@@ -170,6 +170,12 @@ async def test_an_open_node_follows_decisions() -> None:
         await expect(held).to_have_count(0)
         assert await on.it.place(pod("train", gpus=2), "n") == "n"
         await expect(held).to_have_text(["default/train", "default/train"])
+        await on.page.locator("dialog summary").click()
+        for number, stop in enumerate(("summary", ".close", "[aria-label=GPUs]", "[aria-label=Links]")):
+            await on.page.locator(f"dialog {stop}").focus()
+            assert await on.it.place(pod(f"next-{number}"), "n") == "n"
+            await expect(held).to_have_count(3 + number)
+            await expect(on.page.locator(f"dialog {stop}")).to_be_focused()
 
 
 async def test_the_filter_finds_pods_nodes_and_models() -> None:
