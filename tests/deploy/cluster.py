@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -177,11 +178,11 @@ class Cluster:
     def import_image(self, archive: Path, *names: str) -> None:
         """Into containerd, under each of the names."""
         first, *others = names
-        copy = self.folder / "image.tar"
-        # containerd keeps the name inside, too, and one name leads to one image.
-        image.rename(archive, first, copy)
-        self._ctr("images", "import", "--local", str(copy))
-        copy.unlink()
+        # A file of its own: where the machine has an overlay it may still see an earlier one of the same path.
+        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".tar") as copy:
+            # containerd keeps the name inside, too, and one name leads to one image.
+            image.rename(archive, first, Path(copy.name))
+            self._ctr("images", "import", "--local", copy.name)
         for name in others:
             self._ctr("images", "tag", "--force", first, name)
 
