@@ -9,7 +9,7 @@ DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-.PHONY: help demo test coverage test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics pictures promtool manifests check-manifests image image-check kubectl-plugin version release lock
+.PHONY: help demo test coverage fuzz test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics pictures promtool manifests check-manifests image image-check kubectl-plugin version release lock
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -77,6 +77,13 @@ test-page: $(DEVELOPMENT) $(DOCUMENTS) ## the status page and these documents in
 	@test -e $(AXE) || $(MAKE) --no-print-directory $(AXE) || echo "no axe-core, so accessibility is not checked: npm is needed to fetch it" >&2
 	@$(BIN)/python -m pytest -m browser --numprocesses 2 -rs $(ARGS)
 
+FUZZED := register scores decision lock quantity extender review region checkpoint cdi topology machine
+FUZZ_SECONDS ?= 10
+fuzz: $(DEVELOPMENT) ## coverage-guided fuzzing of each decoder, FUZZ_SECONDS=10 of each
+	@for target in $(FUZZED); do $(BIN)/python -m tests.fuzz $$target --seconds $(FUZZ_SECONDS) > build/fuzz-$$target.log 2>&1 \
+	  && echo "$$target: $$(sed -n 's/stat::number_of_executed_units: *//p' build/fuzz-$$target.log) inputs" \
+	  || { tail -40 build/fuzz-$$target.log; exit 1; }; done
+
 check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs, plain words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -101,8 +108,9 @@ $(ACTIONLINT): daemonset/tools/actionlint/go.mod
 	@cd daemonset/tools/actionlint && go build -mod=readonly -trimpath -o $@ tool
 	@touch $@
 
-workflows: $(ACTIONLINT) ## GitHub's workflow files; Go builds the linter once
+workflows: $(DEVELOPMENT) $(ACTIONLINT) ## GitHub's workflow files: mistakes, and weaknesses; Go builds the linter once
 	@$(ACTIONLINT) .github/workflows/*.yml
+	@$(BIN)/zizmor --offline --quiet .github
 
 vale: $(VALE) ## the linter for prose, which Go builds once
 

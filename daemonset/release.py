@@ -23,6 +23,8 @@ from daemonset.retar import retar
 
 ROOT = versions.ROOT
 NOTES, SUMS = "release-notes.md", "SHA256SUMS"
+EXPLOITABILITY = ROOT / "daemonset" / "topogpu.openvex.json"
+"""Findings of scanners in the image's base that cannot harm its programs, in OpenVEX 0.2.0."""
 
 
 class CannotRelease(Exception):
@@ -130,6 +132,7 @@ def _build(number: str, base: str, folder: Path, url: str) -> None:
     image_check.look(archive, product)
     shutil.copy(path, folder / f"topogpu-{number}-image.tar")
     (folder / f"topogpu-{number}.cdx.json").write_bytes(archive.read(BILL))
+    shutil.copy(EXPLOITABILITY, folder / f"topogpu-{number}.openvex.json")
     path = image.build_simulated(base, product)
     image_check.look_at_simulated(archive, Archive(path), image.simulated(product))
     shutil.copy(path, folder / f"topogpu-simulated-{number}-image.tar")

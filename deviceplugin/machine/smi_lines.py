@@ -30,7 +30,7 @@ def clean_lines(text: str) -> tuple[Line, ...]:
 
 def without_prefix(line: Line, words: int) -> Line:
     """The line with its first words, such as a log's level and time, made blank."""
-    found = re.match(rf"(?:\s*\S+){{{words}}}", line.text) if words else None
+    found = re.match(rf"(?:\s*+\S++){{{words}}}", line.text) if words else None
     return line if found is None else replace(line, text=" " * found.end() + line.text[found.end() :])
 
 

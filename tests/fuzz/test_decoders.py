@@ -1,0 +1,30 @@
+"""Each decoder keeps its promise for valid inputs and for those that fuzzing found: docs/security.md."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.targets import DATA, TARGETS, run
+
+FOUND = sorted((DATA / "fuzz").glob("*/*"))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_decoder_reads_valid_inputs(name: str) -> None:
+    seeds = list(TARGETS[name].seeds())
+    assert seeds
+    for seed in seeds:
+        TARGETS[name].read(seed)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: f"{path.parent.name}-{path.name[:16]}")
+def test_a_decoder_answers_or_raises_its_own_error_for_what_fuzzing_found(path: Path) -> None:
+    run(TARGETS[path.parent.name], path.read_bytes())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_decoder_answers_or_raises_its_own_error_for_each_cut_of_a_valid_input(name: str) -> None:
+    for seed in TARGETS[name].seeds():
+        for end in range(min(len(seed), 400)):
+            run(TARGETS[name], seed[:end])
