@@ -70,6 +70,10 @@ class ServeSettings:
     metrics_detail: MetricsDetail = MetricsDetail.PODS
     legacy_metrics: bool = False
 
+    def held_until(self, now: float, lease_seconds: float) -> float:
+        """Returns when a reservation ends whose bind begins now: after the longest bind, plus the lease."""
+        return now + self.bind_deadline_seconds + lease_seconds
+
 
 def bind_deadline_seconds(lock_wait_seconds: float) -> float:
     """The deadline of a bind that may wait this long for a lock."""

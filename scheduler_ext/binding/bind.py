@@ -4,25 +4,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from itertools import count
 
 from program.tasks import Tasks
 from proto.extender import BindingArgs
 from proto.kubernetes.errors import ApiError, ApiUnreachable
-from scheduler_ext.binding.deciding import BindRefused
+from scheduler_ext.binding.attempts import Attempts, Progress, Sent
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.questions import RETRY_SECONDS, Questions, Run
-from scheduler_ext.binding.sent_files import Sent, SentFiles
-from scheduler_ext.binding.step import QUESTIONS, Attempt, Effect, Event, State, step
-from scheduler_ext.cluster.events import (
-    BindBegan,
-    BindingSent,
-    BindStep,
-    Decided,
-    Dropped,
-    LeadershipGained,
-    TimePassed,
-)
+from scheduler_ext.binding.sent_files import SentFiles
+from scheduler_ext.binding.step import QUESTIONS, Attempt, Effect, Event, State
+from scheduler_ext.cluster.events import LeadershipGained
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.settings import ServeSettings
 
@@ -49,15 +40,19 @@ class Binder:
         """
         self._cluster = cluster
         self._questions = questions
-        self._ledger = cluster.state.ledger
         self._settings = settings
         self._lock_waited = lock_waited
-        self._files = files
+        self._attempts = Attempts(
+            state=cluster.state,
+            apply=cluster.apply,
+            monotonic=cluster.monotonic,
+            settings=settings,
+            files=files,
+        )
         self._left = list(files.left) if files is not None else []
         """What the previous process sent and may still be carried out."""
         self._runs: dict[PodName, Run] = {}
         """Binds that kube-scheduler waits for."""
-        self._numbers = count(1)
         self._binds, self._looks = Tasks(), Tasks()
 
     async def bind(self, args: BindingArgs) -> str:
@@ -67,11 +62,7 @@ class Binder:
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         run = self._runs.get(pod)
         if run is None:
-            self._cluster.apply(TimePassed())
-            unanswered = self._ledger.sent_to(args.pod_uid) == args.node
-            number = next(self._numbers)
-            attempt = Attempt(number=number, pod=pod, uid=args.pod_uid, node=args.node, unanswered=unanswered)
-            run = self._runs[pod] = self._questions.begin(attempt)
+            run = self._runs[pod] = self._questions.begin(self._attempts.begin(pod, args.pod_uid, args.node))
             self._binds.begin(self._bind(run))
         elif run.attempt.node != args.node or args.pod_uid not in ("", run.attempt.uid):
             return f"pod {pod} cannot be bound to node {args.node}: its bind to node {run.attempt.node} is under way"
@@ -133,37 +124,31 @@ class Binder:
 
     def _step(self, run: Run, event: Event) -> Effect | None:
         """Do what is immediate. Return the question that leads to the bind's next event."""
+        return self._go_on(run, self._attempts.after(run.attempt, event))
+
+    def _go_on(self, run: Run, progress: Progress) -> Effect | None:
         before = run.attempt.state
-        run.attempt, effects = step(run.attempt, event)
-        attempt = run.attempt
-        self._cluster.apply(BindStep(attempt.uid, f"its bind to node {attempt.node}: {event}, now {attempt.state}"))
-        if before in _WAITING_FOR_LOCK and attempt.state not in _WAITING_FOR_LOCK:
+        run.attempt, left, problem = progress
+        run.problem = problem or run.problem
+        now = run.attempt.state
+        if before in _WAITING_FOR_LOCK and now not in _WAITING_FOR_LOCK:
             self._lock_waited(self._cluster.monotonic() - run.waits_since)
-        for effect in effects:
+        if now is State.WRITING and before is not State.SENDING:
+            run.doing = "the API server did not accept the Binding"
+        question = None
+        for effect in left:
             if effect in QUESTIONS:
-                return effect
-            if effect is Effect.WRITE_DOWN and not (self._is_held(run) and self._written_down(run)):
-                return self._step(run, Event.STOPPED)
-            self._perform(run, effect)
-        return None
+                question = effect
+            else:
+                self._perform(run, effect)
+        return question
 
     def _perform(self, run: Run, effect: Effect) -> None:
-        attempt = run.attempt
         match effect:
-            case Effect.HOLD:
-                self._hold(attempt, self._settings.reservation_lease_seconds)
-            case Effect.HOLD_LONG:
-                self._hold(attempt, self._settings.bound_lease_seconds)
-            case Effect.DROP if self._has_reservation(attempt):
-                self._cluster.apply(Dropped(attempt.uid))
-            case Effect.MARK if attempt.shares is not None:
-                self._cluster.apply(BindingSent(attempt.uid, attempt.number))
-            case Effect.CROSS_OUT if self._files is not None and not self._is_tied_to_another(attempt):
-                self._files.remove(attempt.uid)
             case Effect.ANSWER:
                 run.answer.set_result(self._sentence(run))
             case Effect.UNLOCK:
-                self._binds.begin(self._unlock(attempt, run.turn.pop_all()))
+                self._binds.begin(self._unlock(run.attempt, run.turn.pop_all()))
             case Effect.LOOK:
                 self._looks.begin(self._settle(run))
 
@@ -171,27 +156,6 @@ class Binder:
         """Before the next turn on the node: the pod's own next bind would take the lock for its own, and lose it."""
         async with turn:
             await self._questions.unlock(attempt)
-
-    def _is_held(self, run: Run) -> bool:
-        """Whether the GPUs are reserved or bound: else others may get them before the watch shows the pod."""
-        attempt, known = run.attempt, self._cluster.state.facts.pod(run.attempt.pod)
-        is_bound = known is not None and known.uid == attempt.uid and known.node == attempt.node
-        if attempt.shares is None or is_bound or self._has_reservation(attempt):
-            return True
-        run.problem = "its reservation ended before its Binding was sent"
-        return False
-
-    def _written_down(self, run: Run) -> bool:
-        """Written first: if this process is killed, the next one knows of the Binding."""
-        attempt, run.doing = run.attempt, "the API server did not accept the Binding"
-        if self._files is None or attempt.shares is None:
-            return True
-        try:
-            self._files.add(Sent(attempt.pod, attempt.uid, attempt.node, attempt.shares))
-        except OSError as error:
-            run.problem = f"the Binding cannot be written to its file before it is sent: {error.strerror}"
-            return False
-        return True
 
     def _sentence(self, run: Run) -> str:
         return "" if run.attempt.state is State.BOUND else self._failure(run)
@@ -202,40 +166,11 @@ class Binder:
         log.warning("%s; what led to it: %s", sentence, self._questions.story(attempt))
         return sentence
 
-    def _hold(self, attempt: Attempt, lease_seconds: float) -> None:
-        if self._has_reservation(attempt):
-            self._cluster.apply(BindBegan(attempt.uid, self._questions.until(lease_seconds)))
-
-    def _has_reservation(self, attempt: Attempt) -> bool:
-        reservation = self._ledger.reservation(attempt.uid)
-        return reservation is not None and reservation.node == attempt.node
-
-    def _is_tied_to_another(self, attempt: Attempt) -> bool:
-        """Whether another attempt wrote the file: its Binding may still be carried out."""
-        reservation = self._ledger.reservation(attempt.uid)
-        return reservation is not None and reservation.sent_by not in (0, attempt.number)
-
     async def _recover(self, sent: Sent) -> None:
         """Recover one Binding. Raises ApiError or ApiUnreachable."""
-        attempt = Attempt(
-            number=next(self._numbers),
-            pod=sent.pod,
-            uid=sent.uid,
-            node=sent.node,
-            state=State.RECOVERING,
-            unanswered=True,
-            shares=sent.shares,
-        )
-        run = self._questions.begin(attempt)
-        try:
-            pod = await self._questions.pod(run)
-        except BindRefused:
-            event = Event.VOID
-        else:
-            event = Event.HAS_NODE if pod.spec.node_name else Event.NOT_BOUND
-            if event is Event.NOT_BOUND:
-                self._cluster.apply(Decided(sent.uid, pod, sent.node, sent.shares, self._questions.until(0.0)))
-        self._step(run, event)
+        run = self._questions.begin(self._attempts.left_behind(sent))
+        pod = await self._questions.found(run.attempt)
+        self._go_on(run, self._attempts.recovered(run.attempt, pod))
 
     async def _settle(self, run: Run) -> None:
         self._step(run, await self._questions.looked(run.attempt, self.is_binding))

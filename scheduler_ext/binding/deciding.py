@@ -1,8 +1,11 @@
-"""Finds the GPUs that a pod gets on the node that kube-scheduler has chosen."""
+"""Decides what follows for a bind from what is known, or was read, of its pod: its GPUs, and its next event."""
 
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
+from scheduler_ext.binding.step import Attempt, Event
 from scheduler_ext.cluster.events import Decided, NodeChosen
+from scheduler_ext.cluster.facts import Facts
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestError, read_request
 from scheduler_ext.scheduling.decide import decide
@@ -11,6 +14,55 @@ from scheduler_ext.scheduling.kept_rooms import in_that_of_others
 
 class BindRefused(Exception):
     """The bind cannot continue. The message is the sentence for kube-scheduler."""
+
+
+class Void(BindRefused):
+    """Nothing that was sent for the pod can be carried out any more."""
+
+
+def shown(facts: Facts, attempt: Attempt) -> Event | None:
+    """The event if the watch shows that the pod has a node. Raises Void if it is another one."""
+    known = facts.pod(attempt.pod)
+    if known is None or not known.node or known.uid != attempt.uid:
+        return None
+    return has_node(attempt, known.node)
+
+
+def alive(attempt: Attempt, pod: Pod | None) -> Pod:
+    """The pod that was read; None if it is not there. Raises BindRefused if it cannot be bound."""
+    if pod is None:
+        raise Void("the pod is gone")
+    if attempt.uid and pod.metadata.uid != attempt.uid:
+        raise Void(f"the pod was created again, uid {attempt.uid} is gone")
+    if pod.metadata.deletion_timestamp:
+        raise (BindRefused if pod.spec.node_name else Void)("the pod is being deleted")
+    return pod
+
+
+def has_node(attempt: Attempt, node: str) -> Event:
+    """The event for a pod that has this node. Raises Void if the attempt has another one."""
+    if node != attempt.node:
+        raise Void(f"it is already bound to node {node}")
+    return Event.HAS_NODE
+
+
+def is_open(ledger: Ledger, attempt: Attempt) -> bool:
+    """Whether the reservation is still held for what this attempt sent, and for nothing later."""
+    reservation = ledger.reservation(attempt.uid)
+    return reservation is not None and reservation.sent_by == attempt.number
+
+
+def outcome(ledger: Ledger, attempt: Attempt, pod: Pod | None, *, is_binding: bool) -> Event:
+    """The outcome of a Binding that can no longer be carried out, by the pod that was read. `is_binding` tells whether
+    another bind of the pod has begun.
+    """
+    if pod is not None and pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
+        # The watch will show it; until then it is held from memory.
+        return Event.HAS_NODE
+    if not is_open(ledger, attempt):
+        return Event.OVERTAKEN
+    # A bind that has begun meanwhile has newer knowledge.
+    return Event.UNKNOWN if is_binding else Event.NOT_BOUND
 
 
 def reserved(cluster: Cluster, uid: str, node: str, *, now: float, until: float) -> PodShares | None:

@@ -12,7 +12,17 @@ from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
 from proto.kubernetes.objects import NODES, PODS, Pod
-from scheduler_ext.binding.deciding import BindRefused, decide_again, reserved
+from scheduler_ext.binding.deciding import (
+    BindRefused,
+    Void,
+    alive,
+    decide_again,
+    has_node,
+    is_open,
+    outcome,
+    reserved,
+    shown,
+)
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
 from scheduler_ext.binding.sending import Sending
@@ -27,10 +37,6 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 _REFUSALS: Mapping[type[Exception], Event] = {Conflict: Event.CONFLICT, TooManyRequests: Event.TURNED_AWAY}
-
-
-class Void(BindRefused):
-    """Nothing that was sent for the pod can be carried out any more."""
 
 
 @dataclass(slots=True)
@@ -110,28 +116,27 @@ class Questions:
     def story(self, attempt: Attempt) -> str:
         return self._cluster.state.stories.line(attempt.uid, self._monotonic())
 
-    def until(self, lease_seconds: float) -> float:
-        """Returns when the reservation ends: after the longest bind, plus the lease."""
-        return self._monotonic() + self._settings.bind_deadline_seconds + lease_seconds
-
     async def _decide(self, run: Run) -> Event:
         attempt, state = run.attempt, self._cluster.state
-        known = state.facts.pod(attempt.pod)
-        if known is not None and known.node and known.uid == attempt.uid:
-            return _has_node(attempt, known.node)
+        event = shown(state.facts, attempt)
+        if event is not None:
+            return event
         node = await self._node(attempt.node)
-        until = self.until(self._settings.reservation_lease_seconds)
-        shares = reserved(state, attempt.uid, attempt.node, now=self._monotonic(), until=until)
+        now = self._monotonic()
+        shares = reserved(state, attempt.uid, attempt.node, now=now, until=self._held_until(now))
         if shares is None:
             pod = await self.pod(run)
             if pod.spec.node_name:
-                return _has_node(attempt, pod.spec.node_name)
+                return has_node(attempt, pod.spec.node_name)
             uid, now = run.attempt.uid, self._monotonic()
-            until = self.until(self._settings.reservation_lease_seconds)
+            until = self._held_until(now)
             shares = reserved(state, uid, attempt.node, now=now, until=until)
             shares = shares or decide_again(state, pod, uid, attempt.node, now=now, until=until)
         run.attempt = replace(run.attempt, shares=shares)
         return Event.DECIDED if shares is None or node.slots else Event.LOCK_NEEDED
+
+    def _held_until(self, now: float) -> float:
+        return self._settings.held_until(now, self._settings.reservation_lease_seconds)
 
     async def _node(self, name: str) -> NodeFacts:
         """The watch may not have shown a young node yet."""
@@ -146,16 +151,16 @@ class Questions:
     async def pod(self, run: Run) -> Pod:
         """The live pod. Fills in its uid if the caller gave none. Raises BindRefused if it is another pod."""
         attempt = run.attempt
-        try:
-            pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
-        except NotFound as error:
-            raise Void("the pod is gone") from error
-        if attempt.uid and pod.metadata.uid != attempt.uid:
-            raise Void(f"the pod was created again, uid {attempt.uid} is gone")
-        if pod.metadata.deletion_timestamp:
-            raise (BindRefused if pod.spec.node_name else Void)("the pod is being deleted")
+        pod = alive(attempt, await self.found(attempt))
         run.attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
         return pod
+
+    async def found(self, attempt: Attempt) -> Pod | None:
+        """The live pod; None if there is none of its name."""
+        try:
+            return await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
+        except NotFound:
+            return None
 
     async def _take_turn(self, run: Run) -> Event:
         """One pod of the node at a time: each waits until the one before has its devices."""
@@ -217,38 +222,25 @@ class Questions:
     async def _read(self, run: Run) -> Event:
         node = (await self.pod(run)).spec.node_name
         if node:
-            return _has_node(run.attempt, node)
+            return has_node(run.attempt, node)
         run.problem = "the API server refused the Binding"
         return Event.NOT_BOUND
 
     async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> Event:
         """The outcome of a Binding whose answer was lost."""
-        if not self._is_open(attempt):
+        self._cluster.apply(TimePassed())
+        if not is_open(self._ledger, attempt):
             return Event.OVERTAKEN
         await asyncio.sleep(self._settings.settle_seconds)
         try:
-            pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
-        except NotFound:
-            pass
+            pod = await self.found(attempt)
         except (ApiError, ApiUnreachable):
             return Event.UNKNOWN
-        else:
-            if pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
-                # The watch will show it; until then it is held from memory.
-                return Event.HAS_NODE
-        if not self._is_open(attempt):
-            return Event.OVERTAKEN
-        # A bind that has begun meanwhile has newer knowledge.
-        if is_binding(attempt.pod):
-            return Event.UNKNOWN
-        log.info("pod %s was not bound to node %s", attempt.pod, attempt.node)
-        return Event.NOT_BOUND
-
-    def _is_open(self, attempt: Attempt) -> bool:
-        """Whether the reservation is still held for what this attempt sent, and for nothing later."""
         self._cluster.apply(TimePassed())
-        reservation = self._ledger.reservation(attempt.uid)
-        return reservation is not None and reservation.sent_by == attempt.number
+        event = outcome(self._ledger, attempt, pod, is_binding=is_binding(attempt.pod))
+        if event is Event.NOT_BOUND:
+            log.info("pod %s was not bound to node %s", attempt.pod, attempt.node)
+        return event
 
     async def unlock(self, attempt: Attempt) -> None:
         """Unless the pod is bound; tried for as long as a bind may take."""
@@ -277,9 +269,3 @@ class Questions:
         except (ApiError, ApiUnreachable) as error:
             return str(error)
         return "" if released else "the node changes all the time"
-
-
-def _has_node(attempt: Attempt, node: str) -> Event:
-    if node != attempt.node:
-        raise Void(f"it is already bound to node {node}")
-    return Event.HAS_NODE

@@ -8,14 +8,12 @@ import fcntl
 import hashlib
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import msgspec
 
-from proto.devices import PodShares
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.binding.attempts import Sent
 from scheduler_ext.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -23,16 +21,6 @@ log = logging.getLogger(__name__)
 _PROCESS = "process"
 _UNFINISHED = "unfinished"
 _SUFFIX = ".json"
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A Binding of this pod to this node, with these shares."""
-
-    pod: PodName
-    uid: str
-    node: str
-    shares: PodShares
 
 
 class SentFiles:

@@ -7,7 +7,8 @@ from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 import pytest
 
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.binding.sent_files import Sent, SentFiles
+from scheduler_ext.binding.attempts import Sent
+from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.facts import PodName
 
 SHARES = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)

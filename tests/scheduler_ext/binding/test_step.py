@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.binding.attempts import Sent
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.deciding import BindRefused, decide_again, reserved
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.questions import Run, Void
-from scheduler_ext.binding.sent_files import Sent
+from scheduler_ext.binding.questions import Run
 from scheduler_ext.binding.step import GIVING_UP, OVER, TABLE, Attempt, Effect, Event, State
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.cluster.facts import PodName
@@ -35,6 +35,7 @@ from tests.scheduler_ext.gpus import container, device, node, pod, request
 NODES = ("a", "b")
 PODS = ("p", "q", "r")
 UNTIL = 1e9
+SETTINGS = ServeSettings(bind_deadline_seconds=UNTIL)
 DOCUMENT = Path(__file__).parents[3] / "docs/binding.md"
 
 
@@ -89,14 +90,9 @@ class Played:
     async def unlock(self, attempt: Attempt) -> None:
         self.unlocked.add(attempt.number)
 
-    async def pod(self, run: Run) -> Pod:
-        bound = self._at_api(run.attempt.pod.name)
-        if bound is None:
-            raise Void("the pod is gone")
-        return asking(run.attempt.pod.name, bound)
-
-    def until(self, lease_seconds: float) -> float:
-        return UNTIL
+    async def found(self, attempt: Attempt) -> Pod | None:
+        bound = self._at_api(attempt.pod.name)
+        return None if bound is None else asking(attempt.pod.name, bound)
 
     def story(self, attempt: Attempt) -> str:
         return ""
@@ -135,7 +131,7 @@ class Binds(RuleBasedStateMachine):
         )
         questions: Any = self.questions
         self.binder = Binder(
-            cluster=self.live, questions=questions, settings=ServeSettings(), lock_waited=lambda _: None, files=files
+            cluster=self.live, questions=questions, settings=SETTINGS, lock_waited=lambda _: None, files=files
         )
         self.answers: dict[str, asyncio.Task[str]] = {}
         self.loop.run_until_complete(self.binder.recover())

@@ -9,7 +9,8 @@ import pytest
 
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.binding.sent_files import Sent, SentFiles
+from scheduler_ext.binding.attempts import Sent
+from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
