@@ -178,6 +178,8 @@ class HealthWatch:
         """Polls after an event: it may be the first sign of more, and events can be lost."""
         if isinstance(event, XidSeen):
             self._log_xid(event)
+            if event.gpu:
+                self._xids[event.gpu] = event.xid
         if isinstance(event, Monitored):
             self._heard = event.gpus
         self._count(_KINDS[type(event)])
@@ -190,8 +192,6 @@ class HealthWatch:
         if matter not in self._logged:
             self._logged[matter] = now
             log.info("GPU %s: the driver reported XID %d", event.gpu or "(not named)", event.xid)
-            if event.gpu:
-                self._xids[event.gpu] = event.xid
 
     def _take(self, event: HealthEvent) -> None:
         before = self._state

@@ -15,9 +15,12 @@ _FIRST_RETRY_SECONDS = 0.2
 _SLOWEST_RETRY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 """At most one report in this time, whatever else writes the same."""
-_UNDONE_SECONDS = 60.0
+_COUNTED_SECONDS = 60.0
+_UNHURRIED = 5
+"""Reports in `_COUNTED_SECONDS` that need no longer pause. Each one beyond them doubles it: another writer may undo
+them again and again, as a second daemon with other settings does.
+"""
 _SLOWEST_PAUSE_SECONDS = 8.0
-"""Where another writer undoes what was reported within the minute, again and again, as a second daemon would."""
 
 
 class Reporter:
@@ -47,9 +50,9 @@ class Reporter:
 
     async def run(self) -> None:
         """Until cancelled."""
-        delay, pause = _FIRST_RETRY_SECONDS, _PAUSE_SECONDS
+        delay = _FIRST_RETRY_SECONDS
         last: datetime | None = None
-        written: Mapping[str, object] | None = None
+        recent: list[datetime] = []
         while True:
             change = self._changes.next()
             now = self._now()
@@ -69,12 +72,11 @@ class Reporter:
                 delay = min(2 * delay, _SLOWEST_RETRY_SECONDS)
                 continue
             log.info("reported %s", self._what())
-            is_undone = due.body == written and last is not None and (now - last).total_seconds() < _UNDONE_SECONDS
-            pause = min(2 * pause, _SLOWEST_PAUSE_SECONDS) if is_undone else _PAUSE_SECONDS
-            last, written = now, due.body
+            recent = [*(at for at in recent if 0 <= (now - at).total_seconds() < _COUNTED_SECONDS), now]
+            last = now
             self._reported(True)
             delay = _FIRST_RETRY_SECONDS
-            await self._sleep(pause)
+            await self._sleep(_pause(len(recent)))
 
     async def _wait(self, change: asyncio.Event, until: datetime | None) -> None:
         try:
@@ -82,3 +84,8 @@ class Reporter:
                 await change.wait()
         except TimeoutError:
             return
+
+
+def _pause(reports: int) -> float:
+    """Returns the seconds after the last of these reports, all of the last minute."""
+    return min(_PAUSE_SECONDS * 2 ** max(0, reports - _UNHURRIED), _SLOWEST_PAUSE_SECONDS)

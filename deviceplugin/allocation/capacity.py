@@ -84,9 +84,10 @@ def has_begun(pod: Pod) -> bool:
 
 
 def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Holds:
-    """Returns the most that the pod holds of each GPU at one time from now on; never more than the extender books.
+    """Returns the most that the pod holds of each GPU at one time; never more than the extender books.
 
-    Init containers run one after the other beside the sidecars before them, app containers beside all sidecars.
+    Init containers run one after the other beside the sidecars before them, app containers beside all sidecars. Those
+    that have ended count too: a new sandbox of the pod runs them again.
     """
     try:
         decided: PodShares = decided_devices(pod, DEVICES_ALLOCATED, resource)
@@ -97,8 +98,6 @@ def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> 
     apps = len(pod.spec.init_containers)
     for position, (container, shares) in enumerate(zip(pod.all_containers, decided, strict=True)):
         ends = position < apps and not container.is_sidecar
-        if ends and pod.is_running:
-            continue
         for share in shares:
             if share.uuid in inventory:
                 memory = share.memory_mib or inventory[share.uuid].memory_mib

@@ -307,3 +307,13 @@ async def test_an_xid_that_a_gpu_reports_without_pause_is_logged_once_a_minute(
             while it.counted.count("xid") < 101 * round_:  # noqa: ASYNC110 - nothing else to wait for
                 await asyncio.sleep(0)
     assert [caplog.text.count(f"{gpu}: the driver reported XID {xid}") for gpu, xid in ((A, 13), (B, 31))] == [2, 2]
+
+
+async def test_the_last_xid_is_the_last_also_when_it_comes_again_within_a_minute() -> None:
+    async with running(poll_seconds=NEVER) as it:
+        await it.thread.next_poll()
+        for number, xid in enumerate((13, 31, 13), start=1):
+            it.thread.tell(XidSeen(gpu=A, xid=xid))
+            while it.counted.count("xid") < number:  # noqa: ASYNC110 - nothing else to wait for
+                await asyncio.sleep(0)
+            assert it.watch.xids[A] == xid

@@ -29,12 +29,16 @@ async def pauses(*said: str, seconds_apart: float = 0.0) -> list[float]:
 
 
 async def test_what_another_writer_undoes_again_and_again_is_written_more_and_more_slowly() -> None:
-    assert await pauses(*["a"] * 7) == [0.5, 1, 2, 4, 8, 8, 8]
+    assert await pauses(*["a"] * 10) == [0.5, 0.5, 0.5, 0.5, 0.5, 1, 2, 4, 8, 8]
 
 
-async def test_what_changes_is_written_without_delay() -> None:
-    assert await pauses("a", "b", "a", "b", "b", "c") == [0.5, 0.5, 0.5, 0.5, 1, 0.5]
+async def test_reports_are_counted_whatever_they_say() -> None:
+    assert await pauses(*"abcdefghij") == [0.5, 0.5, 0.5, 0.5, 0.5, 1, 2, 4, 8, 8]
 
 
-async def test_what_was_undone_long_after_it_was_written_is_no_fight() -> None:
-    assert await pauses(*["a"] * 3, seconds_apart=60) == [0.5, 0.5, 0.5]
+async def test_reports_that_are_long_ago_do_not_count() -> None:
+    assert await pauses(*["a"] * 10, seconds_apart=15) == [0.5] * 10
+
+
+async def test_a_clock_that_is_set_back_slows_nothing() -> None:
+    assert await pauses(*["a"] * 10, seconds_apart=-15) == [0.5] * 10

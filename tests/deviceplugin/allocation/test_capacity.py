@@ -65,6 +65,11 @@ def test_init_containers_run_before_the_app_containers_and_beside_earlier_sideca
     assert asked(pod) != ""
 
 
+def test_an_init_container_that_has_ended_still_counts_for_a_new_sandbox_runs_it_again() -> None:
+    running = bound_pod("q", (WHOLE, (share(B),)), init=1, phase="Running")
+    assert f"{A} has 40960 MiB" in asked(bound_pod("p", ((share(A, 1, 0),),)), running)
+
+
 def test_others_count_from_when_they_were_served_or_created_until_they_have_ended() -> None:
     own, other = bound_pod("p", (WHOLE,)), bound_pod("q", (WHOLE,))
     assert beside(own, (own, other), ()) == ""
