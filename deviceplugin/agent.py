@@ -399,10 +399,10 @@ class Agent:
         """Removes folders that containers left behind, and enforces the quota of running containers."""
         sweeping = OwnThreads("sweep")
         while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
             are_known = self._own.pods_known and not self._own.problem
             known = frozenset(self._own.pods) if are_known else None
             await sweeping.call(partial(self._folders.sweep, known, time.monotonic()))
+            await asyncio.sleep(_SWEEP_SECONDS)
 
     async def _announce(self) -> None:
         told = Inventory()

@@ -88,4 +88,4 @@ class Reporter:
 
 def _pause(reports: int) -> float:
     """Returns the seconds after the last of these reports, all of the last minute."""
-    return min(_PAUSE_SECONDS * 2 ** max(0, reports - _UNHURRIED), _SLOWEST_PAUSE_SECONDS)
+    return min(_PAUSE_SECONDS * 2.0 ** max(0, reports - _UNHURRIED), _SLOWEST_PAUSE_SECONDS)

@@ -1,8 +1,8 @@
 """Manages the folders of the host that containers write to: each belongs to one container, whose tenant is not trusted
 (edge).
 
-A folder is `<parent>/<pod UID>_<container>`; the parent is the daemon's alone. A folder to remove is first renamed, at
-constant cost, and then removed in the background, a bounded number of entries at a time.
+A folder is `<parent>/<pod UID>_<container>`; the parent is the daemon's alone, and closed to other users. A folder to
+remove is first renamed, at constant cost, and then removed in the background, a bounded number of entries at a time.
 """
 
 import logging
@@ -34,6 +34,10 @@ _OPEN_FILE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OPEN_TO_ALL = 0o777
 """The container's user is unknown, and HAMi-core creates files. Not sticky: with fs.protected_regular the kernel would
 refuse it a lock file that another user made."""
+_CLOSED = 0o700
+"""Users of the host must not reach what tenants leave, such as programs with set-uid and device files that all may
+open. A container gets its folder by a bind mount, for which the rights of the parent do not count.
+"""
 _BLOCK = 512
 """Bytes in a block of st_blocks."""
 
@@ -44,10 +48,24 @@ def is_writable(folder: str) -> bool:
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
+def make_closed(parent: str) -> None:
+    """Makes a folder that only its owner may enter, and closes one that is open. Raises OSError."""
+    os.makedirs(parent, _CLOSED, exist_ok=True)
+    _close(parent)
+
+
+def _close(parent: str) -> None:
+    """Raises OSError."""
+    if stat.S_IMODE(os.stat(parent).st_mode) != _CLOSED:
+        os.chmod(parent, _CLOSED)
+
+
 def make_fresh(path: str) -> None:
-    """Makes an empty folder open to all; what was there, even a symbolic link, is moved aside. Raises OSError."""
+    """Makes an empty folder open to all, in a parent that is closed; what was there, even a symbolic link, is moved
+    aside. Raises OSError.
+    """
     parent = os.path.dirname(path)
-    os.makedirs(parent, exist_ok=True)
+    make_closed(parent)
     with suppress(FileNotFoundError):
         os.rename(path, f"{parent}/{_GONE}{uuid4().hex}")
     os.mkdir(path)
@@ -76,7 +94,8 @@ def opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -
 
 
 class FolderSweep:
-    """Removes what containers leave beyond the quota, and the folders of pods that have been gone for a while.
+    """Removes what containers leave beyond the quota, and the folders of pods that have been gone for a while. It
+    closes parents that an earlier release left open.
 
     `parents` are the folders that hold them. It blocks.
     """
@@ -96,6 +115,7 @@ class FolderSweep:
         unknown = {} if known_uids is not None else dict(self._unknown)
         for parent in self._parents:
             try:
+                _close(parent)
                 with opened(parent) as root:
                     unknown |= self._sweep(parent, root, known_uids, now)
             except FileNotFoundError:

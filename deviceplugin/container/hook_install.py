@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.container.atomic_file import sync_directory, write_atomically
+from deviceplugin.container.container_folders import make_closed
 from deviceplugin.container.hook_names import CONTAINERS, LIBRARY, OPTIONAL, PRELOAD, is_installed_library, library_name
 
 KEPT_LIBRARIES = 2
@@ -47,7 +48,7 @@ def install_hook(source: Path, root: Path, *, machine: str, keep: int = KEPT_LIB
     library, content = _read_library(source, machine)
     folder = root / "vgpu"
     try:
-        (folder / CONTAINERS).mkdir(parents=True, exist_ok=True)
+        make_closed(str(folder / CONTAINERS))
         with _locked(folder):
             for each in (LIBRARY, PRELOAD, *OPTIONAL):
                 _make_way(folder / each)

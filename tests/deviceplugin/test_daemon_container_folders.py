@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
+from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.registration import until
 
@@ -79,6 +81,37 @@ async def test_what_one_container_does_to_its_folders_concerns_no_other_containe
         await rig.kubelet.restart_container(uid, "c0")
         assert {(folder.stat().st_uid, folder.stat().st_mode & 0o777) for folder in tenants} == {(0, 0o777)}
         await until(lambda: not list((rig.kubelet.root / "hook/vgpu").glob("*/.gone-*")))
+        assert rig.problems() == []
+
+
+def as_user_of_the_host(command: str) -> int:
+    # Setpriv itself keeps its capabilities until it runs the shell.
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    return run(*user, "sh", "-c", command)
+
+
+def run(*command: str) -> int:
+    return subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def left_open(_: EmbeddedApiServer, root: Path) -> None:
+    """By an earlier release."""
+    root.chmod(0o755)
+    for name in ("containers", "locks"):
+        (root / "hook/vgpu" / name).mkdir(mode=0o755, exist_ok=True)
+
+
+async def test_users_of_the_host_reach_nothing_that_a_tenant_leaves_in_its_folders() -> None:
+    async with daemon(runtime_version="containerd://2.3.1", under=rights, before=left_open) as rig:
+        parents = [rig.kubelet.root / "hook/vgpu" / name for name in ("containers", "locks")]
+        await until(lambda: all(parent.stat().st_mode & 0o7777 == 0o700 for parent in parents))
+        _, tenants = await folders(rig, "tenant", 1)
+        for folder in tenants:
+            shutil.copy("/usr/bin/true", folder / "program")
+            (folder / "program").chmod(0o4755)
+            assert as_user_of_the_host(f"ls {folder.parents[1]}") == 0
+            assert as_user_of_the_host(str(folder / "program")) == 126
+            assert run(str(folder / "program")) == 0
         assert rig.problems() == []
 
 

@@ -40,6 +40,14 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_a_parent_is_closed_when_a_folder_is_made_and_by_each_sweep(parent: Path, sweep: FolderSweep) -> None:
+    for close in (lambda: folder_of(parent, UID), lambda: sweep.sweep(None, 0.0)):
+        parent.chmod(0o755)
+        close()
+        assert parent.stat().st_mode & 0o7777 == 0o700
+    assert (parent / f"{UID}_main").stat().st_mode & 0o7777 == 0o777
+
+
 def test_folders_of_pods_long_gone_are_removed_and_nothing_they_point_at(
     parent: Path, sweep: FolderSweep, tmp_path: Path
 ) -> None:

@@ -63,7 +63,7 @@ def test_a_first_installation_is_found_by_the_daemon(source: Path, root: Path) -
     assert (folder / "ld.so.preload").read_text() == f"{folder}/libvgpu.so\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert modes == {
-        "containers": 0o755,
+        "containers": 0o700,
         name: 0o644,
         "libvgpu.so": 0o644,
         "ld.so.preload": 0o644,
