@@ -13,8 +13,8 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -38,6 +38,8 @@ BACKLOG = 1024
 _FULL_SECONDS = 0.01
 _ARRIVAL_PASSES = 10
 """Passes of the event loop in which a connection can ask, however long the system let this process wait."""
+_SHARE_OF_FILES = 8
+"""A port's connections may use this part of the files that the process may open."""
 _SWEEP_SECONDS = 0.5
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
 
@@ -55,6 +57,10 @@ class Patience:
     """From a request's header to the end of its body."""
     answer_seconds: float = 120.0
     """From a request's header until the client has read the answer."""
+    kernel_bytes: int | None = None
+    """What the kernel is to hold for a connection in each direction; without a value it may be megabytes."""
+    gives_up: bool = False
+    """Whether a request is given up when its client leaves, or when others need its connection."""
 
 
 @asynccontextmanager
@@ -70,12 +76,20 @@ async def serving(
     """Serves requests and yields their host and port. `host` None means every address. Raises OSError."""
     allow_many_files()
     patience = patience or Patience()
+    patience = replace(patience, most_connections=affordable(patience.most_connections, _SHARE_OF_FILES))
     door = _Door(patience, tls)
-    application.middlewares.append(door.note_request)
-    runner = web.AppRunner(application, access_log=None, logger=log, shutdown_timeout=shutdown_seconds)
+    # What other middlewares do counts as the request's time, too.
+    application.middlewares.insert(0, door.note_request)
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        logger=log,
+        shutdown_timeout=shutdown_seconds,
+        handler_cancellation=patience.gives_up,
+    )
     await runner.setup()
     try:
-        listeners = await _listeners(host, port)
+        listeners = await _listeners(host, port, patience.kernel_bytes)
         server = cast("web.Server", runner.server)
         for work in (*(door.accept(listener, server) for listener in listeners), door.sweep()):
             door.tasks.begin(work)
@@ -90,7 +104,7 @@ async def serving(
         await runner.cleanup()
 
 
-async def _listeners(host: str | None, port: int) -> list[socket.socket]:
+async def _listeners(host: str | None, port: int, kernel_bytes: int | None) -> list[socket.socket]:
     """Opens one socket for each address of the host. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
@@ -105,6 +119,10 @@ async def _listeners(host: str | None, port: int) -> list[socket.socket]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if kernel_bytes is not None:
+                # Accepted connections inherit both.
+                for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    listener.setsockopt(socket.SOL_SOCKET, buffer, kernel_bytes)
             listener.bind(address)
             listener.listen(BACKLOG)
     except OSError:
@@ -136,8 +154,10 @@ class _Visitor:
 
     @property
     def awaits_us(self) -> bool:
-        """Whether a whole request has arrived."""
-        return self.request is not None and self.request.content.is_eof()
+        """Whether a whole request has arrived, and the client has taken what was answered so far."""
+        if self.request is None or not self.request.content.is_eof():
+            return False
+        return self.handler.transport is None or not self.handler.transport.get_write_buffer_size()
 
     def overstays(self, now: float, patience: Patience) -> bool:
         waited = now - self.since
@@ -215,7 +235,12 @@ class _Door:
             raise web.HTTPServiceUnavailable
         visitor.has_asked, visitor.request, visitor.since = True, request, self._loop.time()
         try:
-            return await handler(request)
+            answer = await handler(request)
+            # A client that has left is not an error of ours.
+            with suppress(ConnectionError):
+                await answer.prepare(request)
+                await answer.write_eof()
+            return answer
         except web.RequestPayloadError as error:
             raise web.HTTPBadRequest(text=f"$: the body cannot be read: {error}\n") from error
         finally:
@@ -253,16 +278,17 @@ class _Door:
 
     def _next_to_leave(self) -> _Visitor | None:
         """Of the address with the most connections, the one that has been idle longest. None while that one has just
-        come, or when each of them waits for its answer.
+        come, or when each of them waits for its answer and no request may be given up.
         """
         by_address = Counter(visitor.address for visitor in self._visitors.values())
-        waiting = [visitor for visitor in self._visitors.values() if not visitor.awaits_us]
+        gives_up = self._patience.gives_up
+        waiting = [visitor for visitor in self._visitors.values() if gives_up or not visitor.awaits_us]
         most = max((by_address[each.address] for each in waiting), default=0)
         since = self._loop.time() - self._patience.arrival_seconds
         passes = self._passes - _ARRIVAL_PASSES
         heard = [each for each in waiting if each.came <= since and each.came_in <= passes]
         idle = [each for each in heard if by_address[each.address] == most]
-        return min(idle, key=lambda each: each.since, default=None)
+        return min(idle, key=lambda each: (each.awaits_us, each.since), default=None)
 
 
 def _close_ungreeted(connection: socket.socket, greeting: asyncio.Task[None]) -> None:
@@ -277,3 +303,9 @@ def allow_many_files() -> None:
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def affordable(connections: int, share: int) -> int:
+    """No more connections than the share, such as an eighth, of the files that the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft // share))

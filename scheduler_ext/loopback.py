@@ -8,12 +8,12 @@ there gets that answer, and the connection ends.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from program.listening import allow_many_files
+from program.listening import affordable, allow_many_files
 from program.tasks import Tasks
 from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Verbs, answered, found, is_local, told, too_large
 
@@ -37,7 +37,9 @@ async def serving(
 ) -> AsyncIterator[tuple[str, int]]:
     """Host and port where requests are served. Raises OSError."""
     allow_many_files()
-    door, loop = _Door(verbs, limits or Limits()), asyncio.get_running_loop()
+    limits = limits or Limits()
+    limits = replace(limits, most_connections=affordable(limits.most_connections, 2))
+    door, loop = _Door(verbs, limits), asyncio.get_running_loop()
     listener = await loop.create_server(lambda: _Connection(door), host, port, backlog=1024)
     try:
         found_host, found_port = listener.sockets[0].getsockname()[:2]

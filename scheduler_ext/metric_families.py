@@ -10,6 +10,7 @@ from itertools import chain
 
 from proto.annotations.mig_allocations import MigAllocation
 from proto.build import BUILD_LABELS, build_labels
+from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.holdings import Holding
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot, least_left
@@ -100,64 +101,73 @@ def _nodes(seen: Seen) -> Iterator[Gauges]:
 
 
 def _gpus(seen: Seen) -> Iterator[Gauges]:
-    gpus = [(node, gpu) for node, usage in sorted(seen.snapshot.nodes.items()) for gpu in usage.gpus]
-    plain = [(_labels(node, gpu), gpu) for node, gpu in gpus]
+    nodes = sorted(seen.snapshot.nodes.items())
+
+    # No lists of rows: they would be large, and each would make the garbage collector look at all of them.
+    def gpus() -> Iterator[tuple[str, GpuUsage]]:
+        return ((node, gpu) for node, usage in nodes for gpu in usage.gpus)
+
+    def plain() -> Iterator[tuple[tuple[str, ...], GpuUsage]]:
+        return ((_labels(node, gpu), gpu) for node, gpu in gpus())
+
     yield _hami(
         "hami_gpu_memory_limit_bytes",
         "Memory of the GPU that can be given out.",
         _GPU,
-        lambda: ((labels, gpu.device.memory_mib * MIB) for labels, gpu in plain),
+        lambda: ((labels, gpu.device.memory_mib * MIB) for labels, gpu in plain()),
     )
     yield _hami(
         "hami_gpu_core_limit_ratio",
         "Cores of the GPU that can be given out, in percent of one GPU.",
         _GPU,
-        lambda: ((labels, gpu.device.cores) for labels, gpu in plain),
+        lambda: ((labels, gpu.device.cores) for labels, gpu in plain()),
     )
     yield _hami(
         "hami_gpu_memory_allocated_bytes",
         "Memory of the GPU that is given out or reserved.",
         _GPU_AND_CORES,
-        lambda: ((_labels(node, gpu, str(gpu.cores)), gpu.memory_mib * MIB) for node, gpu in gpus),
+        lambda: ((_labels(node, gpu, str(gpu.cores)), gpu.memory_mib * MIB) for node, gpu in gpus()),
     )
     yield _hami(
         "hami_gpu_shared_count",
         "Containers that share the GPU.",
         _GPU,
-        lambda: ((labels, gpu.slots) for labels, gpu in plain),
+        lambda: ((labels, gpu.slots) for labels, gpu in plain()),
     )
     yield _hami(
         "hami_gpu_core_allocated_ratio",
         "Cores of the GPU that are given out or reserved, in percent of one GPU.",
         _GPU,
-        lambda: ((labels, gpu.cores) for labels, gpu in plain),
+        lambda: ((labels, gpu.cores) for labels, gpu in plain()),
     )
     yield _hami(
         "hami_node_gpu_overview",
         "Memory of the GPU that is given out or reserved, in bytes, with its limits as labels.",
         _OVERVIEW,
         lambda: (
-            (_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu.memory_mib * MIB) for node, gpu in gpus
+            (_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu.memory_mib * MIB)
+            for node, gpu in gpus()
         ),
     )
     yield _hami(
         "hami_node_gpu_memory_allocated_ratio",
         "Share of the GPU's memory that is given out or reserved, 0 to 1.",
         _GPU,
-        lambda: ((labels, gpu.memory_mib / gpu.device.memory_mib) for labels, gpu in plain if gpu.device.memory_mib),
+        lambda: ((labels, gpu.memory_mib / gpu.device.memory_mib) for labels, gpu in plain() if gpu.device.memory_mib),
     )
 
 
 def _mig_instances(seen: Seen) -> Iterator[Gauges]:
     """Instances that exist: a daemon that makes instances writes their names on the pod."""
+    holdings = [holding for holding in seen.holdings.values() if holding.instances]
     index = {
         (node, gpu.device.uuid): str(gpu.device.index)
-        for node, usage in seen.snapshot.nodes.items()
-        for gpu in usage.gpus
+        for node in {holding.node for holding in holdings} & seen.snapshot.nodes.keys()
+        for gpu in seen.snapshot.nodes[node].gpus
     }
     rows = [
         ((holding.node, allocation.gpu, index.get((holding.node, allocation.gpu), ""), *_instance(allocation)), 1)
-        for holding in seen.holdings.values()
+        for holding in holdings
         for allocation in holding.instances
     ]
     yield _hami("hami_node_gpu_mig_instance_info", "1 for each MIG instance that serves a pod.", _MIG, lambda: rows)
@@ -208,23 +218,26 @@ def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]
 
 def _vgpus(seen: Seen) -> Iterator[Gauges]:
     """One row per pod and GPU: as in HAMi, all containers have index 0."""
-    held = [
-        ((name.namespace, holding.node, name.name, "0", uuid), footprint)
-        for uid, holding in seen.holdings.items()
-        if (name := seen.names.get(uid)) is not None
-        for uuid, footprint in holding.footprints.items()
-    ]
+
+    def held() -> Iterator[tuple[tuple[str, ...], Footprint]]:
+        return (
+            ((name.namespace, holding.node, name.name, "0", uuid), footprint)
+            for uid, holding in seen.holdings.items()
+            if (name := seen.names.get(uid)) is not None
+            for uuid, footprint in holding.footprints.items()
+        )
+
     yield _hami(
         "hami_vgpu_memory_allocated_bytes",
         "Memory of the GPU that the pod holds.",
         _VGPU,
-        lambda: ((labels, footprint.memory_mib * MIB) for labels, footprint in held),
+        lambda: ((labels, footprint.memory_mib * MIB) for labels, footprint in held()),
     )
     yield _hami(
         "hami_vgpu_core_allocated_ratio",
         "Cores of the GPU that the pod holds, in percent of one GPU.",
         _VGPU,
-        lambda: ((labels, footprint.cores) for labels, footprint in held),
+        lambda: ((labels, footprint.cores) for labels, footprint in held()),
     )
 
 

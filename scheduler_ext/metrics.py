@@ -4,8 +4,9 @@ scrape.
 
 import re
 from collections import Counter as Counted
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import chain, islice
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -17,6 +18,8 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
 _WORD = re.compile("|".join(sorted(Reason, key=len, reverse=True)))
 _NOT_OFFERED = "NodeUnregistered"
+_LINES = 256
+"""The lines in a piece of the page: below 64 KiB where names are not much longer than usual."""
 
 
 class Outcome(StrEnum):
@@ -110,7 +113,9 @@ class Metrics:
         self._admissions.labels(outcome.value, reason).inc()
         self._admission_seconds.observe(seconds)
 
-    def exposition(self, seen: Seen) -> bytes:
-        """The page for Prometheus. It takes long on a large cluster, and may run on another thread."""
-        cluster = ("".join(family.text()).encode() for family in families(seen))
-        return b"".join((*cluster, generate_latest(self._registry)))
+    def exposition(self, seen: Seen) -> Iterator[bytes]:
+        """The page for Prometheus, in pieces. It takes long on a large cluster, and may run on another thread."""
+        lines = chain.from_iterable(family.text() for family in families(seen))
+        while piece := "".join(islice(lines, _LINES)):
+            yield piece.encode()
+        yield generate_latest(self._registry)

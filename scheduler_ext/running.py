@@ -14,7 +14,7 @@ from secrets import token_hex
 from aiohttp import web
 
 from program.address import ListenAddress
-from program.listening import serving
+from program.listening import Patience, serving
 from program.tasks import Tasks
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
@@ -36,7 +36,7 @@ from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.lease import Leadership, LeaseSettings
 from scheduler_ext.metric_families import Seen
 from scheduler_ext.metrics import Metrics
-from scheduler_ext.metrics_server import MetricsServer
+from scheduler_ext.metrics_server import metrics_port
 from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.candidates import Candidates
@@ -168,9 +168,7 @@ async def running_extender(
     try:
         yield Applications(
             verbs=extender.verbs(),
-            metrics=MetricsServer(
-                metrics, lambda: _seen(state, settings, leadership, watch), probes, clock
-            ).application(),
+            metrics=metrics_port(metrics, lambda: _seen(state, settings, leadership, watch), probes, clock),
             webhook=lambda admission: Webhook(
                 settings=admission, quota_of=state.ledger.quota, metrics=metrics, monotonic=clock
             ).application(),
@@ -257,10 +255,15 @@ async def listening_to_kube_scheduler(verbs: Verbs, address: ListenAddress, flag
 
 @asynccontextmanager
 async def listening(
-    served: web.Application, address: ListenAddress, flag: str, tls: ssl.SSLContext | None = None
+    served: web.Application,
+    address: ListenAddress,
+    flag: str,
+    tls: ssl.SSLContext | None = None,
+    *,
+    patience: Patience | None = None,
 ) -> AsyncIterator[str]:
     """The URL under which requests are served. `flag` is the setting of the address. Raises PortTaken."""
-    port = serving(served, address.host, address.port, tls, shutdown_seconds=SHUTDOWN_SECONDS)
+    port = serving(served, address.host, address.port, tls, shutdown_seconds=SHUTDOWN_SECONDS, patience=patience)
     async with _opened(port, address, flag) as where:
         yield f"{'https' if tls is not None else 'http'}://{where}"
 

@@ -111,7 +111,8 @@ def _metrics_server(
     sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers", thread.call)
     samples = Samples(sampler.take, metrics, monotonic=time.monotonic)
     telemetry = Samples(sampler.telemetry, metrics, monotonic=time.monotonic, reading="telemetry")
-    return MetricsServer(configuration.metrics_bind_address, metrics, samples, telemetry, view)
+    address = configuration.metrics_bind_address
+    return MetricsServer(address, metrics, samples, telemetry, view, monotonic=time.monotonic)
 
 
 def build_nvml(configuration: Configuration) -> Nvml:

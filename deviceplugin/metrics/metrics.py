@@ -40,7 +40,9 @@ class Outcome(StrEnum):
 
 
 class Metrics:
-    """All of one daemon. `now` is Unix time in seconds. Its methods are for one thread: the event loop's."""
+    """All of one daemon. `now` is Unix time in seconds. Only `exposition` may run on another thread than the event
+    loop's.
+    """
 
     def __init__(self, *, now: Callable[[], float]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # it adds an unused series to every counter
@@ -151,7 +153,7 @@ class Metrics:
             "topogpu_watch_age_seconds",
             "Time since the API server's watch last brought something.",
             "resource",
-            ((resource, now - heard) for resource, heard in sorted(self._heard_at.items())),
+            ((resource, now - heard) for resource, heard in sorted(self._heard_at.copy().items())),
         )
         yield from self._registry.collect()
 

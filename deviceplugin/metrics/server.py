@@ -16,6 +16,7 @@ from deviceplugin.usage.telemetry import NodeTelemetry
 from deviceplugin.usage.used import NodeSample
 from program.address import ListenAddress
 from program.listening import serving
+from program.shared_page import OPEN, SharedPage, Write, open_port
 from program.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Samples(Generic[T]):
 
 
 class MetricsServer:
-    """`view` is called at every scrape; it must not block."""
+    """`view` is called for every page and readiness probe; it must not block."""
 
     def __init__(
         self,
@@ -99,12 +100,15 @@ class MetricsServer:
         samples: Samples[NodeSample],
         telemetry: Samples[NodeTelemetry],
         view: Callable[[], DaemonView],
+        *,
+        monotonic: Callable[[], float],
     ) -> None:
         self._address = address
         self._metrics = metrics
         self._samples = samples
         self._telemetry = telemetry
         self._view = view
+        self._monotonic = monotonic
         self.port: int | None = None
         """Where it listens, once it does: for port 0 the one that was free."""
         self.listening = asyncio.Event()
@@ -118,7 +122,8 @@ class MetricsServer:
             await asyncio.Event().wait()
 
     async def _listen(self, stack: AsyncExitStack) -> None:
-        port = serving(self._application(), self._address.host, self._address.port, shutdown_seconds=1.0)
+        host, number = self._address.host, self._address.port
+        port = serving(self._application(), host, number, shutdown_seconds=1.0, patience=OPEN)
         try:
             _, self.port = await stack.enter_async_context(port)
         except OSError as error:
@@ -130,26 +135,21 @@ class MetricsServer:
         self.listening.set()
 
     def _application(self) -> web.Application:
-        application = web.Application()
-        application.add_routes(
-            [
-                web.get("/metrics", self._scrape),
-                web.get("/metrics/dcgm", self._scrape_telemetry),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-            ]
-        )
-        return application
+        pages = {
+            "/metrics": SharedPage(CONTENT_TYPE, self._look, self._monotonic),
+            "/metrics/dcgm": SharedPage(TELEMETRY_CONTENT_TYPE, self._look_at_telemetry, self._monotonic),
+        }
+        return open_port(pages, [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
 
-    async def _scrape(self, _: web.Request) -> web.Response:
+    async def _look(self) -> Write:
         sample, age = await self._samples.current()
-        page = self._metrics.exposition(self._view(), sample, age)
-        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+        view = self._view()
+        return lambda: [self._metrics.exposition(view, sample, age)]
 
-    async def _scrape_telemetry(self, _: web.Request) -> web.Response:
+    async def _look_at_telemetry(self) -> Write:
         telemetry, age = await self._telemetry.current()
-        page = telemetry_page(self._view(), telemetry or NodeTelemetry(), age)
-        return web.Response(text=page, headers={"Content-Type": TELEMETRY_CONTENT_TYPE})
+        view = self._view()
+        return lambda: [telemetry_page(view, telemetry or NodeTelemetry(), age).encode()]
 
     async def _healthz(self, _: web.Request) -> web.Response:
         """Answers from the event loop; that is enough, because no restart repairs a GPU."""

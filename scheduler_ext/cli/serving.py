@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from program.address import ListenAddress
+from program.shared_page import OPEN
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
@@ -85,7 +86,7 @@ async def _serve(configuration: Configuration) -> None:
         applications = await stack.enter_async_context(extender)
         if (metrics := configuration.metrics_bind_address) is not None:
             url = await stack.enter_async_context(
-                listening(applications.metrics, metrics, _flag("metrics_bind_address"))
+                listening(applications.metrics, metrics, _flag("metrics_bind_address"), patience=OPEN)
             )
             log.info("metrics are served on %s/metrics", url)
         if (kept := _kept_in(client, certificate, tls)) is not None:

@@ -32,6 +32,16 @@ async def test_the_daemons_port_for_metrics_outlasts_the_same() -> None:
         assert node.problems() == []
 
 
+async def test_with_few_descriptors_idle_connections_delay_no_pod() -> None:
+    few = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    async with daemon(under=lambda _: few) as node, AsyncExitStack() as stack:
+        await hold(stack, await node.url(), b"", 100)
+        node.bind("p", 1)
+        async with asyncio.timeout(5):
+            await node.runs("p")
+        assert node.problems() == []
+
+
 async def test_the_device_plugins_socket_refuses_what_kubelet_would_not_say() -> None:
     """Only root reaches it; it is as strict with kubelet's mistakes."""
     async with daemon() as node:

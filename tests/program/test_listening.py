@@ -2,18 +2,22 @@
 
 import asyncio
 import gzip
+import resource
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from io import BytesIO
 
 import pytest
 from aiohttp import web
 
 from program import listening
-from program.listening import Patience, serving
+from program.listening import Patience, affordable, serving
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
+from tests.program.hostile_clients import MIB
 
 HASTY = Patience(most_connections=4, header_seconds=0.3, body_seconds=0.3)
 LENIENT = Patience(most_connections=4, header_seconds=60, body_seconds=60)
@@ -83,6 +87,67 @@ async def test_among_too_many_the_one_that_was_idle_longest_makes_room(said: byt
         for _ in range(8):
             assert await told(await connected(number, ASKED)) == b"HTTP/1.1 200 OK\r\n"
         assert (await silent[0][0].read()).startswith(b"HTTP/1.1 200 OK\r\n" if said else b"")
+
+
+LARGE = 20 * MIB
+
+
+@asynccontextmanager
+async def long_answers(patience: Patience) -> AsyncIterator[tuple[int, list[web.Request]]]:
+    """The port, and the requests for an answer that no kernel holds."""
+    asked = list[web.Request]()
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request)
+        return web.Response(body=BytesIO(b"x" * LARGE))
+
+    application = web.Application()
+    application.router.add_get("/", answer)
+    async with serving(application, "127.0.0.1", 0, shutdown_seconds=0.1, patience=patience) as (_, number):
+        yield number, asked
+
+
+async def test_those_who_do_not_read_their_answers_make_room() -> None:
+    async with long_answers(LENIENT) as (number, _):
+        slow = [await connected(number, ASKED) for _ in range(4)]
+        assert [await told(each) for each in slow] == [b"HTTP/1.1 200 OK\r\n"] * 4
+        assert await told(await connected(number, ASKED)) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_who_does_not_read_an_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_SWEEP_SECONDS", 0.05)
+    async with long_answers(replace(HASTY, answer_seconds=0.3)) as (number, asked):
+        slow = await connected(number, ASKED)
+        assert await told(slow) == b"HTTP/1.1 200 OK\r\n"
+        async with asyncio.timeout(60):
+            while asked[0].transport is not None:  # noqa: ASYNC110 - aiohttp's own
+                await asyncio.sleep(0.01)
+
+
+async def test_a_request_may_be_given_up_when_its_client_leaves() -> None:
+    ended = asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_get("/", answer)
+    patience = replace(LENIENT, gives_up=True)
+    async with serving(application, "127.0.0.1", 0, shutdown_seconds=0.1, patience=patience) as (_, number):
+        _, writer = await connected(number, ASKED)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+        await asyncio.wait_for(ended.wait(), 60)
+
+
+def test_connections_take_no_more_than_their_share_of_the_files() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert (affordable(1, 8), affordable(soft, 8), affordable(8, 10 * soft)) == (1, soft // 8, 1)
 
 
 async def test_handshakes_count_as_connections_and_end() -> None:

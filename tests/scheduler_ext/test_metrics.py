@@ -72,7 +72,7 @@ def page(*, legacy_names: bool = False, detail: MetricsDetail = MetricsDetail.PO
     metrics.lock_waited(0.5)
     metrics.nudged()
     metrics.admitted(Admission.DENIED, "QuotaExceeded", 0.002)
-    return metrics.exposition(replace(seen(), legacy_names=legacy_names, detail=detail)).decode()
+    return b"".join(metrics.exposition(replace(seen(), legacy_names=legacy_names, detail=detail))).decode()
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -121,7 +121,7 @@ def test_whatever_a_node_calls_its_gpus_the_page_can_be_read() -> None:
     odd = 'NVIDIA "A100"\\ 40\nGB'
     ledger = Ledger()
     ledger.replace_nodes([node("n", [replace(device(0), type=odd)])])
-    text = Metrics().exposition(replace(seen(), snapshot=ledger.snapshot())).decode()
+    text = b"".join(Metrics().exposition(replace(seen(), snapshot=ledger.snapshot()))).decode()
     assert [labels["device_type"] for labels, _ in samples(text, "hami_gpu_shared_count")] == [odd]
 
 

@@ -178,7 +178,7 @@ async def test_answers_are_counted_by_what_became_of_the_pod_and_why() -> None:
             b"",
         ):
             await client.post(shown)
-        text = client.metrics.exposition(seen()).decode()
+        text = b"".join(client.metrics.exposition(seen())).decode()
         counted = samples(text, "topogpu_webhook_admissions_total")
         assert {(labels["outcome"], labels["reason"]): value for labels, value in counted} == {
             ("patched", "Gpus"): 1,

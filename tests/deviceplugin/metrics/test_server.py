@@ -47,6 +47,7 @@ async def serving(take: Callable[[], NodeSample] = sample, seen: DaemonView | No
         samples_of(take),
         telemetry_of(),
         lambda: seen or view(),
+        monotonic=Clock(),
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(server.run())
@@ -142,7 +143,7 @@ async def test_a_reading_that_fails_leaves_the_last_one_and_is_told_once(caplog:
 async def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = ListenAddress(host="127.0.0.1", port=taken.getsockname()[1])
-        server = MetricsServer(address, busy_metrics(), samples_of(sample), telemetry_of(), view)
+        server = MetricsServer(address, busy_metrics(), samples_of(sample), telemetry_of(), view, monotonic=Clock())
         with pytest.raises(MetricsAddressUnusable) as refusal:
             await server.run()
     assert str(refusal.value) == f"cannot serve metrics on {address}: address already in use; choose another address"
