@@ -351,14 +351,15 @@ class Configuration:
     overwrite_env: bool = _webhook(
         False,
         Switch(),
-        "Whether containers without GPUs get NVIDIA_VISIBLE_DEVICES=none.",
+        "Whether containers without GPUs get NVIDIA_VISIBLE_DEVICES=void.",
         device_config="nvidia.overwriteEnv",
         chart="webhook.overwriteEnv",
     )
     deny_bypass: BypassMode = _webhook(
         BypassMode.DENY,
         words_of(BypassMode),
-        "Reaction to environment variables that lift a GPU's limits. off: none. audit: a warning. deny: a refusal.",
+        "Reaction to environment variables that choose GPUs or lift limits. off: none. audit: the webhook warns. deny: "
+        "the webhook and /filter refuse.",
     )
     metrics_detail: MetricsDetail = _observe(
         MetricsDetail.PODS,

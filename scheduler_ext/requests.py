@@ -6,8 +6,18 @@ from enum import StrEnum
 
 from proto.annotations import keys
 from proto.devices import DeviceUUID
-from proto.environment import DISABLE_CONTROL, TRUE
-from proto.kubernetes.objects import Container, EnvVar, Pod
+from proto.environment import (
+    DEFAULT_CORE_POLICY,
+    DISABLE_CONTROL,
+    LEGACY_VERSION,
+    LIFTING_PREFIXES,
+    TRUE,
+    VISIBLE_DEVICES,
+    VOID,
+    chosen_by,
+    lifted_by,
+)
+from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
@@ -26,6 +36,11 @@ LONGEST_WORDS = 512
 _LISTS = (keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.USE_GPU_UUID, keys.NO_USE_GPU_UUID)
 _WORDS = (keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS, keys.VGPU_MODE, keys.NUMA_BIND)
 _LONGEST_SHOWN = 64
+_CHOICES = {
+    VISIBLE_DEVICES: "chooses GPUs past the scheduler; remove it and ask for GPUs by resource",
+    LEGACY_VERSION: f"shows every GPU without {VISIBLE_DEVICES}; remove it, or set {VISIBLE_DEVICES} to {VOID}",
+}
+_OTHER_CHOICE = "gets devices of the node past the scheduler; remove it"
 
 
 class RequestError(ValueError):
@@ -83,6 +98,10 @@ class RequestSettings:
     """What policy `fgd` knows of pods before it has seen any."""
     most_gpus: int = MOST_GPUS
     """GPUs of one container. 32 GPUs in one machine with seven MIG instances each are fewer."""
+    denies_bypass: bool = True
+    """Whether variables that choose GPUs or lift limits are refused, as the webhook refuses them."""
+    core_policy: str = DEFAULT_CORE_POLICY
+    """The cluster's GPU_CORE_UTILIZATION_POLICY."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +120,8 @@ class ContainerNeed:
     """Needs that the same share serves: the larger amount counts."""
     container: str = field(default="", compare=False)
     """The name of the container."""
-    unlimited: bool = False
-    """Whether the container's environment turns off what limits it to a part of a GPU."""
+    lifted_by: str = ""
+    """The variable of the container that lifts its limits, without the position of a GPU; empty if there is none."""
 
     @property
     def is_relative(self) -> bool:
@@ -175,6 +194,8 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
     needs = read_needs(pod.all_containers, settings)
     if not any(needs):
         return None
+    if settings.denies_bypass:
+        _check_choices(pod.all_containers, needs)
     annotations = pod.metadata.annotations
     check_lengths(annotations)
     try:
@@ -258,13 +279,24 @@ def _need(container: Container, settings: RequestSettings) -> ContainerNeed | No
         cores=settings.default_cores if cores is None else min(cores, _INT32_MAX),
         priority=_amount(container, names.priority),
         container=container.name,
-        unlimited=any(variable.name == DISABLE_CONTROL and _turns_off(variable) for variable in container.env),
+        lifted_by=_lifted_by(container, settings),
     )
 
 
-def _turns_off(variable: EnvVar) -> bool:
-    """Values that come from another object are not known here."""
-    return variable.value in TRUE or variable.value_from is not None
+def _lifted_by(container: Container, settings: RequestSettings) -> str:
+    """Even where the other variables are not refused, a container without HAMi-core gets no part of a GPU."""
+    found = lifted_by(container.env, settings.core_policy)
+    name = next((each for each in found if settings.denies_bypass or each == DISABLE_CONTROL), "")
+    return next((prefix for prefix in LIFTING_PREFIXES if name.startswith(prefix)), name)
+
+
+def _check_choices(containers: Sequence[Container], needs: Sequence[ContainerNeed | None]) -> None:
+    """Check the variables of a pod with GPUs. Raises RequestError for the first by which one of its containers would
+    see others.
+    """
+    for container, need in zip(containers, needs, strict=True):
+        for name in chosen_by(container.env, answered=need is not None):
+            raise RequestError(container.name, f"env {name}", choice_problem(name))
 
 
 def _memory_mib(container: Container, key: str, factor: int) -> int:
@@ -311,6 +343,11 @@ def check_lengths(annotations: Mapping[str, str]) -> None:
             length = len(annotations.get(key, ""))
             if length > longest:
                 raise TooMany("", key, f"has {length} characters; write at most {longest}")
+
+
+def choice_problem(name: str) -> str:
+    """Returns what is wrong with a variable by which a container gets devices that were not decided for it."""
+    return _CHOICES.get(name, _OTHER_CHOICE)
 
 
 def shortened(text: str) -> str:

@@ -68,10 +68,11 @@ def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | 
     """The verdict without its patch. `edited` is a copy of the pod and is completed in place."""
     if not pod.spec.containers:
         return denied("pod has no containers", reason=Why.NO_CONTAINERS)
-    found = bypasses(pod, settings) if settings.deny_bypass is not BypassMode.OFF else ()
+    ours = not _is_anothers(pod, settings)
+    found = bypasses(pod, settings, completed=ours) if settings.deny_bypass is not BypassMode.OFF else ()
     if found and settings.deny_bypass is BypassMode.DENY:
         return denied("; ".join(found), reason=Why.BYPASS)
-    if _is_anothers(pod, settings):
+    if not ours:
         message = "pod already has different scheduler assigned"
         verdict = Verdict(allowed=True, message=message, warnings=found, reason=Why.OTHER_SCHEDULER)
     else:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from proto.admission import Json
-from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES
+from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES, VOID
 from proto.kubernetes.objects import Container
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.admission.settings import AdmissionSettings, CorePolicy
@@ -41,7 +41,7 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> C
         if changes:
             read = _changed(container, read, kind, changes)
     if settings.overwrite_env and not gets_gpus(read, settings):
-        _set_env(container, VISIBLE_DEVICES, "none")
+        _set_env(container, VISIBLE_DEVICES, VOID)
     return read
 
 

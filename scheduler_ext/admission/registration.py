@@ -5,15 +5,12 @@ created. It covers pods that ask for GPUs, that name GPUs in their environment, 
 writes.
 """
 
-import json
 from collections.abc import Sequence
 
 from proto.admission import Json
 from proto.annotations import keys
-from proto.environment import NONE_VISIBLE, VISIBLE_DEVICES
-from scheduler_ext.admission.owned import LABELS
+from scheduler_ext.admission.conditions import chooses_gpus, mentions_gpus, mentions_owned
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
-from scheduler_ext.requests import ResourceNames
 
 GPU_WEBHOOK = "gpus.topogpu.io"
 OWNED_WEBHOOK = "annotations.topogpu.io"
@@ -37,7 +34,8 @@ def webhook_configuration(
     """
     if "service" in client:
         client = {**client, "service": {"path": PATH, **client["service"]}}
-    gpus = mentions_gpus(settings.requests.names)
+    names = settings.requests.names
+    gpus = mentions_gpus(names)
     selectors = {"namespaceSelector": _namespaces(excluded_namespaces), "objectSelector": _IGNORED}
     others = selectors | {"namespaceSelector": _namespaces([*excluded_namespaces, *exempt_namespaces])}
     webhooks = [
@@ -47,7 +45,7 @@ def webhook_configuration(
     ]
     if settings.deny_bypass is not BypassMode.OFF:
         answered = "Fail" if settings.deny_bypass is BypassMode.DENY else "Ignore"
-        webhooks.append(_webhook(BYPASS_WEBHOOK, client, answered, f"!({gpus}) && ({chooses_gpus()})", others))
+        webhooks.append(_webhook(BYPASS_WEBHOOK, client, answered, f"!({gpus}) && ({chooses_gpus(names)})", others))
     if settings.overwrite_env or settings.core_policy is not CorePolicy.DEFAULT:
         webhooks.append(_webhook(REST_WEBHOOK, client, "Ignore", f"!({gpus})", others))
     return {
@@ -56,33 +54,6 @@ def webhook_configuration(
         "metadata": {"name": name},
         "webhooks": webhooks,
     }
-
-
-def mentions_gpus(names: ResourceNames) -> str:
-    """CEL: whether a container limits one of our resources. The API server accepts no request for them
-    without a limit.
-    """
-    ours = _list((names.count, names.memory, names.memory_percentage, names.cores, names.priority))
-    container = f"has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, r in {ours})"
-    lists = ("containers", "initContainers")
-    return " || ".join(f"(has(object.spec.{each}) && object.spec.{each}.exists(c, {container}))" for each in lists)
-
-
-def mentions_owned() -> str:
-    """CEL: whether the pod carries what only the scheduler and the daemon write."""
-    annotation = f"k in {_list(keys.POD_WRITTEN_KEYS)} || k.startsWith('{keys.POD_WRITTEN_PREFIX}')"
-    return (
-        f"(has(object.metadata.annotations) && object.metadata.annotations.exists(k, {annotation})) || "
-        f"(has(object.metadata.labels) && object.metadata.labels.exists(k, k in {_list(LABELS)}))"
-    )
-
-
-def chooses_gpus() -> str:
-    """CEL: whether a container names GPUs in its environment."""
-    variable = f"e.name == '{VISIBLE_DEVICES}' && !(has(e.value) && e.value in {_list(NONE_VISIBLE)})"
-    container = f"has(c.env) && c.env.exists(e, {variable})"
-    lists = ("containers", "initContainers")
-    return " || ".join(f"(has(object.spec.{each}) && object.spec.{each}.exists(c, {container}))" for each in lists)
 
 
 def _webhook(name: str, client: Json, failure_policy: str, condition: str, selectors: Json) -> Json:
@@ -116,8 +87,3 @@ def _namespaces(excluded: Sequence[str]) -> Json:
         return _IGNORED
     by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(excluded)}
     return {"matchExpressions": [*_IGNORED["matchExpressions"], by_name]}
-
-
-def _list(words: Sequence[str]) -> str:
-    """A CEL list of strings, written as JSON with single quotes."""
-    return json.dumps(list(words)).replace('"', "'")

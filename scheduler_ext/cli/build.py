@@ -8,7 +8,7 @@ from socket import gethostname
 from program.settings.effective import Effective
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.pace import Pace
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.settings import AdmissionSettings, BypassMode
 from scheduler_ext.certificates.secret import SecretPlace
 from scheduler_ext.configuration import DEFAULT_TIMEOUT_SECONDS, Configuration
 from scheduler_ext.leadership.lease import LeaseSettings
@@ -60,6 +60,8 @@ def request_settings(configuration: Configuration) -> RequestSettings:
         node_topology=configuration.node_topology == "on",
         most_gpu_containers=configuration.max_gpu_containers,
         most_gpus=configuration.max_gpus_per_container,
+        denies_bypass=configuration.deny_bypass is BypassMode.DENY,
+        core_policy=configuration.gpu_core_policy.value,
     )
 
 

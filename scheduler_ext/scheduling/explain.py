@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proto.annotations import keys
-from proto.environment import DISABLE_CONTROL
 from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 from scheduler_ext.scheduling.decide import Decision
@@ -109,10 +108,8 @@ def refusal_clause(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) 
             why = f"is not in the pod's {keys.USE_GPU_UUID}"
         case Reason.MIG:
             why = f"has no free MIG instance with {_memory(need)}"
-        case Reason.LIMITS if need.unlimited:
-            why = (
-                f"is shared only with containers that are limited, and the container's {DISABLE_CONTROL} turns that off"
-            )
+        case Reason.LIMITS if need.lifted_by:
+            why = f"is shared only with containers that are limited, and the container's {need.lifted_by} lifts limits"
         case _:
             why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
     return why

@@ -197,7 +197,7 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
         return Reason.TYPE
     if wanted.modes is not None and device.mode not in wanted.modes:
         return Reason.TYPE
-    enforced = rules.node.limits is Limits.HAMI_CORE and not need.unlimited
+    enforced = rules.node.limits is Limits.HAMI_CORE and not need.lifted_by
     must_be = rules.node.limits is not Limits.UNENFORCED
     if must_be and not enforced and device.is_part(need.reserved_mib(device.memory_mib), need.reserved_cores):
         return Reason.LIMITS

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from proto.devices import DeviceUUID
-from proto.environment import DISABLE_CONTROL
+from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.requests import ContainerNeed
 
@@ -51,14 +51,15 @@ NO_LIMITS = (
     "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core there, or set "
     "unenforced_shares of its daemon to allow"
 )
-TURNED_OFF = (
-    f"{DISABLE_CONTROL} of the container turns off what limits it to a part of a GPU; remove it, or ask for whole GPUs"
-)
+LIFTED = "{variable} of the container lifts what limits it to a part of a GPU; remove it, or ask for whole GPUs"
 
 NO_HOOK = "no HAMi-core"
 REMEDIES = {
     NO_HOOK: "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow",
-    DISABLE_CONTROL: f"Remove {DISABLE_CONTROL} from the container, or ask for whole GPUs",
+    **{
+        name: f"Remove {name} from the container, or ask for whole GPUs"
+        for name in (*lifting(DEFAULT_CORE_POLICY), *LIFTING_PREFIXES)
+    },
 }
 """What to do about CardLimitsNotEnforced, by what stands behind the word in `Misfit.brief`."""
 
@@ -105,7 +106,7 @@ class Misfit:
         """`2/4 CardInsufficientMemory, …`: how many of the node's GPUs fail for which reason."""
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
-        no_limits = TURNED_OFF if self.need.unlimited else NO_LIMITS
+        no_limits = LIFTED.format(variable=self.need.lifted_by) if self.need.lifted_by else NO_LIMITS
         return _counted(tuple(reason for _, reason in self.verdicts), self.cards, no_limits)
 
     @property
@@ -116,7 +117,7 @@ class Misfit:
         """
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
-        return _brief(tuple(reason for _, reason in self.verdicts), self.cards, unlimited=self.need.unlimited)
+        return _brief(tuple(reason for _, reason in self.verdicts), self.cards, self.need.lifted_by)
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -151,8 +152,8 @@ def _counted(reasons: tuple[Reason, ...], cards: int, no_limits: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _brief(reasons: tuple[Reason, ...], cards: int, *, unlimited: bool) -> str:
-    named = {Reason.LIMITS: f"{Reason.LIMITS}({DISABLE_CONTROL if unlimited else NO_HOOK})"}
+def _brief(reasons: tuple[Reason, ...], cards: int, lifted_by: str) -> str:
+    named = {Reason.LIMITS: f"{Reason.LIMITS}({lifted_by or NO_HOOK})"}
     counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
     if len(counted) == 1 and len(reasons) == cards:
         return named.get(reasons[0], reasons[0])

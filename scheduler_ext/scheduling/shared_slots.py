@@ -68,5 +68,5 @@ def _largest(needs: Sequence[ContainerNeed]) -> Sequence[ContainerNeed]:
     parts = max((need for need in needs if need.is_relative), key=lambda need: need.memory_percent or 0, default=None)
     beside = tuple(need for need in (amounts, parts) if need is not None)
     cores = max(need.cores for need in needs)
-    unlimited = any(need.unlimited for need in needs)
-    return [replace(need, cores=cores, beside=beside, unlimited=unlimited) for need in needs]
+    lifted_by = max(need.lifted_by for need in needs)
+    return [replace(need, cores=cores, beside=beside, lifted_by=lifted_by) for need in needs]

@@ -27,6 +27,7 @@ from tests.cluster.shipped import (
     remove,
     told,
 )
+from tests.variables import CHOOSES, HARMLESS, TABLE, UNANSWERED
 
 pytestmark = pytest.mark.cluster
 
@@ -34,15 +35,8 @@ OURS = "is written by the scheduler and the node daemon of TopoGPU only"
 FORGED = "GPU-another,NVIDIA,40000,100:;"
 OWN_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 ALL_GPUS = {"NVIDIA_VISIBLE_DEVICES": "all"}
-LIFTING = (
-    "CUDA_DISABLE_CONTROL",
-    "CUDA_DEVICE_MEMORY_LIMIT_0",
-    "CUDA_DEVICE_SM_LIMIT",
-    "CUDA_DEVICE_MEMORY_SHARED_CACHE",
-    "CUDA_REDIRECT",
-    "LD_PRELOAD",
-    "GPU_CORE_UTILIZATION_POLICY",
-)
+CHOICE = "an environment variable chooses GPUs or other devices past the scheduler"
+LIFTED = "an environment variable of this pod can lift the limits of a shared GPU"
 NODE_KEYS = (
     keys.NODE_REGISTER,
     keys.NODE_SCORE,
@@ -514,22 +508,22 @@ def binding(name: str, node: str, annotations: dict[str, str] | None = None) -> 
 
 @pytest.mark.parametrize("place", ["containers", "initContainers"])
 async def test_no_pod_reaches_gpus_past_the_scheduler_by_its_environment(site: Site, place: str) -> None:
-    plain: dict[str, Any] = {"containers": [container()]}
-    for value in ("all", "0", "GPU-another"):
-        chosen = plain | {place: [container("c", {"NVIDIA_VISIBLE_DEVICES": value})]}
-        answer = told(await site.stranger.send("POST", site.pods, pod_json("p", **chosen)))
-        assert refused_by("bypass", answer).startswith("env NVIDIA_VISIBLE_DEVICES chooses GPUs past the scheduler")
-    for name in LIFTING:
-        lifted: dict[str, Any] = {"containers": [container(gpu="1")], place: [container("c", {name: "1"}, gpu="1")]}
-        labels = {keys.WEBHOOK: keys.WEBHOOK_IGNORE}
-        answer = told(await site.stranger.send("POST", site.pods, pod_json("p", labels=labels, **lifted)))
-        assert refused_by("bypass", answer).startswith("an environment variable of this pod can lift the limits")
-        plainly = plain | {place: [container("c", {name: "1"})]}
-        path = f"{site.pods}?dryRun=All"
-        assert (await site.stranger.send("POST", path, pod_json("p", **plainly)))[0] == 201
-    for value in ("", "none", "void"):
-        harmless = plain | {place: [container("c", {"NVIDIA_VISIBLE_DEVICES": value})]}
-        assert (await site.stranger.send("POST", f"{site.pods}?dryRun=All", pod_json("p", **harmless)))[0] == 201
+    dry, ignored = f"{site.pods}?dryRun=All", {keys.WEBHOOK: keys.WEBHOOK_IGNORE}
+    with_gpus: dict[str, Any] = {"containers": [container(gpu="1")], "schedulerName": "topogpu-scheduler"}
+    for verdict, env in (*TABLE, *UNANSWERED):
+        judged = container("c", gpu="1") | {"env": list(env)}
+        plain = container("c") | {"env": list(env)}
+        answer = await site.stranger.send("POST", dry, pod_json("p", labels=ignored, **with_gpus | {place: [judged]}))
+        if verdict == HARMLESS or (verdict, env) in UNANSWERED:
+            assert answer[0] == 201, (env, answer)
+        else:
+            assert refused_by("bypass", told(answer)).startswith(CHOICE if verdict == CHOOSES else LIFTED), env
+        without: dict[str, Any] = {"containers": [container()], place: [plain]}
+        answer = await site.stranger.send("POST", dry, pod_json("p", **without))
+        if verdict == CHOOSES:
+            assert refused_by("bypass", told(answer)).startswith(CHOICE), env
+        else:
+            assert answer[0] == 201, (env, answer)
 
 
 async def test_an_ephemeral_container_does_not_either_and_monitoring_may(site: Site) -> None:
@@ -541,7 +535,7 @@ async def test_an_ephemeral_container_does_not_either_and_monitoring_may(site: S
             "PATCH", f"{path}/ephemeralcontainers", change, "application/strategic-merge-patch+json"
         )
     )
-    assert refused_by("bypass", answer).startswith("env NVIDIA_VISIBLE_DEVICES chooses GPUs past the scheduler")
+    assert refused_by("bypass", answer).startswith(CHOICE)
     monitoring = pod_json(f"monitoring-{site.own}", containers=[container(env=ALL_GPUS)])
     for namespace in ("kube-system", NAMESPACE):
         status, answered = await site.stranger.send(

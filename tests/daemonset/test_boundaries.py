@@ -7,9 +7,10 @@ import pytest
 
 from daemonset import render
 from proto.annotations import keys
-from proto.environment import CORE_POLICY, NONE_VISIBLE, VISIBLE_DEVICES
-from scheduler_ext.admission import bypass
+from proto.environment import LIFTING_PREFIXES, PRELOADING, lifting
+from scheduler_ext.admission.conditions import container_chooses_gpus, harmful
 from scheduler_ext.admission.settings import CorePolicy
+from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME
 from tests.cluster.shipped import DAEMON, SCHEDULER, documents
 from tests.daemonset.shipped import one
@@ -59,18 +60,18 @@ def test_the_policies_know_every_key_that_the_programs_write() -> None:
     assert texts(policy("scheduler-pods")) & written == {keys.NUDGE}
 
 
-def test_the_policy_refuses_the_variables_that_the_webhook_refuses() -> None:
-    refused = {
-        *bypass.LIMITS,
-        *bypass.LIMIT_PREFIXES,
-        *NONE_VISIBLE,
-        VISIBLE_DEVICES,
-        CORE_POLICY,
-        CorePolicy.DEFAULT,
-    }
+def test_the_policy_judges_variables_by_the_rules_of_the_webhook() -> None:
+    chooses, lifts, _ = (re.sub(r"\s+", " ", each["expression"]) for each in policy("bypass")["validations"])
+    assert chooses == f"!variables.containers.exists(c, {container_chooses_gpus(ResourceNames())})"
+    rules = harmful("c.env", {**lifting(CorePolicy.DEFAULT.value), **PRELOADING})
+    amounts = " || ".join(f"e.name.startsWith('{prefix}')" for prefix in LIFTING_PREFIXES)
+    lifted = f"has(c.env) && ({rules} || c.env.exists(e, {amounts}))"
+    assert lifts == f"!variables.hasGpus || !variables.containers.exists(c, {lifted})"
+
+
+def test_the_policy_knows_the_resources_and_the_label_that_lead_past_the_scheduler() -> None:
     resources = {value for name, value in vars(keys).items() if name.startswith("RESOURCE_")}
-    past_the_scheduler = {keys.WEBHOOK, keys.WEBHOOK_IGNORE, DEFAULT_SCHEDULER_NAME}
-    assert texts(policy("bypass")) == refused | resources | past_the_scheduler
+    assert resources | {keys.WEBHOOK, keys.WEBHOOK_IGNORE, DEFAULT_SCHEDULER_NAME} <= texts(policy("bypass"))
 
 
 def test_only_webhook_metrics_and_probes_are_on_the_network() -> None:

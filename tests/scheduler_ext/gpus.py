@@ -67,7 +67,7 @@ def pod(
     )
 
 
-def request(the_pod: Pod) -> GpuRequest:
-    found = read_request(the_pod, RequestSettings())
+def request(the_pod: Pod, settings: RequestSettings | None = None) -> GpuRequest:
+    found = read_request(the_pod, settings or RequestSettings())
     assert found is not None
     return found

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 
 from proto.admission import Json
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.registration import chooses_gpus, mentions_gpus, mentions_owned, webhook_configuration
+from scheduler_ext.admission.conditions import chooses_gpus, mentions_gpus, mentions_owned
+from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.requests import ResourceNames
 from tests.scheduler_ext.admission.pods import container, pod, review
 from tests.scheduler_ext.admission.test_laws import PODS
 
-GPUS, OWNED, BYPASS = mentions_gpus(ResourceNames()), mentions_owned(), chooses_gpus()
+GPUS, OWNED, BYPASS = mentions_gpus(ResourceNames()), mentions_owned(), chooses_gpus(ResourceNames())
 SERVICE = {"service": {"namespace": "kube-system", "name": "topogpu-webhook"}}
 
 
@@ -66,6 +67,9 @@ def test_who_is_concerned(shown: Json, gpus: bool, owned: bool) -> None:
         ({"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}, False),
         ({"name": "NVIDIA_VISIBLE_DEVICES", "value": ""}, False),
         ({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}, False),
+        ({"name": "CUDA_VERSION", "value": "11.0"}, True),
+        ({"name": "NVIDIA_NVSWITCH", "value": "enabled"}, True),
+        ({"name": "LD_PRELOAD", "value": "/x.so"}, False),
     ],
 )
 def test_a_pod_without_gpus_is_shown_if_it_names_gpus_in_its_environment(variable: Json, shown: bool) -> None:

@@ -11,6 +11,7 @@ from proto.environment import DISABLE_CONTROL
 from proto.kubernetes.objects import Container, EnvVar, Pod
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.explain import explain
 from scheduler_ext.scheduling.hopeless import told_apart
@@ -21,10 +22,13 @@ WHOLE = 40 * GIB
 
 
 def decided(
-    wanted: Pod, limits: Limits, gpus: Sequence[GpuUsage] = (GpuUsage(device(0)), GpuUsage(device(1)))
+    wanted: Pod,
+    limits: Limits,
+    gpus: Sequence[GpuUsage] = (GpuUsage(device(0)), GpuUsage(device(1))),
+    settings: RequestSettings | None = None,
 ) -> Decision:
     node = RegisteredNode(name="n", devices=tuple(gpu.device for gpu in gpus), limits=limits)
-    return decide(request(wanted), snapshot(NodeUsage(node=node, gpus=tuple(gpus))), ["n"])
+    return decide(request(wanted, settings), snapshot(NodeUsage(node=node, gpus=tuple(gpus))), ["n"])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,26 @@ def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvV
         assert told_apart(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
         assert decision.failed["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
         (line,) = explain(request(pod(part)), decision)
-        assert line.gpus[0].sentence.endswith("are limited, and the container's CUDA_DISABLE_CONTROL turns that off")
+        assert line.gpus[0].sentence.endswith("are limited, and the container's CUDA_DISABLE_CONTROL lifts limits")
+
+
+@pytest.mark.parametrize(
+    ("variable", "denied", "audited"),
+    [
+        ("CUDA_DEVICE_MEMORY_LIMIT_a,b", "CardLimitsNotEnforced(CUDA_DEVICE_MEMORY_LIMIT)", ""),
+        ("GPU_CORE_UTILIZATION_POLICY", "CardLimitsNotEnforced(GPU_CORE_UTILIZATION_POLICY)", ""),
+        (DISABLE_CONTROL, *(["CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"] * 2)),
+    ],
+)
+def test_where_variables_are_only_warned_of_one_without_hami_core_gets_no_part(
+    variable: str, denied: str, audited: str
+) -> None:
+    part = container(gpu=1, gpumem=1000)
+    part.env = [EnvVar(name=variable, value="disable")]
+    for denies, brief in ((True, denied), (False, audited)):
+        settings = RequestSettings(denies_bypass=denies)
+        misfits = decided(pod(part), Limits.HAMI_CORE, settings=settings).misfits
+        assert {node: each.brief for node, each in misfits.items()} == ({"n": brief} if brief else {})
 
 
 def test_what_is_a_part_of_a_large_gpu_may_be_all_of_a_small_one() -> None:

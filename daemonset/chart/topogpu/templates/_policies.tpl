@@ -30,6 +30,45 @@ system:serviceaccount:{{ .Release.Namespace }}:topogpu-scheduler
 [{{ range $index, $text := . }}{{ if $index }}, {{ end }}'{{ $text | replace `\` `\\` | replace `'` `\'` }}'{{ end }}]
 {{- end }}
 
+{{/* CEL: whether the environment of the container c shows it GPUs past the scheduler. A test compares this and the next two with
+scheduler_ext/admission/conditions.py and the rules of proto/environment.py. */}}
+{{- define "topogpu.choosesGpus" -}}
+{{- $count := .Values.resourceNames.count }}
+{{- $rules := `{'NVIDIA_VISIBLE_DEVICES': ['', 'none', 'void'],
+'NVIDIA_IMEX_CHANNELS': ['', 'void'],
+'NVIDIA_NVSWITCH': ['', 'disabled'],
+'NVIDIA_GDRCOPY': ['', 'disabled'],
+'NVIDIA_GDS': ['', 'disabled'],
+'NVIDIA_MOFED': ['', 'disabled'],
+'NVIDIA_MIG_CONFIG_DEVICES': [''],
+'NVIDIA_MIG_MONITOR_DEVICES': ['']}` -}}
+has(c.env) && ({{ include "topogpu.harmful" $rules }}
+|| ({{ include "topogpu.harmful" "{'CUDA_VERSION': ['']}" }}
+&& !c.env.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES')
+&& !(has(c.resources) && has(c.resources.limits) && '{{ $count }}' in c.resources.limits && string(c.resources.limits['{{ $count }}']) != '0')))
+{{- end }}
+
+{{/* CEL: whether the environment of the container c can lift the limits of a shared GPU. */}}
+{{- define "topogpu.liftsLimits" -}}
+{{- $rules := printf `{'CUDA_DISABLE_CONTROL': ['', '0', 'f', 'F', 'false', 'FALSE', 'False'],
+'CUDA_DEVICE_ORDER': ['PCI_BUS_ID'],
+'CUDA_DEVICE_MEMORY_SHARED_CACHE': [''],
+'CUDA_REDIRECT': [''],
+'NVIDIA_GPU_MEMORY_REQUEST': [''],
+'NVIDIA_GPU_MEMORY_LIMIT': [''],
+'GPU_CORE_UTILIZATION_POLICY': ['%s', 'force'],
+'LD_PRELOAD': [''],
+'LD_AUDIT': ['']}` .Values.webhook.gpuCorePolicy -}}
+has(c.env) && ({{ include "topogpu.harmful" $rules }}
+|| c.env.exists(e, e.name.startsWith('CUDA_DEVICE_MEMORY_LIMIT') || e.name.startsWith('CUDA_DEVICE_SM_LIMIT')))
+{{- end }}
+
+{{/* CEL: whether the container c has one of these variables with another value than these. */}}
+{{- define "topogpu.harmful" -}}
+[{{ . }}].exists(rules,
+c.env.exists(e, e.name in rules && (has(e.valueFrom) || !((has(e.value) ? e.value : '') in rules[e.name]))))
+{{- end }}
+
 {{/* What a Node's capacity tells of its GPUs, beside their number: a CEL list. */}}
 {{- define "topogpu.totals" -}}
 {{- $names := .Values.resourceNames }}
