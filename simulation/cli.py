@@ -19,6 +19,7 @@ from simulation.workload import SHAPES
 _MOST_NODES = 64
 _MOST_PODS = 2000
 _MOST_LOAD = 600
+_MOST_SOAK_MINUTES = 24 * 60
 _INTERRUPTED = 130
 
 
@@ -113,6 +114,27 @@ def up(*, machines_: tuple[str, ...], nodes: int | None, load: float, seed: int,
     from simulation.up_command import run_command  # noqa: PLC0415
 
     run_command(UpSettings(machines=_few(machines_), nodes=nodes, load=load, seed=seed, api_port=api_port))
+
+
+@main.command()
+@click.option("--minutes", type=_Pace(0.1, _MOST_SOAK_MINUTES), default=5.0, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Another history.")
+@_machines
+def soak(*, minutes: float, seed: int, machines_: tuple[str, ...]) -> None:
+    """Use and break a simulated cluster at random, and judge it by an oracle that shares no code with the programs.
+
+    Exit status 1 when a GPU was over-booked, a container got something else than was decided, or something was left.
+    As root, two extenders run, and the Lease changes its holder. The seed gives the order of what happens; how the
+    programs interleave differs from run to run.
+    """
+    _leave_at_once_on_signals()
+    from simulation.soak.command import run_command  # noqa: PLC0415 - takes a second
+    from simulation.soak.leaders import may_name_hosts  # noqa: PLC0415
+    from simulation.soak.soak import MACHINES, SoakSettings  # noqa: PLC0415
+
+    machines_ = _few(machines_) or MACHINES
+    settings = SoakSettings(seconds=60 * minutes, seed=seed, machines=machines_, two_leaders=may_name_hosts())
+    sys.exit(run_command(settings))
 
 
 _BREAK = """Break GPU (its index) of NODE in the cluster that `topogpu-sim up` runs. Faults add up until `mend`.

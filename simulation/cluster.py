@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -64,6 +64,7 @@ class ClusterSettings:
     default_scheduler: bool = False
     """Whether pods that name no scheduler are scheduled too, as the webhook of an installation has it."""
     daemon_options: tuple[str, ...] = ()
+    extender_options: tuple[str, ...] = ()
     status_page: bool = False
     """Whether the extender serves its status page."""
 
@@ -107,10 +108,13 @@ class SimulatedCluster:
         for process in self.processes:
             process.check_running()
 
-    async def spawn(self, name: str, module: str, arguments: list[str], extra: Mapping[str, str]) -> ChildProcess:
+    async def spawn(
+        self, name: str, module: str, arguments: list[str], extra: Mapping[str, str], under: Sequence[str] = ()
+    ) -> ChildProcess:
+        """`under` are words before the program, such as those of `unshare`."""
         process = await ChildProcess.start(
             name,
-            [sys.executable, "-m", module, *arguments],
+            [*under, sys.executable, "-m", module, *arguments],
             {**os.environ, "PYTHONUNBUFFERED": "1", **extra},
             self.directory / f"{name}.log",
         )
@@ -225,7 +229,7 @@ async def _start_programs(cluster: SimulatedCluster) -> None:
     """When one fails, nothing is being started any more on return."""
     nodes = asyncio.create_task(_start_nodes(cluster))
     try:
-        await _start_extender(cluster)
+        await _start_first_extender(cluster)
         await nodes
     finally:
         nodes.cancel()
@@ -272,17 +276,24 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
     return SimulatedNode(name=name, machine=description, kubelet=kubelet, daemon=daemon)
 
 
-async def _start_extender(cluster: SimulatedCluster) -> None:
-    flags = ["serve", "--http_bind", _ANY_PORT, "--kubeconfig", str(cluster.kubeconfig)]
-    flags += ["--scheduler-name", SCHEDULER_NAME, "--metrics-bind-address", ""]
-    flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
-    if cluster.settings.status_page:
-        flags += ["--status-bind-address", _ANY_PORT]
-    process = await cluster.spawn("extender", "scheduler_ext", flags, {})
-    cluster.extender = await _listening(process, r"listening on (http://[\d.]+:\d+)")
+async def _start_first_extender(cluster: SimulatedCluster) -> None:
+    options = ["--status-bind-address", _ANY_PORT] if cluster.settings.status_page else []
+    process, cluster.extender = await start_extender(cluster, "extender", options)
     cluster.progress(f"extender at {cluster.extender}")
     if cluster.settings.status_page:
         cluster.page = await _listening(process, r"status page is served on (http://[\d.]+:\d+)")
+
+
+async def start_extender(
+    cluster: SimulatedCluster, name: str, options: Sequence[str] = (), under: Sequence[str] = ()
+) -> tuple[ChildProcess, str]:
+    """Starts an extender. Returns it and its address. Raises ProcessFailed."""
+    flags = ["serve", "--http_bind", _ANY_PORT, "--kubeconfig", str(cluster.kubeconfig)]
+    flags += ["--scheduler-name", SCHEDULER_NAME, "--metrics-bind-address", ""]
+    flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
+    flags += [*cluster.settings.extender_options, *options]
+    process = await cluster.spawn(name, "scheduler_ext", flags, {}, under)
+    return process, await _listening(process, r"listening on (http://[\d.]+:\d+)")
 
 
 async def _listening(process: ChildProcess, pattern: str) -> str:

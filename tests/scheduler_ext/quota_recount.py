@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.scheduler_ext.recount import NONE, Amount, allocated, holds, moments, peak
+from simulation.recount import NONE, Amount, allocated, holds, moments, peak
 
 Json = Mapping[str, Any]
 

@@ -1,6 +1,6 @@
 """Many clients at once on nodes without room: whatever they ask in whatever order, no GPU is given out twice.
 
-What was given out is counted from the API server's objects, by `tests.scheduler_ext.recount`.
+What was given out is counted from the API server's objects, by `simulation.recount`.
 The crowd asks 2 500 times, and 1 250 times before a failing API server; with TOPOGPU_NIGHTLY=1 four times as often.
 """
 
@@ -17,7 +17,7 @@ import pytest
 
 from proto.annotations import keys
 from simulation.apiserver import Fault
-from tests.scheduler_ext.recount import NONE, Amount, allocated, holds, recount
+from simulation.recount import NONE, Amount, allocated, holds, recount
 from tests.scheduler_ext.rig import Rig, eventually, node_json, running
 
 NIGHTLY = os.environ.get("TOPOGPU_NIGHTLY") == "1"

@@ -20,9 +20,9 @@ from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.preempt import placed
+from simulation.recount import DEVICES_ALLOCATED
 from tests.scheduler_ext.cluster.ledgers import ledger
 from tests.scheduler_ext.quota_recount import counted, counts
-from tests.scheduler_ext.recount import DEVICES_ALLOCATED
 
 Json = dict[str, Any]
 
