@@ -1,6 +1,6 @@
 """The files that a container gets of a driver below a folder of the host: only mounts, no hook.
 
-The list is that of NVIDIA's container toolkit 1.20 (`pkg/nvcdi/driver-nvml.go`, `internal/discover/graphics.go`,
+The list is that of NVIDIA's container toolkit 1.20.1 (`pkg/nvcdi/driver-nvml.go`, `internal/discover/graphics.go`,
 `internal/discover/ipc.go`) without X.Org's modules and MPS' folder. The toolkit's hooks make links and run ldconfig in
 the container, and need a program on the host. Here every name of a library is a mount of its own, in each of the two
 folders in which glibc looks without a cache.
@@ -23,7 +23,7 @@ VDPAU = "vdpau"
 """A folder of libraries among libraries."""
 FIRMWARE = "/lib/firmware/nvidia"
 """Holds a folder for each driver version, and that the files of the GPUs' own processor."""
-_FIRMWARE_FILE = re.compile(r"gsp.*\.bin")
+_FIRMWARE_FILE = re.compile(r"(gsp|ucodes).*\.bin")
 _OTHER_VERSIONS = re.compile(r"libnvidia-egl-(gbm|wayland|wayland2|xcb|xlib)\.so\.\d+\..+|libnvidia-nvvm70\.so\.\d.*")
 """Libraries of a driver that do not carry its version."""
 _MORE_NAMES = {

@@ -125,6 +125,16 @@ def test_a_spec_of_our_own_has_the_device_files_of_nvidia_ctks_and_no_hook(whole
     assert "hooks" not in ours["containerEdits"]
 
 
+def test_a_driver_from_615_on_has_firmware_of_a_second_kind(tree: Tree) -> None:
+    """As nvidia-ctk 1.20.1 looks for it: `ucodes*.bin` beside `gsp*.bin` (pkg/nvcdi/driver-nvml.go)."""
+    folder = "lib/firmware/nvidia/615.20"
+    names = ("gsp_gb20x.bin", "ucodes_gb20x.bin", "ucodes.bin", "ucodes_gb20x.txt", "other.bin")
+    libraries = (f"usr/lib/{TRIPLE}/libcuda.so.615.20", f"usr/lib/{TRIPLE}/libcuda.so.1 -> libcuda.so.615.20")
+    root = tree("\n".join((*libraries, *(f"{folder}/{name}" for name in names))))
+    found = {place for place in by_place(root.files()) if place.startswith("/lib/firmware")}
+    assert found == {f"/{folder}/{name}" for name in names[:3]}
+
+
 def test_what_is_another_drivers_or_nobodys_stays_outside(whole: DriverRoot) -> None:
     names = {Path(place).name for place in by_place(whole.files())}
     assert not names & {"libdrm.so.2", "libnvidia-encode.so.535.54.03", "nvidia-modprobe", "nvidia-settings"}
