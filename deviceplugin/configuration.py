@@ -103,6 +103,12 @@ class Configuration:
         "containerd 1.7 to 2.2 need this. It may be missing.",
         chart="",
     )
+    nvidia_runtime_config: str = _node(
+        "/etc/nvidia-container-runtime/config.toml",
+        path(absolute=True),
+        "The configuration of NVIDIA's container runtime, which doctor reads. It may be missing.",
+        chart="",
+    )
     resource_name: str = _request(
         keys.RESOURCE_COUNT,
         RESOURCE,

@@ -38,6 +38,7 @@ from deviceplugin.facts.node import (
     driver_files_facts,
     metrics_port,
     other_sockets,
+    runtime_facts,
     socket_facts,
 )
 from deviceplugin.machine.discovery import discover_devices
@@ -136,6 +137,7 @@ def _look_around(
         other_sockets=other_sockets(settings.plugins, settings.resource_name, plugin),
         hook=find_hook(configuration.hook_path),
         enable_cdi=None,
+        nvidia_runtime=runtime_facts(configuration.nvidia_runtime_config, root, driver),
         cdi=cdi_facts(_cdi_names(configuration, machine)),
         slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",
         metrics=metrics,

@@ -48,6 +48,7 @@ from deviceplugin.diagnosis.kubelet import (
     judge_pod_resources,
 )
 from deviceplugin.diagnosis.labels import LABELS, judge_labels, judge_without_labels
+from deviceplugin.diagnosis.nvidia_runtime import RuntimeFacts, judge_runtime
 from deviceplugin.diagnosis.totals import TOTALS, judge_totals, judge_without_totals
 from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
@@ -83,6 +84,7 @@ class NodeFacts:
     hook: Hook | NoHook
     enable_cdi: bool | None
     """The answer of the container runtime, if it can be asked."""
+    nvidia_runtime: RuntimeFacts
     cdi: CdiFolderFacts
     slots_problem: str
     """Why the CDI spec of the slots cannot be written, as the end of a sentence; empty if it can."""
@@ -144,6 +146,7 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     yield judge_hook(seen.hook, unenforced, configuration.device_split_count)
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
+    yield judge_runtime(seen.nvidia_runtime, strategies)
 
 
 def _totals(

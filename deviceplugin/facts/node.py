@@ -17,12 +17,14 @@ from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.diagnosis.containers import CdiFolderFacts
 from deviceplugin.diagnosis.driver import DriverFacts, DriverFilesFacts, library_version, module_version
 from deviceplugin.diagnosis.kubelet import PortState, SocketFacts, SocketState
+from deviceplugin.diagnosis.nvidia_runtime import RuntimeFacts
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.calls import CallFailed
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.socket_names import shared_name
 from program.address import ListenAddress
+from proto.environment import NONE_VISIBLE, VISIBLE_DEVICES
 
 _CONNECT_SECONDS = 2.0
 _SCRAPE_SECONDS = 5.0
@@ -56,6 +58,17 @@ def driver_files_facts(root: DriverRoot) -> DriverFilesFacts:
         return DriverFilesFacts(root=root.host, version=root.files().version)
     except NoDriver as error:
         return DriverFilesFacts(root=root.host, problem=str(error))
+
+
+def runtime_facts(path: str, root: DriverRoot | None, driver: DriverFacts) -> RuntimeFacts:
+    """`path` is the host's, which is seen below the driver's root where that is the host's root. Blocks."""
+    seen = Path(root.seen, path.lstrip("/")) if root is not None and root.host == "/" else Path(path)
+    try:
+        text = seen.read_text(errors="replace")
+    except OSError:
+        text = None
+    asked = os.environ.get(VISIBLE_DEVICES, "") not in NONE_VISIBLE
+    return RuntimeFacts(path=path, text=text, asked=asked, answered=driver.code is not None or not driver.problem)
 
 
 def socket_facts(path: str) -> SocketFacts:

@@ -95,6 +95,18 @@ def test_a_strategy_that_is_set_stays() -> None:
     assert told(render.render("", "--set", values)).device_list_strategy == (DeviceListStrategy.CDI_CRI,)
 
 
+def test_doctor_reads_the_configuration_of_nvidias_runtime_where_the_host_has_it() -> None:
+    path = "/etc/nvidia-container-runtime/config.toml"
+    manifests = render.render("", "--set", f"devicePlugin.nvidiaRuntimeConfig={path}")
+    assert told(manifests).nvidia_runtime_config == path
+    [volume] = [each for each in template(manifests)["volumes"] if each["name"] == "nvidia-runtime-config"]
+    [mount] = [each for each in daemon(manifests).spec["volumeMounts"] if each["name"] == volume["name"]]
+    folder = "/etc/nvidia-container-runtime"
+    assert volume["hostPath"] == {"path": folder, "type": "Directory"}
+    assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
+    assert "nvidia-runtime-config" not in str(shipped("gpu-operator"))
+
+
 def test_device_files_lie_on_the_host_or_with_the_driver() -> None:
     with pytest.raises(
         CannotRender, match=r"devicePlugin\.driver\.devRoot is neither / nor devicePlugin\.driver\.root"

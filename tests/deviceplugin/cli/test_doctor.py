@@ -110,6 +110,9 @@ async def fake_node() -> AsyncIterator[FakeNode]:
         flags = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
         flags += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook")]
         flags += ["--nvml-library", str(build_library()), "--metrics-bind-address", ""]
+        runtime = root / "nvidia-container-runtime.toml"
+        runtime.write_text("")
+        flags += ["--nvidia-runtime-config", str(runtime)]
         node = FakeNode(root, server, flags, {MACHINE_FILE_VARIABLE: str(root / "machine")}, kubelet)
         try:
             yield node
@@ -238,6 +241,27 @@ def test_a_folder_without_a_driver_is_named_where_containers_are_given_it_file_b
     assert report.told("Driver files") == "Version 550.90.07 is below /run/nvidia/driver. "
 
 
+def test_a_runtime_that_ignores_the_environment_of_containers_is_told_wherever_the_host_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
+    bare = [*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig"]
+    here = examine_here(*bare)
+    assert "containers start without their GPUs" in here.told("NVIDIA's runtime")
+    below = ("--nvidia-runtime-config", "/config.toml", "--driver-root", "/", "--container-driver-root", str(tmp_path))
+    assert examine_here(*bare, *below).told("NVIDIA's runtime").startswith("/config.toml has accept-nvidia-visible")
+    by_cdi = examine_here(*bare, "--device-list-strategy", "cdi-cri")
+    assert by_cdi.told("NVIDIA's runtime") == "It need not name GPUs to containers: device_list_strategy is cdi-cri. "
+
+
+def test_a_container_that_nvidias_runtime_gave_no_driver_says_why_that_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = [*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig"]
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
+    assert "asks NVIDIA's runtime for the driver and has none" in examine_here(*bare).told("NVIDIA's runtime")
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
+    assert examine_here(*bare).told("NVIDIA's runtime").startswith("Its configuration is not visible here")
+
+
 def test_a_configuration_the_daemon_would_refuse_is_a_problem_and_the_rest_is_still_looked_at() -> None:
     report = examine_here("--node-name", "n", "--log-level", "loud")
     assert "flag --log-level is 'loud'" in report.told("Configuration")
@@ -263,6 +287,7 @@ def test_the_text_shows_what_was_found_and_below_it_what_to_do(tmp_path: Path) -
 
 def bare_machine(root: str) -> list[str]:
     options = ["--node-name", "n", "--kubelet-root", root, "--hook-path", root, "--metrics-bind-address", ""]
+    options += ["--nvidia-runtime-config", f"{root}/config.toml"]
     return [*options, "--nvml-library", "/nonexistent/libnvidia-ml.so.1", "--proc-root", root]
 
 
