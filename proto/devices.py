@@ -11,6 +11,8 @@ MIG_MODE = "mig"
 
 MIG_PREFIX = "MIG-"
 """The prefix of a MIG instance's UUID."""
+MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
+"""What the resource of MIG instances of one profile begins with; the profile follows."""
 
 VENDOR = "NVIDIA"
 """The second field of every device entry on a pod; the vendor, not the model."""

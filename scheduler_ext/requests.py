@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proto.annotations import keys
-from proto.devices import DeviceUUID
+from proto.devices import MIG_RESOURCE_PREFIX, DeviceUUID
 from proto.environment import (
     DEFAULT_CORE_POLICY,
     DISABLE_CONTROL,
@@ -295,7 +295,7 @@ def _check_choices(containers: Sequence[Container], needs: Sequence[ContainerNee
     see others.
     """
     for container, need in zip(containers, needs, strict=True):
-        for name in chosen_by(container.env, answered=need is not None):
+        for name in chosen_by(container.env, answered=need is not None or asks_for_instances(container)):
             raise RequestError(container.name, f"env {name}", choice_problem(name))
 
 
@@ -343,6 +343,12 @@ def check_lengths(annotations: Mapping[str, str]) -> None:
             length = len(annotations.get(key, ""))
             if length > longest:
                 raise TooMany("", key, f"has {length} characters; write at most {longest}")
+
+
+def asks_for_instances(container: Container) -> bool:
+    """Whether it asks for MIG instances by their profile, which kubelet and the daemon give out without a decision."""
+    limits = container.resources.limits
+    return any(name.startswith(MIG_RESOURCE_PREFIX) and str(amount) != "0" for name, amount in limits.items())
 
 
 def choice_problem(name: str) -> str:

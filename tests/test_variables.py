@@ -133,9 +133,14 @@ def test_an_image_s_version_of_cuda_shows_every_gpu_to_containers_that_get_none(
     for one in without:
         assert not judged(pod(one)).allowed
         assert by_filter(pod(part(()), one)) == verdict
+    instance, no_instance = (
+        plain(env) | {"resources": {"limits": {"nvidia.com/mig-1g.5gb": count}}} for count in ("1", "0")
+    )
     assert judged(pod(part(env))).allowed
-    assert by_filter(pod(part(env))) == HARMLESS
-    assert refused_by_the_policy([*without, part(env)], 0) == [True, True, False]
+    assert judged(pod(instance)).allowed
+    assert not judged(pod(no_instance)).allowed
+    assert by_filter(pod(part(env))) == by_filter(pod(part(()), instance)) == HARMLESS
+    assert refused_by_the_policy([*without, no_instance, part(env), instance], 0) == [True] * 3 + [False] * 2
 
 
 def test_a_container_that_only_kubelet_would_not_give_gpus_is_not_answered() -> None:

@@ -12,15 +12,13 @@ from typing import Literal
 
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading
 from proto.annotations.values import LARGEST
-from proto.devices import Device, DeviceUUID
+from proto.devices import MIG_RESOURCE_PREFIX, Device, DeviceUUID
 
 Mode = Literal["hami-core", "mps"]
 MigStrategy = Literal["none", "single", "mixed"]
 
 DISPLAY_CARDS = ("DGX Display", "NVIDIA DGX Display")
 """The DGX Station's console card; no GPU to compute on."""
-
-MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hook_names import CONTAINERS, LOCKS, installed_names
-from deviceplugin.machine.discovery import MIG_RESOURCE_PREFIX
 from deviceplugin.remediation.words import is_ours
 from deviceplugin.settings import TotalNames
 from deviceplugin.socket_names import is_socket_name
@@ -31,6 +30,7 @@ from proto.annotations.keys import (
 )
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
 from proto.annotations.node_lock import decode_lock_uid
+from proto.devices import MIG_RESOURCE_PREFIX
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.quantity import QuantityError, integer_quantity
 

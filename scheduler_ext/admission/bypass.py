@@ -8,7 +8,7 @@ from proto.environment import chosen_by, lifted_by, preloaded_by
 from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.admission.containers import gets_gpus
 from scheduler_ext.admission.settings import AdmissionSettings
-from scheduler_ext.requests import choice_problem, shortened
+from scheduler_ext.requests import asks_for_instances, choice_problem, shortened
 
 LIFTS_LIMITS = "can lift the limits of a shared GPU; remove it"
 MOST_NAMED = 10
@@ -39,6 +39,8 @@ def _problems(
 
 def _is_answered(container: Container, settings: AdmissionSettings, *, completed: bool) -> bool:
     """Whether the daemon or this webhook sets which GPUs the container sees."""
+    if asks_for_instances(container):
+        return True
     if completed:
         return settings.overwrite_env or gets_gpus(container, settings)
     return gets_gpus(container, replace(settings, default_gpus=0))

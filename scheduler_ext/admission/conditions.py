@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from proto.annotations import keys
+from proto.devices import MIG_RESOURCE_PREFIX
 from proto.environment import CHOOSING, LEGACY_VERSION, VISIBLE_DEVICES
 from scheduler_ext.admission.owned import LABELS
 from scheduler_ext.requests import ResourceNames
@@ -37,9 +38,9 @@ def chooses_gpus(names: ResourceNames) -> str:
 
 def container_chooses_gpus(names: ResourceNames) -> str:
     """CEL: whether the environment of the container `c` does so, as `chosen_by` of proto/environment.py judges it."""
-    count = f"c.resources.limits['{names.count}']"
-    asks = f"has(c.resources) && has(c.resources.limits) && '{names.count}' in c.resources.limits && string({count})"
-    unanswered = f"!c.env.exists(e, e.name == '{VISIBLE_DEVICES}') && !({asks} != '0')"
+    asked = f"(r == '{names.count}' || r.startsWith('{MIG_RESOURCE_PREFIX}')) && string(c.resources.limits[r]) != '0'"
+    answered = f"has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, {asked})"
+    unanswered = f"!c.env.exists(e, e.name == '{VISIBLE_DEVICES}') && !({answered})"
     return f"has(c.env) && ({harmful('c.env', CHOOSING)} || ({harmful('c.env', _LEGACY)} && {unanswered}))"
 
 

@@ -33,7 +33,6 @@ system:serviceaccount:{{ .Release.Namespace }}:topogpu-scheduler
 {{/* CEL: whether the environment of the container c shows it GPUs past the scheduler. A test compares this and the next two with
 scheduler_ext/admission/conditions.py and the rules of proto/environment.py. */}}
 {{- define "topogpu.choosesGpus" -}}
-{{- $count := .Values.resourceNames.count }}
 {{- $rules := `{'NVIDIA_VISIBLE_DEVICES': ['', 'none', 'void'],
 'NVIDIA_IMEX_CHANNELS': ['', 'void'],
 'NVIDIA_NVSWITCH': ['', 'disabled'],
@@ -45,7 +44,8 @@ scheduler_ext/admission/conditions.py and the rules of proto/environment.py. */}
 has(c.env) && ({{ include "topogpu.harmful" $rules }}
 || ({{ include "topogpu.harmful" "{'CUDA_VERSION': ['']}" }}
 && !c.env.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES')
-&& !(has(c.resources) && has(c.resources.limits) && '{{ $count }}' in c.resources.limits && string(c.resources.limits['{{ $count }}']) != '0')))
+&& !(has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r,
+(r == '{{ .Values.resourceNames.count }}' || r.startsWith('nvidia.com/mig-')) && string(c.resources.limits[r]) != '0'))))
 {{- end }}
 
 {{/* CEL: whether the environment of the container c can lift the limits of a shared GPU. */}}
