@@ -66,6 +66,8 @@ class ProvenSlot:
     name: str
     containers: tuple[int, ...]
     shares: ContainerShares
+    problem: str = ""
+    """Why its container must not be created, should it be the one that kubelet is about to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +200,9 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
         return Unproven(f"pod {name} holds them, but nothing readable was decided for it: {error}", may_change=False)
     positions = tuple(position for position, each in enumerate(containers) if each in holder.containers)
     problems = {at: found for at in positions if (found := _mismatch(containers[at], decided[at], ids, evidence))}
-    # An ended init container does not start again: its GPUs must not delay the others.
-    positions = tuple(at for at in positions if at not in problems or not _has_ended(pod, at)) or positions
-    problem = next((problems[at] for at in positions if at in problems), "")
+    # An ended init container starts again in a new sandbox only: its GPUs must not delay the others.
+    decisive = tuple(at for at in positions if at not in problems or not _has_ended(pod, at)) or positions
+    problem = next((problems[at] for at in decisive if at in problems), "")
     if problem:
         return Unproven(f"pod {name}, {problem}", may_change=False)
     slots = _slots(ids, holder, evidence)
@@ -210,10 +212,14 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
     proven = []
     for slot in dict.fromkeys(filter(None, (slots[containers[position]] for position in positions))):
         sharing = tuple(position for position in positions if slots[containers[position]] == slot)
-        problem = _difference(sharing, containers, decided)
+        usable = tuple(position for position in sharing if position not in problems)
+        if not usable:
+            proven.append(ProvenSlot(slot, sharing, (), f"pod {name}, {problems[sharing[0]]}"))
+            continue
+        problem = _difference(usable, containers, decided)
         if problem:
             return Unproven(f"pod {name}, {problem}", may_change=False)
-        proven.append(ProvenSlot(slot, sharing, larger([decided[position] for position in sharing])))
+        proven.append(ProvenSlot(slot, usable, larger([decided[position] for position in usable])))
     return Proven(pod, tuple(proven))
 
 

@@ -20,7 +20,7 @@ from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlo
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_files import SlotFiles, Spec
 from deviceplugin.allocation.slot_specs import SlotSpecs
-from deviceplugin.allocation.slots import Start, applied, container_id, named
+from deviceplugin.allocation.slots import Start, applied, container_id, named, refused
 from deviceplugin.allocation.turn import shares_in_turn
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.apiserver import OwnNode
@@ -31,6 +31,7 @@ from deviceplugin.container.edits import (
     AllocationSettings,
     ContainerEdits,
     ContainerFacts,
+    DeviceListStrategy,
     container_edits,
     container_facts,
 )
@@ -171,7 +172,10 @@ class SlotAllocator:
         for slot in answer.slots:
             names = " and ".join(answer.pod.all_containers[position].name for position in slot.containers)
             gpus = ", ".join(sorted(share.uuid for share in slot.shares))
-            log.info("pod %s, container %s: served %s", pod_name(answer.pod), names, gpus)
+            if slot.problem:
+                log.warning("%s; it cannot start again", slot.problem)
+            else:
+                log.info("pod %s, container %s: served %s", pod_name(answer.pod), names, gpus)
         return ""
 
     async def _find(self, ids: frozenset[str], deadline: float) -> Proven | Unproven:
@@ -257,10 +261,12 @@ class SlotAllocator:
 
     def _prepared_one(self, pod: Pod, slot: ProvenSlot) -> Spec:
         facts = slot_facts(pod, slot.containers, self._allocation.priority_resource)
-        inventory = self._gpus.inventory
-        known = {device.uuid: device for device in inventory.devices}
+        known, hardware = self._gpus.by_uuid(), self._gpus.inventory.hardware
+        if slot.problem:
+            by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
+            return self._files.spec(slot.name, refused(slot.problem, hardware.driver_mounts if by_files else ()))
         hook = hook_for(slot.shares, known, facts, self._settings.hook_path, self._settings.unenforced_shares)
-        edits = container_edits(slot.shares, known, facts, self._allocation, hook, hardware=inventory.hardware)
+        edits = container_edits(slot.shares, known, facts, self._allocation, hook, hardware=hardware)
         return self._files.spec(slot.name, applied(edits))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deviceplugin.container.cdi import spec_file_name
-from deviceplugin.container.edits import NO_DEVICES, ContainerEdits
+from deviceplugin.container.edits import NO_DEVICES, ContainerEdits, DeviceNode, Mount
 from proto.devices import ContainerShares, DeviceShare
 from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import Pod
@@ -61,6 +61,14 @@ def named(slot: str) -> ContainerEdits:
 def applied(edits: ContainerEdits) -> ContainerEdits:
     """Returns the edits of the slot's spec: these, and always another value than Allocate answered."""
     return replace(edits, env={VISIBLE_DEVICES: NO_DEVICES, **edits.env})
+
+
+def refused(problem: str, driver_mounts: tuple[Mount, ...]) -> ContainerEdits:
+    """Returns the edits of a slot whose container must not be created: the runtime looks for a device file that has the
+    problem as its name, and quotes that name in its error.
+    """
+    missing = DeviceNode(path=f"/{problem}")
+    return ContainerEdits(env={VISIBLE_DEVICES: NO_DEVICES}, devices=(missing,), driver_mounts=driver_mounts)
 
 
 def is_spec_of_one_slot(name: str) -> bool:

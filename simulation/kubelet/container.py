@@ -5,7 +5,7 @@ Sources: kubelet's pod_devices.go (deviceRunContainerOptions), containerd's inte
 CRI-O's server/container_create.go, and the Container Device Interface specification 0.6.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -40,6 +40,8 @@ class _Lenient(msgspec.Struct, rename="camel"):
 class CdiDeviceNode(_Lenient):
     path: str
     host_path: str = ""
+    type: str = ""
+    major: int = 0
     permissions: str = "rwm"
 
 
@@ -103,13 +105,16 @@ def create_container(
     *,
     order: CdiOrder = CdiOrder.LAST,
     image_env: Mapping[str, str] | None = None,
+    has_file: Callable[[str], bool] = lambda _: True,
 ) -> CreatedContainer:
     """Kubelet's merge of all answers and the pod's environment, over that of the image, and the runtime's CDI edits.
 
-    Raises CdiError for a CDI device that no spec holds.
+    `has_file` tells whether the host has it. Raises CdiError for a CDI device that no spec holds, or whose device file
+    is missing.
     """
     names = tuple(device.name for answer in answers for device in answer.cdi_devices)
     edits = [edit for name in names for edit in resolve_cdi(name, specs)] if order is not CdiOrder.NEVER else []
+    _find_device_files(edits, has_file)
     own_env = {variable.name: variable.value for variable in container.env if variable.value_from is None}
     asked = {**(image_env or {}), **_answered_env(answers), **own_env}
     return CreatedContainer(
@@ -140,6 +145,15 @@ def decode_cdi_spec(text: bytes) -> CdiSpec:
         return msgspec.json.decode(text, type=CdiSpec)
     except msgspec.DecodeError as error:
         raise CdiError(f"unreadable CDI spec: {error}") from error
+
+
+def _find_device_files(edits: Sequence[CdiEdits], has_file: Callable[[str], bool]) -> None:
+    """Looks for those whose number no spec tells, as fillMissingInfo of the CDI library does. Raises CdiError."""
+    for node in (node for edit in edits for node in edit.device_nodes if not (node.type and node.major)):
+        path = node.host_path or node.path
+        if not has_file(path):
+            problem = f'failed to stat CDI host device "{path}": no such file or directory'
+            raise CdiError(f"failed to inject CDI devices: failed to inject devices: {problem}")
 
 
 def _answered_env(answers: Sequence[ContainerAllocateResponse]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """One node's kubelet: registers the Node, admits bound pods one at a time, creates their containers on paper."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -220,6 +221,7 @@ class KubeletStandIn:
             *(container, phase, ids, [one.response for one in held], self._cdi_specs()),
             order=self._cdi_order,
             image_env=self._image_env,
+            has_file=os.path.lexists,
         )
 
     def _cdi_specs(self) -> list[CdiSpec]:

@@ -1,6 +1,7 @@
 """A slot allocator whose kubelet is what a test says it is: ids held, by pod-resources and by checkpoint."""
 
 import base64
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,11 +23,18 @@ from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.settings import AgentSettings
+from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Container, Pod
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hook import install_placeholder
-from simulation.kubelet.container import CdiEdits, decode_cdi_spec, resolve_cdi
+from simulation.kubelet.container import (
+    CdiEdits,
+    CreatedContainer,
+    create_container,
+    decode_cdi_spec,
+    resolve_cdi,
+)
 from tests.deviceplugin.gpus import NODE, PAIR
 from tests.deviceplugin.registration import kubelet_root
 
@@ -86,6 +94,7 @@ class SlotRig:
     allocator: SlotAllocator
     kubelet: Kubelet
     files: SlotFiles
+    gpus: Gpus
     clock: list[float] = field(default_factory=lambda: [1000.0])
 
     def bring(self, *pods: Pod) -> None:
@@ -117,6 +126,16 @@ class SlotRig:
             if one.ids == frozenset(ids) and container in ("", one.container_name)
         )
         return self.edits_of(slot_in(held.cdi_devices))
+
+    def created(self, container: str, *ids: str) -> CreatedContainer:
+        """What a runtime makes of it. Raises CdiError."""
+        answers = [
+            ContainerAllocateResponse.FromString(base64.b64decode(one.answer or ""))
+            for one in self.kubelet.recorded or ()
+            if (one.container_name, one.ids) == (container, frozenset(ids))
+        ]
+        spec = decode_cdi_spec((self.directory / SPEC_FILE).read_bytes())
+        return create_container(Container(name=container), "app", ids, answers, [spec], has_file=os.path.lexists)
 
     def edits_of(self, slot: str) -> CdiEdits:
         spec = decode_cdi_spec((self.directory / SPEC_FILE).read_bytes())
@@ -161,6 +180,6 @@ async def slots(
             pause_seconds=0,
         )
         try:
-            yield SlotRig(server, own, changes, directory, allocator, kubelet, files, clock)
+            yield SlotRig(server, own, changes, directory, allocator, kubelet, files, gpus, clock)
         finally:
             await api.close()

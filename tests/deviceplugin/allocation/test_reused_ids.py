@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.identity import Evidence, Listed, Proven, prove_slot
+from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 from simulation.kubelet.device_ids import containers_in_order
@@ -78,14 +78,18 @@ def evidence(pod: Pod, holdings: Sequence[Holding], inventory: dict[DeviceUUID, 
     return Evidence(node=NODE, resource=GPU, pods=(pod,), inventory=inventory, listed=listed, recorded=tuple(holdings))
 
 
-def test_an_init_container_that_has_ended_holds_up_nobody_when_its_gpu_falls_ill() -> None:
+def test_an_init_container_that_has_ended_and_whose_gpu_fell_ill_is_refused_alone() -> None:
     sick = INVENTORY | {A: a100(A, 0, healthy=False)}
     ids = {"-1": [f"{A}-0"]}
     holdings = [
         Holding(pod_uid="uid-p", container_name=name, resource_name=GPU, device_ids=ids, answer=as_recorded(name))
         for name in ("c0", "c1")
     ]
-    for phase, served in (("Running", ["c1"]), ("Pending", [])):
-        pod = bound_pod("p", ((share(A),), (share(B),)), init=1, phase=phase)
-        answer = prove_slot(frozenset(ids["-1"]), evidence(pod, holdings, sick))
-        assert [slot.name for slot in answer.slots] == served if isinstance(answer, Proven) else not served
+    decided = ((share(A),), (share(B),))
+    problem = f"pod default/p, container c0: {A} is unhealthy"
+    running = bound_pod("p", decided, init=1, phase="Running")
+    slots = (ProvenSlot("c0", (0,), (), problem), ProvenSlot("c1", (1,), decided[1]))
+    assert prove_slot(frozenset(ids["-1"]), evidence(running, holdings, sick)) == Proven(running, slots)
+    answer = prove_slot(frozenset(ids["-1"]), evidence(bound_pod("p", decided, init=1), holdings, sick))
+    assert isinstance(answer, Unproven)
+    assert answer.sentence.endswith(problem)

@@ -18,12 +18,14 @@ from deviceplugin.allocation.slots import SPEC_FILE, Start, named, slot_in
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
+from deviceplugin.gpus import Inventory
 from deviceplugin.plugin_calls import allocate_response
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hook import install_placeholder
+from simulation.kubelet.container import CdiError
 from tests.deviceplugin.agent_rig import write
 from tests.deviceplugin.allocation.slot_rig import slots
-from tests.deviceplugin.gpus import A, B, bound_pod, share
+from tests.deviceplugin.gpus import A, B, a100, bound_pod, share
 from tests.deviceplugin.registration import until
 
 X, Y, Z = f"{A}-0", f"{B}-0", f"{A}-1"
@@ -180,6 +182,20 @@ async def test_containers_that_an_earlier_release_gave_one_slot_have_the_larger_
         await rig.allocator.pre_start([X])
         env = rig.env(X)
         assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT"]) == ("9000m", "30")
+
+
+async def test_the_runtime_gives_the_reason_why_an_init_container_cannot_start_again() -> None:
+    async with slots() as rig:
+        lost = Inventory(devices=(a100(A, 0, healthy=False), a100(B, 1)), problems={A: "GPU is lost"})
+        rig.gpus.inventory = lost
+        pod = bound_pod("p", (ONE, OTHER), init=1, phase="Running")
+        rig.bring(pod)
+        rig.kubelet.hold(pod, "c0", X, init=True)
+        rig.kubelet.hold(pod, "c1", X)
+        await rig.allocator.pre_start([X])
+        with pytest.raises(CdiError, match=f'"/pod default/p, container c0: {A} is unhealthy: GPU is lost"'):
+            rig.created("c0", X)
+        assert rig.created("c1", X).env["NVIDIA_VISIBLE_DEVICES"] == B
 
 
 async def test_a_container_that_was_served_without_a_slot_needs_none() -> None:

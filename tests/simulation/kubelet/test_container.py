@@ -47,3 +47,9 @@ def test_a_cdi_device_without_spec_cannot_be_created() -> None:
     answer = wire.ContainerAllocateResponse(cdi_devices=[wire.CDIDevice(name="topogpu.io/slot=s2")])
     with pytest.raises(CdiError, match=r"topogpu\.io/slot=s2"):
         create_container(Container(name="c"), "app", ["id"], [answer], [SPEC])
+
+
+def test_a_device_file_without_a_number_must_be_on_the_host() -> None:
+    answer = wire.ContainerAllocateResponse(cdi_devices=[wire.CDIDevice(name="topogpu.io/slot=s1")])
+    with pytest.raises(CdiError, match='failed to stat CDI host device "/dev/nvidia0": no such file or directory'):
+        create_container(Container(name="c"), "app", ["id"], [answer], [SPEC], has_file=lambda _: False)

@@ -211,7 +211,7 @@ async def test_cdi_devices_come_from_the_spec_directory_as_soon_as_it_holds_them
     uid = cluster.bind("p", 1)
     await until(lambda: cluster.waiting_reason("p") == "CreateContainerError")
     (cluster.root / "cdi").mkdir()
-    edits = {"env": ["SLOT=1"], "deviceNodes": [{"path": "/dev/nvidia3"}]}
+    edits = {"env": ["SLOT=1"], "deviceNodes": [{"path": "/dev/nvidia3", "type": "c", "major": 195, "minor": 3}]}
     spec = {"cdiVersion": "0.6.0", "kind": "example.com/slot", "devices": [{"name": "s1", "containerEdits": edits}]}
     (cluster.root / "cdi" / "slots.json").write_text(json.dumps(spec))
     await cluster.running("p")
