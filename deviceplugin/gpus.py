@@ -194,14 +194,22 @@ class Gpus:
 
 
 def _with_missing(before: Inventory, now: Inventory) -> Inventory:
-    """Keeps GPUs that vanished, as unhealthy."""
+    """Keeps GPUs that vanished, as unhealthy, unless a new GPU is in their place."""
+    addresses = {**before.hardware.pci_addresses, **now.hardware.pci_addresses}
+    places = {addresses[gpu] for gpu in now.physical - before.physical if gpu in addresses}
+
+    def kept(devices: tuple[Device, ...]) -> list[Device]:
+        gpus = [(device, before.parents.get(device.uuid, device.uuid)) for device in devices]
+        return [device for device, gpu in gpus if gpu in now.physical or addresses.get(gpu) not in places]
+
     instances = {
-        resource: with_missing(before.instances.get(resource, ()), now.instances.get(resource, ()))
+        resource: with_missing(kept(before.instances.get(resource, ())), now.instances.get(resource, ()))
         for resource in sorted({*before.instances, *now.instances})
     }
     return replace(
         now,
-        devices=with_missing(before.devices, now.devices),
+        devices=with_missing(kept(before.devices), now.devices),
         instances=instances,
         parents={**before.parents, **now.parents},
+        hardware=replace(now.hardware, pci_addresses=addresses),
     )

@@ -7,20 +7,26 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.changes import Changes
+from deviceplugin.container.edits import Hardware
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
-from proto.devices import DeviceUUID
-from tests.deviceplugin.gpus import PAIR, A, a100
+from proto.devices import Device, DeviceUUID
+from tests.deviceplugin.gpus import PAIR, A, B, a100
 from tests.deviceplugin.registration import until
 
 FOUND = Inventory(devices=PAIR)
 SLICE = replace(a100(A, 0), uuid="MIG-1", slots=1)  # type: ignore[arg-type]
 
 
-async def seen(read: Callable[[], Inventory], act: Callable[[Gpus], None], fact: Callable[[Gpus], bool]) -> Gpus:
+async def seen(
+    read: Callable[[], Inventory],
+    act: Callable[[Gpus], None],
+    fact: Callable[[Gpus], bool],
+    found: Callable[[Inventory], None] = lambda _: None,
+) -> Gpus:
     settings = AgentSettings(node_name="n", read_seconds=3600, retry_seconds=0.01)
-    gpus = Gpus(read, NvmlThread(), Changes(), settings)
+    gpus = Gpus(read, NvmlThread(), Changes(), settings, found=found)
     task = asyncio.create_task(gpus.run())
     try:
         await until(lambda: bool(gpus.inventory.devices) or bool(gpus.problem))
@@ -106,6 +112,46 @@ async def test_a_mig_device_that_vanished_stays_unhealthy_under_its_resource() -
         lambda gpus: not gpus.inventory.instances["nvidia.com/mig-1g.5gb"][0].healthy,
     )
     assert gpus.inventory.devices == PAIR
+
+
+def at_places(**devices: Device) -> Inventory:
+    """GPUs by their PCI addresses."""
+    gpus = {device.uuid: place for place, device in devices.items()}
+    return Inventory(devices=tuple(devices.values()), physical=frozenset(gpus), hardware=Hardware(pci_addresses=gpus))
+
+
+async def after(*answers: Inventory) -> Inventory:
+    """What is known after all these readings."""
+    left, readings = list(answers), list[Inventory]()
+
+    def fact(gpus: Gpus) -> bool:
+        gpus.set_ailing({})
+        return len(readings) >= len(answers)
+
+    read = lambda: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731
+    return (await seen(read, lambda gpus: None, fact, found=readings.append)).inventory
+
+
+async def test_a_gpu_is_forgotten_when_a_new_one_is_in_its_place() -> None:
+    old, other, new = a100(A, 0), a100(B, 1), replace(a100(A, 0), uuid=DeviceUUID("GPU-new"))
+    both, replaced = at_places(one=old, two=other), at_places(one=new, two=other)
+    assert (await after(both, replaced)).devices == (new, other)
+    assert (await after(both, at_places(two=other), replaced)).devices == (new, other)
+    assert (await after(both, replaced, both)).devices == (old, other)
+
+
+async def test_a_gpu_stays_known_while_its_place_is_empty_or_a_known_one_seems_to_be_there() -> None:
+    old, other = a100(A, 0), a100(B, 1)
+    ill = replace(old, healthy=False)
+    for now in (at_places(two=other), at_places(one=other)):
+        assert (await after(at_places(one=old, two=other), now)).devices == (ill, other)
+
+
+async def test_the_instances_of_a_gpu_go_with_it() -> None:
+    instance = {"nvidia.com/mig-1g.5gb": (SLICE,)}
+    before = replace(at_places(one=a100(A, 0)), instances=instance, parents={SLICE.uuid: A})
+    found = await after(before, at_places(one=replace(a100(A, 0), uuid=DeviceUUID("GPU-new"))))
+    assert found.instances == {"nvidia.com/mig-1g.5gb": ()}
 
 
 @pytest.mark.parametrize(
