@@ -251,7 +251,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             hardware=hardware,
             labels=feature_labels(machine, sharing),
             notes=notes,
-            missing=tuple(gpu for gpu in machine.missing if gpu.index not in sharing.hidden_indices),
+            missing=tuple(gpu for gpu in machine.missing if not sharing.hides(gpu.uuid, gpu.index)),
             is_simulated=machine.is_simulated,
             is_doubtful=machine.is_doubtful,
             disagreements=tuple(pair.sentence for pair in asymmetric_pairs(machine)),

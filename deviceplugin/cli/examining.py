@@ -1,6 +1,8 @@
 """Examines the node for `doctor`, and prints what is found."""
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -19,6 +21,7 @@ from deviceplugin.cli.build import (
     total_names,
 )
 from deviceplugin.cli.named import in_use
+from deviceplugin.cli.options import read
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.edits import cdi_names
@@ -57,6 +60,8 @@ _MARKS = {
     State.SKIPPED: ("–", ""),
 }
 _INDENT = 4
+_NO_NAME = "unnamed"
+"""A node name with which the other settings can be read."""
 
 
 def examine(given: dict[str, str | None], *, as_json: bool) -> bool:
@@ -76,10 +81,25 @@ def _findings(given: dict[str, str | None]) -> tuple[Finding, ...]:
         wrong = problem(
             _CONFIGURATION,
             f"The daemon would not start: {error.format_message()}.",
-            "Correct it. The checks below use the default settings.",
+            "Correct it. The checks below use the settings that can be read, and defaults for the others.",
         )
-        return (wrong, *asyncio.run(_examine(Configuration())))
+        return (wrong, *asyncio.run(_examine(_readable(given))))
     return (*_configuration(effective), *asyncio.run(_examine(effective.configuration)))
+
+
+def _readable(given: Mapping[str, str | None]) -> Configuration:
+    """Returns the flags that can be read, each beside the defaults; only defaults where the fault is elsewhere."""
+    name = given.get("node_name")
+    kept: dict[str, str | None] = {"node_name": name or _NO_NAME}
+    try:
+        found = read(kept)
+    except click.ClickException:
+        return Configuration()
+    for setting, value in given.items():
+        with suppress(click.ClickException):
+            found = read({**kept, setting: value} if value is not None else kept)
+            kept |= {setting: value} if value is not None else {}
+    return found.configuration if name else replace(found.configuration, node_name="")
 
 
 def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:

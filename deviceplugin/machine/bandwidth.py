@@ -17,6 +17,9 @@ NVLINK3_WORKSTATION_GBPS = 12.0
 NVLINK_UNKNOWN_SHARE = 0.77
 """Effective share of the reported speed where the version is not known; fits V100, H100 and B200."""
 
+_FAR = 1.5
+"""Versions that follow each other differ by no more, or by twice as much."""
+
 PCIE_X16_GBPS = {1: 3.0, 2: 6.0, 3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
 
 
@@ -72,12 +75,16 @@ def socket_link(cpu: str) -> SocketLink:
 
 
 def nvlink_gbps(gpu: GpuReading) -> float | None:
-    """One link of this GPU, one direction. None when neither version nor speed is known."""
+    """One link of this GPU, one direction. None when neither version nor speed is known. A speed that is far from what
+    the version comes to is believed, because it was read from the link.
+    """
     if gpu.nvlink_version in (4, 5) and gpu.nvlink_mbps is not None and gpu.nvlink_mbps < 20_000:
         return NVLINK3_WORKSTATION_GBPS
-    if gpu.nvlink_version in NVLINK_GBPS:
-        return NVLINK_GBPS[gpu.nvlink_version]
-    return NVLINK_UNKNOWN_SHARE * gpu.nvlink_mbps / 1000 if gpu.nvlink_mbps else None
+    by_speed = NVLINK_UNKNOWN_SHARE * gpu.nvlink_mbps / 1000 if gpu.nvlink_mbps else None
+    by_version = NVLINK_GBPS.get(gpu.nvlink_version or 0)
+    if by_version is None or (by_speed is not None and not 1 / _FAR < by_speed / by_version < _FAR):
+        return by_speed
+    return by_version
 
 
 def pcie_gbps(gpu: GpuReading) -> float | None:

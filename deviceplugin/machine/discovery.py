@@ -36,6 +36,9 @@ class NodeSharing:
     """GPUs, or single MIG devices."""
     hidden_indices: frozenset[int] = frozenset()
 
+    def hides(self, uuid: DeviceUUID, index: int | None) -> bool:
+        return uuid in self.hidden_uuids or index in self.hidden_indices
+
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
@@ -112,8 +115,7 @@ def shown_gpus(machine: MachineReading, sharing: NodeSharing) -> tuple[GpuReadin
 
 
 def _is_hidden(gpu: GpuReading, sharing: NodeSharing) -> bool:
-    hidden = gpu.uuid in sharing.hidden_uuids or gpu.index in sharing.hidden_indices
-    return hidden or gpu.name in DISPLAY_CARDS or not gpu.uuid
+    return sharing.hides(gpu.uuid, gpu.index) or gpu.name in DISPLAY_CARDS or not gpu.uuid
 
 
 def shown_mig_devices(gpu: GpuReading, sharing: NodeSharing) -> tuple[MigReading, ...]:

@@ -133,14 +133,20 @@ class PairReading:
     p2p_pcie: PeerStatus = PeerStatus.UNREADABLE
 
 
+_UNKNOWN = DeviceUUID("")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingGpu:
-    """A GPU of which only its existence is known. `name` says where: its PCI address or its NVML index."""
+    """A GPU that exists and cannot be shared, because its UUID or its memory is not known. `name` has its NVML index,
+    its UUID and its PCI address, as far as they are known.
+    """
 
     name: str
     problem: str
     index: int | None = None
     """Its place in NVML's enumeration; None where NVML does not count it."""
+    uuid: DeviceUUID = _UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

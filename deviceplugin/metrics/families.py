@@ -72,7 +72,7 @@ def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
         _OUR_GPU,
         (
             *(((str(device.index), device.uuid), device.healthy) for device in view.devices),
-            *((("" if gpu.index is None else str(gpu.index), gpu.name), 0) for gpu in view.missing),
+            *((("" if gpu.index is None else str(gpu.index), gpu.uuid or gpu.name), 0) for gpu in view.missing),
         ),
     )
     yield _family(

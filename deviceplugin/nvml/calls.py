@@ -114,6 +114,17 @@ class NvmlCalls:
             self._note_refusal(error, question)
             return default
 
+    def ask_if_there(self, function: str, *arguments: object) -> Any:
+        """Returns the call's answer, None if the driver does not have it. Raises CallFailed if it has it and fails."""
+        question = (function, *map(_same, arguments))
+        try:
+            return None if question in self._refused else self.ask(function, *arguments)
+        except CallFailed as error:
+            self._note_refusal(error, question)
+            if question in self._refused:
+                return None
+            raise
+
     def field(self, handle: object, number: int, scope: int = 0) -> int | None:
         """An integer field, None where it is refused; one that is not there is asked once. Raises GpuGone."""
         question = ("field", _same(handle), number, scope)

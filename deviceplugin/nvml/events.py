@@ -125,6 +125,8 @@ class _EventSet:
         self._calls = calls
         self._set: object = calls.ask("nvmlEventSetCreate")
         self._gpu_of_handle: dict[int, DeviceUUID] = {}
+        self._divided: set[int] = set()
+        """Addresses of the handles of GPUs with MIG on. Some drivers name instance 0 of other GPUs."""
         self._refused: dict[DeviceUUID, str] = {}
         self._lock = threading.Lock()
         self._in_use = 1
@@ -180,6 +182,9 @@ class _EventSet:
             self._calls.ask("nvmlDeviceRegisterEvents", handle, types, self._set)
         finally:
             self._leave()
+        mode = self._calls.ask_or(None, "nvmlDeviceGetMigMode", handle)
+        if mode is not None and mode[0] == 1:
+            self._divided.add(_address(handle))
         return _address(handle)
 
     def monitored(self) -> Monitored:
@@ -200,11 +205,12 @@ class _EventSet:
     def _translated(self, event: Any) -> HealthEvent:
         gpu = self._gpu(event.device)
         if event.eventType == _XID:
+            divided = _address(event.device) in self._divided
             return XidSeen(
                 gpu=gpu,
                 xid=event.eventData,
-                gpu_instance=_instance(event.gpuInstanceId),
-                compute_instance=_instance(event.computeInstanceId),
+                gpu_instance=_instance(event.gpuInstanceId) if divided else None,
+                compute_instance=_instance(event.computeInstanceId) if divided else None,
             )
         return DoubleBitError(gpu=gpu) if event.eventType == _DOUBLE_BIT else Hint(gpu=gpu)
 

@@ -256,7 +256,7 @@ class Nvml:
             gpus.append(known.at(one.index, "" if excused else problem))
         return gpus, unknown, problems
 
-    def _read_found(self, calls: NvmlCalls, found: Sequence[_Found]) -> Mapping[DeviceUUID, _Gpu | Hangs]:
+    def _read_found(self, calls: NvmlCalls, found: Sequence[_Found]) -> Mapping[DeviceUUID, _Gpu | CallFailed | Hangs]:
         addresses = frozenset(address_key(one.bus_id) for one in found if one.bus_id)
         cpus_of_node = self._sysfs.cpus_of_node()
         return calls.lanes.ask(
@@ -283,7 +283,8 @@ class Nvml:
             if unclaimed:
                 unclaimed.remove(address if address in unclaimed else unclaimed[0])
             problem = failure.problem if isinstance(failure, CallFailed) else str(failure)
-            yield MissingGpu(name=f"GPU {one.index}{address and f' at {address}'}", problem=problem, index=one.index)
+            name = f"GPU {one.index}{one.uuid and f' ({one.uuid})'}{address and f' at {address}'}"
+            yield MissingGpu(name=name, problem=problem, index=one.index, uuid=one.uuid)
         for address in unclaimed:
             yield MissingGpu(name=f"GPU at {address}", problem=_UNDRIVEN)
 
@@ -309,7 +310,10 @@ class Nvml:
 
     def _read_gpu(
         self, calls: NvmlCalls, found: _Found, addresses: frozenset[str], cpus_of_node: dict[int, frozenset[int]]
-    ) -> _Gpu:
+    ) -> "_Gpu | CallFailed":
+        """Returns the failure in place of a GPU without which nothing can be said of it: the whole GPU's, or that of
+        its memory.
+        """
         before = self._known.get(found.uuid)
         known = before.reading if before is not None else None
         bus_id = found.bus_id or (known.bus_id if known else "")
@@ -318,8 +322,8 @@ class Nvml:
             gpu, problems = _with_mig(calls, found.handle, gpu, known)
             links = read_links(calls, found.handle, addresses, self._sysfs.is_switch)
             gpu = self._with_places(calls, found.handle, with_abilities(calls, found.handle, gpu), cpus_of_node)
-        except GpuGone as error:
-            return _Gpu(replace(known or gpu, index=found.index, problem=error.problem))
+        except CallFailed as error:
+            return error
         return _Gpu(
             replace(
                 gpu,
@@ -373,7 +377,7 @@ def _recognised(lost: _Found, gone: Sequence[_Gpu]) -> _Gpu | None:
 def _with_mig(
     calls: NvmlCalls, handle: object, gpu: GpuReading, known: GpuReading | None
 ) -> tuple[GpuReading, tuple[str, ...]]:
-    """Read before all else: MIG decides what the GPU answers at all. Raises GpuGone."""
+    """Read before all else: MIG decides what the GPU answers at all. Raises CallFailed."""
     if known is None:
         calls.forget_refusals(handle)
     before = known is not None and known.mig_enabled
@@ -381,7 +385,7 @@ def _with_mig(
     enabled = before if mode is None else mode[0] == 1
     if before != enabled:
         calls.forget_refusals(handle)
-    memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle)
+    memory: Any = calls.ask_if_there("nvmlDeviceGetMemoryInfo", handle)
     gpu = replace(
         gpu,
         memory_mib=memory.total // 1_048_576 if memory is not None else None,

@@ -15,8 +15,11 @@ from proto.devices import DeviceUUID
 
 _DIE = 0
 """nvmlTemperatureSensors_t of the GPU itself."""
-_NOT_FOUND = 6
+_NO_SAMPLES = (0, 6)
+"""nvmlReturn_t: not found, or success with an empty list, which nvidia-ml-py raises as an error."""
 _INSUFFICIENT_SIZE = 7
+_LINK_COUNT = 91
+"""NVML_FI_DEV_NVLINK_LINK_COUNT."""
 _LIST_ATTEMPTS = 3
 _PROCESS_LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
@@ -82,7 +85,7 @@ class UsageReader:
         except GpuGone:
             raise
         except CallFailed as error:
-            return {} if error.code == _NOT_FOUND else None
+            return {} if error.code in _NO_SAMPLES else None
         self._read_until_us[uuid] = max([since, *(sample.timeStamp for sample in samples)])
         # Youngest last; the array may have more places than the driver filled.
         ordered = sorted(samples, key=lambda sample: sample.timeStamp)
@@ -90,9 +93,12 @@ class UsageReader:
 
 
 def _link_states(calls: NvmlCalls, handle: object) -> list[bool]:
-    """Tells for each NVLink whether it is active; the list ends at the first link that the driver refuses."""
+    """Returns for each NVLink whether it is active. The list ends at the first link that the driver refuses, or with
+    its count: some drivers answer "inactive" for links that the GPU does not have.
+    """
     states: list[bool] = []
-    for number in range(calls.pynvml.NVML_NVLINK_MAX_LINKS):
+    most, count = calls.pynvml.NVML_NVLINK_MAX_LINKS, calls.field(handle, _LINK_COUNT)
+    for number in range(most if count is None else min(most, count)):
         state = calls.ask_or(None, "nvmlDeviceGetNvLinkState", handle, number)
         if state is None:
             break

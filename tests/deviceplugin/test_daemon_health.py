@@ -114,6 +114,24 @@ async def test_a_gpu_lost_before_the_daemon_starts_is_named_counted_and_told_of(
         assert (await node.get("/readyz"))[1] == f"3 GPUs, 3 of them healthy; {name} cannot be used: GPU is lost\n"
 
 
+@pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN"])
+async def test_a_gpu_that_fails_in_the_middle_of_the_first_reading_is_named_and_expected(error: str) -> None:
+    """It has told its UUID and its name, and fails at its memory."""
+    async with daemon(
+        "--read-seconds", "0.5", faults=[CallFails(gpu=2, call="nvmlDeviceGetMemoryInfo", error=error)]
+    ) as node:
+        name = f"GPU 2 ({node.uuid(2)}) at {node.description.gpus[2].bus.lower().removeprefix('0000')}"
+        await until(lambda: len(node.events("GPUMissing")) == 1)
+        assert node.events("GPUMissing")[0].startswith(f"{name} cannot be used: ")
+        series = await node.series()
+        assert series["topogpu_gpus_expected"] == 4
+        assert series[f'topogpu_gpu_healthy{{device_index="2",device_uuid="{node.uuid(2)}"}}'] == 0
+        assert f"{name} cannot be used" in (await node.get("/readyz"))[1]
+        assert [gpu.index for gpu in node.gpus()] == [0, 1, 3]
+        node.machine()
+        await until(lambda: [gpu.index for gpu in node.gpus()] == [0, 1, 2, 3])
+
+
 async def test_gpus_whose_fabric_is_not_ready_are_not_offered_until_it_is() -> None:
     machine = machines.load("hgxh100-8x-h100-80g")
     flags = ("--health-recovery-seconds", "0", "--read-seconds", "1")

@@ -269,6 +269,15 @@ def test_a_configuration_the_daemon_would_refuse_is_a_problem_and_the_rest_is_st
     assert "NVIDIA driver" in report.states()
 
 
+def test_valid_flags_beside_a_missing_or_wrong_one_are_used(tmp_path: Path) -> None:
+    """Without a node's name the driver can be examined all the same, where the flags say it is."""
+    flags = bare_machine(str(tmp_path))[2:]
+    for wrong in ([], ["--node-name", "n", "--log-level", "loud"]):
+        report = examine_here(*wrong, *flags)
+        assert "/nonexistent/libnvidia-ml.so.1" in report.told("NVIDIA driver")
+        assert str(tmp_path) in report.told("Kubelet's registration socket")
+
+
 def test_the_text_shows_what_was_found_and_below_it_what_to_do(tmp_path: Path) -> None:
     library = install_placeholder(tmp_path).library
     library.write_text("")

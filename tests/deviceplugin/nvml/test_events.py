@@ -14,8 +14,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deviceplugin.health.step import Monitored, XidSeen
+from deviceplugin.machine.description import MachineDescription, MigDevice
 from deviceplugin.nvml.calls import TIMEOUT, NvmlCalls
 from deviceplugin.nvml.events import NvmlEvents
 from proto.devices import DeviceUUID
@@ -60,6 +62,11 @@ nvml.close()
 """
 
 H100 = load("hgxh100-8x-h100-80g")
+CUT = replace(
+    H100,
+    gpus=(replace(H100.gpus[0], mig="enabled", mig_devices=(MigDevice("1g.10gb", 9984, 3, 0),)), *H100.gpus[1:]),
+)
+"""Its first GPU is divided."""
 FIRST, SECOND = (DeviceUUID(gpu_uuid(H100.id, number, "")) for number in (0, 1))
 BOTH = ["Monitored", {"gpus": sorted([FIRST, SECOND]), "refused": []}]
 RECOVERY_ACTION = 0x8000
@@ -68,16 +75,18 @@ NO_WAIT = CallFails(gpu=EVERY_GPU, call="nvmlEventSetWait", error="UNKNOWN")
 NO_SET = CallFails(gpu=EVERY_GPU, call="nvmlEventSetCreate", error="UNKNOWN")
 
 
-def listen(folder: Path, *steps: str | Sequence[Fault], before: Sequence[Fault] = ()) -> list[Any]:
+def listen(
+    folder: Path, *steps: str | Sequence[Fault], before: Sequence[Fault] = (), machine: MachineDescription = H100
+) -> list[Any]:
     """What one process hears of GPUs 0 and 1; a step that is a list of faults is the machine from then on."""
     current = folder / "machine"
-    write_machine_file(H100, current, "", before)
+    write_machine_file(machine, current, "", before)
     words: list[str] = []
     for number, step in enumerate(steps):
         if isinstance(step, str):
             words.append(step)
             continue
-        write_machine_file(H100, folder / f"state-{number}", "", step)
+        write_machine_file(machine, folder / f"state-{number}", "", step)
         words.append(str(folder / f"state-{number}"))
     done = subprocess.run(
         [sys.executable, "-c", LISTEN, str(build_library()), str(current), f"{FIRST},{SECOND}", *words],
@@ -108,7 +117,8 @@ def test_events_are_told_with_their_gpu_and_nothing_after_the_stop(tmp_path: Pat
         Event(gpu=1, data=0, type=RECOVERY_ACTION),
         Event(gpu=2, data=79),
     ]
-    assert listen(tmp_path, "start", "watch", "hear", told, *["hear"] * 5, "stop", [*told, Event(gpu=0, data=48)]) == [
+    after: list[Fault] = [*told, Event(gpu=0, data=48)]
+    assert listen(tmp_path, "start", "watch", "hear", told, *["hear"] * 5, "stop", after, machine=CUT) == [
         BOTH,
         xid(79, SECOND),
         xid(94, FIRST, 3, 0),
@@ -117,6 +127,13 @@ def test_events_are_told_with_their_gpu_and_nothing_after_the_stop(tmp_path: Pat
         ["Hint", {"gpu": SECOND}],
         [],
     ]
+
+
+@pytest.mark.needs_compiler
+def test_an_xid_of_a_gpu_without_mig_names_no_instance(tmp_path: Path) -> None:
+    """Some drivers answer instance 0 in place of "none"."""
+    told: list[Fault] = [Event(gpu=0, data=94, gpu_instance=0, compute_instance=0)]
+    assert listen(tmp_path, "start", "watch", "hear", told, "hear")[1:] == [xid(94, FIRST)]
 
 
 @pytest.mark.needs_compiler

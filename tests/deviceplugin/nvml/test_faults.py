@@ -125,7 +125,6 @@ def test_one_gpu_off_the_fabric_takes_only_its_own_pairs_to_pcie(tmp_path: Path)
 @pytest.mark.parametrize(
     ("call", "field", "degraded"),
     [
-        ("nvmlDeviceGetMemoryInfo", "memory_mib", None),
         ("nvmlDeviceGetMinorNumber", "minor", None),
         ("nvmlDeviceGetMaxPcieLinkGeneration", "pcie_gen", None),
         ("nvmlDeviceGetCurrPcieLinkWidth", "pcie_width", None),
@@ -143,6 +142,16 @@ def test_one_call_that_fails_twice_in_a_row_degrades_one_field(
     expected = [{**gpu, field: degraded} if gpu["index"] == 4 else gpu for gpu in before["gpus"]]
     assert facts(once) == {**facts(before), "doubtful": True}
     assert facts(twice) == facts(again) == {**facts(before), "gpus": expected}
+    assert facts(well) == facts(before)
+
+
+def test_a_gpu_whose_memory_fails_twice_in_a_row_is_unhealthy_and_keeps_all_that_was_known(tmp_path: Path) -> None:
+    failing = (HGX, [CallFails(gpu=4, call="nvmlDeviceGetMemoryInfo", error="UNKNOWN")])
+    before, once, twice, well = readings(tmp_path, (HGX, []), failing, failing, (HGX, []))
+    assert (once["gpus"], once["doubtful"]) == (before["gpus"], True)
+    assert twice["gpus"] == [
+        {**gpu, "problem": "Unknown Error"} if gpu["index"] == 4 else gpu for gpu in before["gpus"]
+    ]
     assert facts(well) == facts(before)
 
 

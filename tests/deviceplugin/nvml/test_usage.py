@@ -6,10 +6,13 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from deviceplugin.nvml.calls import NvmlCalls
+from deviceplugin.nvml.usage import UsageReader
 from deviceplugin.usage.used import GpuProcess, GpuSample
 from proto.devices import DeviceUUID
 from simulation.machines import gpu_uuid, load
@@ -119,3 +122,47 @@ def test_no_list_of_processes_is_not_an_empty_one(tmp_path: Path) -> None:
     fault = CallFails(gpu=0, call="nvmlDeviceGetComputeRunningProcesses", error="NOT_SUPPORTED")
     first, _ = read(tmp_path, str(build_library()), fault)
     assert first[0]["processes"] is None
+
+
+class Refused(Exception):
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+class OddDriver:
+    """A driver that answers "inactive" for links that are not there, and has no sample of any process."""
+
+    NVML_NVLINK_MAX_LINKS = 18
+    NVMLError = Refused
+
+    def __init__(self, links: int, samples: int) -> None:
+        self.links = links
+        self.samples = samples
+
+    def nvmlDeviceGetFieldValues(self, handle: object, fields: list[tuple[int, int]]) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=self.links)) for _ in fields]
+
+    def nvmlDeviceGetNvLinkState(self, handle: object, link: int) -> int:  # noqa: N802
+        return int(link == 0)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=7, usedGpuMemory=MIB)]
+
+    def nvmlDeviceGetProcessUtilization(self, handle: object, since: int) -> list[Any]:  # noqa: N802
+        raise Refused(self.samples)
+
+
+def sampled(driver: OddDriver) -> GpuSample:
+    calls = NvmlCalls(cast("ModuleType", driver))
+    (sample,) = UsageReader().read(calls, {DeviceUUID("GPU-a"): "handle"})
+    return sample
+
+
+def test_links_that_the_gpu_does_not_have_are_not_counted_whatever_the_driver_says_of_them() -> None:
+    assert (sampled(OddDriver(4, 6)).nvlinks, sampled(OddDriver(4, 6)).nvlinks_active) == (4, 1)
+    assert sampled(OddDriver(0, 6)).nvlinks == 0
+
+
+def test_an_empty_list_of_samples_is_no_use_of_the_gpu_whichever_code_says_so() -> None:
+    for code, percent in ((0, 0), (6, 0), (3, None)):
+        assert sampled(OddDriver(0, code)).processes == (GpuProcess(pid=7, used_bytes=MIB, sm_percent=percent),)
