@@ -47,6 +47,7 @@ from deviceplugin.replicas import split_replica
 from deviceplugin.report import Report, report
 from deviceplugin.reporter import Reporter
 from deviceplugin.settings import AgentSettings, KubeletSettings
+from deviceplugin.slim_pods import slim
 from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
@@ -92,7 +93,8 @@ class Agent:
         self._kubelet = kubelet
         self._allocation = allocation
         self._api = api
-        self._own = OwnNode(api, settings.node_name, changes, heard=metrics.heard)
+        counted = (kubelet.resource_name, *settings.total_names)
+        self._own = OwnNode(api, settings.node_name, changes, heard=metrics.heard, slim=lambda pod: slim(pod, counted))
         self._served_pods = ServedPods(self._own, kubelet.resource_name)
         self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
         self._reporter = Reporter(

@@ -28,16 +28,25 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 _RELEASE_ATTEMPTS = 5
+_PODS_OF_A_PAGE = 50
+"""They are decoded whole, before they are cut down."""
 
 
 class OwnNode:
     """The last known state; it is used while the API server is unreachable."""
 
     def __init__(
-        self, api: ApiServer, name: str, changes: Changes, *, heard: Callable[[str], None] = lambda _: None
+        self,
+        api: ApiServer,
+        name: str,
+        changes: Changes,
+        *,
+        heard: Callable[[str], None] = lambda _: None,
+        slim: Callable[[Pod], None] = lambda _: None,
     ) -> None:
-        """Calls `heard` with the resource whenever its watch brings something."""
+        """Calls `heard` with the resource whenever its watch brings something. `slim` cuts down each pod."""
         self._api = api
+        self._slim = slim
         self._heard = heard
         self._changes = changes
         self.name = name
@@ -96,7 +105,10 @@ class OwnNode:
 
     async def follow_pods(self) -> None:
         """Until cancelled."""
-        async for change in reflect(self._api, PODS, field_selector=f"spec.nodeName={self.name}"):
+        selection = f"spec.nodeName={self.name}"
+        async for change in reflect(
+            self._api, PODS, field_selector=selection, page_size=_PODS_OF_A_PAGE, trim=self._slim
+        ):
             match change:
                 case Replaced(objects, version):
                     self._answered(PODS)
@@ -104,6 +116,7 @@ class OwnNode:
                     self.pods_version = _number(version)
                 case Applied(pod):
                     self._answered(PODS)
+                    self._slim(pod)
                     self.pods = {**self.pods, pod.metadata.uid: pod}
                     self.pods_version = _number(pod.metadata.resource_version)
                 case Removed(pod):
@@ -124,7 +137,9 @@ class OwnNode:
 
     async def read_pod(self, namespace: str, name: str) -> Pod:
         """Reads the pod as it is now, on any node. Raises ApiError or ApiUnreachable."""
-        return await self._api.get(PODS, name, namespace=namespace)
+        pod = await self._api.get(PODS, name, namespace=namespace)
+        self._slim(pod)
+        return pod
 
     async def patch_node(self, body: Mapping[str, object]) -> None:
         """Raises ApiError or ApiUnreachable."""

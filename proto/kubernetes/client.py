@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 import msgspec
 
+from proto.kubernetes.bodies import LARGEST_PAGE_BYTES, lines_of, read_page
 from proto.kubernetes.calls import Reply
 from proto.kubernetes.connections import Connections, Pool, read_reply
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound, refusal
@@ -50,9 +51,6 @@ __all__ = [
 T = TypeVar("T", bound=Object)
 
 log = logging.getLogger(__name__)
-
-LONGEST_LINE_BYTES = 16 * 1024 * 1024
-"""Ten times what etcd stores of one object; a longer line is not a watch event."""
 
 LIST_SECONDS = 60.0
 """Seconds for a whole page of a list; a silence within it ends at the client's own timeout."""
@@ -143,32 +141,38 @@ class ApiServer:
         label_selector: str = "",
         resource_version: str = "",
     ) -> ObjectList[T]:
-        """Reads one page; `metadata.continue_` asks for the next. Objects that cannot be read are logged and left out.
+        """Reads one page of `limit` objects, or of fewer if they are large; `metadata.continue_` asks for the next.
+        Without a limit (0) it is the whole list. Objects that cannot be read are logged and left out.
 
         Raises ApiError (Gone when `continue_` has expired) or ApiUnreachable.
         """
-        query = _query(
-            limit=limit,
+        query = partial(
+            _query,
             fieldSelector=field_selector,
             labelSelector=label_selector,
             resourceVersion=resource_version,
             **{"continue": continue_},
         )
+        while (body := await self._page(_path(resource, namespace) + query(limit=limit), limit)) is None:
+            limit //= 2
+        try:
+            return decode_list(resource.type, body, log.warning)
+        except (NotJson, UnreadableObject) as error:
+            raise self._unusable(error) from error
+
+    async def _page(self, path: str, limit: int) -> bytearray | None:
+        """None if the page has several objects and is too long. Raises ApiError or ApiUnreachable."""
         silence = aiohttp.ClientTimeout(sock_connect=self.timeout_seconds, sock_read=self.timeout_seconds)
         try:
             # aiohttp's own total timeout would lose a caller's deadline that passes in the same turn of the loop: its
             # TimerContext is entered twice and then swallows two cancellations.
             async with (
                 asyncio.timeout(max(self.timeout_seconds, LIST_SECONDS)),
-                self._following(_path(resource, namespace) + query, timeout=silence) as response,
+                self._following(path, timeout=silence) as response,
             ):
-                body = await response.read()
+                return await read_page(response.content, None if limit <= 1 else LARGEST_PAGE_BYTES)
         except TimeoutError as error:
             raise self._unreachable(error) from error
-        try:
-            return decode_list(resource.type, body, log.warning)
-        except (NotJson, UnreadableObject) as error:
-            raise self._unusable(error) from error
 
     async def watch(
         self,
@@ -204,7 +208,7 @@ class ApiServer:
         end = asyncio.get_running_loop().time() + timeout_seconds + self.timeout_seconds
         async with self._following(path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening) as response:
             yield Opened()
-            async for line in _lines(response.content, min(silent_seconds, self._silent_seconds), end):
+            async for line in lines_of(response.content, min(silent_seconds, self._silent_seconds), end):
                 event = decode_watch_line(resource.type, line, log.warning)
                 if isinstance(event, WatchFailed):
                     status = event.status
@@ -351,37 +355,6 @@ def _path(resource: Resource[T], namespace: str = "", name: str = "", subresourc
 
 def _query(**parameters: str | int) -> str:
     return "?" + urlencode({key: value for key, value in parameters.items() if value})
-
-
-async def _lines(content: aiohttp.StreamReader, silent_seconds: float, end: float) -> AsyncIterator[bytes]:
-    """Yields whole lines without line ends, until `end` on the loop's clock, or after `silent_seconds` without one.
-    Parts of a line do not count.
-
-    Raises NotJson for a line that is too long, ClientPayloadError for one that is cut off.
-    """
-    pending = bytearray()
-    now = asyncio.get_running_loop().time
-    silent_at = now() + silent_seconds
-    while True:
-        try:
-            async with asyncio.timeout_at(min(silent_at, end)):
-                chunk = await content.readany()
-        except TimeoutError:
-            return
-        if not chunk:
-            break
-        pending += chunk
-        if b"\n" in chunk:
-            *complete, rest = pending.split(b"\n")
-            pending = rest
-            for line in complete:
-                if line.strip():
-                    yield bytes(line)
-                    silent_at = now() + silent_seconds
-        if len(pending) > LONGEST_LINE_BYTES:
-            raise NotJson(f"a watch event is longer than {LONGEST_LINE_BYTES} bytes")
-    if pending.strip():
-        raise aiohttp.ClientPayloadError("the watch ended in the middle of an event")
 
 
 def _error_of(reply: Reply) -> ApiError:

@@ -167,12 +167,14 @@ async def _list(
 ) -> Replaced[T]:
     """Reads all pages. They show one moment, and its resourceVersion becomes the position."""
     objects: list[T] = []
-    metadata = ListMeta()
+    metadata, limit = ListMeta(), page_size
     while True:
-        page = await api.list_page(resource, limit=page_size, continue_=metadata.continue_, **selection)
-        metadata = page.metadata
-        for found in page.items:
-            trim(found)
+        page = await api.list_page(resource, limit=limit, continue_=metadata.continue_, **selection)
+        # After a page of fewer, large objects the next one is likely to be of such, too.
+        found = len(page.items)
+        metadata, limit = page.metadata, min(found + found // 4 + 1, page_size)
+        for item in page.items:
+            trim(item)
         objects += page.items
         if not metadata.continue_:
             position.resource_version = metadata.resource_version

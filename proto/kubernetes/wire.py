@@ -81,7 +81,7 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 
 
-def decode_object(kind: type[S], body: bytes | msgspec.Raw) -> S:
+def decode_object(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
     """Decodes one object. A null counts as a missing field, as in Go.
 
     Raises NotJson, or UnreadableObject naming the field.
@@ -95,7 +95,7 @@ def decode_object(kind: type[S], body: bytes | msgspec.Raw) -> S:
         raise NotJson(str(error)) from error
 
 
-def decode_list(kind: type[T], body: bytes, unreadable: Unreadable) -> ObjectList[T]:
+def decode_list(kind: type[T], body: bytes | bytearray, unreadable: Unreadable) -> ObjectList[T]:
     """Decodes one page of a list, without unreadable objects. Raises NotJson or UnreadableObject."""
     try:
         page: ObjectList[T] = _list_decoder(kind).decode(body)
@@ -145,7 +145,7 @@ def _list_decoder(kind: type[Object]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(ObjectList[kind])  # type: ignore[valid-type]
 
 
-def _decode_without_nulls(kind: type[S], body: bytes | msgspec.Raw) -> S:
+def _decode_without_nulls(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(body)), kind)
     except msgspec.ValidationError as error:

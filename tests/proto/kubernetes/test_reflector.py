@@ -5,6 +5,7 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
+from proto.kubernetes import client
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, ObjectMeta
 from proto.kubernetes.reflector import Applied, Backoff, Interrupted, Removed, Replaced, Resumed, reflect
@@ -95,6 +96,27 @@ async def test_pages_make_one_list_and_the_watch_starts_at_its_moment(server: Sc
     assert server.queries("limit", watch=False) == ["2", "2"]
     assert server.queries("continue", watch=False) == [None, "next"]
     assert server.queries("resourceVersion", watch=True) == ["7"]
+
+
+async def test_pages_of_large_objects_are_read_with_fewer_of_them(
+    server: Scripted, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else pods with a megabyte of arguments each would fill the memory of a program that lists them."""
+    monkeypatch.setattr(client, "LARGEST_PAGE_BYTES", 20_000)
+    sizes = {10: 50_000, **dict.fromkeys(range(20, 30), 6_000)}
+    stored = [node(f"n{number}", 1, a="x" * sizes.get(number, 10)) for number in range(40)]
+
+    async def of_stored(request: web.Request) -> web.StreamResponse:
+        start, limit = int(request.query.get("continue", "0")), int(request.query["limit"])
+        end = start + limit
+        return await page(7, *stored[start:end], continue_=str(end) if end < len(stored) else "")(request)
+
+    server.lists.extend([of_stored] * 60)
+    async with aclosing(reflect(api, NODES, page_size=20)) as stream_of_changes:
+        listed = await anext(stream_of_changes)
+    assert isinstance(listed, Replaced)
+    assert [found.metadata.name for found in listed.objects] == [f"n{number}" for number in range(40)]
+    assert len(server.seen) < 30
 
 
 async def test_a_list_is_held_without_what_is_trimmed_off_its_objects(server: Scripted, api: ApiServer) -> None:

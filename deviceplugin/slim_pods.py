@@ -1,0 +1,140 @@
+"""Cuts the pods of a node down to what the daemon reads of them, so that no pod takes much of its memory.
+
+A pod without a GPU matters by its UID alone, and so does one that has ended. Of others the daemon keeps what decides on
+their GPUs. It has no decision for a pod beyond the bounds below, so it serves that pod nothing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from proto.annotations.bind_phase import BindPhase
+from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, POD_NODE
+from proto.environment import TASK_PRIORITY, VISIBLE_DEVICES, is_judged
+from proto.kubernetes.objects import (
+    Container,
+    ContainerState,
+    ContainerStatus,
+    EnvVar,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+)
+
+MOST_CONTAINERS = 256
+MOST_VARIABLES = 256
+"""The most variables of a pod, of those that are kept."""
+LONGEST_VALUE = 1024
+"""Characters. A longer value is none that the daemon allows, and neither is its beginning."""
+LONGEST_DECISION = 32_768
+"""Characters of an annotation; it has room for some 500 shares of GPUs."""
+
+_ANNOTATIONS = (DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, BIND_PHASE, POD_NODE)
+_GIVEN = frozenset({TASK_PRIORITY, "CUDA_OVERSUBSCRIBE", "TRITON_LIBCUDA_PATH"})
+"""Variables that the daemon sets although they are not judged."""
+
+_Decided = Mapping[str, str]
+
+
+def slim(pod: Pod, resources: Collection[str]) -> None:
+    """Cuts the pod down, in place. `resources` are those that the daemon gives out or counts."""
+    decided: _Decided = {key: pod.metadata.annotations[key] for key in _ANNOTATIONS if key in pod.metadata.annotations}
+    if pod.has_ended and decided.get(BIND_PHASE) != BindPhase.ALLOCATING:
+        decided = {}
+    inits = [_container(each, resources) for each in pod.spec.init_containers]
+    apps = [_container(each, resources) for each in pod.spec.containers]
+    if not decided and (pod.has_ended or not any(map(_asks, (*inits, *apps)))):
+        inits, apps = [], []
+    elif _exceeds(decided, (*inits, *apps)):
+        decided = {}
+        inits, apps = [_bare(each) for each in inits if _asks(each)], [_bare(each) for each in apps if _asks(each)]
+    _keep(pod, decided, inits, apps)
+
+
+def _keep(pod: Pod, decided: _Decided, inits: list[Container], apps: list[Container]) -> None:
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    pod.metadata = ObjectMeta(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        deletion_timestamp=metadata.deletion_timestamp,
+        annotations=dict(decided),
+    )
+    pod.spec = PodSpec(
+        node_name=spec.node_name,
+        priority=spec.priority,
+        restart_policy=spec.restart_policy,
+        init_containers=inits,
+        containers=apps,
+    )
+    pod.status = PodStatus(
+        phase=status.phase,
+        init_container_statuses=_statuses(status.init_container_statuses) if inits or apps else [],
+        container_statuses=_statuses(status.container_statuses) if inits or apps else [],
+    )
+
+
+def _asks(container: Container) -> bool:
+    return bool(container.resources.limits)
+
+
+def _exceeds(decided: _Decided, containers: Sequence[Container]) -> bool:
+    return (
+        len(containers) > MOST_CONTAINERS
+        or sum(len(container.env) for container in containers) > MOST_VARIABLES
+        or any(len(value) > LONGEST_DECISION for value in decided.values())
+    )
+
+
+def _container(container: Container, resources: Collection[str]) -> Container:
+    """Requests of such resources equal their limits: the API server accepts no other ones."""
+    asked = {**container.resources.requests, **container.resources.limits}
+    return Container(
+        name=container.name,
+        env=_variables(container.env),
+        resources=_resources(tuple((name, asked[name]) for name in resources if name in asked)),
+        restart_policy=container.restart_policy,
+    )
+
+
+def _bare(container: Container) -> Container:
+    """Whether it names GPUs itself is all that counts of its variables: then it is not known which it has."""
+    names_gpus = any(variable.name == VISIBLE_DEVICES for variable in container.env)
+    return Container(
+        name=container.name,
+        env=[EnvVar(name=VISIBLE_DEVICES)] if names_gpus else [],
+        resources=container.resources,
+        restart_policy=container.restart_policy,
+    )
+
+
+def _variables(env: Iterable[EnvVar]) -> list[EnvVar]:
+    """Returns each different one once. What one is taken from does not matter."""
+    kept = (variable for variable in env if is_judged(variable.name) or variable.name in _GIVEN)
+    found = dict.fromkeys((each.name, each.value[:LONGEST_VALUE], each.value_from is None) for each in kept)
+    return [EnvVar(name=name, value=value, value_from=None if plain else {}) for name, value, plain in found]
+
+
+def _statuses(statuses: Sequence[ContainerStatus]) -> list[ContainerStatus]:
+    return [_status(each) for each in statuses[:MOST_CONTAINERS]]
+
+
+def _status(status: ContainerStatus) -> ContainerStatus:
+    state = status.state
+    return ContainerStatus(
+        name=status.name,
+        container_id=status.container_id,
+        state=ContainerState(
+            waiting=None if state.waiting is None else {"reason": str(state.waiting.get("reason", ""))},
+            running=None if state.running is None else {},
+            terminated=state.terminated,
+        ),
+    )
+
+
+@lru_cache(maxsize=256)
+def _resources(asked: tuple[tuple[str, str | int | float], ...]) -> Resources:
+    """Containers that ask for the same share one object."""
+    return Resources(limits=dict(asked))
