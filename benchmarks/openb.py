@@ -135,5 +135,5 @@ def _node(row: _Row) -> Node:
     cpu, memory = f"{row.number('cpu_milli')}m", f"{row.number('memory_mib')}Mi"
     return Node(
         metadata=ObjectMeta(name=name, annotations={keys.NODE_REGISTER: encode_register(devices)}),
-        status=NodeStatus(allocatable={"cpu": cpu, "memory": memory}),
+        status=NodeStatus(allocatable={"cpu": cpu, "memory": memory, keys.RESOURCE_COUNT: SHARERS * len(devices)}),
     )

@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.removal.plan import annotations_of_ours
 from proto.annotations import keys
-from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import read_node
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
@@ -33,7 +33,8 @@ PODS = {
 
 def hamis_node(register: str) -> Node:
     annotations = {keys.NODE_REGISTER: register, keys.NODE_HANDSHAKE: "Requesting_2030-01-01 00:00:05"}
-    return Node(metadata=ObjectMeta(name="n", annotations=annotations))
+    status = NodeStatus(allocatable={keys.RESOURCE_COUNT: "20"})
+    return Node(metadata=ObjectMeta(name="n", annotations=annotations), status=status)
 
 
 def hamis_pod(to_allocate: str, phase: str = "Running") -> Pod:

@@ -25,7 +25,7 @@ from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid, 
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.devices import Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement, MigProfile, PodShares
-from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.ledger import Ledger
@@ -129,7 +129,8 @@ def test_the_pod_of_an_earlier_extender_is_served_and_counted(release: str) -> N
     ]
     assert decode_mig_allocations(pod.metadata.annotations[keys.MIG_ALLOCATIONS]) == mig_allocations(SHARES)
     ledger = Ledger()
-    ledger.replace_nodes([Node(metadata=ObjectMeta(name="n", annotations=golden(release)["node"]["off"]))])
+    metadata = ObjectMeta(name="n", annotations=golden(release)["node"]["off"])
+    ledger.replace_nodes([Node(metadata=metadata, status=NodeStatus(allocatable={keys.RESOURCE_COUNT: "20"}))])
     ledger.replace_pods([pod])
     used = {gpu.device.uuid: (gpu.slots, gpu.memory_mib, gpu.cores) for gpu in ledger.snapshot().nodes["n"].gpus}
     assert used == {A: (1, 3000, 30), B: (1, 9856, 28)}

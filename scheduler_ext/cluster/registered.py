@@ -94,8 +94,10 @@ def _given(value: str) -> Mapping[str, Given]:
 
 
 def _kubelet_offers_none(node: Node, count_name: str) -> bool:
-    """A missing count proves nothing. An explicit 0 is kubelet's report that the plugin is gone."""
+    """0 is kubelet's report that the plugin is gone. Without a count none has registered yet, and kubelet would start
+    the containers of a pod without any GPU: it ignores resources that it does not know.
+    """
     try:
-        return integer_quantity(node.status.allocatable.get(count_name, 1)) == 0
+        return integer_quantity(node.status.allocatable.get(count_name, 0)) == 0
     except QuantityError:
         return False

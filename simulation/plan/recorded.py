@@ -160,9 +160,9 @@ def _node(usage: NodeUsage, left: HostAmount | None) -> WholeNode:
         keys.NODE_LIMITS: node.limits.value,
         keys.DEVICE_CORDON: encode_cordon(node.cordoned),
     }
-    allocatable: dict[str, str | int | float] = {}
+    allocatable: dict[str, str | int | float] = {keys.RESOURCE_COUNT: sum(device.slots for device in node.devices)}
     if left is not None:
-        allocatable = {"cpu": f"{max(left.cpu_milli, 0)}m", "memory": f"{max(left.memory_mib, 0)}Mi"}
+        allocatable |= {"cpu": f"{max(left.cpu_milli, 0)}m", "memory": f"{max(left.memory_mib, 0)}Mi"}
     return WholeNode(
         metadata=ObjectMeta(name=node.name, annotations=annotations), status=NodeStatus(allocatable=allocatable)
     )

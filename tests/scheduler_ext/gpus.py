@@ -6,7 +6,7 @@ from proto.annotations import keys
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.devices import Device, DeviceUUID, PairScores
-from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.requests import GpuRequest, RequestSettings, read_request
@@ -41,7 +41,8 @@ def node(name: str, devices: Sequence[Device], scores: PairScores | None = None)
     annotations = {keys.NODE_REGISTER: encode_register(devices)}
     if scores is not None:
         annotations[keys.NODE_SCORE] = encode_scores(scores, [each.uuid for each in devices])
-    return Node(metadata=ObjectMeta(name=name, annotations=annotations))
+    offered: dict[str, str | int | float] = {keys.RESOURCE_COUNT: sum(each.slots for each in devices)}
+    return Node(metadata=ObjectMeta(name=name, annotations=annotations), status=NodeStatus(allocatable=offered))
 
 
 def container(name: str = "c", restart_policy: str = "", **limits: int | str) -> Container:

@@ -87,7 +87,7 @@ def test_a_total_that_is_lower_than_what_the_gpus_have_holds_and_a_missing_one_d
         "NodeTotalExceeded(nvidia.com/gpumem)"
     )
     bare = telling()
-    bare.status.allocatable = {}
+    bare.status.allocatable = {keys.RESOURCE_COUNT: "10"}
     assert why_not(ledger_with(said=bare), small("a", gpumem=600, gpucores=300)) == ""
 
 

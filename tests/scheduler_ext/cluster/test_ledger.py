@@ -98,9 +98,10 @@ def test_a_malformed_node_is_unregistered_with_the_reason_and_the_others_stand()
     assert decision.failed["nowhere"] == "node unregistered"
 
 
-def test_a_node_whose_kubelet_offers_no_gpu_now_is_not_offered() -> None:
+@pytest.mark.parametrize("allocatable", [{keys.RESOURCE_COUNT: "0"}, {}], ids=["not now", "not yet"])
+def test_a_node_whose_kubelet_offers_no_gpu_is_not_offered(allocatable: dict[str, str | int | float]) -> None:
     made, dead = ledger(), node("n", [device(0)])
-    dead.status.allocatable = {keys.RESOURCE_COUNT: "0"}
+    dead.status.allocatable = allocatable
     made.apply_node(dead)
     assert made.snapshot().nodes == {}
 

@@ -57,7 +57,8 @@ class Machine:
         annotations[keys.DEVICE_CORDON] = uuids[0] if first_cordoned else ""
         annotations[keys.NODE_ALLOCATION] = allocation
         annotations[keys.NODE_LIMITS] = limits
-        status = NodeStatus(allocatable={"cpu": self.cpu, "memory": "64Gi"} if self.cpu else {})
+        machine = {"cpu": self.cpu, "memory": "64Gi"} if self.cpu else {}
+        status = NodeStatus(allocatable={keys.RESOURCE_COUNT: sum(card.slots for card in cards), **machine})
         return Node(metadata=ObjectMeta(name=name, annotations=annotations), status=status)
 
 
