@@ -67,6 +67,14 @@ test-hami: $(DEVELOPMENT) ## the tests beside HAMi's own programs, as root; Go b
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m tests.hami.programs > /dev/null || test $$? -eq 3
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m pytest -m hami -rs tests/hami $(ARGS)
 
+.PHONY: test-faults docs-reliability
+test-faults: $(DEVELOPMENT) ## every fault at every step of a pod's life, within 90 minutes: docs/reliability.md
+	@rm -rf build/faults && mkdir -p build/faults
+	@FAULTS_RESULTS=$(CURDIR)/build/faults timeout 90m $(BIN)/python -m pytest -m '' --numprocesses 4 --dist worksteal -rs tests/faults $(ARGS)
+
+docs-reliability: $(DEVELOPMENT) ## regenerate the table of faults, with the times of the last test-faults
+	@$(BIN)/python -m tests.faults.document build/faults
+
 AXE_VERSION := 4.14.1
 AXE := $(HOME)/.cache/topogpu/axe/$(AXE_VERSION)/axe.min.js
 $(AXE): # fetched by npm, not kept here: its licence (MPL-2.0) is not ours

@@ -21,6 +21,7 @@ from proto.kubernetes.objects import POD_SCHEDULED, UNSCHEDULABLE, Object, Objec
 from proto.kubernetes.reflector import Applied, Removed, Replaced, reflect
 from scheduler_ext.requests import ResourceNames
 from simulation import scheduling_queue as queue
+from simulation.moments import Moments
 
 JsonObject = dict[str, Any]
 MANAGED_RESOURCES = frozenset(astuple(ResourceNames()))
@@ -66,6 +67,8 @@ class KubeSchedulerStandIn:
         also_default: bool = False,
     ) -> None:
         """`also_default`: it schedules pods that name no scheduler, too."""
+        self.moments = Moments[str]()
+        """Of every call to the extender, by its verb."""
         self._api = api
         self._extender_url = extender_url.rstrip("/")
         self._scheduler_name = scheduler_name
@@ -230,6 +233,7 @@ class KubeSchedulerStandIn:
 
     async def _extender(self, verb: str, body: JsonObject) -> JsonObject:
         url = f"{self._extender_url}/{verb}"
+        await self.moments.before(verb)
         try:
             async with self._http.post(url, json=body, timeout=self._timeout) as response:
                 raw = await response.read()
@@ -240,6 +244,7 @@ class KubeSchedulerStandIn:
             raise ExtenderCallError(f"failed {verb} with extender at URL {url}: {e or type(e).__name__}") from e
         if not isinstance(reply, dict):
             raise ExtenderCallError(f"failed {verb} with extender at URL {url}: the reply is not a JSON object")
+        await self.moments.after(verb)
         return reply
 
     # What it writes about pods that have to wait

@@ -1,4 +1,4 @@
-"""What pods hold of each GPU, counted anew from the JSON of the API server: nothing of the extender is used."""
+"""What pods hold of each GPU, counted again from the JSON of the API server: nothing of the extender is used."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping

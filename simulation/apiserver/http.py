@@ -27,6 +27,7 @@ from simulation.apiserver.operations import Operations
 from simulation.apiserver.routes import RecordedRequest, Target, is_true, parse_target, recorded
 from simulation.apiserver.selectors import selector
 from simulation.apiserver.watching import Watching
+from simulation.moments import Moments
 
 _PATCHABLE = frozenset({"", "status", "finalize"})
 _CREATED_ONLY = frozenset({"binding", "eviction"})
@@ -48,11 +49,13 @@ class Handler:
     changed: Callable[[], None]
     denied: set[access.Right]
     users: dict[str, str]
+    moments: Moments[RecordedRequest]
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         seen = recorded(request.method, request.path, request.query, request.headers)
         self.note(seen)
+        await self.moments.before(seen)
         fault = self.faults.meet(seen)
         limit_seconds = _limit_seconds(request)
         if fault.latency_seconds:
@@ -74,6 +77,7 @@ class Handler:
             answer = json_response(e.status(), e.code)
         finally:
             self.changed()
+        await self.moments.after(seen)
         return _dropped(request) if fault.drop == "after" else answer
 
     async def _answer(self, request: web.Request, *, stall: bool) -> web.StreamResponse:

@@ -19,6 +19,7 @@ from simulation.apiserver.operations import Operations
 from simulation.apiserver.routes import RecordedRequest, Target
 from simulation.apiserver.store import Store
 from simulation.apiserver.watching import Watching
+from simulation.moments import Moments
 
 _LARGEST_BODY = 16 * 1024 * 1024
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -53,6 +54,10 @@ class EmbeddedApiServer:
         """What clients may not do."""
         self.users: dict[str, str] = {}
         """The users whose tokens a TokenReview knows, by token."""
+        self.moments = Moments[RecordedRequest]()
+        """Of every request: the first is before it meets a fault."""
+        self.written: Callable[[], None] = lambda: None
+        """Called after every write, whichever program made it."""
         self._port = port
         self._operations = Operations(self.store, now, new_uid, longest_grace_seconds)
         self._watching = Watching(self._operations, bookmark_seconds)
@@ -84,6 +89,7 @@ class EmbeddedApiServer:
             self._wake_if_written,
             self.denied,
             self.users,
+            self.moments,
         )
         application = web.Application(client_max_size=_LARGEST_BODY)
         application.router.add_route("*", "/{path:.*}", handler.__call__)
@@ -184,6 +190,7 @@ class EmbeddedApiServer:
         if self.store.version != self._seen_version:
             self._seen_version = self.store.version
             self._watching.wake()
+            self.written()
 
     async def _finish_deletions(self) -> None:
         while True:

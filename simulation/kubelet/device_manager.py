@@ -1,21 +1,15 @@
 """Kubelet's device manager: registers plugins on its socket, follows their devices, allocates to containers."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 from grpc import aio
 
 from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
-from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import (
-    DevicePluginStub,
-    RegistrationServicer,
-    add_RegistrationServicer_to_server,
-)
+from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import RegistrationServicer, add_RegistrationServicer_to_server
 from proto.kubernetes.objects import Container, Pod
 from simulation.kubelet.checkpoint import (
     CHECKPOINT_NAME,
@@ -32,9 +26,8 @@ from simulation.kubelet.device_ids import (
     device_requests,
     settle,
 )
-
-if TYPE_CHECKING:
-    from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import DevicePluginAsyncStub
+from simulation.kubelet.plugin import ConnectionClosing, PluginConnection, closing, refusal, rpc_text
+from simulation.moments import Moments
 
 SUPPORTED_VERSION = "v1beta1"
 _STOP_GRACE_SECONDS = 0.2
@@ -58,22 +51,6 @@ class Held:
     response: wire.ContainerAllocateResponse
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Plugin:
-    """A connection to one."""
-
-    resource: str
-    endpoint: str
-    channel: aio.Channel
-    options: wire.DevicePluginOptions = field(default_factory=wire.DevicePluginOptions)
-    follower: asyncio.Task[None] | None = None
-    is_stopped: bool = False
-
-    @property
-    def stub(self) -> "DevicePluginAsyncStub":
-        return DevicePluginStub(self.channel)
-
-
 class DeviceManager(RegistrationServicer):
     """Serves Registration on `<directory>/kubelet.sock`; `changed` is set whenever capacity may have changed.
 
@@ -87,12 +64,14 @@ class DeviceManager(RegistrationServicer):
         self.changed = asyncio.Event()
         self.calls: list[str] = []
         """Every call made to a plugin, in order: what kubelet did."""
+        self.moments = Moments[str]()
+        """Of each of these calls, by its entry in `calls`: only those before."""
         self._by_path = by_path
-        self._clients: list[_Plugin] = []
+        self._clients: list[PluginConnection] = []
         """Whose end is noticed."""
-        self._connected: dict[tuple[str, str], _Plugin] = {}
+        self._connected: dict[tuple[str, str], PluginConnection] = {}
         """The plugins that are connected, by resource and socket."""
-        self._called: dict[str, _Plugin] = {}
+        self._called: dict[str, PluginConnection] = {}
         """The plugin that is asked, by resource."""
         self._devices: dict[str, dict[str, AdvertisedDevice]] = {}
         """The devices of each resource, as any of its plugins told last."""
@@ -124,7 +103,7 @@ class DeviceManager(RegistrationServicer):
             self._server = None
         (self.directory / "kubelet.sock").unlink(missing_ok=True)
         for plugin in {*self._clients, *self._connected.values()}:
-            await _close(plugin)
+            await plugin.close()
         self._clients, self._connected, self._called, self._devices = [], {}, {}, {}
         self.changed.set()
 
@@ -139,9 +118,9 @@ class DeviceManager(RegistrationServicer):
             )
         if "/" not in request.resource_name:
             await context.abort(grpc.StatusCode.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
-        self.calls.append(f"Register {request.resource_name}")
+        await self._begin(f"Register {request.resource_name}")
         channel = aio.insecure_channel(f"unix:{self.directory / request.endpoint}", options=_CHANNEL_OPTIONS)
-        plugin = _Plugin(resource=request.resource_name, endpoint=request.endpoint, channel=channel)
+        plugin = PluginConnection(resource=request.resource_name, endpoint=request.endpoint, channel=channel)
         if not self._by_path:
             self._forget(plugin)
         self._clients.append(plugin)
@@ -149,7 +128,7 @@ class DeviceManager(RegistrationServicer):
             # The options in the request are not looked at.
             plugin.options = await plugin.stub.GetDevicePluginOptions(wire.Empty(), timeout=_CONNECT_SECONDS)
         except aio.AioRpcError as error:
-            problem = f"failed to get device plugin options: {_rpc_text(error)}"
+            problem = f"failed to get device plugin options: {rpc_text(error)}"
         else:
             is_known = self._by_path and (plugin.resource, plugin.endpoint) in self._connected
             problem = f"device plugin already connected: {self.directory / plugin.endpoint}" if is_known else ""
@@ -192,10 +171,14 @@ class DeviceManager(RegistrationServicer):
         return {numa: tuple(names) for numa, names in groups.items()}
 
     async def admit(self, pod: Pod) -> None:
-        """Allocates for every container, init containers first. Raises AdmissionRefused and gives all back."""
+        """Allocates for every container, init containers first. One that had devices before kubelet started again keeps
+        them if they are still healthy. Raises AdmissionRefused and gives all back.
+        """
         reusable: dict[str, set[str]] = {}
         try:
             for container, gives_back in containers_in_order(pod):
+                if self._keeps(pod.metadata.uid, container.name):
+                    continue
                 for resource, wanted in device_requests(container, self._known).items():
                     pool = reusable.setdefault(resource, set())
                     ids = await self._allocate(pod.metadata.uid, container, resource, wanted, pool)
@@ -214,14 +197,30 @@ class DeviceManager(RegistrationServicer):
                 raise PreStartRefused(f"endpoint not found in cache for a registered resource: {held.resource}")
             if not plugin.options.pre_start_required:
                 continue
-            self.calls.append(f"PreStartContainer {container}")
+            await self._begin(f"PreStartContainer {container}")
             try:
-                with _closing():
+                with closing():
                     await plugin.stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=held.ids), timeout=30)
-            except (aio.AioRpcError, _ConnectionClosing) as error:
+            except (aio.AioRpcError, ConnectionClosing) as error:
                 raise PreStartRefused(
-                    f"device plugin PreStartContainer rpc failed with err: {_rpc_text(error)}"
+                    f"device plugin PreStartContainer rpc failed with err: {rpc_text(error)}"
                 ) from error
+
+    def _keeps(self, pod_uid: str, container: str) -> bool:
+        """Whether the checkpoint knows the container. Raises AdmissionRefused."""
+        known = [held for held in self.held(pod_uid) if held.container == container]
+        for held in known:
+            devices = self.devices(held.resource)
+            if not all(name in devices and devices[name].healthy for name in held.ids):
+                raise AdmissionRefused(
+                    "Allocate failed due to previously allocated devices are no longer healthy; "
+                    f"cannot allocate unhealthy devices {held.resource}, which is unexpected"
+                )
+        return bool(known)
+
+    async def _begin(self, call: str) -> None:
+        self.calls.append(call)
+        await self.moments.before(call)
 
     def release(self, pod_uid: str) -> None:
         self._held = [held for held in self._held if held.pod_uid != pod_uid]
@@ -243,12 +242,12 @@ class DeviceManager(RegistrationServicer):
             raise AdmissionRefused(
                 f"Allocate failed due to endpoint {plugin.endpoint} has been stopped, which is unexpected"
             )
-        with _refusal():
+        with refusal():
             if not choice.complete and plugin.options.get_preferred_allocation_available:
-                self.calls.append(f"GetPreferredAllocation {container.name}")
-                preferred = await _preferred(plugin.stub, choice.available, choice.kept, wanted)
+                await self._begin(f"GetPreferredAllocation {container.name}")
+                preferred = await plugin.preferred(choice.available, choice.kept, wanted)
             ids = settle(choice, preferred)
-            self.calls.append(f"Allocate {container.name}")
+            await self._begin(f"Allocate {container.name}")
             request = wire.ContainerAllocateRequest(devices_ids=ids)
             answer = await plugin.stub.Allocate(wire.AllocateRequest(container_requests=[request]))
         if len(answer.container_responses) != 1:
@@ -265,7 +264,7 @@ class DeviceManager(RegistrationServicer):
         self._write_checkpoint()
         return set(ids)
 
-    async def _follow(self, plugin: _Plugin) -> None:
+    async def _follow(self, plugin: PluginConnection) -> None:
         """Until the plugin ends the stream."""
         self.calls.append("ListAndWatch")
         try:
@@ -279,16 +278,16 @@ class DeviceManager(RegistrationServicer):
         if closed is not None:
             self._forget(closed)
             self._disconnected(closed)
-            await _close(closed)
+            await closed.close()
 
-    def _is_same(self, one: _Plugin, plugin: _Plugin) -> bool:
+    def _is_same(self, one: PluginConnection, plugin: PluginConnection) -> bool:
         """Tells whether both are the same plugin, as far as kubelet can know."""
         return one.resource == plugin.resource and (not self._by_path or one.endpoint == plugin.endpoint)
 
-    def _forget(self, plugin: _Plugin) -> None:
+    def _forget(self, plugin: PluginConnection) -> None:
         self._clients = [one for one in self._clients if not self._is_same(one, plugin)]
 
-    def _disconnected(self, plugin: _Plugin) -> None:
+    def _disconnected(self, plugin: PluginConnection) -> None:
         """Its devices are unhealthy, unless kubelet knows of another plugin that has them."""
         self._connected.pop((plugin.resource, plugin.endpoint), None)
         remaining = [one for one in self._connected.values() if one.resource == plugin.resource]
@@ -336,59 +335,6 @@ class DeviceManager(RegistrationServicer):
         temporary = self.directory / f".{CHECKPOINT_NAME}"
         temporary.write_text(text)
         temporary.replace(self.directory / CHECKPOINT_NAME)
-
-
-async def _close(plugin: _Plugin) -> None:
-    if plugin.follower is not None and plugin.follower is not asyncio.current_task():
-        plugin.follower.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await plugin.follower
-    await plugin.channel.close(None)
-
-
-async def _preferred(
-    stub: "DevicePluginAsyncStub", available: tuple[str, ...], kept: tuple[str, ...], size: int
-) -> tuple[str, ...]:
-    request = wire.ContainerPreferredAllocationRequest(
-        available_deviceIDs=available, must_include_deviceIDs=kept, allocation_size=size
-    )
-    answer = await stub.GetPreferredAllocation(wire.PreferredAllocationRequest(container_requests=[request]))
-    return tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
-
-
-class _ConnectionClosing(Exception):
-    """A plugin registered again, or kubelet restarts, during a call."""
-
-
-@contextlib.contextmanager
-def _closing() -> Iterator[None]:
-    """gRPC cancels a call on a channel that is closed; that does not end the caller."""
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise _ConnectionClosing from error
-    except aio.UsageError as error:
-        raise _ConnectionClosing from error
-
-
-@contextlib.contextmanager
-def _refusal() -> Iterator[None]:
-    try:
-        with _closing():
-            yield
-    except (aio.AioRpcError, _ConnectionClosing) as error:
-        raise AdmissionRefused(f"Allocate failed due to {_rpc_text(error)}, which is unexpected") from error
-
-
-def _rpc_text(error: aio.AioRpcError | _ConnectionClosing) -> str:
-    """Prints an error as Go's gRPC does."""
-    if isinstance(error, _ConnectionClosing):
-        return "rpc error: code = Canceled desc = grpc: the client connection is closing"
-    code = "".join(word.capitalize() for word in error.code().name.split("_"))
-    return f"rpc error: code = {code} desc = {error.details()}"
 
 
 def _advertised(device: wire.Device) -> AdvertisedDevice:

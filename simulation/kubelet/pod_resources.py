@@ -25,6 +25,8 @@ class PodResources(PodResourcesListerServicer):
         self._socket = directory / "kubelet.sock"
         self._devices = devices
         self._pods = pods
+        self.listed: Callable[[wire.ListPodResourcesResponse], wire.ListPodResourcesResponse] = lambda true: true
+        """What List answers instead of the truth."""
         self._server: aio.Server | None = None
 
     async def start(self) -> None:
@@ -47,7 +49,7 @@ class PodResources(PodResourcesListerServicer):
         request: wire.ListPodResourcesRequest,  # noqa: ARG002 - gRPC's signature
         context: object,  # noqa: ARG002
     ) -> wire.ListPodResourcesResponse:
-        return wire.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._pods()])
+        return self.listed(wire.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in self._pods()]))
 
     async def GetAllocatableResources(  # noqa: N802 - gRPC's name
         self,

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -60,8 +60,9 @@ class KubeletStandIn:
         self.root = root
         self.devices = DeviceManager(root / "device-plugins", by_path=plugins_by_path)
         self.created: dict[str, list[CreatedContainer]] = {}
+        self._running: dict[str, dict[str, CreatedContainer]] = {}
         self._pods: dict[str, Pod] = {}
-        self._pod_resources = PodResources(root / "pod-resources", self.devices, lambda: tuple(self._pods.values()))
+        self.pod_resources = PodResources(root / "pod-resources", self.devices, lambda: tuple(self._pods.values()))
         self._api = api
         self._writes = NodeApi(api_url, node_name)
         self._now = now
@@ -75,34 +76,51 @@ class KubeletStandIn:
         self._admissions: asyncio.Queue[Pod] = asyncio.Queue()
         self._seen: set[str] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._events = 0
 
     async def start(self) -> None:
         """Returns once the sockets listen and the Node exists."""
-        await self.devices.start()
-        await self._pod_resources.start()
         node = status.node_object(self.node_name, self._labels, self._runtime_version, self._now())
         await self._writes.register_node(node, self.node_name)
-        loops = (self._report_devices(), self._watch_pods(), self._admit_pods())
-        self._loops = [asyncio.create_task(loop) for loop in loops]
+        await self.come_back(pods_after_seconds=0)
 
     async def stop(self) -> None:
-        tasks = [*self._loops, *self._starts.values()]
+        await self.go_down()
+        await self._writes.close()
+
+    async def go_down(self) -> None:
+        """Kubelet's process is killed: containers run on, and what its checkpoint does not say is forgotten."""
+        unfinished = {uid for uid, start in self._starts.items() if not start.done()}
+        tasks = [*self._loops, *self._starts.values(), *self._endings.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._loops, self._starts = [], {}
-        await self._pod_resources.stop()
+        self._loops, self._starts, self._endings, self._admissions = [], {}, {}, asyncio.Queue()
+        self._pods = {uid: self._pods[uid] for uid in self.running()}
+        self._seen = set(self._pods) - unfinished
+        await self.pod_resources.stop()
         await self.devices.stop()
-        await self._writes.close()
+
+    async def come_back(self, *, pods_after_seconds: float = 1.0) -> None:
+        """Kubelet's process is started. It looks at its pods a second after it has opened its sockets."""
+        await self.devices.start()
+        await self.pod_resources.start()
+        await asyncio.sleep(pods_after_seconds)
+        loops = (self._report_devices(), self._watch_pods(), self._admit_pods())
+        self._loops = [asyncio.create_task(loop) for loop in loops]
+
+    def running(self) -> dict[str, dict[str, CreatedContainer]]:
+        """The containers of the pods that have not ended, by pod UID and name."""
+        return {uid: made for uid, made in self._running.items() if uid in self._pods and not self._pods[uid].has_ended}
 
     async def restart(self) -> None:
         """Kubelet's process restarts: new sockets, plugins forgotten until they register again, pods kept."""
-        await self._pod_resources.stop()
+        await self.pod_resources.stop()
         await self.devices.stop()
         await self.devices.start()
-        await self._pod_resources.start()
+        await self.pod_resources.start()
 
     async def restart_container(self, pod_uid: str, name: str) -> CreatedContainer:
         """Creates an ended container again, as its pod's restart policy may require. Raises PreStartRefused or
@@ -113,8 +131,12 @@ class KubeletStandIn:
         container = next(one for one in pod.all_containers if one.name == name)
         await self.devices.pre_start(pod_uid, name)
         made = self._create(pod, container, phase)
-        self.created[pod_uid].append(made)
+        self._note(pod_uid, made)
         return made
+
+    def _note(self, pod_uid: str, made: CreatedContainer) -> None:
+        self.created.setdefault(pod_uid, []).append(made)
+        self._running.setdefault(pod_uid, {})[made.name] = made
 
     async def _report_devices(self) -> None:
         while True:
@@ -149,10 +171,8 @@ class KubeletStandIn:
         uid = pod.metadata.uid
         if pod.metadata.deletion_timestamp is not None:
             await self._forget(uid)
-            with suppress(StatusNotWritten):
-                if pod.is_running:
-                    await self._writes.patch_pod_status(pod, status.ended(pod, self._now()))
-                await self._writes.finish_deletion(pod)
+            if uid not in self._endings:
+                self._endings[uid] = asyncio.create_task(self._finish_deletion(pod))
         elif uid not in self._seen and pod.is_pending:
             self._seen.add(uid)
             await self._admissions.put(pod)
@@ -161,6 +181,12 @@ class KubeletStandIn:
             self._pods[uid] = pod
         elif pod.has_ended:
             self.devices.release(uid)
+
+    async def _finish_deletion(self, pod: Pod) -> None:
+        if pod.is_running:
+            await self._write_status(pod, status.ended(pod, self._now()))
+        await self._insist(lambda: self._writes.finish_deletion(pod))
+        self._endings.pop(pod.metadata.uid, None)
 
     def _known_uids(self) -> set[str]:
         """Also of pods that only the checkpoint remembers, or that still wait for admission."""
@@ -173,6 +199,7 @@ class KubeletStandIn:
             await asyncio.gather(start, return_exceptions=True)
         self._seen.discard(uid)
         self._pods.pop(uid, None)
+        self._running.pop(uid, None)
         self.devices.release(uid)
 
     async def _admit_pods(self) -> None:
@@ -195,21 +222,23 @@ class KubeletStandIn:
             self._starts[pod.metadata.uid] = asyncio.create_task(self._create_containers(pod))
 
     async def _create_containers(self, pod: Pod) -> None:
-        """Init containers first; each is tried until it can be created."""
-        made = self.created.setdefault(pod.metadata.uid, [])
+        """Init containers first; each is tried until it can be created. Those that are there stay."""
+        made = self._running.setdefault(pod.metadata.uid, {})
         ordered: list[tuple[Container, Phase]] = [(container, "init") for container in pod.spec.init_containers]
         ordered += [(container, "app") for container in pod.spec.containers]
         for container, phase in ordered:
+            if container.name in made:
+                continue
             delay_seconds = _FIRST_RETRY_SECONDS
             while True:
                 try:
                     await self.devices.pre_start(pod.metadata.uid, container.name)
-                    made.append(self._create(pod, container, phase))
+                    self._note(pod.metadata.uid, self._create(pod, container, phase))
                     break
                 except (PreStartRefused, CdiError) as refusal:
                     # The runtime refuses what kubelet had no objection to.
                     reason = "CreateContainerError" if isinstance(refusal, CdiError) else "CreateContainerConfigError"
-                    await self._report_waiting(pod, container.name, [one.name for one in made], reason, str(refusal))
+                    await self._report_waiting(pod, container.name, list(made), reason, str(refusal))
                     await asyncio.sleep(delay_seconds)
                     delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
         await self._write_status(pod, status.running(pod, self._now()))
@@ -261,10 +290,14 @@ class KubeletStandIn:
             await self._writes.record_event(pod.metadata.namespace, record)
 
     async def _write_status(self, pod: Pod, body: status.Body) -> None:
+        await self._insist(lambda: self._writes.patch_pod_status(pod, body))
+
+    async def _insist(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Until the API server takes it."""
         delay_seconds = _FIRST_RETRY_SECONDS
         while True:
             try:
-                return await self._writes.patch_pod_status(pod, body)
+                return await write()
             except StatusNotWritten:
                 await asyncio.sleep(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)

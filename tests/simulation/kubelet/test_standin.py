@@ -1,5 +1,6 @@
 """The kubelet stand-in against the embedded API server and a small real plugin."""
 
+import asyncio
 import json
 import shutil
 import tempfile
@@ -166,6 +167,27 @@ async def test_a_pod_deleted_while_it_waits_for_admission_holds_nothing(cluster:
     await cluster.running("third")
     assert (cluster.held(first), cluster.held(second), len(cluster.held(third))) == ((), (), 4)
     assert len(plugin.calls) == 2
+
+
+async def test_a_kubelet_that_was_down_starts_the_containers_that_it_had_not(cluster: Cluster) -> None:
+    plugin = await cluster.plugin(pre_start=True)
+    running = cluster.bind("running", 1)
+    await cluster.running("running")
+    plugin.pre_start_failures = 1_000
+    waiting = cluster.bind("waiting", 2)
+    await until(lambda: cluster.waiting_reason("waiting") != "")
+    held = cluster.held(waiting)
+    await cluster.kubelet.go_down()
+    cluster.bind("late", 1)
+    plugin.pre_start_failures = 0
+    await plugin.stop()
+    coming = asyncio.create_task(cluster.kubelet.come_back(pods_after_seconds=0.3))
+    await until((cluster.root / "device-plugins/kubelet.sock").exists)
+    await plugin.start()
+    await coming
+    await cluster.running("waiting")
+    await cluster.running("late")
+    assert (cluster.held(waiting), len(cluster.kubelet.created[running])) == (held, 1)
 
 
 async def test_a_restart_keeps_pods_and_allocations_and_refuses_until_the_plugin_is_back(cluster: Cluster) -> None:
