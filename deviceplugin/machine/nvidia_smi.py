@@ -208,8 +208,12 @@ def _read_rows(header: _Header, lines: Sequence[Line], last_line: int) -> tuple[
     """One row a name of the header, in its order; blank lines and the header once more may lie between."""
     names = (*header.gpus, *header.nics)
     again = without_prefix(header.line, header.prefix_words).text.split()
-    candidates = (line for line in lines if line.text.strip(" \t{}") and line.text.split() != again)
+    candidates = (line for line in lines if _has_words(line) and line.text.split() != again)
     return tuple(_read_row(names, position, candidates, last_line) for position in range(len(names)))
+
+
+def _has_words(line: Line) -> bool:
+    return any(word.strip("{}") for word in line.text.split())
 
 
 def _read_row(names: Sequence[str], position: int, lines: Iterator[Line], last_line: int) -> _Row:
