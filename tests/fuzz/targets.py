@@ -1,5 +1,7 @@
 """The decoders that read what others wrote, and what each must keep: an answer or its own error, and its laws."""
 
+import base64
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,15 @@ class Target:
     read: Callable[[bytes], None]
     errors: tuple[type[Exception], ...]
     seeds: Callable[[], Iterable[bytes]]
+
+
+def corpus_file(name: str) -> Path:
+    return DATA / "fuzz" / f"{name}.json"
+
+
+def corpus(name: str) -> list[bytes]:
+    """Returns inputs that reached new code in earlier searches, and those that broke the decoder once."""
+    return [base64.b64decode(each) for each in json.loads(corpus_file(name).read_bytes())]
 
 
 def run(target: Target, data: bytes) -> None:
