@@ -243,6 +243,10 @@ class _Door:
             return answer
         except web.RequestPayloadError as error:
             raise web.HTTPBadRequest(text=f"$: the body cannot be read: {error}\n") from error
+        except ConnectionError as error:
+            if request.transport is not None:
+                raise
+            raise web.HTTPBadRequest from error
         finally:
             visitor.request, visitor.since = None, self._loop.time()
 

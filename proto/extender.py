@@ -6,7 +6,7 @@ The Pod and Node objects inside keep the usual camel case.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,10 @@ from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
 
 T = TypeVar("T", bound=Object)
 
+MOST_NODES = 100_000
+"""The most nodes of a request: more than clusters have. Each costs time, also one that is unknown."""
+
+_AtMost = msgspec.Meta(max_length=MOST_NODES)
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -110,7 +114,7 @@ def decode_preemption_args(body: bytes) -> PreemptionArgs:
     raw = fields.get(field.lower())
     if raw is None:
         raise ExtenderError("$.NodeNameToMetaVictims", "missing")
-    by_node: dict[str, msgspec.Raw] = _value(f"$.{field}", dict[str, msgspec.Raw], raw)
+    by_node: dict[str, msgspec.Raw] = _value(f"$.{field}", Annotated[dict[str, msgspec.Raw], _AtMost], raw)
     victims = {node: _victims(f"$.{field}[{node!r}]", row) for node, row in by_node.items()}
     return PreemptionArgs(pod=_object("$.Pod", Pod, pod), victims=victims)
 
@@ -240,7 +244,7 @@ def _node_rows(raw: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 def _node_names(raw: msgspec.Raw | None) -> list[str] | None:
-    return None if raw is None else _value("$.NodeNames", list[str], raw)
+    return None if raw is None else _value("$.NodeNames", Annotated[list[str], _AtMost], raw)
 
 
 def _text(fields: Mapping[str, msgspec.Raw], name: str, *, required: bool = False) -> str:
@@ -258,14 +262,14 @@ class _PlainArgs(msgspec.Struct, forbid_unknown_fields=True):
 
     pod: Pod = msgspec.field(name="Pod")
     nodes: None = msgspec.field(name="Nodes", default=None)
-    node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+    node_names: Annotated[list[str], _AtMost] | None = msgspec.field(name="NodeNames", default=None)
 
 
 _PLAIN_ARGS = msgspec.json.Decoder(_PlainArgs)
 
 
 class _NodeList(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
+    items: Annotated[list[msgspec.Raw], _AtMost] | None = None
 
 
 def _value(where: str, kind: Any, raw: msgspec.Raw) -> Any:

@@ -102,7 +102,7 @@ class Answering:
 
     async def prioritize(self, args: ExtenderArgs) -> Sequence[HostPriority]:
         """An empty preference is no error: kube-scheduler then uses its own scores."""
-        names = args.node_names or [node.metadata.name for node in args.nodes or ()]
+        names = _named(args)
         try:
             wanted = read_request(args.pod, self._requests)
         except RequestError:
@@ -116,7 +116,7 @@ class Answering:
 
     async def prioritize_without_gpus(self, args: ExtenderArgs) -> Sequence[HostPriority]:
         """As `prioritize`, for pods that ask for no GPU, if the node policy is `fgd`. For others all nodes get 0."""
-        names = args.node_names or [node.metadata.name for node in args.nodes or ()]
+        names = _named(args)
         asks = any(gpu_count(container, self._requests.names) for container in args.pod.all_containers)
         if asks or self._requests.node_policy is not NodePolicy.FGD or await self.not_ready():
             return [HostPriority(name, 0) for name in names]
@@ -204,3 +204,8 @@ class Answering:
             self._cluster.apply(Explained(pod_key(pod), said))
             self._candidates.look_ahead()
         return notices
+
+
+def _named(args: ExtenderArgs) -> list[str]:
+    """The nodes of the request, each once: a score costs time."""
+    return list(dict.fromkeys(args.node_names or [node.metadata.name for node in args.nodes or ()]))

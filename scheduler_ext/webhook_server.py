@@ -8,6 +8,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from program.logs import RateLimit
 from program.tasks import Tasks
 from proto.admission import (
     FORBIDDEN,
@@ -27,6 +28,9 @@ from scheduler_ext.metrics import Admission, Metrics
 from scheduler_ext.quota_class import QuotaClass, quota_class
 
 log = logging.getLogger(__name__)
+log_of_callers = logging.getLogger(f"{__name__}.callers")
+"""For what callers send: the API server, and anybody who reaches the port."""
+log_of_callers.addFilter(RateLimit(at_once=20))
 
 LARGEST_BODY_BYTES = 1024 * 1024
 """Limit of a request. A pod that fits in etcd is rarely a tenth of it, and none of this size takes 50 ms."""
@@ -77,11 +81,11 @@ class Webhook:
             verdict = admit(review, self._settings, quota)
             _report(review, verdict)
         except AdmissionError as error:
-            log.warning("a question to the webhook cannot be answered: %s", error)
+            log_of_callers.warning("a question to the webhook cannot be answered: %s", error)
             return error.identity, failed(str(error), error.code, reason="UnreadableReview")
         except Exception:
             # Answer, so that the API server need not wait until its timeout.
-            log.exception("the webhook failed on a pod")
+            log_of_callers.exception("the webhook failed on a pod")
             return identity, failed("the webhook failed on this pod; its log says why", reason="Fault")
         return identity, verdict
 
@@ -115,7 +119,7 @@ async def _body(request: web.Request) -> bytes:
     """The request's body. Raises AdmissionError."""
     try:
         body = await request.read()
-    except web.RequestPayloadError as error:
+    except (web.RequestPayloadError, ConnectionError) as error:
         raise AdmissionError(f"the request body cannot be read: {error}") from error
     except web.HTTPRequestEntityTooLarge as error:
         raise AdmissionError(f"the request body is larger than {LARGEST_BODY_BYTES} bytes", code=413) from error
@@ -135,8 +139,8 @@ def _report(review: PodReview, verdict: Verdict) -> None:
     metadata = review.pod.metadata
     name = f"{review.namespace}/{metadata.name or f'{metadata.generate_name}…'}"
     if not verdict.allowed:
-        log.info("pod %s is refused: %s", name, verdict.message)
+        log_of_callers.info("pod %s is refused: %s", name, verdict.message)
     elif verdict.reason == Why.BYPASS:
-        log.info("pod %s would be refused if bypasses were denied: %s", name, "; ".join(verdict.warnings))
+        log_of_callers.info("pod %s would be refused if bypasses were denied: %s", name, "; ".join(verdict.warnings))
     else:
         log.debug("pod %s is allowed with %d changes: %s", name, len(verdict.patch), verdict.reason)

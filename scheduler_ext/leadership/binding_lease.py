@@ -109,7 +109,9 @@ class BindingLease:
         the next holder waits until the Lease ends.
         """
         self._asked_at = -BEGIN_SECONDS
-        if self.is_held() and not await self._write({"holderIdentity": None, "renewTime": None}, self.is_held):
+        if not self.is_held() or await self._write({"holderIdentity": None, "renewTime": None}, self.is_held):
+            return
+        if self.is_held():
             log.warning("lease %s still names this process as one that binds: %s", self._named(), self._problem)
 
     async def end(self) -> None:

@@ -80,6 +80,18 @@ async def test_who_does_not_end_a_body_is_dropped() -> None:
         )
 
 
+async def test_who_leaves_in_the_middle_of_a_body_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with port(LENIENT) as number:
+        half = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf"
+        for _ in range(3):
+            _, writer = await connected(number, half)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+            writer.transport.abort()
+        assert await told(await connected(number, ASKED)) == b"HTTP/1.1 200 OK\r\n"
+        assert caplog.records == []
+
+
 @pytest.mark.parametrize("said", [b"", ASKED])
 async def test_among_too_many_the_one_that_was_idle_longest_makes_room(said: bytes) -> None:
     async with port(LENIENT) as number:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from program.logs import set_up_logging
+from program.logs import LONGEST_MESSAGE, RateLimit, set_up_logging
 
 PROGRAM = "deviceplugin"
 OURS, THEIRS = logging.getLogger("deviceplugin.agent"), logging.getLogger("kubernetes.aio.client.rest")
@@ -79,3 +79,31 @@ def test_what_is_quoted_begins_no_line_of_its_own(log_format: str, capsys: pytes
     assert len(text.splitlines() if log_format == "text" else text.split("\n")[:-1]) == 1
     assert "\\n2030-01-01" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_line_is_longer_than_people_read(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(PROGRAM, log_format, "info")
+    OURS.info("pod %s is refused", "p" * 900_000)
+    try:
+        raise KeyError("n" * 900_000)
+    except KeyError:
+        OURS.exception("failed")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert LONGEST_MESSAGE < len(first) < LONGEST_MESSAGE + 200
+    assert "… (898 015 more characters)" in first
+    assert sum(map(len, others)) < 12_000
+
+
+def test_some_records_are_logged_at_once_then_one_a_second_which_counts_those_left_out() -> None:
+    limit, shown = RateLimit(at_once=2), list[str]()
+    for created in (10.0, 10.1, 10.2, 10.3, 11.1, 11.2, 60.0):
+        record = logging.makeLogRecord({"msg": "at %.1f", "args": (created,), "created": created})
+        if limit.filter(record):
+            shown.append(record.getMessage())
+    assert shown == [
+        "at 10.0",
+        "at 10.1",
+        "at 11.1 (2 earlier messages not shown)",
+        "at 60.0 (1 earlier message not shown)",
+    ]

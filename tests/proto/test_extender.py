@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.extender import (
+    MOST_NODES,
     BindingArgs,
     BindingResult,
     ExtenderError,
@@ -58,6 +59,13 @@ def test_however_names_are_sent_they_are_read_alike() -> None:
     bodies = (plain, {**plain, "Later": 1}, {**plain, "Pod": {**POD, "status": {"phase": None}}})
     first, *others = (decode_extender_args(json.dumps(body).encode()) for body in bodies)
     assert others == [first, first]
+
+
+@pytest.mark.parametrize("field", ["NodeNames", "nodenames"])
+def test_more_nodes_than_any_cluster_has_are_refused(field: str) -> None:
+    body = json.dumps({"Pod": POD, field: ["n"] * (MOST_NODES + 1)}).encode()
+    with pytest.raises(ExtenderError, match=r"^\$\.NodeNames: Expected `array` of length <= 100000$"):
+        decode_extender_args(body)
 
 
 @pytest.mark.parametrize("form", ["Nodes", "NodeNames"])

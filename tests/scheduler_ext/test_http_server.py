@@ -214,3 +214,12 @@ async def test_events_tell_of_each_reason_once_a_minute() -> None:
         assert event["message"] == "no available node, 1 nodes do not meet: 1 CardInsufficientMemory (a)"
         assert event["source"]["component"] == "topogpu-scheduler"
         assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
+
+
+async def test_a_node_that_is_named_again_and_again_is_scored_once() -> None:
+    async with running(node_json("a"), node_json("b")) as rig:
+        pod = rig.server.create(pod_json("p"))
+        await rig.filter(pod, "a", "b")
+        for verb in ("/prioritize", "/prioritize-without-gpus"):
+            scored = await rig.post(verb, {"Pod": pod, "NodeNames": ["a", "b"] * 1000})
+            assert [row["Host"] for row in scored] == ["a", "b"]

@@ -17,7 +17,8 @@ import pytest
 
 from scheduler_ext import exchange, webhook_server
 from simulation.apiserver import EmbeddedApiServer
-from tests.program.hostile_clients import GARBAGE, MALFORMED, MIB, SLOW, hold
+from tests.program.hostile_clients import GARBAGE, MALFORMED, MIB, SLOW, hold, sends
+from tests.scheduler_ext.admission.pods import container, envelope, pod
 from tests.scheduler_ext.extender_process import Extender, extender, prepare
 from tests.scheduler_ext.rig import node_json, pod_json
 
@@ -86,6 +87,25 @@ async def test_a_malformed_question_is_answered_by_the_webhook_with_a_refusal(tm
         await found.well()
 
 
+async def test_requests_that_are_cut_off_and_long_names_leave_few_and_short_lines(tmp_path: Path) -> None:
+    cut = b"POST /webhook HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+    async with a_scheduler(tmp_path) as found:
+        before = len(found.process.log.read_text())
+        for _ in range(60):
+            writer = await sends(found.webhook, cut)
+            assert writer is not None
+            writer.transport.abort()
+        refused = pod(container(gpu="1", privileged=True))
+        refused["metadata"]["name"] = "p" * 900_000
+        headers = {"Content-Type": "application/json"}
+        async with found.http.post(f"{found.webhook}/webhook", data=envelope(refused), headers=headers) as response:
+            assert not json.loads(await response.read())["response"]["allowed"]
+        await found.well()
+        lines = found.process.log.read_text()[before:].splitlines()
+        assert len(lines) < 40
+        assert max(map(len, lines)) < 3000
+
+
 async def test_an_oversized_body_is_refused_before_it_is_held_in_memory(tmp_path: Path) -> None:
     async with a_scheduler(tmp_path) as found:
         limits = {f"{found.verbs}/filter": exchange.LARGEST_BODY_BYTES}
@@ -126,6 +146,6 @@ async def test_slow_clients_hold_nobody_up(tmp_path: Path) -> None:
                 await hold(stack, url, data, 6)
         async with asyncio.timeout(60):
             await found.well()
-            pod = found.server.create(pod_json("p"))
-            asked = {"Pod": pod, "Nodes": None, "NodeNames": ["a"]}
+            made = found.server.create(pod_json("p"))
+            asked = {"Pod": made, "Nodes": None, "NodeNames": ["a"]}
             assert (await found.post("/filter", asked))["NodeNames"] == ["a"]

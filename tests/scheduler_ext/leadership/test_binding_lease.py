@@ -80,3 +80,18 @@ async def test_one_that_another_process_took_is_left_to_it(tmp_path: Path) -> No
                 assert not await lease.take()
             assert lease.holder() == "host-3_c"
             assert (lease.held_for() or 0) > 30
+
+
+async def test_one_that_another_process_took_is_not_said_to_name_this_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(LEASE)
+        async with once_seen(server, tmp_path) as lease:
+            assert await lease.take()
+            taken = {"spec": {"holderIdentity": "host-3_c", "leaseDurationSeconds": 60}}
+            server.patch("leases", "binding", taken, namespace="kube-system")
+            async with asyncio.timeout(30):
+                await lease.release()
+            assert lease.holder() == "host-3_c"
+            assert caplog.messages == []
