@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, quota_for
-from scheduler_ext.policies import NodePolicy, SortKey
+from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.fit import Rules, fit
 from scheduler_ext.scheduling.fragmentation import Fragmentation
 from scheduler_ext.scheduling.misfit import Misfit, NotOffered
 from scheduler_ext.scheduling.nodes import choose_node, compared_connections
-from scheduler_ext.scheduling.score import NodeScore, device_score, node_score
+from scheduler_ext.scheduling.other_choices import other_choices
+from scheduler_ext.scheduling.score import NodeScore, node_score, sort_gpus
 from scheduler_ext.scheduling.shared_slots import Sharing, with_shared_slots
 
 NO_NODE_OFFERED = "no node was offered"
@@ -86,16 +87,34 @@ def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodSha
 def place(
     request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort | None = None
 ) -> PodShares | Misfit:
-    """The GPUs of every container of the pod on this node, or why the first container that fails does not fit."""
+    """The GPUs of every container of the pod on this node, or why the first container that fails does not fit.
+
+    Each container takes what the policy prefers, in the pod's order. If one fails then, the containers before it may
+    leave room with other GPUs.
+    """
     sharing: Sharing = {}
     if usage.node.slots and ContainerKind.INIT in request.kinds:
         request, sharing = with_shared_slots(request)
-    placed = _Placing(request, usage, quota, effort or Effort())
-    for position, need in enumerate(request.needs):
-        misfit = placed.add(position, need)
-        if misfit is not None:
-            return misfit
-    return placed.gather_inits(sharing) or tuple(placed.shares)
+    rules = Rules(
+        node=usage.node,
+        filter=request.filter,
+        policy=request.policies.gpu,
+        numa_bound=request.numa_bound,
+        effort=effort or Effort(),
+    )
+    placing = _Placing(request, usage, quota, rules)
+    misfit = placing.add_all() or placing.gather_inits(sharing)
+    if misfit is None:
+        return tuple(placing.shares)
+    # The first container that asks for GPUs had the whole choice.
+    if any(placing.shares):
+        for choice in other_choices(request, usage.gpus, rules, quota, failed=len(placing.shares)):
+            placing = _Placing(request, usage, quota, rules)
+            placing.add_all(choice)
+            rules.effort.made += len(choice) * len(usage.gpus) // 2
+            if placing.gather_inits(sharing) is None:
+                return tuple(placing.shares)
+    return misfit
 
 
 class _Placing:
@@ -105,21 +124,23 @@ class _Placing:
     the container runs, and leaves nothing on it.
     """
 
-    def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort) -> None:
+    def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None, rules: Rules) -> None:
         self.shares: list[ContainerShares] = []
         self._request = request
         self._inits: dict[int, tuple[list[GpuUsage], Quota | None]] = {}
         self._gpus = list(usage.gpus)
         self._quota = quota
-        self._rules = Rules(
-            node=usage.node,
-            filter=request.filter,
-            policy=request.policies.gpu,
-            numa_bound=request.numa_bound,
-            effort=effort,
-        )
+        self._rules = rules
 
-    def add(self, position: int, need: ContainerNeed | None) -> Misfit | None:
+    def add_all(self, choice: PodShares = ()) -> Misfit | None:
+        """Give every container its part of the choice; without one, what the policy prefers."""
+        for position, need in enumerate(self._request.needs):
+            misfit = self._add(position, need, choice[position] if choice else ())
+            if misfit is not None:
+                return misfit
+        return None
+
+    def _add(self, position: int, need: ContainerNeed | None, chosen: ContainerShares) -> Misfit | None:
         if need is None:
             self.shares.append(())
             return None
@@ -127,7 +148,7 @@ class _Placing:
         gpus = self._gpus if lasting else list(self._gpus)
         sort_gpus(gpus, need, self._request)
         last = not any(self._request.needs[position + 1 :])
-        shares = fit(need, gpus[::-1], self._rules, self._quota, last=last)
+        shares = chosen or fit(need, gpus[::-1], self._rules, self._quota, last=last)
         if isinstance(shares, Misfit):
             return shares
         self.shares.append(shares)
@@ -164,26 +185,6 @@ class _Placing:
             if not isinstance(shares, Misfit):
                 self.shares[position] = shares
         return None
-
-
-def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) -> None:
-    """Sort in place, stable, ascending by the policy's keys. The last GPU is to be tried first."""
-    policy = request.policies.gpu
-    weights = request.policies.weights
-    for key in reversed(policy.bound_keys if request.numa_bound else policy.keys):
-        match key:
-            case SortKey.SCORE:
-                gpus.sort(key=lambda gpu: device_score(gpu, need, weights))
-            case SortKey.SCORE_DESCENDING:
-                gpus.sort(key=lambda gpu: -device_score(gpu, need, weights))
-            case SortKey.NUMA:
-                gpus.sort(key=lambda gpu: gpu.device.numa)
-            case SortKey.NUMA_DESCENDING:
-                gpus.sort(key=lambda gpu: -gpu.device.numa)
-            case SortKey.USED_DESCENDING:
-                gpus.sort(key=lambda gpu: -gpu.slots)
-            case SortKey.INDEX:
-                gpus.sort(key=lambda gpu: gpu.device.index)
 
 
 def _apply(gpus: list[GpuUsage], shares: ContainerShares) -> None:

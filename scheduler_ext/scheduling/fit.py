@@ -43,12 +43,17 @@ def fit(
     one with the best remainder. Earlier containers do not: the same pod takes more GPUs next.
     """
     rules.effort.made += 2 + len(visited) * (1 + len(rules.policy.keys)) // 4
-    cards = [gpu for gpu in visited if VENDOR in gpu.device.type or VENDOR.lower() in gpu.device.type.lower()]
+    cards = cards_of(visited)
     if need.count > len(cards) and not _may_use_mig(cards, rules.filter):
         return Misfit(need=need, cards=len(cards))
     if rules.policy.topology_aware or (rules.policy.packs and need.count > 1):
         return _fit_connected(need, cards, rules, quota, last=last)
     return _fit_first(need, cards, rules, quota)
+
+
+def cards_of(gpus: Sequence[GpuUsage]) -> list[GpuUsage]:
+    """The GPUs that are NVIDIA's."""
+    return [gpu for gpu in gpus if VENDOR in gpu.device.type or VENDOR.lower() in gpu.device.type.lower()]
 
 
 def _fit_first(
@@ -72,7 +77,7 @@ def _fit_first(
             verdicts.append((gpu, reason))
             continue
         chosen.append(gpu)
-        taken.append(_share(gpu, need))
+        taken.append(share_of(gpu, need))
         if len(taken) == need.count:
             return tuple(taken)
         if quota is not None:
@@ -105,10 +110,10 @@ def _fit_connected(
             continue
         group.append(gpu)
         if quota is not None and len(group) < need.count:
-            beside[numa] = beside.get(numa, NOTHING) + _counted(_share(gpu, need))
+            beside[numa] = beside.get(numa, NOTHING) + _counted(share_of(gpu, need))
         if gpu.device.mode == MIG_MODE:
-            waiting.append(gpu.occupied(_share(gpu, need).instance))
-    large = [[_share(gpu, need) for gpu in group] for group in groups.values() if len(group) >= need.count]
+            waiting.append(gpu.occupied(share_of(gpu, need).instance))
+    large = [[share_of(gpu, need) for gpu in group] for group in groups.values() if len(group) >= need.count]
     feasible = [choice for group in large if (choice := _connected(need, group, rules, quota, last=last)) is not None]
     if len(feasible) == 1:
         return feasible[0]
@@ -136,7 +141,7 @@ def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> Foot
     """The least that the other GPUs of a choice count against the quota, where shares differ in size."""
     if len({gpu.device.memory_mib for gpu in cards}) <= 1 and all(gpu.device.mode != MIG_MODE for gpu in cards):
         return None
-    shares = sorted((_share(gpu, need) for gpu in cards), key=lambda share: share.memory_mib)
+    shares = sorted((share_of(gpu, need) for gpu in cards), key=lambda share: share.memory_mib)
     if shares[0].memory_mib == shares[-1].memory_mib:
         return None
     others = need.count - 1
@@ -155,7 +160,7 @@ def _connected(
     if need.count == 1:
         rules.effort.made += len(group) ** 2 // 12
         return (group[least_connected(rules.node.pair_scores, [share.uuid for share in group])],)
-    if len(group) == need.count and _within_quota(group, quota):
+    if len(group) == need.count and within_quota(group, quota):
         return tuple(group)
     rules.effort.made += len(group) ** 2 // 8
     matrix = pair_matrix(rules.node.pair_scores, [share.uuid for share in group])
@@ -168,7 +173,8 @@ def _connected(
     return None if chosen is None else tuple(group[position] for position in chosen)
 
 
-def _within_quota(shares: Sequence[DeviceShare], quota: Quota | None) -> bool:
+def within_quota(shares: Sequence[DeviceShare], quota: Quota | None) -> bool:
+    """Whether the quota covers these shares together."""
     return quota is None or quota.admits(
         sum(share.memory_mib for share in shares), sum(share.cores for share in shares), len(shares)
     )
@@ -224,7 +230,7 @@ def _refused(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | No
 def _is_covered(gpu: GpuUsage, need: ContainerNeed, quota: Quota, beside: Footprint) -> bool:
     memory_mib, cores = need.reserved_mib(gpu.device.memory_mib), need.reserved_cores
     if gpu.device.mode == MIG_MODE:
-        share = _share(gpu, need)
+        share = share_of(gpu, need)
         memory_mib, cores = share.memory_mib, share.cores
     return quota.admits(beside.memory_mib + memory_mib, beside.cores + cores, beside.slots + 1)
 
@@ -237,7 +243,7 @@ def _refused_for_cores(gpu: GpuUsage, need: ContainerNeed) -> Reason | None:
         return Reason.EXCLUSIVE
     if device.cores and gpu.cores >= device.cores and need.reserved_cores == 0:
         return Reason.CORES_EXHAUSTED
-    return Reason.MIG if device.mode == MIG_MODE and _share(gpu, need).instance is None else None
+    return Reason.MIG if device.mode == MIG_MODE and share_of(gpu, need).instance is None else None
 
 
 def _may_use_mig(cards: Sequence[GpuUsage], wanted: DeviceFilter) -> bool:
@@ -245,7 +251,7 @@ def _may_use_mig(cards: Sequence[GpuUsage], wanted: DeviceFilter) -> bool:
     return (wanted.modes is None or MIG_MODE in wanted.modes) and any(gpu.device.mode == MIG_MODE for gpu in cards)
 
 
-def _share(gpu: GpuUsage, need: ContainerNeed) -> DeviceShare:
+def share_of(gpu: GpuUsage, need: ContainerNeed) -> DeviceShare:
     """What the container takes. Of a GPU in MIG mode: a whole instance, while one is free."""
     device = gpu.device
     memory_mib = need.reserved_mib(device.memory_mib)

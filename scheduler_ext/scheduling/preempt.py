@@ -20,7 +20,9 @@ from scheduler_ext.scheduling.misfit import Misfit
 
 T = TypeVar("T")
 Search = Generator[None, None, T]
-"""Each step is one look at the node and takes less than a millisecond. Other work may run between two steps."""
+"""Each step is one look at the node. It takes less than a millisecond, or a few for a pod of several containers. Other
+work may run between two steps.
+"""
 
 EFFORT_OF_A_LOOK = 10
 """Effort of one look, in addition to what the node has."""

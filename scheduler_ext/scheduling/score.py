@@ -10,8 +10,8 @@ from math import inf
 from struct import Struct
 
 from scheduler_ext.cluster.snapshot import GpuUsage
-from scheduler_ext.policies import Weights
-from scheduler_ext.requests import ContainerNeed
+from scheduler_ext.policies import SortKey, Weights
+from scheduler_ext.requests import ContainerNeed, GpuRequest
 
 _SINGLE = Struct("f")
 _FACTOR = 10
@@ -29,6 +29,26 @@ def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
         (gpu.cores + need.cores, device.cores, weights.cores),
         (gpu.memory_mib + _scored_mib(need, device.memory_mib), device.memory_mib, weights.memory),
     )
+
+
+def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) -> None:
+    """Sort in place, stable, ascending by the policy's keys. The last GPU is to be tried first."""
+    policy = request.policies.gpu
+    weights = request.policies.weights
+    for key in reversed(policy.bound_keys if request.numa_bound else policy.keys):
+        match key:
+            case SortKey.SCORE:
+                gpus.sort(key=lambda gpu: device_score(gpu, need, weights))
+            case SortKey.SCORE_DESCENDING:
+                gpus.sort(key=lambda gpu: -device_score(gpu, need, weights))
+            case SortKey.NUMA:
+                gpus.sort(key=lambda gpu: gpu.device.numa)
+            case SortKey.NUMA_DESCENDING:
+                gpus.sort(key=lambda gpu: -gpu.device.numa)
+            case SortKey.USED_DESCENDING:
+                gpus.sort(key=lambda gpu: -gpu.slots)
+            case SortKey.INDEX:
+                gpus.sort(key=lambda gpu: gpu.device.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

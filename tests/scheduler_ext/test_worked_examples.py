@@ -11,8 +11,8 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.policies import Weights
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.scheduling.decide import Decision, decide, sort_gpus
-from scheduler_ext.scheduling.score import device_score, node_score
+from scheduler_ext.scheduling.decide import Decision, decide
+from scheduler_ext.scheduling.score import device_score, node_score, sort_gpus
 from tests.scheduler_ext.gpus import container, device, node, pod, request, snapshot, usage
 
 FOUR_GPUS: PairScores = {
