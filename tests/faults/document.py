@@ -1,6 +1,7 @@
 """`docs/reliability.md`, from the matrix and the times of its last runs: `python -m tests.faults.document FOLDER`.
 
-A cell that has not been run since keeps the time that the page has.
+A cell that has not been run since keeps the time that the page has. What follows the first heading of the second level
+is written by hand, and stays.
 """
 
 import json
@@ -14,6 +15,7 @@ from tests.faults.steps import Step
 
 PAGE = Path(__file__).parents[2] / "docs/reliability.md"
 _UNKNOWN = "?"
+_BY_HAND = "\n## "
 _INTRODUCTION = """\
 # Faults
 
@@ -53,19 +55,21 @@ _STEPS = {
 }
 
 
-def document(times: Mapping[tuple[str, str], str]) -> str:
-    """By fault and step."""
+def document(times: Mapping[tuple[str, str], str], page: str) -> str:
+    """Returns the page anew. `times` are by fault and step."""
     lines = [_INTRODUCTION, f"| fault | {' | '.join(Step)} |", f"|---|{'---|' * len(Step)}"]
     for name, row in groupby(cells(), lambda cell: cell.fault.name):
         lines.append(f"| {name} | {' | '.join(_shown(cell, times) for cell in row)} |")
     lines += ["", "The steps:", "", *(f"- {step}: {meaning}" for step, meaning in _STEPS.items())]
     lines += ["", "Why a cell is not run:", "", *(f"- {mark}: {reason}" for mark, reason in REASONS.items())]
-    return "\n".join([*lines, ""])
+    _, heading, by_hand = page.partition(_BY_HAND)
+    return "\n".join([*lines, ""]) + heading + by_hand
 
 
 def written_times(page: str) -> dict[tuple[str, str], str]:
     """The times of a page, by fault and step."""
-    rows = [[word.strip() for word in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    generated = page.partition(_BY_HAND)[0].splitlines()
+    rows = [[word.strip() for word in line.split("|")[1:-1]] for line in generated if line.startswith("| ")]
     return {(fault, step): time for fault, *times in rows[1:] for step, time in zip(Step, times, strict=True)}
 
 
@@ -80,5 +84,5 @@ def _measured(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 if __name__ == "__main__":
-    known = written_times(PAGE.read_text()) if PAGE.exists() else {}
-    PAGE.write_text(document(known | dict(_measured(Path(sys.argv[1])))))
+    before = PAGE.read_text()
+    PAGE.write_text(document(written_times(before) | dict(_measured(Path(sys.argv[1]))), before))

@@ -15,4 +15,4 @@ def test_every_fault_has_a_cell_for_every_step_or_a_reason() -> None:
 
 def test_the_page_is_that_of_the_matrix() -> None:
     page = PAGE.read_text()
-    assert page == document(written_times(page)), "run make docs-reliability"
+    assert page == document(written_times(page), page), "run make docs-reliability"
