@@ -3,7 +3,8 @@
 aiohttp waits without limit for a connection's first request, for the rest of a body, and for a client to read its
 answer. asyncio does not count connections whose TLS handshake is unfinished. Here each of these has a time limit. When
 there are too many connections, the address with the most of them loses the one that has been idle longest. One that has
-just come keeps its place for a moment, so that it can ask; the next ones wait in the kernel, in the order they came.
+just come keeps its place for a moment, so that it can ask; the next ones wait, and the address with the fewest
+connections is next.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from program.lobby import Lobby
 from program.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ LONGEST_HEADER = 8190
 """Bytes of the request line, and of each header, such as a bearer token's."""
 BACKLOG = 1024
 """Connections that wait in the kernel. A client that finds no place there tries again after seconds."""
+_MOST_WAITING = 1024
 _FULL_SECONDS = 0.01
 _ARRIVAL_PASSES = 10
 """Passes of the event loop in which a connection can ask, however long the system let this process wait."""
@@ -91,13 +94,14 @@ async def serving(
     try:
         listeners = await _listeners(host, port, patience.kernel_bytes)
         server = cast("web.Server", runner.server)
-        for work in (*(door.accept(listener, server) for listener in listeners), door.sweep()):
+        for work in (*map(door.accept, listeners), door.admit(server), door.sweep()):
             door.tasks.begin(work)
         try:
             found_host, found_port = listeners[0].getsockname()[:2]
             yield str(found_host), int(found_port)
         finally:
             await door.tasks.end()
+            door.lobby.close()
             for listener in listeners:
                 listener.close()
     finally:
@@ -182,25 +186,36 @@ class _Door:
         self._visitors: dict[web.RequestHandler, _Visitor] = {}
         self._came = asyncio.Event()
         self._passes = 0
-        """Counted where connections are accepted: at least so many."""
+        """Counted where connections are admitted: at least so many."""
+        self.lobby = Lobby(affordable(_MOST_WAITING, _SHARE_OF_FILES))
         self.tasks = Tasks()
 
-    async def accept(self, listener: socket.socket, server: web.Server) -> None:
-        """Accepts until cancelled, one connection at a time, so that others are answered between two handshakes."""
+    async def accept(self, listener: socket.socket) -> None:
+        """Accepts until cancelled."""
         while True:
             # It does not yield while connections wait in the kernel.
             await asyncio.sleep(0)
-            self._passes += 1
-            while not self._has_room():
-                await asyncio.sleep(_FULL_SECONDS)
-                self._passes += 1
             try:
                 connection, address = await self._loop.sock_accept(listener)
             except OSError:
                 # No file descriptor is left for it, or the client has closed it already.
                 await asyncio.sleep(_AFTER_FAILED_ACCEPT_SECONDS)
                 continue
-            self._make_room()
+            if not self.lobby.enter(connection, str(address[0])):
+                await asyncio.sleep(_FULL_SECONDS / 10)
+
+    async def admit(self, server: web.Server) -> None:
+        """Until cancelled, one connection at a time, so that others are answered between two handshakes."""
+        while True:
+            await self.lobby.wait()
+            await asyncio.sleep(0)
+            self._passes += 1
+            places = Counter(visitor.address for visitor in self._visitors.values())
+            address = self.lobby.next(places)
+            if not self._make_room(address, places):
+                await asyncio.sleep(_FULL_SECONDS)
+                continue
+            connection = self.lobby.take(address)
             handler = web.RequestHandler(
                 server,
                 loop=self._loop,
@@ -213,7 +228,7 @@ class _Door:
                 auto_decompress=False,
             )
             now = self._loop.time()
-            visitor = self._visitors[handler] = _Visitor(str(address[0]), handler, now, self._passes, now)
+            visitor = self._visitors[handler] = _Visitor(address, handler, now, self._passes, now)
             self._came.set()
             visitor.greeting = self.tasks.begin(self._greet(connection, handler))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
@@ -266,33 +281,35 @@ class _Door:
         for handler in [handler for handler, visitor in self._visitors.items() if visitor.is_gone]:
             del self._visitors[handler]
 
-    def _has_room(self) -> bool:
-        """Whether there is a place, or somebody who has to leave it now."""
+    def _make_room(self, address: str, places: Mapping[str, int]) -> bool:
+        """Whether there is a place for the address, if need be after another connection has left."""
         if len(self._visitors) < self._patience.most_connections:
             return True
         self._forget_those_gone()
-        return len(self._visitors) < self._patience.most_connections or self._next_to_leave() is not None
+        if len(self._visitors) < self._patience.most_connections:
+            return True
+        visitor = self._next_to_leave(address, places)
+        if visitor is None:
+            return False
+        del self._visitors[visitor.handler]
+        visitor.drop()
+        return True
 
-    def _make_room(self) -> None:
-        if len(self._visitors) >= self._patience.most_connections:
-            visitor = self._next_to_leave()
-            if visitor is not None:
-                del self._visitors[visitor.handler]
-                visitor.drop()
-
-    def _next_to_leave(self) -> _Visitor | None:
-        """Of the address with the most connections, the one that has been idle longest. None while that one has just
-        come, or when each of them waits for its answer and no request may be given up.
+    def _next_to_leave(self, address: str, places: Mapping[str, int]) -> _Visitor | None:
+        """Of the address with the most places, the one that has been idle longest. None while that one has just come,
+        or when each of them waits for its answer. Where requests may be given up, neither keeps a place from an address
+        with fewer.
         """
-        by_address = Counter(visitor.address for visitor in self._visitors.values())
         gives_up = self._patience.gives_up
         waiting = [visitor for visitor in self._visitors.values() if gives_up or not visitor.awaits_us]
-        most = max((by_address[each.address] for each in waiting), default=0)
-        since = self._loop.time() - self._patience.arrival_seconds
-        passes = self._passes - _ARRIVAL_PASSES
-        heard = [each for each in waiting if each.came <= since and each.came_in <= passes]
-        idle = [each for each in heard if by_address[each.address] == most]
-        return min(idle, key=lambda each: (each.awaits_us, each.since), default=None)
+        most = max((places[each.address] for each in waiting), default=0)
+        idle = [each for each in waiting if places[each.address] == most]
+        if not gives_up or places.get(address, 0) + 1 >= most:
+            since = self._loop.time() - self._patience.arrival_seconds
+            passes = self._passes - _ARRIVAL_PASSES
+            idle = [each for each in idle if each.came <= since and each.came_in <= passes]
+        # Of requests, the one that came last: the others are answered sooner.
+        return min(idle, key=lambda each: (True, -each.since) if each.awaits_us else (False, each.since), default=None)
 
 
 def _close_ungreeted(connection: socket.socket, greeting: asyncio.Task[None]) -> None:

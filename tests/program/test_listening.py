@@ -157,6 +157,22 @@ async def test_a_request_may_be_given_up_when_its_client_leaves() -> None:
         await asyncio.wait_for(ended.wait(), 60)
 
 
+async def test_where_requests_may_be_given_up_an_address_with_fewer_connections_gets_a_place() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.remote == "127.0.0.3":
+            await asyncio.Event().wait()
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_get("/", answer)
+    patience = replace(LENIENT, gives_up=True, arrival_seconds=3600)
+    async with serving(application, "127.0.0.1", 0, shutdown_seconds=0.1, patience=patience) as (_, number):
+        for _ in range(20):
+            await connected(number, ASKED, source="127.0.0.3")
+        for _ in range(2):
+            assert await told(await connected(number, ASKED, source="127.0.0.2")) == b"HTTP/1.1 200 OK\r\n"
+
+
 def test_connections_take_no_more_than_their_share_of_the_files() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert (affordable(1, 8), affordable(soft, 8), affordable(8, 10 * soft)) == (1, soft // 8, 1)
