@@ -68,7 +68,7 @@ STEPS_PER_EFFORT = 60
 """Of placing a pod on a node."""
 LONGEST_SENTENCE = 800
 MOST_STEPS_OF_AN_ORDINARY_POD = 1_000
-"""Of reading it, and reserving what was found for the pod before; 80 count its CPU and memory, 8 look at its variables."""
+"""Of reading it, and reserving what was found for the pod before; 80 count its CPU and memory, 8 its variables."""
 STEPS_PER_ALIKE_NODE = 30
 """Of finding that a pod does not fit there, whatever number of GPUs the node has."""
 STEPS_PER_CONTAINER = 120
