@@ -13,7 +13,15 @@ from itertools import islice
 
 from deviceplugin.container.container_folders import is_of_container, opened, split_folder
 from deviceplugin.usage.feedback import Who
-from deviceplugin.usage.shared_region import Region, RegionError, Switches, parse_region, parse_switches, patches
+from deviceplugin.usage.shared_region import (
+    HasEnded,
+    Region,
+    RegionError,
+    Switches,
+    parse_region,
+    parse_switches,
+    patches,
+)
 
 _MOST_FOLDERS = 1024
 _MOST_FILES = 64
@@ -36,12 +44,19 @@ class RegionFiles:
 class RegionReader:
     """Every readable region below the folder `containers`; one that is not is a problem of its own.
 
-    A look that takes too long ends, and the next goes on where it ended. Of the others the last look counts. `clock`
-    tells what the thread has used of the processor, in seconds. Blocks.
+    A look that takes too long ends, and the next goes on where it ended. Of the others the last look counts. Processes
+    that have ended do not count. `clock` tells what the thread has used of the processor, in seconds. Blocks.
     """
 
-    def __init__(self, containers: str, *, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self,
+        containers: str,
+        *,
+        has_ended: HasEnded = lambda _: False,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._containers = containers
+        self._has_ended = has_ended
         self._clock = clock
         self._known: dict[str, Region | str | None] = {}
         """Maps a folder to its region, or to why that cannot be read; None before there is one."""
@@ -61,7 +76,7 @@ class RegionReader:
                 if self._clock() >= end:
                     self._next = name
                     break
-                known[name] = _read_folder(root, name)
+                known[name] = self._read_folder(root, name)
         self._known = known
         found = {split_folder(name): each for name, each in known.items()}
         return RegionFiles(
@@ -69,6 +84,14 @@ class RegionReader:
             problems={who: each for who, each in found.items() if isinstance(each, str)},
             left_out=len(names) - len(known),
         )
+
+    def _read_folder(self, root: int, name: str) -> Region | str | None:
+        """The folder's one region, or why it cannot be read."""
+        try:
+            with _region(root, name, os.O_RDONLY) as found:
+                return None if found is None else parse_region(found.size, found.read_at, self._has_ended)
+        except (RegionError, OSError) as error:
+            return str(error)
 
 
 def read_switches(containers: str, wanted: Iterable[Who]) -> tuple[Mapping[Who, Switches], Mapping[Who, str]]:
@@ -105,15 +128,6 @@ def write_switches(containers: str, told: Mapping[Who, Switches]) -> None:
 
 def _names(root: int) -> list[str]:
     return sorted(name for name in os.listdir(root) if is_of_container(name))
-
-
-def _read_folder(root: int, name: str) -> Region | str | None:
-    """The folder's one region, or why it cannot be read."""
-    try:
-        with _region(root, name, os.O_RDONLY) as found:
-            return None if found is None else parse_region(found.size, found.read_at)
-    except (RegionError, OSError) as error:
-        return str(error)
 
 
 @dataclass(frozen=True, slots=True)

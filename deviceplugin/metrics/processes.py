@@ -7,6 +7,9 @@ import psutil
 
 from deviceplugin.usage.cgroups import LONGEST_TEXT, CgroupOwner, owner_of
 
+_ENDED = (b"Z", b"X")
+"""States in /proc/PID/stat of a process whose memory is free again."""
+
 
 def use_host_proc(root: str) -> None:
     """Where the host's /proc is mounted, for a daemon outside the host's PID namespace. For the whole process."""
@@ -21,6 +24,17 @@ def host_is_seen() -> bool:
         return (Path(psutil.PROCFS_PATH) / "2" / "comm").read_text() == "kthreadd\n"
     except OSError:
         return False
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the host has no process with this pid, or only a zombie; False where the host is not seen."""
+    try:
+        state = (Path(psutil.PROCFS_PATH) / str(pid) / "stat").read_bytes().rpartition(b") ")[2][:1]
+    except (FileNotFoundError, ProcessLookupError):
+        return host_is_seen()
+    except OSError:
+        return False
+    return state in _ENDED and host_is_seen()
 
 
 def owners_of(pids: Iterable[int]) -> Mapping[int, CgroupOwner]:

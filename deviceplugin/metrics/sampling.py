@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from deviceplugin.metrics.processes import host_is_seen, owners_of
+from deviceplugin.metrics.processes import has_ended, host_is_seen, owners_of
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.telemetry import read_telemetry
 from deviceplugin.nvml.usage import UsageReader
@@ -35,7 +35,7 @@ class Sampler:
         self._nvml = nvml
         self._call = call
         self._files = OwnThreads("regions")
-        self._regions = RegionReader(containers)
+        self._regions = RegionReader(containers, has_ended=has_ended)
         self._reader = UsageReader()
         self._told: frozenset[tuple[str, str]] = frozenset()
 

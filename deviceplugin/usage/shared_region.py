@@ -27,6 +27,8 @@ _RECENT = range(-1, 3)
 
 ReadAt = Callable[[int, int], bytes]
 """`(offset, length)` → that many bytes, fewer where the file ends."""
+HasEnded = Callable[[int], bool]
+"""Whether the process with this pid of the host has ended."""
 
 
 class RegionError(Exception):
@@ -56,8 +58,8 @@ class _Layout:
     last_kernel: int | None
 
 
-_MEMORY = 8
-"""Offset of a process's memory by device, in both layouts."""
+_HOST_PID, _MEMORY = 4, 8
+"""Offsets of a process's pid on the host, and of its memory by device, in both layouts."""
 
 _V1 = _Layout(
     name="1",
@@ -110,6 +112,7 @@ class RegionDevice:
     buffer_bytes: int
     total_bytes: int
     utilization_percent: int
+    """At most 100, although HAMi-core's own sum may be more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +162,11 @@ def patches(size: int, before: Switches, after: Switches) -> Iterator[tuple[int,
         yield layout.recent_kernel, struct.pack("<i", after.recent_kernel)
 
 
-def parse_region(size: int, read_at: ReadAt) -> Region:
-    """The region in a file of `size` bytes, of which a few kilobytes are read. Raises RegionError."""
+def parse_region(size: int, read_at: ReadAt, has_ended: HasEnded = lambda _: False) -> Region:
+    """The region in a file of `size` bytes, of which a few kilobytes are read. Raises RegionError.
+
+    What a killed process had stays in the file until another process of the container starts or is refused memory.
+    """
     layout = _layout(size)
     head = _initialised(_exactly(read_at, 0, layout.processes))
     version = _version(layout, head)
@@ -170,7 +176,8 @@ def parse_region(size: int, read_at: ReadAt) -> Region:
     _bounded("the number of GPUs", device_count, MOST_DEVICES)
     _bounded("the number of processes", process_count, MOST_PROCESSES)
     slots = _exactly(read_at, layout.processes, process_count * layout.process_size)
-    live = [start for start in range(0, len(slots), layout.process_size) if _is_live(layout, slots, start)]
+    starts = range(0, len(slots), layout.process_size)
+    live = [start for start in starts if _is_live(layout, slots, start, has_ended)]
     devices = (_device(layout, head, slots, live, number) for number in range(device_count))
     return Region(
         version=version,
@@ -229,7 +236,7 @@ def _device(layout: _Layout, head: bytes, slots: bytes, live: Sequence[int], num
         module_bytes=module,
         buffer_bytes=buffers,
         total_bytes=total,
-        utilization_percent=_bounded(f"GPU {number}: the utilization", sum(busy), _LARGEST_PERCENT),
+        utilization_percent=min(sum(busy), 100),
     )
 
 
@@ -252,9 +259,11 @@ def _uuid(head: bytes, at: int, number: int) -> str:
     return uuid
 
 
-def _is_live(layout: _Layout, slots: bytes, at: int) -> bool:
+def _is_live(layout: _Layout, slots: bytes, at: int, has_ended: HasEnded) -> bool:
+    """A process that did not find its pid on the host says 0, and counts."""
     (status,) = struct.unpack_from("<i", slots, at + layout.status)
-    return bool(status)
+    (pid,) = struct.unpack_from("<i", slots, at + _HOST_PID)
+    return bool(status) and not (pid > 0 and has_ended(pid))
 
 
 def _last_kernel(layout: _Layout, tail: bytes) -> int | None:

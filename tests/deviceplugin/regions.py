@@ -12,6 +12,7 @@ class Slot:
     memory: dict[int, tuple[int, int, int, int, int]] = field(default_factory=dict)
     """By device: context, module, data, offset, total."""
     sm: dict[int, int] = field(default_factory=dict)
+    host_pid: int = 0
 
 
 def v1(uuids: list[str], slots: list[Slot], *, limit: int = 1 << 30, minor: int = 2, last_kernel: int = 0) -> bytearray:
@@ -47,6 +48,7 @@ def _head(region: bytearray, uuids: list[str], *, device_num: int, at: int, limi
 def _slot(
     region: bytearray, at: int, slot: Slot, *, memory_size: int, utilization: int, utilization_size: int, status: int
 ) -> None:
+    struct.pack_into("<i", region, at + 4, slot.host_pid)
     for device, memory in slot.memory.items():
         struct.pack_into("<5Q", region, at + 8 + memory_size * device, *memory)
     for device, percent in slot.sm.items():

@@ -36,6 +36,16 @@ def test_every_containers_region_is_read_by_itself(tmp_path: Path) -> None:
     assert "1 bytes are the size of no known shared region" in found.problems[UID, "broken"]
 
 
+def test_what_a_killed_process_had_is_not_counted(tmp_path: Path) -> None:
+    slots = [Slot(memory={0: (0, 0, size, 0, size)}, host_pid=pid) for size, pid in ((1, 7), (10, 8))]
+    make(tmp_path, f"{UID}_main", v1([GPU], slots))
+    ended: set[int] = set()
+    reader = RegionReader(str(tmp_path), has_ended=lambda pid: pid in ended)
+    assert reader.read().regions[UID, "main"].devices[0].total_bytes == 11
+    ended.add(8)
+    assert reader.read().regions[UID, "main"].devices[0].total_bytes == 1
+
+
 def test_no_folder_yet_is_no_region(tmp_path: Path) -> None:
     assert RegionReader(str(tmp_path / "none")).read() == RegionFiles()
 

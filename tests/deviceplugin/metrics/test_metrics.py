@@ -74,6 +74,13 @@ def test_no_series_is_told_twice_and_none_says_when_it_began() -> None:
     assert not [line for line in lines if "_created" in line]
 
 
+def test_a_kernel_that_a_tenant_dates_to_the_future_was_launched_now() -> None:
+    ((who, region),) = sample().regions.items()
+    ahead = replace(sample(), regions={who: replace(region, last_kernel_unix_seconds=int(NOW) + 3_155_760_000)})
+    text = busy_metrics().exposition(view(), ahead, 0.5).decode()
+    assert samples(text, "hami_container_last_kernel_elapsed_seconds") == [(VGPU, 0)]
+
+
 @pytest.mark.parametrize(
     ("name", "labels", "value"),
     [

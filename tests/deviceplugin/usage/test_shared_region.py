@@ -1,4 +1,5 @@
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -73,6 +74,25 @@ def test_a_region_without_processes_and_kernels_is_all_zero() -> None:
     assert (region.devices[0].total_bytes, region.devices[0].utilization_percent) == (0, 0)
 
 
+@pytest.mark.parametrize("layout", [v0, v1])
+def test_processes_that_have_ended_do_not_count(layout: Callable[[list[str], list[Slot]], bytearray]) -> None:
+    """One that does not know its pid does."""
+    slots = [
+        Slot(memory={0: (0, 0, size, 0, size)}, sm={0: size}, host_pid=pid) for size, pid in ((1, 7), (2, 8), (4, 0))
+    ]
+    content = layout([A], slots)
+    (device,) = parse_region(
+        len(content), lambda at, size: bytes(content[at : at + size]), lambda pid: pid == 7
+    ).devices
+    assert (device.buffer_bytes, device.total_bytes, device.utilization_percent) == (6, 6, 6)
+
+
+@pytest.mark.parametrize("percent", [101, 4536, 2**64 - 1])
+def test_a_gpu_is_never_busier_than_all_the_time(percent: int) -> None:
+    """HAMi-core of 2.5 adds up more where a container has several GPUs."""
+    assert parse(v1([A], [Slot(sm={0: percent})])).devices[0].utilization_percent == 100
+
+
 def test_only_the_slots_in_use_are_read() -> None:
     content = v1([A], [Slot()])
     read: list[int] = []
@@ -103,7 +123,6 @@ def test_only_the_slots_in_use_are_read() -> None:
         (put(v1([A], []), "<Q", 1600, 2**63), "the memory limit is"),
         (put(v1([A], []), "<Q", 1728, 10_001), "the core limit is"),
         (v1([A], [Slot(memory={0: (0, 0, 0, 0, 2**63)})]), "memory in use is"),
-        (v1([A], [Slot(sm={0: 2**40})]), "the utilization is"),
         (put(v1([A], []), "<Q", 2_008_912, 2**62), "the time of the last kernel is"),
     ],
 )
