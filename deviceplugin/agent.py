@@ -30,7 +30,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
-from deviceplugin.container.hook_names import CONTAINERS, LOCKS
+from deviceplugin.container.hook_names import CONTAINER_FOLDERS
 from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus, Inventory
@@ -179,7 +179,7 @@ class Agent:
             announce=self._events.record,
         )
         self._folders = FolderSweep(
-            [f"{settings.hook_path}/vgpu/{name}" for name in (CONTAINERS, LOCKS)], settings.folder_quota
+            [f"{settings.hook_path}/vgpu/{name}" for name in CONTAINER_FOLDERS], settings.folder_quota
         )
         self._plugins: dict[str, PluginServer] = {}
 

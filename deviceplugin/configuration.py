@@ -181,7 +181,8 @@ class Configuration:
     device_memory_scaling: float = _share(
         1.0,
         Number(above=0, maximum=100),
-        "Advertised memory of a GPU as a multiple of what it has.",
+        "Advertised memory of a GPU as a multiple of what it has. Above 1 it is promised more than once: there is no "
+        "virtual memory, and what containers use beyond the GPU's own memory fails.",
         device_config="nvidia.deviceMemoryScaling",
         node_config="devicememoryscaling",
     )
@@ -232,8 +233,9 @@ class Configuration:
     unenforced_shares: UnenforcedShares = _share(
         UnenforcedShares.REFUSE,
         words_of(UnenforcedShares),
-        "What a node without HAMi-core gives out. refuse: only whole GPUs. allow: also shares that nothing enforces, "
-        "so that a container can use all of its GPUs.",
+        "Whether the node gives out shares that nothing enforces. refuse: without HAMi-core only whole GPUs, and with "
+        "it parts of one GPU for each container. allow: parts without HAMi-core too, and parts of several GPUs, so "
+        "that a container can use all of its GPUs.",
     )
     feedback: Feedback = _share(
         Feedback.OFF,

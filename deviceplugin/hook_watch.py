@@ -45,6 +45,8 @@ class HookWatch:
 def _tell(found: Hook | NoHook, unenforced: UnenforcedShares) -> None:
     if isinstance(found, Hook):
         log.info("HAMi-core enforces the shares of containers: %s", found.library)
+        if unenforced is UnenforcedShares.ALLOW:
+            log.warning("unenforced_shares allows parts of several GPUs in one container, which HAMi-core may not hold")
         return
     install = "the chart's hamiCore.enabled installs HAMi-core, as does `topogpu-device-plugin install-hook`"
     if unenforced is UnenforcedShares.ALLOW:

@@ -41,6 +41,12 @@ def untotalled(device_class: str, resource: str) -> Notice:
 
 def unlimited(before: Limits | None, now: Limits | None) -> Notice | None:
     """What a node that begins to give out parts of GPUs without limits says, or one whose HAMi-core has gone."""
+    if now is Limits.PARTLY_ENFORCED:
+        message = (
+            "containers may get parts of several GPUs, and HAMi-core does not hold them to these for sure: "
+            "unenforced_shares is allow"
+        )
+        return Notice(reason="LimitsNotEnforced", message=message, distinct=True)
     if now is Limits.UNENFORCED:
         message = (
             "containers get parts of GPUs, and nothing enforces their memory and cores: HAMi-core is not "

@@ -76,9 +76,10 @@ def report(
 
 def limits_of(found: Hook | NoHook, unenforced: UnenforcedShares) -> Limits:
     """What the Node is to say."""
+    allowed = unenforced is UnenforcedShares.ALLOW
     if isinstance(found, Hook):
-        return Limits.HAMI_CORE
-    return Limits.UNENFORCED if unenforced is UnenforcedShares.ALLOW else Limits.NONE
+        return Limits.PARTLY_ENFORCED if allowed else Limits.HAMI_CORE
+    return Limits.UNENFORCED if allowed else Limits.NONE
 
 
 def with_missing(before: Sequence[Device], now: Sequence[Device]) -> tuple[Device, ...]:

@@ -21,7 +21,7 @@ from scheduler_ext.requests import GpuRequest, RequestError, read_request
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.explain import need_sentence
 from scheduler_ext.scheduling.hopeless import is_hopeless
-from scheduler_ext.scheduling.misfit import Misfit, Reason
+from scheduler_ext.scheduling.misfit import REMEDIES, Misfit, Reason, unheld
 from scheduler_ext.scheduling.nodes import rank_nodes
 
 MOST_NAMED = 5
@@ -189,8 +189,8 @@ def _hints(cluster: Cluster, decision: Decision, found: Sequence[Way]) -> Iterab
     if reasons and reasons <= {Reason.TYPE, Reason.UUID}:
         models = sorted({gpu.device.type for node in cluster.nodes for gpu in node.gpus})
         yield f"The pod's annotations allow none of the GPUs there are: {', '.join(models)}."
-    if Reason.LIMITS in reasons:
-        yield "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow."
+    unlimited = [misfit.need for misfit in misfits if any(reason is Reason.LIMITS for _, reason in misfit.verdicts)]
+    yield from sorted({f"{REMEDIES[unheld(need)]}." for need in unlimited})
     if Reason.QUOTA in reasons:
         yield "The ResourceQuota of the namespace has to grow, or other pods of the namespace have to go."
     if not found and all(map(is_hopeless, misfits)):

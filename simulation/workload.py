@@ -112,7 +112,9 @@ SHAPES = (
         containers=(Ask(name="app", gpus=1, memory_mib=5000, cores=20),),
     ),
     Shape(
-        name="pair-fraction", why="a share of 2 GPUs", containers=(Ask(name="pair", gpus=2, memory_mib=6000, cores=25),)
+        name="two-halves",
+        why="half a GPU for each container",
+        containers=tuple(Ask(name=name, gpus=1, memory_percent=50, cores=50) for name in ("left", "right")),
     ),
     Shape(
         name="too-big",
@@ -144,17 +146,15 @@ SHAPES = (
     ),
     Shape(
         name="spread-quad",
-        why="a share of 4 GPUs, spread",
-        containers=(Ask(name="quad", gpus=4, memory_mib=2000, cores=10),),
+        why="a share for each of 4 containers, spread",
+        containers=tuple(Ask(name=f"worker-{n}", gpus=1, memory_mib=2000, cores=10) for n in range(4)),
         annotations=_policies("spread", "spread"),
     ),
     Shape(
-        name="two-pairs",
-        why="two containers of 2 GPUs",
-        containers=(
-            Ask(name="left", gpus=2, memory_mib=3000, cores=10),
-            Ask(name="right", gpus=2, memory_mib=3000, cores=10),
-        ),
+        name="init-larger",
+        why="init container with more than the app",
+        init=(Ask(name="load", gpus=1, memory_mib=6000, cores=20),),
+        containers=(Ask(name="app", gpus=1, memory_mib=3000, cores=10),),
     ),
     Shape(name="tiny", why="1 GiB and 1 %", containers=(Ask(name="tiny", gpus=1, memory_mib=1024, cores=1),)),
 )

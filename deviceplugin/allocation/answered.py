@@ -4,13 +4,14 @@ Kubelet uses an answer as long as its pod lives, even one from an earlier daemon
 containerd creates an empty folder instead. Slots name no files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.slots import slot_in
-from deviceplugin.container.edits import PRELOAD_LIST, container_facts, unenforced
+from deviceplugin.container.edits import PRELOAD_LIST, container_facts
 from deviceplugin.container.hook import damage
+from deviceplugin.container.limits import unenforced
 from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -31,14 +32,20 @@ def why_unlimited(
 
     `pods` by UID.
     """
+    for holding in answers_to(ids, holdings, resource):
+        damaged = damage(holding.mounts, settings.hook_path)
+        is_free = bool(holding.answer) and settings.unenforced_shares is UnenforcedShares.REFUSE
+        if sentence := damaged or (_never_limited(holding, pods, inventory, resource) if is_free else ""):
+            return sentence
+    return ""
+
+
+def answers_to(ids: Sequence[str], holdings: Sequence[Holding], resource: str) -> Iterator[Holding]:
+    """The records of containers that hold exactly these ids and were not answered with a slot."""
     held = frozenset(ids)
     for holding in holdings:
         if holding.ids == held and holding.resource_name == resource and not slot_in(holding.cdi_devices):
-            damaged = damage(holding.mounts, settings.hook_path)
-            is_free = bool(holding.answer) and settings.unenforced_shares is UnenforcedShares.REFUSE
-            if sentence := damaged or (_never_limited(holding, pods, inventory, resource) if is_free else ""):
-                return sentence
-    return ""
+            yield holding
 
 
 def _never_limited(

@@ -39,6 +39,11 @@ class Holding(msgspec.Struct, frozen=True, rename="pascal"):
         """The host's path by that in the container, of the same answer."""
         return {mount.container_path: mount.host_path for mount in self._answered().mounts}
 
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The container's variables of the same answer."""
+        return dict(self._answered().envs)
+
     def _answered(self) -> ContainerAllocateResponse:
         try:
             return ContainerAllocateResponse.FromString(base64.b64decode(self.answer or ""))

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 
-from deviceplugin.allocation.answered import why_unlimited
+from deviceplugin.allocation.answered import answers_to, why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
 from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decision import pod_name
@@ -18,10 +18,10 @@ from deviceplugin.changes import Changes
 from deviceplugin.container.edits import (
     AllocationSettings,
     ContainerEdits,
-    container_edits,
+    ContainerFacts,
     container_facts,
 )
-from deviceplugin.container.hook import HookUnusable, hook_for
+from deviceplugin.container.hook import HookUnusable, prepare, prepared_edits
 from deviceplugin.gpus import Gpus
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.replicas import preferred_replicas, split_replica
@@ -92,18 +92,36 @@ class ImmediateAllocator:
         return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Checks the start of a container: Allocate answered everything, but maybe long ago. Raises CannotAllocate."""
+        """Readies the start of a container: Allocate answered everything, but maybe long ago. Raises CannotAllocate."""
         sentence = await self._threads.call(
-            partial(
-                why_unlimited,
-                *(ids, self._read_checkpoint() or (), self._own.pods, self._gpus.by_uuid()),
-                settings=self._settings,
-                resource=self._resource,
-            )
+            partial(self._ready, ids, self._read_checkpoint() or (), self._own.pods, self._gpus.by_uuid())
         )
         if sentence:
             log.warning("PreStartContainer refused: %s", sentence)
             raise CannotAllocate(sentence)
+
+    def _ready(
+        self,
+        ids: Sequence[str],
+        holdings: Sequence[Holding],
+        pods: Mapping[str, Pod],
+        inventory: Mapping[DeviceUUID, Device],
+    ) -> str:
+        """Checks what Allocate answered for these ids, and makes the container's folders new. Returns why the container
+        must not start, or an empty text. Blocks.
+        """
+        settings, resource = self._settings, self._resource
+        sentence = why_unlimited(ids, holdings, pods, inventory, settings=settings, resource=resource)
+        if sentence:
+            return sentence
+        try:
+            # An init container may have had the same ids; it has ended.
+            for each in answers_to(ids, holdings, resource):
+                container = ContainerFacts(pod_uid=each.pod_uid, name=each.container_name)
+                prepare(settings.hook_path, container, each.env, each.mounts.values())
+        except HookUnusable as error:
+            return str(error)
+        return ""
 
     async def _find(self, ids: int, deadline: float) -> Proven | Refused:
         """Finds the container that asks; until the deadline the watch may bring the pod. It does not wait after the
@@ -145,19 +163,21 @@ class ImmediateAllocator:
     async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
         container = proven.pod.all_containers[proven.container]
         facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
-        known, settings = self._gpus.by_uuid(), self._settings
+        inventory, settings = self._gpus.inventory, self._settings
+        prepared = partial(
+            prepared_edits,
+            *(proven.shares, self._gpus.by_uuid(), facts, self._allocation, inventory.hardware),
+            root=settings.hook_path,
+            allowed=settings.unenforced_shares,
+        )
         try:
             # The folders are on the host's disks, which may hang; kubelet needs an answer.
             async with asyncio.timeout_at(deadline):
-                hook = await self._threads.call(
-                    lambda: hook_for(proven.shares, known, facts, settings.hook_path, settings.unenforced_shares)
-                )
+                edits = await self._threads.call(prepared)
         except (HookUnusable, TimeoutError) as error:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
             self._served_pods.refuse(proven.pod)
             raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
-        hardware = self._gpus.inventory.hardware
-        edits = container_edits(proven.shares, known, facts, self._allocation, hook, hardware=hardware)
         problem = outdone(container, edits.env)
         if problem:
             self._served_pods.refuse(proven.pod)

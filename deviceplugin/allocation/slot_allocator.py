@@ -32,10 +32,9 @@ from deviceplugin.container.edits import (
     ContainerEdits,
     ContainerFacts,
     DeviceListStrategy,
-    container_edits,
     container_facts,
 )
-from deviceplugin.container.hook import HookUnusable, hook_for
+from deviceplugin.container.hook import HookUnusable, prepared_edits
 from deviceplugin.gpus import Gpus
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings
@@ -265,8 +264,11 @@ class SlotAllocator:
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
             return self._files.spec(slot.name, refused(slot.problem, hardware.driver_mounts if by_files else ()))
-        hook = hook_for(slot.shares, known, facts, self._settings.hook_path, self._settings.unenforced_shares)
-        edits = container_edits(slot.shares, known, facts, self._allocation, hook, hardware=hardware)
+        edits = prepared_edits(
+            *(slot.shares, known, facts, self._allocation, hardware),
+            root=self._settings.hook_path,
+            allowed=self._settings.unenforced_shares,
+        )
         return self._files.spec(slot.name, applied(edits))
 
 
@@ -278,4 +280,4 @@ def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> Co
     containers = [pod.all_containers[position] for position in positions]
     each = [container_facts(pod.metadata.uid, container, priority_resource) for container in containers]
     common = {key: value for key, value in each[-1].env.items() if all(facts.env.get(key) == value for facts in each)}
-    return ContainerFacts(pod_uid=each[-1].pod_uid, name=each[-1].name, env=common, priority=each[-1].priority)
+    return replace(each[-1], env=common, has_run=bool(container_id(pod, each[-1].name)))

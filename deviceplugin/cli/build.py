@@ -192,7 +192,6 @@ def allocation_settings(configuration: Configuration) -> AllocationSettings:
     return AllocationSettings(
         strategies=configuration.device_list_strategy,
         cdi_kind=configuration.cdi_kind,
-        oversubscribed=configuration.device_memory_scaling > 1,
         disable_core_limit=configuration.disable_core_limit,
         libcuda_log_level=configuration.libcuda_log_level,
         priority_resource=configuration.priority_resource,

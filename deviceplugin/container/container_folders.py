@@ -60,9 +60,9 @@ def _close(parent: str) -> None:
         os.chmod(parent, _CLOSED)
 
 
-def make_fresh(path: str) -> None:
-    """Makes an empty folder open to all, in a parent that is closed; what was there, even a symbolic link, is moved
-    aside. Raises OSError.
+def make_fresh(path: str, mode: int = _OPEN_TO_ALL) -> None:
+    """Makes an empty folder in a parent that is closed; what was there, even a symbolic link, is moved aside. Raises
+    OSError.
     """
     parent = os.path.dirname(path)
     make_closed(parent)
@@ -70,7 +70,7 @@ def make_fresh(path: str) -> None:
         os.rename(path, f"{parent}/{_GONE}{uuid4().hex}")
     os.mkdir(path)
     with opened(path) as folder:
-        os.fchmod(folder, _OPEN_TO_ALL)
+        os.fchmod(folder, mode)
 
 
 def is_of_container(name: str) -> bool:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from deviceplugin.container.hook_names import LOCK_DIRECTORY, LOCKS
+from deviceplugin.container.hook_names import CONTAINERS, LOCK_DIRECTORY, LOCKS, OVERRIDES
 from proto.annotations.keys import RESOURCE_PRIORITY
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import (
+    BY_PCI_ADDRESS,
     CORE_LIMIT,
     CORE_POLICY,
+    DEVICE_ORDER,
     DISABLE_CONTROL,
     MEMORY_LIMIT,
     REDIRECT,
@@ -35,6 +37,8 @@ ldconfig's cache, which is not written (`libcuda_dirs` in triton-lang/triton, th
 """
 PRELOAD_LIST = "/etc/ld.so.preload"
 """Lists the libraries that the container's loader loads first."""
+_OVERRIDING = (MEMORY_LIMIT, CORE_LIMIT, CORE_POLICY, SHARED_CACHE, REDIRECT, TASK_PRIORITY, DEVICE_ORDER)
+"""What the names begin with of the variables on which limits depend."""
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
 _CDI_NAME_LIMIT = 63
@@ -131,8 +135,6 @@ class Hardware:
 class AllocationSettings:
     strategies: tuple[DeviceListStrategy, ...] = (DeviceListStrategy.ENVVAR,)
     cdi_kind: str = DEFAULT_CDI_KIND
-    oversubscribed: bool = False
-    """More memory is advertised than the GPUs have."""
     disable_core_limit: bool = False
     """HAMi-core enforces memory only."""
     libcuda_log_level: str = ""
@@ -152,6 +154,8 @@ class ContainerFacts:
     """The literal values of the pod's own environment for this container."""
     priority: int | None = None
     """The priority of its GPU tasks: 0 is high, 1 yields to it."""
+    has_run: bool = False
+    """Whether this is a restart."""
 
 
 def container_facts(pod_uid: str, container: Container, priority_resource: str) -> ContainerFacts:
@@ -176,19 +180,20 @@ def container_edits(
     """The edits for one container. Every share's GPU must be in `inventory`.
 
     GPUs are listed by PCI address, and CUDA_DEVICE_ORDER makes CUDA do the same: HAMi-core applies limit i to CUDA's
-    i-th GPU, whatever order the annotation has. Without `hook` the limits are still written, for programs that read
-    them.
+    i-th GPU, whatever order the annotation has. Without `hook`, as for whole GPUs, the limits are still written, for
+    programs that read them.
     """
     hardware = hardware or Hardware()
     ordered = _by_address(shares, inventory, hardware)
     uuids = tuple(share.uuid for share in ordered)
     env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
-    if is_limited(shares):
-        env |= _core_env(ordered, inventory, container, settings)
-        if hook is not None:
-            env |= _hook_env(hook, container)
-            mounts += _hook_mounts(hook, container)
+    limited = [share for share in ordered if not _is_mig(share.uuid)]
+    if limited:
+        env |= _core_env(limited, inventory, container, settings)
+    if hook is not None:
+        env |= _hook_env(hook, container)
+        mounts += _hook_mounts(hook, container)
     names = cdi_names(uuids, settings)
     chosen = frozenset(settings.strategies)
     return ContainerEdits(
@@ -203,39 +208,6 @@ def container_edits(
     )
 
 
-def is_limited(shares: ContainerShares) -> bool:
-    """Tells whether these shares need HAMi-core.
-
-    MIG instances alone do not: the hardware limits a container to its instance, and HAMi-core would apply the same
-    numbers a second time to an instance that it takes for a whole GPU.
-    """
-    return any(not _is_mig(share.uuid) for share in shares)
-
-
-def unenforced(
-    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, no_hook: str
-) -> str:
-    """Returns why nothing would enforce the container's shares, as a sentence; empty if something does, or need not.
-
-    `no_hook` says why HAMi-core is missing on this node, empty if it is installed. A whole GPU needs no limit.
-    """
-    if container.env.get(DISABLE_CONTROL) in TRUE:
-        why, remedy = f"{DISABLE_CONTROL} turns its limits off", f"remove {DISABLE_CONTROL}"
-    elif no_hook:
-        why, remedy = f"HAMi-core does not limit containers on this node ({no_hook})", "install HAMi-core"
-    else:
-        return ""
-    for share in shares:
-        device = inventory[share.uuid]
-        if device.is_part(share.memory_mib or device.memory_mib, share.cores):
-            part = f"{share.memory_mib or device.memory_mib} MiB" + (f", {share.cores} %" if share.cores else "")
-            return (
-                f"container {container.name} was given a part of {share.uuid} ({part}), and {why}; ask for whole GPUs, "
-                f"{remedy}, or set the daemon's unenforced_shares to allow"
-            )
-    return ""
-
-
 def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple[str, ...]:
     """The fully qualified CDI names for these GPUs, and for the IMEX channels and features of the settings."""
     vendor = settings.cdi_kind.partition("/")[0]
@@ -248,7 +220,7 @@ def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tupl
 
 def cache_directory(hook_root: str, container: ContainerFacts) -> str:
     """The host folder of the container's HAMi-core region; vGPUmonitor takes uid and name from it."""
-    return f"{hook_root}/vgpu/containers/{container.pod_uid}_{container.name}"
+    return f"{hook_root}/vgpu/{CONTAINERS}/{container.pod_uid}_{container.name}"
 
 
 def lock_directory(hook_root: str, container: ContainerFacts) -> str:
@@ -259,6 +231,22 @@ def lock_directory(hook_root: str, container: ContainerFacts) -> str:
     either (sem_postinit in multiprocess_memory_limit.c of Project-HAMi/HAMi-core).
     """
     return f"{hook_root}/vgpu/{LOCKS}/{container.pod_uid}_{container.name}"
+
+
+def override_file(hook_root: str, container: ContainerFacts) -> str:
+    """The host's file with the container's `override_text`, in a folder that its tenant cannot write."""
+    return f"{hook_root}/vgpu/{OVERRIDES}/{container.pod_uid}_{container.name}/overrideEnv"
+
+
+def override_text(env: Mapping[str, str]) -> str:
+    """The limits of a container for its processes that lack its environment, as those of sudo, ssh and cron: a line
+    `NAME=value` each.
+
+    HAMi-core since October 2026 reads it before its limits, and sets each variable whatever the process has
+    (`initialized` and `load_env_from_file` in multiprocess_memory_limit.c of Project-HAMi/HAMi-core). Before that it
+    read the file too late to matter.
+    """
+    return "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith(_OVERRIDING))
 
 
 def _is_mig(uuid: DeviceUUID) -> bool:
@@ -285,18 +273,15 @@ def _by_address(
 
 
 def _core_env(
-    ordered: Sequence[DeviceShare],
+    limited: Sequence[DeviceShare],
     inventory: Mapping[DeviceUUID, Device],
     container: ContainerFacts,
     settings: AllocationSettings,
 ) -> Mapping[str, str]:
-    limited = [share for share in ordered if not _is_mig(share.uuid)]
     env = dict(_limits(limited, inventory))
     if len(limited) > 1:
         # CUDA's own order is the fastest GPU first, which differs where a node has several models.
-        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    if settings.oversubscribed:
-        env["CUDA_OVERSUBSCRIBE"] = "true"
+        env[DEVICE_ORDER] = BY_PCI_ADDRESS
     if settings.disable_core_limit:
         env[CORE_POLICY] = "disable"
     if settings.libcuda_log_level:
@@ -334,7 +319,11 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
         Mount(container_path=LOCK_DIRECTORY, host_path=lock_directory(hook.root, container), read_only=False),
     ]
     if container.env.get(DISABLE_CONTROL) not in TRUE:
-        mounts.append(Mount(container_path=PRELOAD_LIST, host_path=hook.preload, read_only=True))
+        override = override_file(hook.root, container)
+        mounts += [
+            Mount(container_path=PRELOAD_LIST, host_path=hook.preload, read_only=True),
+            Mount(container_path="/overrideEnv", host_path=override, read_only=True),
+        ]
     if hook.license:
         mounts += [
             Mount(container_path="/tmp/license", host_path=hook.license, read_only=True),  # noqa: S108 - HAMi-core's

@@ -2,22 +2,27 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from deviceplugin.container.container_folders import is_writable, make_fresh
 from deviceplugin.container.edits import (
     PRELOAD_LIST,
+    AllocationSettings,
+    ContainerEdits,
     ContainerFacts,
+    Hardware,
     Hook,
     NoHook,
     cache_directory,
-    is_limited,
+    container_edits,
     lock_directory,
-    unenforced,
+    override_file,
+    override_text,
 )
 from deviceplugin.container.hook_install import HEADER_BYTES, library_problem
-from deviceplugin.container.hook_names import CONTAINERS, LIBRARY, LOCKS, PRELOAD
+from deviceplugin.container.hook_names import CONTAINER_FOLDERS, LIBRARY, PRELOAD
+from deviceplugin.container.limits import is_limited, unenforced
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import ContainerShares, Device, DeviceUUID
 
@@ -45,7 +50,7 @@ def find_hook(root: str) -> Hook | NoHook:
             return NoHook(f"there is no {LIBRARY} in {folder}", is_damaged=preload.exists())
         if problem := _damage(library, preload, plain):
             return NoHook(problem, is_damaged=True)
-        for needed in (folder / CONTAINERS, folder / LOCKS):
+        for needed in (folder / name for name in CONTAINER_FOLDERS):
             if not is_writable(str(needed)):
                 return NoHook(f"{needed} cannot be written", is_damaged=True)
         found = str(licence) if licence.exists() else ""
@@ -70,6 +75,25 @@ def damage(mounts: Mapping[str, str], root: str) -> str:
     return problem and f"nothing would enforce this container's share of a GPU, because {problem}; {remedy}"
 
 
+def prepared_edits(
+    shares: ContainerShares,
+    inventory: Mapping[DeviceUUID, Device],
+    container: ContainerFacts,
+    settings: AllocationSettings,
+    hardware: Hardware,
+    *,
+    root: str,
+    allowed: UnenforcedShares,
+) -> ContainerEdits:
+    """The edits for one container, with its folders made on the host. Blocks. Raises HookUnusable, also where nothing
+    would hold it to a part of a GPU and that is not `allowed`.
+    """
+    hook = hook_for(shares, inventory, container, root, allowed)
+    edits = container_edits(shares, inventory, container, settings, hook, hardware=hardware)
+    prepare(root, container, edits.env, {mount.host_path for mount in edits.mounts})
+    return edits
+
+
 def hook_for(
     shares: ContainerShares,
     inventory: Mapping[DeviceUUID, Device],
@@ -77,33 +101,45 @@ def hook_for(
     root: str,
     allowed: UnenforcedShares,
 ) -> Hook | None:
-    """What holds the container to its shares, with its folders made; None where nothing has to, or none is wanted.
+    """What holds the container to its shares; None where nothing has to, or none is wanted.
 
-    Blocks. Raises HookUnusable, also where nothing would hold it to a part of a GPU and that is not `allowed`.
+    Blocks. Raises HookUnusable where nothing would hold it to a part of a GPU and that is not `allowed`.
     """
-    if not is_limited(shares):
+    if not is_limited(shares, inventory):
         return None
     hook = find_hook(root)
     problem = unenforced(shares, inventory, container, hook.problem if isinstance(hook, NoHook) else "")
     if problem and allowed is UnenforcedShares.REFUSE:
         raise HookUnusable(problem)
-    if isinstance(hook, NoHook):
-        return None
-    prepare(hook, container)
-    return hook
+    return None if isinstance(hook, NoHook) else hook
 
 
-def prepare(hook: Hook, container: ContainerFacts) -> None:
-    """Two empty folders for one container: for its region, and for the lock of its processes. Raises HookUnusable.
+def prepare(root: str, container: ContainerFacts, env: Mapping[str, str], mounted: Collection[str]) -> None:
+    """Makes new what a container mounts of its own: the folders for its region and for the lock of its processes, and
+    the file with its limits. `env` and `mounted`, paths of the host, are what the container is given. Blocks. Raises
+    HookUnusable.
 
     What was there before is moved aside. It belongs to no running container: kubelet calls Allocate once for each
     container of a pod, before it first starts, and PreStartContainer before each start.
     """
-    for path in (cache_directory(hook.root, container), lock_directory(hook.root, container)):
+    override = override_file(root, container)
+    for path in (cache_directory(root, container), lock_directory(root, container), override):
+        if path not in mounted:
+            continue
         try:
-            make_fresh(path)
+            if path == override:
+                _write_override(Path(path), override_text(env))
+            else:
+                make_fresh(path)
         except OSError as error:
             raise HookUnusable(f"cannot make {path} for HAMi-core: {error.strerror or error}") from error
+
+
+def _write_override(path: Path, text: str) -> None:
+    """Nothing is made durable: after a crash of the node its containers start again, each with a new file."""
+    make_fresh(str(path.parent), mode=0o755)
+    path.write_text(text)
+    path.chmod(0o644)
 
 
 def _damage(library: Path, preload: Path, plain: Path) -> str:

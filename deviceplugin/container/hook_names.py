@@ -9,7 +9,11 @@ OPTIONAL = {"license": 0o644, "vgpuvalidator": 0o755}
 """Installed with these modes where the build has them."""
 CONTAINERS = "containers"
 LOCKS = "locks"
-"""Folders with one folder for each container."""
+OVERRIDES = "overrides"
+"""Folders with one folder for each container: for its region, its lock, and the limits that hold without its
+environment.
+"""
+CONTAINER_FOLDERS = (CONTAINERS, LOCKS, OVERRIDES)
 LOCK_DIRECTORY = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's own path
 """Where a container finds its lock folder. HAMi's plugin has one folder of this name on the host, for all."""
 _OURS = re.compile(r"libvgpu\.so\.[0-9a-f]{16}")

@@ -20,7 +20,15 @@ CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrate
 def judge_hook(found: Hook | NoHook, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
     """Checks HAMi-core. Nodes that give out only whole GPUs do not need it."""
     if isinstance(found, Hook):
-        return ok(HOOK, f"{found.library} is installed.")
+        installed = f"{found.library} is installed"
+        if unenforced is not UnenforcedShares.ALLOW:
+            return ok(HOOK, f"{installed}.")
+        return warning(
+            HOOK,
+            f"{installed}, but it may not hold containers to parts of several GPUs, which are given out too: "
+            "unenforced_shares is allow.",
+            "Set unenforced_shares to refuse, and containers get whole GPUs or a part of one.",
+        )
     why, install = (
         _sentence(found.problem),
         "Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin install-hook --from DIR, "

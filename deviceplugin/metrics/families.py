@@ -188,12 +188,12 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
         (
             "topogpu_limits_enforced",
             "1 while HAMi-core is installed to hold containers to their part of a GPU.",
-            view.limits is Limits.HAMI_CORE,
+            view.limits in (Limits.HAMI_CORE, Limits.PARTLY_ENFORCED),
         ),
         (
             "topogpu_unenforced_shares_allowed",
-            "1 while containers are given parts of GPUs and nothing holds them to these.",
-            view.limits is Limits.UNENFORCED,
+            "1 while containers may get parts of GPUs to which nothing holds them, with HAMi-core of several GPUs.",
+            view.limits in (Limits.UNENFORCED, Limits.PARTLY_ENFORCED),
         ),
         ("topogpu_containers_waiting", "Containers whose GPU tasks wait for tasks of higher priority.", view.waiting),
         ("topogpu_pods_known", "1 once the pods of this node have been listed.", view.pods_known),

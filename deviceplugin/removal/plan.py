@@ -7,7 +7,7 @@ from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.cdi import spec_file_name
-from deviceplugin.container.hook_names import CONTAINERS, LOCKS, installed_names
+from deviceplugin.container.hook_names import CONTAINER_FOLDERS, installed_names
 from deviceplugin.remediation.words import is_ours
 from deviceplugin.settings import TotalNames
 from deviceplugin.socket_names import is_socket_name
@@ -85,7 +85,7 @@ def paths_of_ours(folders: Folders, found: Found, ours: Ours) -> tuple[str, ...]
         ),
         *chosen(folders.slots, _is_slot_file),
         *chosen(folders.specs, lambda name: bool(ours.cdi_kind) and _settled(name) == spec_file_name(ours.cdi_kind)),
-        *chosen(folders.hook, lambda name: name in (CONTAINERS, LOCKS) or name != _settled(name)),
+        *chosen(folders.hook, lambda name: name in CONTAINER_FOLDERS or name != _settled(name)),
         *(f"{folders.hook}/{name}" for name in installed_names(hook)),
         *([folders.locks] if folders.locks in found.names else []),
     )

@@ -5,7 +5,11 @@ from enum import StrEnum
 
 class Limits(StrEnum):
     HAMI_CORE = "hami-core"
-    """HAMi-core is installed."""
+    """HAMi-core is installed. It holds a container to a part of one GPU: parts of several are not given out."""
+    PARTLY_ENFORCED = "partly-enforced"
+    """HAMi-core is installed, and the node's settings allow parts of several GPUs, to which nothing holds a container
+    for sure.
+    """
     NONE = "none"
     """Nothing enforces shares: only whole GPUs are given out."""
     UNENFORCED = "unenforced"
@@ -13,9 +17,9 @@ class Limits(StrEnum):
 
 
 def decode_limits(value: str | None) -> Limits:
-    """Reads the annotation. HAMi's plugin, which comes with HAMi-core, does not write it. An unknown word promises
-    nothing.
+    """Reads the annotation. HAMi's plugin, which comes with HAMi-core and gives out parts of several GPUs, does not
+    write it. An unknown word promises nothing.
     """
     if value is None:
-        return Limits.HAMI_CORE
+        return Limits.PARTLY_ENFORCED
     return Limits(value) if value in set(Limits) else Limits.NONE

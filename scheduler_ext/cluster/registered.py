@@ -46,7 +46,7 @@ class RegisteredNode:
     cordoned: frozenset[DeviceUUID] = frozenset()
     slots: bool = False
     """Whether its daemon knows containers by the device ids that kubelet gave them."""
-    limits: Limits = Limits.HAMI_CORE
+    limits: Limits = Limits.PARTLY_ENFORCED
     simulated: bool = False
     """Whether its GPUs are not real."""
     given: Mapping[str, Given] = field(default_factory=dict)

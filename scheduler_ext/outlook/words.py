@@ -9,7 +9,7 @@ WORDS = {
     Reason.CORDONED: "cordoned",
     Reason.TYPE: "another model than asked for",
     Reason.UUID: "not one of the GPUs asked for",
-    Reason.LIMITS: "a part of a GPU is asked for, and the node enforces no limits",
+    Reason.LIMITS: "a part of a GPU is asked for, and nothing on the node enforces such a limit",
     Reason.SLOTS: "no slot left",
     Reason.EXCLUSIVE: "a whole GPU is asked for, and this one is shared",
     Reason.QUOTA: "the namespace's quota is used up",

@@ -110,6 +110,8 @@ def refusal_clause(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) 
             why = f"has no free MIG instance with {_memory(need)}"
         case Reason.LIMITS if need.lifted_by:
             why = f"is shared only with containers that are limited, and the container's {need.lifted_by} lifts limits"
+        case Reason.LIMITS if need.count > 1:
+            why = "is on a node where nothing limits a container to parts of several GPUs"
         case _:
             why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
     return why

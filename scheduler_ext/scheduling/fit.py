@@ -203,11 +203,23 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
         return Reason.TYPE
     if wanted.modes is not None and device.mode not in wanted.modes:
         return Reason.TYPE
-    enforced = rules.node.limits is Limits.HAMI_CORE and not need.lifted_by
-    must_be = rules.node.limits is not Limits.UNENFORCED
-    if must_be and not enforced and device.is_part(need.reserved_mib(device.memory_mib), need.reserved_cores):
+    is_held = _is_held(need, rules.node.limits)
+    if not is_held and device.is_part(need.reserved_mib(device.memory_mib), need.reserved_cores):
         return Reason.LIMITS
     return None
+
+
+def _is_held(need: ContainerNeed, limits: Limits) -> bool:
+    """Whether the container is held to parts of GPUs, or need not be."""
+    match limits:
+        case Limits.HAMI_CORE:
+            return not need.lifted_by and need.count == 1
+        case Limits.PARTLY_ENFORCED:
+            return not need.lifted_by
+        case Limits.NONE:
+            return False
+        case Limits.UNENFORCED:
+            return True
 
 
 def _refused(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint) -> Reason | None:

@@ -47,15 +47,18 @@ class Unit(StrEnum):
     GPUS = "GPUs"
 
 
-NO_LIMITS = (
-    "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core there, or set "
-    "unenforced_shares of its daemon to allow"
-)
-LIFTED = "{variable} of the container lifts what limits it to a part of a GPU; remove it, or ask for whole GPUs"
-
 NO_HOOK = "no HAMi-core"
+SEVERAL = "parts of several GPUs"
+LIFTED = "{variable} of the container lifts what limits it to a part of a GPU; remove it, or ask for whole GPUs"
+_UNHELD = {
+    NO_HOOK: "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core "
+    "there, or set unenforced_shares of its daemon to allow",
+    SEVERAL: "HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs or for one GPU in each "
+    "container, or set unenforced_shares of the node's daemon to allow",
+}
 REMEDIES = {
     NO_HOOK: "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow",
+    SEVERAL: "Ask for whole GPUs or for one GPU in each container, or set unenforced_shares of the daemons to allow",
     **{
         name: f"Remove {name} from the container, or ask for whole GPUs"
         for name in (*lifting(DEFAULT_CORE_POLICY), *LIFTING_PREFIXES)
@@ -106,8 +109,7 @@ class Misfit:
         """`2/4 CardInsufficientMemory, …`: how many of the node's GPUs fail for which reason."""
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
-        no_limits = LIFTED.format(variable=self.need.lifted_by) if self.need.lifted_by else NO_LIMITS
-        return _counted(tuple(reason for _, reason in self.verdicts), self.cards, no_limits)
+        return _counted(tuple(reason for _, reason in self.verdicts), self.cards, unheld(self.need))
 
     @property
     def brief(self) -> str:
@@ -117,7 +119,7 @@ class Misfit:
         """
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
-        return _brief(tuple(reason for _, reason in self.verdicts), self.cards, self.need.lifted_by)
+        return _brief(tuple(reason for _, reason in self.verdicts), self.cards, unheld(self.need))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -145,15 +147,22 @@ class NotOffered:
         return self.reason
 
 
+def unheld(need: ContainerNeed) -> str:
+    """What keeps the container from being held to parts of GPUs, by which `REMEDIES` are known."""
+    return need.lifted_by or (SEVERAL if need.count > 1 else NO_HOOK)
+
+
 @lru_cache(maxsize=4096)
-def _counted(reasons: tuple[Reason, ...], cards: int, no_limits: str) -> str:
+def _counted(reasons: tuple[Reason, ...], cards: int, cause: str) -> str:
     counted = sorted(f"{count}/{cards} {reason}" for reason, count in Counter(reasons).items())
-    return ", ".join(counted) + (f" ({no_limits})" if Reason.LIMITS in reasons else "")
+    return ", ".join(counted) + (
+        f" ({_UNHELD.get(cause) or LIFTED.format(variable=cause)})" if Reason.LIMITS in reasons else ""
+    )
 
 
 @lru_cache(maxsize=4096)
-def _brief(reasons: tuple[Reason, ...], cards: int, lifted_by: str) -> str:
-    named = {Reason.LIMITS: f"{Reason.LIMITS}({lifted_by or NO_HOOK})"}
+def _brief(reasons: tuple[Reason, ...], cards: int, cause: str) -> str:
+    named = {Reason.LIMITS: f"{Reason.LIMITS}({cause})"}
     counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
     if len(counted) == 1 and len(reasons) == cards:
         return named.get(reasons[0], reasons[0])

@@ -48,7 +48,7 @@ async def test_the_node_tells_its_gpus_once_and_again_only_after_a_change() -> N
 
 
 async def test_a_pod_gets_its_gpus_and_the_cluster_is_told() -> None:
-    async with running() as rig:
+    async with running(unenforced=UnenforcedShares.ALLOW) as rig:
         rig.lock("train")
         rig.bind("train", (TWO,))
         assert await rig.prefer([f"{A}-0", f"{A}-1", f"{B}-0", f"{B}-1"], 2) == [f"{A}-0", f"{B}-0"]

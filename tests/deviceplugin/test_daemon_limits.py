@@ -9,7 +9,7 @@ from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
 from simulation.hook import install_placeholder
 from simulation.kubelet.device_manager import PreStartRefused
-from tests.deviceplugin.daemon_rig import daemon
+from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.registration import eventually, until
 
 pytestmark = pytest.mark.needs_compiler
@@ -40,6 +40,48 @@ async def test_it_is_started_if_that_is_allowed_and_then_everything_says_so() ->
         assert node.said("nothing enforces the shares of containers")
         await until(lambda: node.events("LimitsNotEnforced"))
         await eventually(lambda: node.counts("topogpu_unenforced_shares_allowed"))
+
+
+@pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])
+async def test_a_container_that_starts_again_finds_nothing_of_the_one_before(runtime_version: str) -> None:
+    """A process that was killed may have left HAMi-core's lock taken, in the region of the container."""
+    async with daemon(runtime_version=runtime_version) as node:
+        uid = node.bind("part", 0)
+        await node.runs("part")
+        hosts = {mount.container_path: Path(mount.host_path) for mount in node.kubelet.created[uid][0].mounts}
+        region, lock, limits = (hosts[path] for path in (str(region_of(node)), "/tmp/vgpulock", "/overrideEnv"))
+        (region / f"{uid}.cache").touch()
+        (lock / "lock").touch()
+        text = limits.read_text()
+        limits.unlink()
+        await node.kubelet.restart_container(uid, "c0")
+        assert (list(region.iterdir()), list(lock.iterdir()), limits.read_text()) == ([], [], text)
+
+
+def region_of(node: DaemonRig) -> Path:
+    """Where a container finds its region."""
+    return node.kubelet.root / "hook/vgpu"
+
+
+@pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])
+async def test_parts_of_several_gpus_need_a_setting_and_keep_what_they_have_without_it(runtime_version: str) -> None:
+    async with daemon("--unenforced-shares", "allow", runtime_version=runtime_version) as node:
+        assert node.annotation(NODE_LIMITS) == "partly-enforced"
+        uid = node.bind("before", 0, 1)
+        await node.runs("before")
+        series = await node.series()
+        assert (series["topogpu_limits_enforced"], series["topogpu_unenforced_shares_allowed"]) == (1, 1)
+        assert node.said("unenforced_shares allows parts of several GPUs in one container")
+        await until(lambda: node.events("LimitsNotEnforced"))
+        await node.kill()
+        node.options = tuple(option for option in node.options if option not in ("--unenforced-shares", "allow"))
+        await node.start()
+        await until(lambda: node.annotation(NODE_LIMITS) == "hami-core")
+        await node.ready()
+        await node.kubelet.restart_container(uid, "c0")
+        node.bind("after", 2, 3)
+        words = "does not hold a container to parts of several GPUs"
+        await until(lambda: words in node.waiting("after") + node.status("after").get("message", ""))
 
 
 def cut(path: Path) -> None:

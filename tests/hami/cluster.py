@@ -436,8 +436,10 @@ class Lab:
         }
         if command != "uninstall-node":
             folders |= {"--sysfs-root": node.root / "sys", "--nvml-library": node.files.library}
+        # As HAMi's plugin does, it gives a container parts of several GPUs.
+        flags = {**folders, "--unenforced-shares": "allow"}
         words = [sys.executable, "-m", "deviceplugin", command, "--node-name", name]
-        return words + [f"{flag}={folder}" for flag, folder in folders.items()]
+        return words + [f"{flag}={value}" for flag, value in flags.items()]
 
     def _start(self, running: Running, workload: Workload, words: list[str], environment: Mapping[str, str]) -> Program:
         variables = [f"{name}={value}" for name, value in environment.items()]

@@ -98,6 +98,19 @@ def test_why_names_the_quota_and_what_it_has_left() -> None:
     assert "The ResourceQuota of the namespace has to grow" in text
 
 
+def test_why_says_how_a_pod_that_asks_for_parts_of_several_gpus_would_fit() -> None:
+    state = state_of("24-topology-binpack-chain")
+    for item in state["items"]:
+        if item["kind"] == "Node":
+            item["metadata"]["annotations"][keys.NODE_LIMITS] = "hami-core"
+        elif item["metadata"]["name"] == "target":
+            limits = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1000"}
+            item["spec"]["containers"][0]["resources"] = {"limits": limits}
+    text = said("why", "target", state=state)
+    assert "now, if it asked for at most 1 GPU for a container instead of 2" in text
+    assert "Ask for whole GPUs or for one GPU in each container, or set unenforced_shares" in text
+
+
 def test_amounts_that_round_to_the_same_are_told_apart() -> None:
     assert "GPU 0 has 40 960 MiB of memory free, 40 961 MiB asked for" in said(
         "why", "target", state=state_of("39-mem-one-over")

@@ -8,7 +8,7 @@ import pytest
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
 from tests.cluster.scheduling import eventually
-from tests.node.pods import COUNTS_INIT_CONTAINERS, REPLICAS, Pods, container, decided, pod
+from tests.node.pods import COUNTS_INIT_CONTAINERS, REPLICAS, SEVERAL, Pods, container, decided, pod
 from tests.node.real_node import NODE, RealNode
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
@@ -40,7 +40,7 @@ async def test_a_container_gets_exactly_what_its_annotation_says(scheduled: Pods
 async def test_each_container_of_a_pod_gets_its_own_and_one_without_gpus_gets_none(
     scheduled: Pods, allocation: str
 ) -> None:
-    await scheduled.serve("--allocation", allocation)
+    await scheduled.serve("--allocation", allocation, *SEVERAL)
     several = (container("a", gpumem=1000), container("b", gpus=2, gpumem=2000), container("none", gpus=0))
     await scheduled.add(pod("several", *several))
     await scheduled.started("several")
@@ -103,7 +103,7 @@ async def test_of_forty_pods_at_once_each_gets_exactly_its_own(scheduled: Pods, 
 async def test_ids_that_pod_after_pod_is_given_never_bring_the_previous_ones_gpus(
     scheduled: Pods, allocation: str
 ) -> None:
-    await scheduled.serve("--allocation", allocation, "--device-split-count", "1", replicas=8)
+    await scheduled.serve("--allocation", allocation, "--device-split-count", "1", *SEVERAL, replicas=8)
     for turn in range(3):
         names = [f"pod-{turn}-{number}" for number in range(4)]
         await scheduled.add(*(pod(name, container(gpus=2, gpumem=1000 + turn)) for name in names))
@@ -120,19 +120,20 @@ def vgpu(machine: RealNode) -> Path:
 
 
 @BOTH
-async def test_hami_core_is_mounted_into_every_container_that_shares_a_gpu(
+async def test_hami_core_is_mounted_into_containers_with_a_part_of_a_gpu_alone(
     vgpu: Path, scheduled: Pods, allocation: str
 ) -> None:
     await scheduled.serve("--allocation", allocation)
-    await scheduled.add(pod("limited", container(gpumem=1000)), pod("free", container(gpus=0)))
-    started = await scheduled.started("limited", "free")
-    (limited,), (free,) = await scheduled.starts("limited"), await scheduled.starts("free")
+    await scheduled.add(pod("limited", container(gpumem=1000)), pod("whole", container(gpus=2)))
+    started = await scheduled.started("limited", "whole")
+    (limited,), (whole,) = await scheduled.starts("limited"), await scheduled.starts("whole")
     uid = started["limited"]["metadata"]["uid"]
     mounted = {place: words.split(",")[0].split() for place, words in limited.mounts.items()}
     assert mounted["/etc/ld.so.preload"] == [f"{vgpu}/ld.so.preload", "ro"]
     assert mounted[f"{vgpu}/libvgpu.so"] == [str((vgpu / "libvgpu.so").resolve()), "ro"]
     assert mounted[f"{vgpu}"] == [f"{vgpu}/containers/{uid}_main", "rw"]
-    assert "/etc/ld.so.preload" not in free.mounts
+    assert mounted["/overrideEnv"] == [f"{vgpu}/overrides/{uid}_main/overrideEnv", "ro"]
+    assert not {"/etc/ld.so.preload", str(vgpu), "/overrideEnv"} & whole.mounts.keys()
 
 
 @BOTH

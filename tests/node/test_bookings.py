@@ -8,7 +8,7 @@ from deviceplugin.allocation.checkpoint import decode_checkpoint
 from deviceplugin.replicas import split_replica
 from proto.devices import DeviceUUID
 from tests.deviceplugin.gpus import share
-from tests.node.pods import Pods, container, decided, pod
+from tests.node.pods import SEVERAL, Pods, container, decided, pod
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 BURST = 24
@@ -60,7 +60,7 @@ async def test_pods_that_are_bound_at_once_are_told_apart_by_the_order_of_their_
 
 
 async def test_containers_of_several_sizes_are_told_apart_too(scheduled: Pods) -> None:
-    await scheduled.serve()
+    await scheduled.serve(*SEVERAL)
     await asyncio.gather(
         *(
             scheduled.add(pod(name, container("a", gpumem=900), container("b", gpus=2, gpumem=500)))

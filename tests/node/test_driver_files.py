@@ -14,7 +14,7 @@ from proto.devices import DeviceShare
 from simulation.nvml.build import build_library
 from tests.cluster.scheduling import eventually
 from tests.node import image
-from tests.node.pods import Pods, container, decided, decided_for, pod
+from tests.node.pods import SEVERAL, Pods, container, decided, decided_for, pod
 from tests.node.real_node import RealNode
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
@@ -78,7 +78,7 @@ async def serve(pods: Pods, driver: Path, allocation: str, *flags: str) -> None:
 async def test_a_container_finds_the_driver_by_soname_and_sees_its_own_gpus_alone(
     driver: Path, scheduled: Pods, allocation: str
 ) -> None:
-    await serve(scheduled, driver, allocation)
+    await serve(scheduled, driver, allocation, *SEVERAL)
     await scheduled.add(pod("one", finder()), pod("two", finder(2)), pod("none", container(gpus=0)))
     started = await scheduled.started("one", "two", "none")
     for name in ("one", "two"):

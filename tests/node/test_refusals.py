@@ -7,7 +7,7 @@ import pytest
 from proto.devices import DeviceShare, DeviceUUID
 from simulation.nvml.machine_file import lost_gpu
 from tests.cluster.scheduling import eventually
-from tests.node.pods import Pods, container, decided, pod
+from tests.node.pods import SEVERAL, Pods, container, decided, pod
 from tests.node.real_node import NODE
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
@@ -70,7 +70,7 @@ async def test_a_start_that_cannot_be_proven_waits_and_an_event_of_the_pod_says_
 
 async def test_a_lost_gpu_is_not_counted_and_its_containers_wait_until_it_is_well_again(scheduled: Pods) -> None:
     node = scheduled.node
-    await scheduled.serve("--allocation", "slots", *QUICK)
+    await scheduled.serve("--allocation", "slots", *QUICK, *SEVERAL)
     await scheduled.add(pod("again", container(gpumem=700, ends=True)))
     await scheduled.starts("again")
     (lost,) = decided(await scheduled.get("again"), "main")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.pods import Pods, container, decided, pod
+from tests.node.pods import SEVERAL, Pods, container, decided, pod
 from tests.node.real_node import RealNode
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
@@ -22,7 +22,7 @@ def running(pod: dict[str, Any]) -> dict[str, tuple[str, int]]:
 
 @BOTH
 async def test_a_container_that_ends_again_and_again_gets_the_same_each_time(scheduled: Pods, allocation: str) -> None:
-    await scheduled.serve("--allocation", allocation)
+    await scheduled.serve("--allocation", allocation, *SEVERAL)
     await scheduled.add(pod("again", container(gpus=2, gpumem=1000, ends=True), container("beside", gpumem=500)))
     for number in range(3):
         await scheduled.check("again", "main", number=number)
@@ -109,7 +109,7 @@ async def power_cut(node: RealNode) -> None:
 async def test_after_the_power_was_cut_every_container_comes_back_with_its_own_gpus(
     scheduled: Pods, allocation: str
 ) -> None:
-    node, flags = scheduled.node, ("--allocation", allocation)
+    node, flags = scheduled.node, ("--allocation", allocation, *SEVERAL)
     await scheduled.serve(*flags)
     before = await six_pods(scheduled)
     await power_cut(node)
@@ -129,7 +129,7 @@ async def test_pods_that_kubelet_refuses_after_a_power_cut_give_their_gpus_to_th
     scheduled: Pods, allocation: str
 ) -> None:
     """Kubelet admits the pods it finds before a plugin that starts with them, or later, can have registered."""
-    node, flags = scheduled.node, ("--allocation", allocation)
+    node, flags = scheduled.node, ("--allocation", allocation, *SEVERAL)
     await scheduled.serve(*flags)
     before = await six_pods(scheduled)
     await power_cut(node)

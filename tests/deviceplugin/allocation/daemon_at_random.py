@@ -13,7 +13,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.settings import AgentSettings
+from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiUnreachable, NotFound
@@ -83,7 +83,9 @@ class Daemon:
     def __init__(self, node: "NodeAtRandom") -> None:
         self.process = Process()
         self._changes = Changes()
-        settings = AgentSettings(node_name=NODE, hook_path=str(node.cdi.parent / "hook"))
+        settings = AgentSettings(
+            node_name=NODE, hook_path=str(node.cdi.parent / "hook"), unenforced_shares=UnenforcedShares.ALLOW
+        )
         own = Watch(node, self._changes)
         self._gpus = Gpus(Inventory, NvmlThread(), self._changes, settings)
         self.allocator = SlotAllocator(

@@ -59,7 +59,6 @@ def test_what_containers_get_is_as_configured() -> None:
     assert allocation_settings(configured) == AllocationSettings(
         strategies=(DeviceListStrategy.CDI_CRI,),
         cdi_kind="vendor.example/gpu",
-        oversubscribed=True,
         disable_core_limit=True,
         libcuda_log_level="",
         priority_resource="example.com/priority",

@@ -18,7 +18,7 @@ from deviceplugin.container.edits import (
     cdi_names,
     container_edits,
     container_facts,
-    is_limited,
+    override_text,
 )
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Container, EnvVar, Resources
@@ -31,6 +31,7 @@ HOOK_MOUNTS = (
     Mount(container_path="/usr/local/vgpu", host_path="/usr/local/vgpu/containers/0d4f_train", read_only=False),
     Mount(container_path="/tmp/vgpulock", host_path="/usr/local/vgpu/locks/0d4f_train", read_only=False),
     Mount(container_path="/etc/ld.so.preload", host_path="/usr/local/vgpu/ld.so.preload", read_only=True),
+    Mount(container_path="/overrideEnv", host_path="/usr/local/vgpu/overrides/0d4f_train/overrideEnv", read_only=True),
 )
 LIMITS = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -164,11 +165,10 @@ def test_a_share_without_a_size_is_limited_to_the_whole_gpu() -> None:
 
 
 def test_what_the_node_sets_for_the_library_reaches_it() -> None:
-    settings = AllocationSettings(oversubscribed=True, disable_core_limit=True, libcuda_log_level="3")
+    settings = AllocationSettings(disable_core_limit=True, libcuda_log_level="3")
     assert env(settings) == {
         **ONE_LIMIT,
         "NVIDIA_VISIBLE_DEVICES": A,
-        "CUDA_OVERSUBSCRIBE": "true",
         "GPU_CORE_UTILIZATION_POLICY": "disable",
         "LIBCUDA_LOG_LEVEL": "3",
     }
@@ -178,6 +178,19 @@ def test_a_library_elsewhere_is_told_where_it_lies() -> None:
     hook = Hook(root="/opt/x", library="/opt/x/vgpu/libvgpu.so", preload="/opt/x/vgpu/ld.so.preload")
     assert env(AllocationSettings(), hook)["CUDA_REDIRECT"] == "/opt/x/vgpu/libvgpu.so"
     assert "CUDA_REDIRECT" not in env(AllocationSettings(), HOOK)
+
+
+def test_processes_without_the_containers_environment_have_its_limits_from_a_file() -> None:
+    hook = replace(HOOK, root="/opt/x")
+    settings = AllocationSettings(disable_core_limit=True, libcuda_log_level="3")
+    given = container_edits((share(A), share(B)), INVENTORY, replace(FACTS, priority=1), settings, hook).env
+    assert dict(line.split("=", 1) for line in override_text(given).splitlines()) == {
+        **LIMITS,
+        "GPU_CORE_UTILIZATION_POLICY": "disable",
+        "CUDA_TASK_PRIORITY": "1",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/opt/x/vgpu/0d4f.cache",
+        "CUDA_REDIRECT": "/opt/x/vgpu/libvgpu.so",
+    }
 
 
 def test_a_licensed_library_brings_licence_and_validator() -> None:
@@ -193,7 +206,7 @@ def test_a_licensed_library_brings_licence_and_validator() -> None:
 def test_a_container_may_switch_the_library_off(word: str) -> None:
     facts = replace(FACTS, env={"CUDA_DISABLE_CONTROL": word})
     mounts = container_edits((share(A),), INVENTORY, facts, AllocationSettings(), HOOK).mounts
-    assert mounts == HOOK_MOUNTS[:-1]
+    assert mounts == HOOK_MOUNTS[:-2]
 
 
 @pytest.mark.parametrize("word", ["", "yes", "tRUE", "0", "false", " true", "$(ON)"])
@@ -248,16 +261,15 @@ def test_imex_channels_and_features_follow_the_strategy(
     )
 
 
-def test_a_mig_instance_comes_without_the_library_and_its_limits() -> None:
-    settings = AllocationSettings(strategies=(ENVVAR, CRI), pass_device_specs=True, oversubscribed=True)
+def test_a_mig_instance_comes_without_limits() -> None:
+    settings = AllocationSettings(strategies=(ENVVAR, CRI), pass_device_specs=True)
     hardware = replace(HARDWARE, gpu_nodes={MIG: MIG_NODES})
-    assert not is_limited((share(MIG),))
-    assert container_edits((share(MIG),), WITH_MIG, FACTS, settings, HOOK, hardware=hardware) == ContainerEdits(
+    assert container_edits((share(MIG),), WITH_MIG, FACTS, settings, None, hardware=hardware) == ContainerEdits(
         env={"NVIDIA_VISIBLE_DEVICES": MIG}, devices=(CONTROL, *MIG_NODES), cdi_devices=(f"{KIND}={MIG}",)
     )
 
 
-def test_a_whole_gpu_beside_a_mig_instance_is_still_limited() -> None:
+def test_a_part_of_a_gpu_beside_a_mig_instance_is_still_limited() -> None:
     found = container_edits((share(MIG), share(B)), WITH_MIG, FACTS, AllocationSettings(), HOOK)
     cache = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/0d4f.cache"}
     assert found == ContainerEdits(

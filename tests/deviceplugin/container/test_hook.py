@@ -1,19 +1,22 @@
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.edits import ContainerFacts, Hook, NoHook
-from deviceplugin.container.hook import HookUnusable, find_hook, hook_for, prepare
+from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, Hardware, Hook, NoHook
+from deviceplugin.container.hook import HookUnusable, find_hook, hook_for, prepare, prepared_edits
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import DeviceShare, DeviceUUID
 from simulation.hook import placeholder
-from tests.deviceplugin.gpus import INVENTORY, A, a100
+from tests.deviceplugin.gpus import INVENTORY, A, B, a100
 
 MACHINE = os.uname().machine
 OTHER = {"x86_64": "aarch64", "aarch64": "x86_64"}
 LIBRARY = placeholder(MACHINE)
 FACTS = ContainerFacts(pod_uid="0d4f", name="train")
+WHOLE, PART = DeviceShare(uuid=A, memory_mib=40960, cores=0), DeviceShare(uuid=A, memory_mib=3000, cores=30)
 
 
 @pytest.fixture
@@ -40,6 +43,12 @@ def missing(root: Path) -> tuple[str, bool]:
     found = find_hook(str(root))
     assert isinstance(found, NoHook), found
     return found.problem.replace(f"{root}/vgpu/", ""), found.is_damaged
+
+
+def given(root: Path) -> ContainerEdits:
+    """A container that gets a part of a GPU."""
+    settings, refuse = AllocationSettings(), UnenforcedShares.REFUSE
+    return prepared_edits((PART,), INVENTORY, FACTS, settings, Hardware(), root=str(root), allowed=refuse)
 
 
 def mode(path: Path) -> int:
@@ -118,14 +127,14 @@ def test_a_licence_is_found_beside_the_library(root: Path, hook: Hook) -> None:
 
 def test_a_container_gets_fresh_folders_of_its_own_open_to_its_user(root: Path, hook: Hook) -> None:
     region, lock = root / "vgpu/containers/0d4f_train", root / "vgpu/locks/0d4f_train"
-    prepare(hook, FACTS)
+    given(root)
     (region / "0d4f.cache").write_text("of a container that never started")
     (lock / "lock").write_text("held")
     for parent, file in (("containers", "77aa.cache"), ("locks", "lock")):
         neighbour = root / f"vgpu/{parent}/77aa_serve/{file}"
         neighbour.parent.mkdir()
         neighbour.write_text("running")
-    prepare(hook, FACTS)
+    given(root)
     assert (list(region.iterdir()), list(lock.iterdir())) == ([], [])
     assert (mode(region), mode(lock)) == (0o777, 0o777)
     assert (root / "vgpu/containers/77aa_serve/77aa.cache").read_text() == "running"
@@ -140,7 +149,7 @@ def test_whatever_is_in_place_of_a_folder_is_put_aside_and_not_followed(root: Pa
     (root / "vgpu/containers/0d4f_train").symlink_to(precious)
     (root / "vgpu/locks").mkdir()
     (root / "vgpu/locks/0d4f_train").write_text("a file")
-    prepare(hook, FACTS)
+    given(root)
     for parent in ("containers", "locks"):
         folder = root / "vgpu" / parent / "0d4f_train"
         assert (folder.is_symlink(), mode(folder), list(folder.iterdir())) == (False, 0o777, [])
@@ -148,27 +157,28 @@ def test_whatever_is_in_place_of_a_folder_is_put_aside_and_not_followed(root: Pa
 
 
 def test_the_owner_of_a_folder_does_not_matter(root: Path, hook: Hook) -> None:
-    prepare(hook, FACTS)
-    for parent in ("containers", "locks"):
+    modes = {"containers": 0o777, "locks": 0o777, "overrides": 0o755}
+    given(root)
+    for parent in modes:
         os.chmod(root / "vgpu" / parent / "0d4f_train", 0)
         if os.geteuid() == 0:
             os.chown(root / "vgpu" / parent / "0d4f_train", 1234, 1234)
-    prepare(hook, FACTS)
-    assert {(mode(path), path.owner()) for path in root.glob("vgpu/*/0d4f_train")} == {(0o777, root.owner())}
+    given(root)
+    assert {path.parent.name: mode(path) for path in root.glob("vgpu/*/0d4f_train")} == modes
+    assert {path.owner() for path in root.glob("vgpu/*/0d4f_train")} == {root.owner()}
 
 
 def test_a_folder_that_cannot_be_made_is_told_not_ignored(root: Path, hook: Hook) -> None:
+    env, mounted = given(root).env, f"{root}/vgpu/containers/0d4f_train"
+    shutil.rmtree(root / "vgpu/containers")
     (root / "vgpu/containers").write_text("a file")
     with pytest.raises(HookUnusable, match=r"cannot make .*/containers/0d4f_train for HAMi-core: (File exists|Not a)"):
-        prepare(hook, FACTS)
+        prepare(str(root), FACTS, env, [mounted])
 
 
 def test_where_no_folder_can_be_made_nothing_is_limited(root: Path, hook: Hook) -> None:
     (root / "vgpu/locks").write_text("a file")
     assert missing(root) == ("locks cannot be written", True)
-
-
-WHOLE, PART = DeviceShare(uuid=A, memory_mib=40960, cores=0), DeviceShare(uuid=A, memory_mib=3000, cores=30)
 
 
 def asked(root: Path, *shares: DeviceShare, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> Hook | None:
@@ -197,8 +207,51 @@ def test_a_container_that_turns_its_limits_off_is_given_no_part_of_a_gpu(root: P
     free = ContainerFacts(pod_uid="0d4f", name="train", env={"CUDA_DISABLE_CONTROL": "true"})
     with pytest.raises(HookUnusable, match="CUDA_DISABLE_CONTROL turns its limits off; ask for whole GPUs, remove"):
         hook_for((PART,), INVENTORY, free, str(root), UnenforcedShares.REFUSE)
-    assert hook_for((WHOLE,), INVENTORY, free, str(root), UnenforcedShares.REFUSE) == hook
+    assert hook_for((WHOLE,), INVENTORY, free, str(root), UnenforcedShares.REFUSE) is None
     assert hook_for((PART,), INVENTORY, free, str(root), UnenforcedShares.ALLOW) == hook
+
+
+def test_whole_gpus_come_without_the_library(root: Path, hook: Hook) -> None:
+    other = DeviceShare(uuid=B, memory_mib=0, cores=100)
+    assert asked(root, WHOLE, other) is None
+    edits = prepared_edits(
+        *((WHOLE, other), INVENTORY, FACTS, AllocationSettings(), Hardware()),
+        root=str(root),
+        allowed=UnenforcedShares.REFUSE,
+    )
+    assert (edits.mounts, edits.env["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ((), "40960m")
+    assert "CUDA_DEVICE_MEMORY_SHARED_CACHE" not in edits.env
+    assert not list(root.glob("vgpu/*/0d4f_train"))
+
+
+def test_parts_of_several_gpus_are_refused_unless_that_is_allowed_or_the_container_has_run_with_them(
+    root: Path, hook: Hook
+) -> None:
+    several = (PART, DeviceShare(uuid=B, memory_mib=40960, cores=0))
+    with pytest.raises(HookUnusable) as refusal:
+        asked(root, *several)
+    assert str(refusal.value) == (
+        f"container train was given a part of {A} (3000 MiB, 30 %), and HAMi-core does not hold a container to parts "
+        "of several GPUs, here of 2; ask for whole GPUs, ask for one GPU in each container, or set the daemon's "
+        "unenforced_shares to allow"
+    )
+    assert asked(root, *several, allowed=UnenforcedShares.ALLOW) == hook
+    again = replace(FACTS, has_run=True)
+    assert hook_for(several, INVENTORY, again, str(root), UnenforcedShares.REFUSE) == hook
+
+
+def test_the_file_with_the_limits_belongs_to_the_daemon_alone(root: Path, hook: Hook) -> None:
+    env = given(root).env
+    folder, file = root / "vgpu/overrides/0d4f_train", root / "vgpu/overrides/0d4f_train/overrideEnv"
+    text = f"CUDA_DEVICE_MEMORY_LIMIT_0=3000m\nCUDA_DEVICE_SM_LIMIT=30\nCUDA_DEVICE_SM_LIMIT_0=30\n{cache(root)}"
+    assert (mode(folder), mode(file), file.read_text()) == (0o755, 0o644, text)
+    file.write_text("")
+    prepare(str(root), FACTS, env, [str(file)])
+    assert file.read_text() == text
+
+
+def cache(root: Path) -> str:
+    return f"CUDA_DEVICE_MEMORY_SHARED_CACHE={root}/vgpu/0d4f.cache\nCUDA_REDIRECT={root}/vgpu/libvgpu.so\n"
 
 
 def test_mig_instances_need_no_hami_core(root: Path) -> None:

@@ -29,7 +29,7 @@ def brief(finding: Finding) -> tuple[str, str]:
     ("found", "unenforced", "state", "words"),
     [
         (HOOK, REFUSE, "ok", f"{LIBRARY} is installed"),
-        (HOOK, ALLOW, "ok", f"{LIBRARY} is installed"),
+        (HOOK, ALLOW, "warning", f"{LIBRARY} is installed, but it may not hold containers to parts of several GPUs"),
         (NoHook("it is not there"), REFUSE, "ok", "It is not there, so pods that ask for a part of a GPU are refused"),
         (NoHook("it is half there", is_damaged=True), REFUSE, "problem", "install-hook"),
         (

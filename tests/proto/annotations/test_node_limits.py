@@ -7,7 +7,7 @@ from proto.annotations.node_limits import Limits, decode_limits
     ("written", "read"),
     [
         *((limits.value, limits) for limits in Limits),
-        pytest.param(None, Limits.HAMI_CORE, id="HAMi's plugin says nothing and comes with HAMi-core"),
+        pytest.param(None, Limits.PARTLY_ENFORCED, id="HAMi's plugin says nothing and comes with HAMi-core"),
         pytest.param("", Limits.NONE, id="empty"),
         pytest.param("mps", Limits.NONE, id="a later release's word promises nothing to this one"),
     ],

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proto.annotations import keys
+from proto.annotations.node_limits import Limits
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
@@ -49,7 +50,7 @@ class Machine:
     cpu: str = ""
     """Allocatable; nothing is said of the machine if it is empty."""
 
-    def node(self, name: str, *, first_cordoned: bool, allocation: str, limits: str = "hami-core") -> Node:
+    def node(self, name: str, *, first_cordoned: bool, allocation: str, limits: str = "partly-enforced") -> Node:
         uuids = [DeviceUUID(f"{name}-{number}") for number in range(len(self.cards))]
         cards = [dataclasses.replace(card, uuid=uuid) for card, uuid in zip(self.cards, uuids, strict=True)]
         scores = {a: {b: self.links[i, j] for j, b in enumerate(uuids) if j != i} for i, a in enumerate(uuids)}
@@ -115,7 +116,7 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
 
     def some_node(name: str) -> Node:
         cordoned, allocation = data.draw(st.integers(0, 3)) == 0, data.draw(st.sampled_from(["slots", "immediate"]))
-        limits = data.draw(st.sampled_from(["hami-core", "none", "unenforced"]))
+        limits = data.draw(st.sampled_from(Limits)).value
         kind = data.draw(st.sampled_from(kinds))
         return kind.node(name, first_cordoned=cordoned, allocation=allocation, limits=limits)
 

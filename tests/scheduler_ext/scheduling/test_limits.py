@@ -46,7 +46,47 @@ def decided(
 )
 def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(asked: Container, is_part: bool) -> None:
     assert (decided(pod(asked), Limits.NONE).node is None) == is_part
-    assert [decided(pod(asked), limits).node for limits in (Limits.HAMI_CORE, Limits.UNENFORCED)] == ["n", "n"]
+    others = (Limits.HAMI_CORE, Limits.PARTLY_ENFORCED, Limits.UNENFORCED)
+    assert [decided(pod(asked), limits).node for limits in others] == ["n", "n", "n"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_held"),
+    [
+        pytest.param(container(gpu=2), True, id="whole GPUs"),
+        pytest.param(container(gpu=2, gpumem=WHOLE, gpucores=100), True, id="all of each"),
+        pytest.param(container(gpu=2, gpumem=1000), False, id="part of the memory"),
+        pytest.param(container(gpu=2, gpumem_percentage=50), False, id="half of the memory"),
+        pytest.param(container(gpu=2, gpucores=50), False, id="part of the cores"),
+    ],
+)
+def test_parts_of_several_gpus_are_refused_unless_the_node_allows_what_hami_core_does_not_hold(
+    asked: Container, is_held: bool
+) -> None:
+    assert (decided(pod(asked), Limits.HAMI_CORE).node == "n") == is_held
+    assert [decided(pod(asked), limits).node for limits in (Limits.PARTLY_ENFORCED, Limits.UNENFORCED)] == ["n", "n"]
+
+
+def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
+    wanted = pod(container(gpu=2, gpumem=1000))
+    decision = decided(wanted, Limits.HAMI_CORE)
+    assert told_apart(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(parts of several GPUs)"}
+    assert decision.failed["n"] == (
+        "2/2 CardLimitsNotEnforced (HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs "
+        "or for one GPU in each container, or set unenforced_shares of the node's daemon to allow)"
+    )
+    (line,) = explain(request(wanted), decision)
+    assert line.gpus[0].sentence == "GPU 1: is on a node where nothing limits a container to parts of several GPUs"
+
+
+def test_two_containers_may_have_a_part_of_a_gpu_each() -> None:
+    assert decided(pod(container("a", gpu=1, gpumem=1000), container("b", gpu=1, gpumem=1000)), Limits.HAMI_CORE).node
+
+
+def test_of_gpus_of_two_sizes_several_are_taken_only_whole() -> None:
+    large, small = [GpuUsage(device(n, memory_mib=2 * WHOLE)) for n in (0, 1)], [GpuUsage(device(n)) for n in (2, 3)]
+    decision = decided(pod(container(gpu=2, gpumem=WHOLE)), Limits.HAMI_CORE, [*large, *small])
+    assert {share.uuid for share in decision.shares[0]} == {"G2", "G3"}
 
 
 def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None:
@@ -77,6 +117,7 @@ def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvV
     decision = decided(pod(part), Limits.HAMI_CORE)
     assert (decision.node is None) == turns_off
     assert decided(pod(whole), Limits.HAMI_CORE).node == "n"
+    assert (decided(pod(part), Limits.PARTLY_ENFORCED).node is None) == turns_off
     assert decided(pod(part), Limits.UNENFORCED).node == "n"
     if turns_off:
         assert told_apart(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
