@@ -97,7 +97,7 @@ async def running_extender(
     candidates = Candidates(state.ledger)
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=clock)
     cluster = LiveCluster(state, clock, events.record)
-    sending = Sending(api, settings.binding_seconds, clock)
+    sending = Sending(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
     leadership = Leadership(
         api=api,
         settings=lease,

@@ -11,8 +11,10 @@ from scheduler_ext.settings import SLACK_SECONDS
 
 
 class Sending:
-    def __init__(self, api: ApiServer, seconds: float, monotonic: Callable[[], float]) -> None:
-        """`seconds` is the time for each Binding."""
+    def __init__(self, api: ApiServer, seconds: float, monotonic: Callable[[], float], *, left: bool = False) -> None:
+        """`seconds` is the time for each Binding. `left` tells whether the process before had sent some and is gone:
+        the API server may carry them out as if they had been given up now.
+        """
         self.seconds = min(api.timeout_seconds, seconds)
         self._api = api
         self._monotonic = monotonic
@@ -20,7 +22,7 @@ class Sending:
         self._answered = asyncio.Event()
         """Set whenever no Binding is on its way."""
         self._answered.set()
-        self._open_until = -inf
+        self._open_until = self._given_up() if left else -inf
         """Until then the API server may carry out a Binding without an answer."""
 
     async def send(self, binding: Binding) -> None:
@@ -44,10 +46,14 @@ class Sending:
             raise ApiUnreachable(f"no answer to the Binding within {self.seconds:g} s") from error
         finally:
             if not settled:
-                self._open_until = self._monotonic() + self.seconds + SLACK_SECONDS
+                self._open_until = self._given_up()
             self._on_their_way -= 1
             if not self._on_their_way:
                 self._answered.set()
+
+    def _given_up(self) -> float:
+        """Returns until when the API server may carry out a Binding that is given up now."""
+        return self._monotonic() + self.seconds + SLACK_SECONDS
 
     async def written(self) -> bool:
         """Wait until no Binding is on its way. Returns whether none that was sent can still be carried out."""

@@ -314,6 +314,27 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
         assert list(tmp_path.glob("*.json")) == []
 
 
+async def test_who_is_killed_and_leads_no_more_keeps_the_binding_lease_while_its_binding_may_be_carried_out(
+    tmp_path: Path,
+) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        server.create(lease_json("host-2_b", seconds=3600))
+        sent = server.create(pod_json("sent"))
+        left = SentFiles(tmp_path)
+        shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
+        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        process = left.process
+        left.close()
+        server.create(binding_lease_json(f"host-1_{process}", seconds=3600))
+        files = SentFiles(tmp_path)
+        async with extender_for(server, FAST, synced=True, lease=replace(ELECTED, process=process), files=files):
+            pass  # It leaves in order: a process with nothing under way would release the Lease.
+        held = server.store.get("leases", "kube-system", "sched-binding")
+        assert held is not None
+        assert held["spec"].get("holderIdentity") == f"host-1_{process}"
+
+
 async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_anything_is_decided(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
