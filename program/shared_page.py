@@ -7,6 +7,7 @@ that a flood delays no probe.
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from weakref import ref
@@ -32,6 +33,9 @@ MOST_BYTES = 8 * 1024 * 1024
 """The most compressed bytes of a page and the older ones that are still read."""
 OPEN = Patience(most_connections=64, arrival_seconds=0.25, kernel_bytes=65_536, gives_up=True)
 """The bounds of such a port. The kernel doubles its part, so readers hold at most 12 MiB besides the pages."""
+
+_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
+"""Finds gzip in what a caller accepts. With the weight 0 the caller refuses it (RFC 9110, 12.5.3)."""
 
 Write = Callable[[], Iterable[bytes]]
 Look = Callable[[], Awaitable[Write]]
@@ -65,7 +69,7 @@ class SharedPage:
         page = await self.current()
         if page is None:
             return web.Response(status=500, text="the page could not be written; the log says why\n")
-        is_packed = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+        is_packed = _GZIP.search(request.headers.get("Accept-Encoding", "")) is not None
         response = web.StreamResponse(headers={"Content-Type": self._content_type, "Vary": "Accept-Encoding"})
         response.content_length = page.gzip_bytes if is_packed else page.text_bytes
         if is_packed:

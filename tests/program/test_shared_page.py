@@ -58,6 +58,26 @@ async def test_a_long_page_is_read_whole_packed_and_unpacked() -> None:
             assert found == (200, encoding, b"")
 
 
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("br, GZIP;q=0.5", True),
+        ("gzip; q=0.001, *", True),
+        ("x-gzip", True),
+        ("gzip;q=0", False),
+        ("identity, gzip ; q=0.000 , br", False),
+        ("*", False),
+    ],
+)
+async def test_a_caller_that_refuses_gzip_gets_plain_text(accepted: str, packed: bool) -> None:
+    async with (
+        port(lambda: [b"page"]) as url,
+        aiohttp.ClientSession() as http,
+        http.get(f"{url}/metrics", headers={"Accept-Encoding": accepted}) as answer,
+    ):
+        assert (answer.headers.get("Content-Encoding") == "gzip", await answer.read()) == (packed, b"page")
+
+
 async def test_all_who_read_at_once_read_one_page() -> None:
     may_write, written = threading.Event(), list[int]()
 
