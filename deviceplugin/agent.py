@@ -93,8 +93,10 @@ class Agent:
         self._kubelet = kubelet
         self._allocation = allocation
         self._api = api
-        counted = (kubelet.resource_name, *settings.total_names)
-        self._own = OwnNode(api, settings.node_name, changes, heard=metrics.heard, slim=lambda pod: slim(pod, counted))
+        resource, totals = kubelet.resource_name, tuple(settings.total_names)
+        self._own = OwnNode(
+            api, settings.node_name, changes, heard=metrics.heard, slim=lambda pod: slim(pod, resource, totals)
+        )
         self._served_pods = ServedPods(self._own, kubelet.resource_name)
         self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
         self._reporter = Reporter(

@@ -4,8 +4,9 @@ A pod without a GPU matters by its UID alone, and so does one that has ended. Of
 their GPUs. It has no decision for a pod beyond the bounds below, so it serves that pod nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, POD_NODE
@@ -21,8 +22,10 @@ from proto.kubernetes.objects import (
     PodStatus,
     Resources,
 )
+from proto.kubernetes.requests import requested
 
 MOST_CONTAINERS = 256
+"""As the extender has it."""
 MOST_VARIABLES = 256
 """The most variables of a pod, of those that are kept."""
 LONGEST_VALUE = 1024
@@ -37,18 +40,21 @@ _GIVEN = frozenset({TASK_PRIORITY, "CUDA_OVERSUBSCRIBE", "TRITON_LIBCUDA_PATH"})
 _Decided = Mapping[str, str]
 
 
-def slim(pod: Pod, resources: Collection[str]) -> None:
-    """Cuts the pod down, in place. `resources` are those that the daemon gives out or counts."""
+def slim(pod: Pod, resource: str, totals: Sequence[str]) -> None:
+    """Cuts the pod down, in place. Containers ask for GPUs by `resource`; `totals` are further resources that the
+    daemon counts.
+    """
     decided: _Decided = {key: pod.metadata.annotations[key] for key in _ANNOTATIONS if key in pod.metadata.annotations}
     if pod.has_ended and decided.get(BIND_PHASE) != BindPhase.ALLOCATING:
         decided = {}
-    inits = [_container(each, resources) for each in pod.spec.init_containers]
-    apps = [_container(each, resources) for each in pod.spec.containers]
-    if not decided and (pod.has_ended or not any(map(_asks, (*inits, *apps)))):
+    counted = (resource, *totals)
+    inits = [_container(each, counted) for each in pod.spec.init_containers]
+    apps = [_container(each, counted) for each in pod.spec.containers]
+    if not decided and (pod.has_ended or not any(each.resources.limits for each in (*inits, *apps))):
         inits, apps = [], []
     elif _exceeds(decided, (*inits, *apps)):
         decided = {}
-        inits, apps = [_bare(each) for each in inits if _asks(each)], [_bare(each) for each in apps if _asks(each)]
+        inits, apps = [], _bare((*inits, *apps), resource, {name: requested(pod, name) for name in totals})
     _keep(pod, decided, inits, apps)
 
 
@@ -76,10 +82,6 @@ def _keep(pod: Pod, decided: _Decided, inits: list[Container], apps: list[Contai
     )
 
 
-def _asks(container: Container) -> bool:
-    return bool(container.resources.limits)
-
-
 def _exceeds(decided: _Decided, containers: Sequence[Container]) -> bool:
     return (
         len(containers) > MOST_CONTAINERS
@@ -88,26 +90,33 @@ def _exceeds(decided: _Decided, containers: Sequence[Container]) -> bool:
     )
 
 
-def _container(container: Container, resources: Collection[str]) -> Container:
+def _container(container: Container, counted: Sequence[str]) -> Container:
     """Requests of such resources equal their limits: the API server accepts no other ones."""
     asked = {**container.resources.requests, **container.resources.limits}
     return Container(
         name=container.name,
         env=_variables(container.env),
-        resources=_resources(tuple((name, asked[name]) for name in resources if name in asked)),
+        resources=_resources(tuple((name, asked[name]) for name in counted if asked.get(name, "0") != "0")),
         restart_policy=container.restart_policy,
     )
 
 
-def _bare(container: Container) -> Container:
-    """Whether it names GPUs itself is all that counts of its variables: then it is not known which it has."""
-    names_gpus = any(variable.name == VISIBLE_DEVICES for variable in container.env)
-    return Container(
-        name=container.name,
-        env=[EnvVar(name=VISIBLE_DEVICES)] if names_gpus else [],
-        resources=container.resources,
-        restart_policy=container.restart_policy,
-    )
+def _bare(containers: Iterable[Container], resource: str, totals: Mapping[str, int]) -> list[Container]:
+    """Returns containers that ask for GPUs, and one that asks for the pod's totals of the rest. Of variables it counts
+    alone whether a container names GPUs itself: then it is not known which ones it has.
+    """
+    asking = (each for each in containers if resource in each.resources.limits)
+    return [
+        Container(resources=_resources(tuple(totals.items())), name=""),
+        *(
+            Container(
+                name=each.name,
+                env=[EnvVar(name=VISIBLE_DEVICES)] if any(one.name == VISIBLE_DEVICES for one in each.env) else [],
+                resources=_resources(((resource, each.resources.limits[resource]),)),
+            )
+            for each in islice(asking, MOST_CONTAINERS)
+        ),
+    ]
 
 
 def _variables(env: Iterable[EnvVar]) -> list[EnvVar]:

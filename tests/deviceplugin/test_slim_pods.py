@@ -21,7 +21,6 @@ from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, bound_annotations, sh
 
 GPU = "nvidia.com/gpu"
 NAMES = TotalNames()
-COUNTED = (GPU, *NAMES)
 KIB = 1024
 
 
@@ -47,7 +46,7 @@ def written(
 
 def slimmed(pod: dict[str, Any]) -> Pod:
     found = msgspec.convert(pod, Pod)
-    slim(found, COUNTED)
+    slim(found, GPU, tuple(NAMES))
     return found
 
 
@@ -106,11 +105,19 @@ def test_no_pod_of_a_megabyte_takes_much_memory(shape: str) -> None:
     assert len(msgspec.json.encode(slimmed(SHAPES[shape]))) < 2 * KIB
 
 
-def test_thousands_of_containers_that_ask_for_gpus_stay_small() -> None:
-    pod = slimmed(written(*[{**ONE_GPU, "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}] * 6000))
-    assert len(pod.all_containers) == 6000
-    assert len({id(container.resources) for container in pod.all_containers}) == 1
-    assert len(pod.status.container_statuses) == MOST_CONTAINERS
+def test_thousands_of_containers_that_ask_for_gpus_and_memory_count_and_stay_few() -> None:
+    asking = {**ONE_GPU, "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    pod = written(*[asking] * 6000, inits=10)
+    kept = slimmed(pod)
+    assert len(kept.all_containers) == MOST_CONTAINERS + 1
+    assert len(kept.status.container_statuses) == MOST_CONTAINERS
+    assert asked_totals(kept, NAMES) == asked_totals(msgspec.convert(pod, Pod), NAMES)
+    assert all(container.env for container in kept.all_containers[1:])
+    assert is_undecided(kept, GPU)
+
+
+def test_a_container_that_asks_for_none_does_not_ask() -> None:
+    assert slimmed(written(limits(**{GPU: "0"}))).all_containers == ()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_thousands_of_containers_that_ask_for_gpus_stay_small() -> None:
 def test_a_pod_beyond_the_bounds_has_no_decision_and_is_seen_to_ask(beyond: dict[str, Any]) -> None:
     kept = slimmed(beyond)
     assert kept.metadata.annotations == {}
-    assert [container.name for container in kept.all_containers] == ["c0"]
+    assert [container.name for container in kept.all_containers] == ["", "c0"]
     assert is_undecided(kept, GPU)
 
 
@@ -140,7 +147,7 @@ VARIABLES = st.builds(EnvVar, name=NAMES_OF_VARIABLES, value=VALUES, value_from=
 def test_no_harmful_variable_is_lost(env: list[EnvVar]) -> None:
     pod = msgspec.convert(written(ONE_GPU), Pod)
     pod.spec.containers[0].env = env
-    slim(pod, COUNTED)
+    slim(pod, GPU, tuple(NAMES))
     [kept] = pod.spec.containers
     assert chosen_by(kept.env, answered=True) == chosen_by(env, answered=True)
     assert lifted_by(kept.env) == lifted_by(env)
