@@ -1,5 +1,5 @@
 """Environment variables by which a container gets GPUs and its limits. The daemon sets them. A container's own ones may
-get it past what was decided, so webhook, policy and `/filter` judge them by the functions below.
+get it past what was decided, so webhook, policy, `/filter` and daemon judge them by the functions below.
 
 Sources:
 
@@ -29,10 +29,20 @@ NONE_VISIBLE = ("", "none", VOID)
 """Values of it that show no GPU."""
 LEGACY_VERSION = "CUDA_VERSION"
 """Where the variable above is missing, NVIDIA's runtime shows every GPU to an image that has this one."""
-IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
-NVSWITCH, GDRCOPY, GDS, MOFED = "NVIDIA_NVSWITCH", "NVIDIA_GDRCOPY", "NVIDIA_GDS", "NVIDIA_MOFED"
-"""With `enabled`, NVIDIA's runtime adds devices of the node to a container with GPUs."""
 ENABLED, DISABLED = "enabled", "disabled"
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
+FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        IMEX_CHANNELS: VOID,
+        "NVIDIA_NVSWITCH": DISABLED,
+        "NVIDIA_GDRCOPY": DISABLED,
+        "NVIDIA_GDS": DISABLED,
+        "NVIDIA_MOFED": DISABLED,
+    }
+)
+"""Variables by which NVIDIA's runtime adds devices of the node to a container with GPUs, each with a value by which it
+adds none.
+"""
 DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
 """Turns all limits off if it is true."""
 MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -55,11 +65,7 @@ FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
 CHOOSING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         VISIBLE_DEVICES: NONE_VISIBLE,
-        IMEX_CHANNELS: ("", VOID),
-        NVSWITCH: ("", DISABLED),
-        GDRCOPY: ("", DISABLED),
-        GDS: ("", DISABLED),
-        MOFED: ("", DISABLED),
+        **{name: ("", none) for name, none in FEATURES.items()},
         "NVIDIA_MIG_CONFIG_DEVICES": ("",),
         "NVIDIA_MIG_MONITOR_DEVICES": ("",),
     }
@@ -110,6 +116,11 @@ def chosen_by(env: Sequence[EnvVar], *, answered: bool) -> tuple[str, ...]:
 def lifted_by(env: Iterable[EnvVar], core_policy: str = DEFAULT_CORE_POLICY) -> tuple[str, ...]:
     """Names the variables by which a container would use more of a GPU than its part."""
     return _harmful(env, lifting(core_policy), LIFTING_PREFIXES)
+
+
+def is_turned_off(env: Iterable[EnvVar]) -> bool:
+    """Tells whether the container turns its limits off for sure, as HAMi's plugin reads that."""
+    return any(variable.name == DISABLE_CONTROL and variable.value in TRUE for variable in env)
 
 
 def preloaded_by(env: Iterable[EnvVar]) -> tuple[str, ...]:

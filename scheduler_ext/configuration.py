@@ -337,7 +337,8 @@ class Configuration:
     gpu_core_policy: CorePolicy = _webhook(
         CorePolicy.DEFAULT,
         words_of(CorePolicy),
-        "GPU_CORE_UTILIZATION_POLICY of every container; default writes none.",
+        "GPU_CORE_UTILIZATION_POLICY of every container; default writes none. With disable, set disable_core_limit of "
+        "the daemons too, as the chart does.",
         device_config="nvidia.gpuCorePolicy",
         chart="webhook.gpuCorePolicy",
     )

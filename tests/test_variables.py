@@ -1,23 +1,29 @@
-"""Webhook, policy and `/filter` judge a container's environment variables alike."""
+"""Webhook, policy, `/filter` and daemon judge a container's environment variables alike."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import celpy
+import msgspec
 import pytest
 from celpy.adapter import json_to_cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deviceplugin.allocation.slots import applied
+from deviceplugin.container.edits import AllocationSettings, Hook, container_edits, container_facts
+from deviceplugin.container.limits import unenforced
+from deviceplugin.container.own_variables import outdone, unreplaced
 from proto.admission import Json
 from proto.environment import CHOOSING, lifting
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Container, EnvVar, Pod
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.requests import RequestError, RequestSettings, read_request
 from tests.daemonset.test_boundaries import policy
+from tests.deviceplugin.gpus import INVENTORY, A, share
 from tests.scheduler_ext.admission.pods import container, judged, pod
 from tests.variables import (
     CHOOSES,
@@ -36,6 +42,8 @@ from tests.variables import (
 EVERY = pytest.mark.parametrize(
     ("verdict", "env"), TABLE, ids=[" ".join(f"{e['name']}={e.get('value')}" for e in env) for _, env in TABLE]
 )
+HOOK = Hook(root="/usr/local", library="/usr/local/vgpu/libvgpu.so.v2", preload="/usr/local/vgpu/ld.so.preload")
+PART = share(A)
 WITHOUT_GPUS = pytest.mark.parametrize(("verdict", "env"), UNANSWERED)
 
 
@@ -152,6 +160,27 @@ def test_a_container_that_only_kubelet_would_not_give_gpus_is_not_answered() -> 
     assert judged(pod(plain((value("CUDA_VERSION", "11.0"),))), overwrite_env=True).allowed
 
 
+def by_daemon(env: tuple[Json, ...], *, slot: bool) -> tuple[str, Mapping[str, str]]:
+    """What the daemon says of a container with a part of a GPU, and the environment that it gives it."""
+    container = Container(name="c", env=msgspec.convert(env, list[EnvVar]))
+    facts = container_facts("uid", container, "nvidia.com/priority")
+    edits = container_edits((PART,), INVENTORY, facts, AllocationSettings(), HOOK)
+    answer = applied(edits).env if slot else edits.env
+    judge = unreplaced if slot else outdone
+    refused = unenforced((PART,), INVENTORY, facts, "") or judge("c", container.env, answer, limited=True)
+    return refused, answer
+
+
+@EVERY
+def test_the_daemon_refuses_what_the_table_says_or_replaces_it(verdict: str, env: tuple[Json, ...]) -> None:
+    at_once, _ = by_daemon(env, slot=False)
+    by_slot, spec = by_daemon(env, slot=True)
+    past = verdict in (CHOOSES, LIFTS)
+    # One that hides its GPUs from itself is refused too: it would start without them.
+    assert bool(at_once) == (past or any(each["name"] == VISIBLE for each in env))
+    assert not by_slot if not past else by_slot or any(each["name"] in spec for each in env)
+
+
 VARIABLES = st.one_of(
     st.builds(
         value,
@@ -181,3 +210,19 @@ def test_webhook_and_filter_agree_about_every_environment(env: tuple[Json, ...])
     without_preload = tuple(each for each in env if not each["name"].startswith("LD_"))
     shown = pod(part(without_preload))
     assert judged(shown).allowed is (by_filter(shown) == HARMLESS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ENVIRONMENTS)
+def test_webhook_and_daemon_agree_about_every_environment(env: tuple[Json, ...]) -> None:
+    without_preload = tuple(each for each in env if not each["name"].startswith("LD_"))
+    allowed = judged(pod(part(without_preload))).allowed
+    at_once, answer = by_daemon(without_preload, slot=False)
+    by_slot, spec = by_daemon(without_preload, slot=True)
+    assert at_once or allowed
+    if allowed:
+        assert not by_slot
+        assert not at_once or answer.keys() & {each["name"] for each in env}
+    if not by_slot:
+        own = tuple(each for each in without_preload if each["name"] not in spec)
+        assert judged(pod(part(own))).allowed

@@ -1,5 +1,5 @@
-"""Environments of a container, and what each does past what was decided for it: the one table by which webhook, policy
-and `/filter` are tested.
+"""Environments of a container, and what each does past what was decided for it: the one table by which webhook, policy,
+`/filter` and daemon are tested.
 """
 
 from proto.admission import Json

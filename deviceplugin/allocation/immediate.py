@@ -23,10 +23,7 @@ from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALL
 from proto.annotations.node_lock import NodeLock
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
-from proto.environment import VISIBLE_DEVICES
-from proto.kubernetes.objects import Container, Pod
-
-_HARMLESS = frozenset({"LIBCUDA_LOG_LEVEL"})
+from proto.kubernetes.objects import Pod
 
 Served = Mapping[str, frozenset[int]]
 """Maps a pod's UID to the positions of the containers that were answered already, init containers first."""
@@ -124,25 +121,6 @@ def settlement(pod: Pod, served: frozenset[int], phase: BindPhase | None, resour
         if phase is not BindPhase.FAILED:
             annotations[DEVICES_TO_ALLOCATE] = consumed(pod, served, resource)
     return {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}}
-
-
-def outdone(container: Container, given: Mapping[str, str]) -> str:
-    """Returns the pod's own variables that would replace those of the answer, or show it other GPUs; empty if none.
-
-    Kubelet puts the answer's environment before the pod's, and container runtimes use the last value. Source:
-    GenerateRunContainerOptions in pkg/kubelet/kubelet_pods.go.
-    """
-    names = dict.fromkeys(
-        variable.name
-        for variable in container.env
-        if (variable.name in given or variable.name == VISIBLE_DEVICES)
-        and variable.name not in _HARMLESS
-        and (variable.value_from is not None or variable.value != given.get(variable.name))
-    )
-    if not names:
-        return ""
-    which = f"container {container.name} sets {enumerated(list(names))} itself"
-    return f"{which}, which would replace what this node gives it; remove it from the pod"
 
 
 def overtaken_phase(pod: Pod) -> BindPhase | None:

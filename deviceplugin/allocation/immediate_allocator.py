@@ -9,7 +9,7 @@ from deviceplugin.allocation.answered import answers_to, why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
 from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decision import pod_name
-from deviceplugin.allocation.immediate import NodeView, Proven, Refused, outdone, prove
+from deviceplugin.allocation.immediate import NodeView, Proven, Refused, prove
 from deviceplugin.allocation.served_pods import ServedPods
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.apiserver import OwnNode
@@ -22,6 +22,8 @@ from deviceplugin.container.edits import (
     container_facts,
 )
 from deviceplugin.container.hook import HookUnusable, prepare, prepared_edits
+from deviceplugin.container.limits import must_be_limited
+from deviceplugin.container.own_variables import outdone
 from deviceplugin.gpus import Gpus
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.replicas import preferred_replicas, split_replica
@@ -178,7 +180,8 @@ class ImmediateAllocator:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
             self._served_pods.refuse(proven.pod)
             raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
-        problem = outdone(container, edits.env)
+        limited = must_be_limited(proven.shares, self._gpus.by_uuid(), settings.unenforced_shares)
+        problem = outdone(container.name, container.env, edits.env, limited=limited)
         if problem:
             self._served_pods.refuse(proven.pod)
             raise CannotAllocate(self._explain(f"pod {pod_name(proven.pod)}: {problem}"))

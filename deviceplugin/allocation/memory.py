@@ -12,7 +12,7 @@ import msgspec
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_allocation import AllocationMode
 from proto.devices import DeviceUUID
-from proto.environment import DISABLE_CONTROL
+from proto.environment import is_judged
 from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMeta, Pod, PodSpec, PodStatus
 
 FORM = 1
@@ -114,7 +114,7 @@ def memorable(pod: Pod) -> Pod | None:
 def _reduced_container(container: Container) -> Container:
     return Container(
         name=container.name,
-        env=[variable for variable in container.env if variable.name == DISABLE_CONTROL],
+        env=[variable for variable in container.env if is_judged(variable.name)],
         resources=container.resources,
         restart_policy=container.restart_policy,
     )

@@ -35,6 +35,8 @@ from deviceplugin.container.edits import (
     container_facts,
 )
 from deviceplugin.container.hook import HookUnusable, prepared_edits
+from deviceplugin.container.limits import must_be_limited
+from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.gpus import Gpus
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings
@@ -264,12 +266,16 @@ class SlotAllocator:
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
             return self._files.spec(slot.name, refused(slot.problem, hardware.driver_mounts if by_files else ()))
-        edits = prepared_edits(
-            *(slot.shares, known, facts, self._allocation, hardware),
-            root=self._settings.hook_path,
-            allowed=self._settings.unenforced_shares,
+        allowed = self._settings.unenforced_shares
+        edits = applied(
+            prepared_edits(
+                *(slot.shares, known, facts, self._allocation, hardware), root=self._settings.hook_path, allowed=allowed
+            )
         )
-        return self._files.spec(slot.name, applied(edits))
+        limited = must_be_limited(slot.shares, known, allowed)
+        if problem := unreplaced(facts.name, facts.env, edits.env, limited=limited):
+            raise HookUnusable(problem)
+        return self._files.spec(slot.name, edits)
 
 
 def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> ContainerFacts:
@@ -279,5 +285,5 @@ def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> Co
     """
     containers = [pod.all_containers[position] for position in positions]
     each = [container_facts(pod.metadata.uid, container, priority_resource) for container in containers]
-    common = {key: value for key, value in each[-1].env.items() if all(facts.env.get(key) == value for facts in each)}
+    common = tuple(variable for variable in each[-1].env if all(variable in facts.env for facts in each))
     return replace(each[-1], env=common, has_run=bool(container_id(pod, each[-1].name)))

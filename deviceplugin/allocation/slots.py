@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deviceplugin.container.cdi import spec_file_name
-from deviceplugin.container.edits import NO_DEVICES, ContainerEdits, DeviceNode, Mount
+from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from proto.devices import ContainerShares, DeviceShare
-from proto.environment import VISIBLE_DEVICES
+from proto.environment import VISIBLE_DEVICES, VOID
 from proto.kubernetes.objects import Pod
 
 SLOT_KIND = "topogpu.io/slot"
@@ -60,7 +60,7 @@ def named(slot: str) -> ContainerEdits:
 
 def applied(edits: ContainerEdits) -> ContainerEdits:
     """Returns the edits of the slot's spec: these, and always another value than Allocate answered."""
-    return replace(edits, env={VISIBLE_DEVICES: NO_DEVICES, **edits.env})
+    return replace(edits, env={VISIBLE_DEVICES: VOID, **edits.env})
 
 
 def refused(problem: str, driver_mounts: tuple[Mount, ...]) -> ContainerEdits:
@@ -68,7 +68,7 @@ def refused(problem: str, driver_mounts: tuple[Mount, ...]) -> ContainerEdits:
     problem as its name, and quotes that name in its error.
     """
     missing = DeviceNode(path=f"/{problem}")
-    return ContainerEdits(env={VISIBLE_DEVICES: NO_DEVICES}, devices=(missing,), driver_mounts=driver_mounts)
+    return ContainerEdits(env={VISIBLE_DEVICES: VOID}, devices=(missing,), driver_mounts=driver_mounts)
 
 
 def is_spec_of_one_slot(name: str) -> bool:

@@ -15,23 +15,27 @@ from proto.environment import (
     BY_PCI_ADDRESS,
     CORE_LIMIT,
     CORE_POLICY,
+    DEFAULT_CORE_POLICY,
     DEVICE_ORDER,
     DISABLE_CONTROL,
+    ENABLED,
+    FEATURES,
+    FORCED,
+    IMEX_CHANNELS,
     MEMORY_LIMIT,
     REDIRECT,
     SHARED_CACHE,
     TASK_PRIORITY,
-    TRUE,
     VISIBLE_DEVICES,
+    VOID,
+    is_turned_off,
 )
-from proto.kubernetes.objects import Container
+from proto.kubernetes.objects import Container, EnvVar
 from proto.quantity import QuantityError, integer_quantity
 
 DEFAULT_HOOK_PATH = "/usr/local"
 DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
-NO_DEVICES = "void"
-"""The value with which NVIDIA's runtime does nothing."""
-NO_RUNTIME_ENV = {VISIBLE_DEVICES: NO_DEVICES, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
+NO_RUNTIME_ENV = {VISIBLE_DEVICES: VOID, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
 """For containers that get the driver's files from us. Otherwise Triton's compiler looks for CUDA's library in
 ldconfig's cache, which is not written (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
 """
@@ -150,8 +154,8 @@ class AllocationSettings:
 class ContainerFacts:
     pod_uid: str
     name: str
-    env: Mapping[str, str] = field(default_factory=dict)
-    """The literal values of the pod's own environment for this container."""
+    env: tuple[EnvVar, ...] = ()
+    """The pod's own environment for this container."""
     priority: int | None = None
     """The priority of its GPU tasks: 0 is high, 1 yields to it."""
     has_run: bool = False
@@ -163,7 +167,7 @@ def container_facts(pod_uid: str, container: Container, priority_resource: str) 
     return ContainerFacts(
         pod_uid=pod_uid,
         name=container.name,
-        env={entry.name: entry.value for entry in container.env},
+        env=tuple(container.env),
         priority=_priority(container, priority_resource),
     )
 
@@ -192,7 +196,7 @@ def container_edits(
     if limited:
         env |= _core_env(limited, inventory, container, settings)
     if hook is not None:
-        env |= _hook_env(hook, container)
+        env |= {name: value for name, value in _hook_env(hook, container).items() if name not in env}
         mounts += _hook_mounts(hook, container)
     names = cdi_names(uuids, settings)
     chosen = frozenset(settings.strategies)
@@ -304,11 +308,15 @@ def _limits(shares: Sequence[DeviceShare], inventory: Mapping[DeviceUUID, Device
 
 
 def _hook_env(hook: Hook, container: ContainerFacts) -> Mapping[str, str]:
-    env = {SHARED_CACHE: f"{hook.root}/vgpu/{container.pod_uid}.cache"}
-    if hook.root != DEFAULT_HOOK_PATH:
-        # HAMi-core looks itself up under /usr/local unless told otherwise.
-        env[REDIRECT] = f"{hook.root}/vgpu/libvgpu.so"
-    return env
+    """Includes what HAMi-core would do without: a slot's values replace those of ConfigMaps and images."""
+    forced = any((variable.name, variable.value) == (CORE_POLICY, FORCED) for variable in container.env)
+    return {
+        SHARED_CACHE: f"{hook.root}/vgpu/{container.pod_uid}.cache",
+        REDIRECT: f"{hook.root}/vgpu/libvgpu.so",
+        DEVICE_ORDER: BY_PCI_ADDRESS,
+        CORE_POLICY: FORCED if forced else DEFAULT_CORE_POLICY,
+        **({} if is_turned_off(container.env) else {DISABLE_CONTROL: "false"}),
+    }
 
 
 def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
@@ -318,7 +326,7 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
         Mount(container_path=inside, host_path=cache_directory(hook.root, container), read_only=False),
         Mount(container_path=LOCK_DIRECTORY, host_path=lock_directory(hook.root, container), read_only=False),
     ]
-    if container.env.get(DISABLE_CONTROL) not in TRUE:
+    if not is_turned_off(container.env):
         override = override_file(hook.root, container)
         mounts += [
             Mount(container_path=PRELOAD_LIST, host_path=hook.preload, read_only=True),
@@ -333,20 +341,20 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
 
 
 def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Mapping[str, str]:
-    """Returns nothing for CDI alone: its specs name everything, and NVIDIA's hook would add the GPUs a second time."""
+    """With CDI alone NVIDIA's runtime is to do nothing: the specs name everything, and an image may ask it for all."""
     chosen = settings.strategies
-    env: dict[str, str] = {}
     if DeviceListStrategy.DRIVER_FILES in chosen:
-        env |= NO_RUNTIME_ENV
-    if DeviceListStrategy.VOLUME_MOUNTS in chosen:
-        env[VISIBLE_DEVICES] = _VOLUME_ROOT
-    if DeviceListStrategy.ENVVAR in chosen:
-        env[VISIBLE_DEVICES] = ",".join(uuids)
-        if settings.imex_channels:
-            env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, settings.imex_channels))
-    if env:
-        env |= {f"NVIDIA_{feature.upper()}": "enabled" for feature in settings.features}
-    return env
+        return NO_RUNTIME_ENV
+    if _CDI_STRATEGIES.issuperset(chosen):
+        return {VISIBLE_DEVICES: VOID}
+    by_variable = DeviceListStrategy.ENVVAR in chosen
+    channels = ",".join(map(str, settings.imex_channels)) if by_variable else ""
+    return {
+        **FEATURES,
+        **{f"NVIDIA_{feature.upper()}": ENABLED for feature in settings.features},
+        **({IMEX_CHANNELS: channels} if channels else {}),
+        VISIBLE_DEVICES: ",".join(uuids) if by_variable else _VOLUME_ROOT,
+    }
 
 
 def _volumes(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple[Mount, ...]:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from deviceplugin.container.edits import ContainerFacts
+from deviceplugin.settings import UnenforcedShares
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
-from proto.environment import DISABLE_CONTROL, TRUE
+from proto.environment import DISABLE_CONTROL, lifted_by
 
 
 def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> bool:
@@ -15,6 +16,11 @@ def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) 
     one would get memory.
     """
     return _first_part(shares, inventory) is not None
+
+
+def must_be_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], allowed: UnenforcedShares) -> bool:
+    """Tells whether a container that lifts its limits must not start."""
+    return allowed is UnenforcedShares.REFUSE and is_limited(shares, inventory)
 
 
 def unenforced(
@@ -29,7 +35,7 @@ def unenforced(
     part = _first_part(shares, inventory)
     if part is None:
         return ""
-    if container.env.get(DISABLE_CONTROL) in TRUE:
+    if DISABLE_CONTROL in lifted_by(container.env):
         why, remedy = f"{DISABLE_CONTROL} turns its limits off", f"remove {DISABLE_CONTROL}"
     elif no_hook:
         why, remedy = f"HAMi-core does not limit containers on this node ({no_hook})", "install HAMi-core"

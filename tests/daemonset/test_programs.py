@@ -195,6 +195,21 @@ def plain(value: Any) -> Any:
     return value
 
 
+@pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize(
+    ("values", "unlimited"),
+    [
+        ("webhook.gpuCorePolicy=disable", True),
+        ("webhook.gpuCorePolicy=force", None),
+        ("webhook.gpuCorePolicy=disable,devicePlugin.settings.disable_core_limit=false", False),
+    ],
+)
+def test_daemons_limit_no_cores_where_the_webhook_lifts_that_for_every_container(
+    values: str, unlimited: bool | None
+) -> None:
+    assert settings(render.render("", "--set", values)).get("disable_core_limit") is unlimited
+
+
 def test_the_extender_keeps_its_certificate_where_the_manifests_put_it() -> None:
     given, manifests = extender_options(base()), by_identity(base())
     namespace, secret = given["webhook_secret"].split("/")

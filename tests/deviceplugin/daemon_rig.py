@@ -146,18 +146,33 @@ class DaemonRig:
         lock = encode_lock(NodeLock(taken_at=T0, namespace="default", pod=pod))
         self.server.patch("nodes", NODE, {"metadata": {"annotations": {NODE_LOCK: lock}}})
 
-    def bind(self, name: str, *gpus: int, resource: str = RESOURCE, lent: PodShares | None = None) -> str:
+    def bind(
+        self,
+        name: str,
+        *gpus: int,
+        resource: str = RESOURCE,
+        lent: PodShares | None = None,
+        env: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         """A pod whose one container was decided for these GPUs, or for what `lent` says; its UID."""
         shares = (tuple(share(self.uuid(gpu)) for gpu in gpus),) if lent is None else lent
-        return self._create(name, shares, [{resource: str(max(1, len(gpus)))}])
+        return self._create(name, shares, [{resource: str(max(1, len(gpus)))}], env=env)
 
     def bind_shares(self, name: str, shares: PodShares, *, init: int = 0) -> str:
         """One container for each entry, the first `init` of them init containers."""
         return self._create(name, shares, [{RESOURCE: str(len(held))} if held else {} for held in shares], init)
 
-    def _create(self, name: str, shares: PodShares, limits: Sequence[Mapping[str, str]], init: int = 0) -> str:
+    def _create(
+        self,
+        name: str,
+        shares: PodShares,
+        limits: Sequence[Mapping[str, str]],
+        init: int = 0,
+        env: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         containers = [
-            {"name": f"c{number}", "image": "i", "resources": {"limits": asked}} for number, asked in enumerate(limits)
+            {"name": f"c{number}", "image": "i", "resources": {"limits": asked}, "env": list(env)}
+            for number, asked in enumerate(limits)
         ]
         metadata = {"name": name, "annotations": bound_annotations(shares) if shares else {}}
         spec = {"nodeName": NODE, "initContainers": containers[:init], "containers": containers[init:]}

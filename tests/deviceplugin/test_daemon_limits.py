@@ -11,6 +11,7 @@ from simulation.hook import install_placeholder
 from simulation.kubelet.device_manager import PreStartRefused
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.registration import eventually, until
+from tests.variables import elsewhere, value
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -56,6 +57,45 @@ async def test_a_container_that_starts_again_finds_nothing_of_the_one_before(run
         limits.unlink()
         await node.kubelet.restart_container(uid, "c0")
         assert (list(region.iterdir()), list(lock.iterdir()), limits.read_text()) == ([], [], text)
+
+
+LIFTING = {
+    "literal": [value("CUDA_DISABLE_CONTROL", "true")],
+    "elsewhere": [elsewhere("CUDA_DISABLE_CONTROL")],
+    "reference": [value("ON", "true"), value("CUDA_DISABLE_CONTROL", "$(ON)")],
+    "driver": [value("NVIDIA_GPU_MEMORY_REQUEST", "80000")],
+}
+"""What no slot can replace, and what its author should know of."""
+REPLACED = {
+    "policy": [value("GPU_CORE_UTILIZATION_POLICY", "disable")],
+    "amount": [elsewhere("CUDA_DEVICE_MEMORY_LIMIT_0")],
+    "order": [value("CUDA_DEVICE_ORDER", "FASTEST_FIRST")],
+    "feature": [value("NVIDIA_NVSWITCH", "enabled")],
+}
+
+
+async def test_what_a_container_sets_to_lift_its_limits_is_refused_or_replaced_by_its_slot() -> None:
+    async with daemon(runtime_version=BY_SLOTS) as node:
+        uids = {
+            name: node.bind(name, place % 4, env=env) for place, (name, env) in enumerate((REPLACED | LIFTING).items())
+        }
+        await node.runs(*REPLACED)
+        for name in LIFTING:
+            await until(lambda name=name: "container c0" in node.waiting(name))  # type: ignore[misc]
+            assert LIFTING[name][-1]["name"] in node.waiting(name)
+        for name in REPLACED:
+            env = node.env(uids[name])
+            assert (env["CUDA_DISABLE_CONTROL"], env["GPU_CORE_UTILIZATION_POLICY"]) == ("false", "default")
+            assert (env["CUDA_DEVICE_ORDER"], env["NVIDIA_NVSWITCH"]) == ("PCI_BUS_ID", "disabled")
+            assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
+
+
+async def test_what_a_container_sets_to_lift_its_limits_is_refused_where_nothing_replaces_it() -> None:
+    async with daemon(runtime_version="simulated://1") as node:
+        for place, (name, env) in enumerate((REPLACED | LIFTING).items()):
+            node.bind(name, place % 4, env=env)
+            await until(lambda name=name: node.status(name).get("phase") == "Failed")  # type: ignore[misc]
+            assert env[-1]["name"] in node.status(name)["message"]
 
 
 def region_of(node: DaemonRig) -> Path:

@@ -12,7 +12,6 @@ from deviceplugin.allocation.immediate import (
     Served,
     consumed,
     is_finished,
-    outdone,
     overtaken_phase,
     prove,
     settlement,
@@ -21,7 +20,7 @@ from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, POD_NODE
 from proto.annotations.node_lock import NodeLock
 from proto.devices import Device, DeviceUUID
-from proto.kubernetes.objects import Container, EnvVar, Pod
+from proto.kubernetes.objects import Pod
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, a100, bound_pod, share
 
 GPU = "nvidia.com/gpu"
@@ -249,34 +248,3 @@ def test_a_stranger_that_kubelet_has_served_asks_no_more() -> None:
     pod = bound_pod("a", (ONE,))
     recorded = {"uid-stranger": frozenset({"c0"})}
     assert asked(1, pod, undecided("stranger"), recorded=recorded) == Proven(pod, 0, ONE)
-
-
-LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_0"
-GIVEN = {"NVIDIA_VISIBLE_DEVICES": A, LIMIT: "1000m", "LIBCUDA_LOG_LEVEL": "1"}
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all"),
-        EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void"),
-        EnvVar(name="NVIDIA_VISIBLE_DEVICES", value_from={"fieldRef": {"fieldPath": "metadata.annotations['gpus']"}}),
-        EnvVar(name=LIMIT, value="80000m"),
-    ],
-)
-def test_a_variable_of_the_pod_that_replaces_the_nodes_is_named(variable: EnvVar) -> None:
-    container = Container(name="main", env=[EnvVar(name="HOME", value="/"), variable])
-    assert outdone(container, GIVEN) == (
-        f"container main sets {variable.name} itself, which would replace what this node gives it; "
-        "remove it from the pod"
-    )
-
-
-def test_what_the_node_says_too_and_what_opens_nothing_may_stand_in_the_pod() -> None:
-    same = [EnvVar(name=LIMIT, value="1000m"), EnvVar(name="NVIDIA_VISIBLE_DEVICES", value=A)]
-    assert outdone(Container(name="main", env=[*same, EnvVar(name="LIBCUDA_LOG_LEVEL", value="4")]), GIVEN) == ""
-
-
-def test_gpus_named_by_cdi_alone_are_not_joined_by_those_of_the_environment() -> None:
-    every = Container(name="main", env=[EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")])
-    assert "NVIDIA_VISIBLE_DEVICES" in outdone(every, {LIMIT: "1000m"})

@@ -20,6 +20,7 @@ from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
 from deviceplugin.gpus import Inventory
 from deviceplugin.plugin_calls import allocate_response
+from proto.environment import FEATURES
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hook import install_placeholder
 from simulation.kubelet.container import CdiError
@@ -60,10 +61,14 @@ async def test_the_spec_of_whoever_is_proven_lies_there_before_the_container_is_
         assert rig.env(X) == {
             "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{hook}/uid-p.cache",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_DEVICE_SM_LIMIT": "30",
             "CUDA_DEVICE_SM_LIMIT_0": "30",
+            "CUDA_DISABLE_CONTROL": "false",
             "CUDA_REDIRECT": f"{hook}/libvgpu.so",
+            "GPU_CORE_UTILIZATION_POLICY": "default",
             "NVIDIA_VISIBLE_DEVICES": A,
+            **FEATURES,
         }
         assert (rig.env(Z)["NVIDIA_VISIBLE_DEVICES"], rig.env(Z)["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (B, "5000m")
         assert rig.server.requests == []

@@ -42,6 +42,22 @@ LIMITS = {
     "CUDA_DEVICE_SM_LIMIT_1": "30",
 }
 ONE_LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "CUDA_DEVICE_SM_LIMIT": "30", "CUDA_DEVICE_SM_LIMIT_0": "30"}
+NOTHING_ELSE = {
+    "NVIDIA_IMEX_CHANNELS": "void",
+    "NVIDIA_NVSWITCH": "disabled",
+    "NVIDIA_GDRCOPY": "disabled",
+    "NVIDIA_GDS": "disabled",
+    "NVIDIA_MOFED": "disabled",
+}
+"""Beside the names of GPUs: what an image or a ConfigMap may not ask NVIDIA's runtime for."""
+NO_RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "void"}
+OF_THE_LIBRARY = {
+    "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/0d4f.cache",
+    "CUDA_REDIRECT": "/usr/local/vgpu/libvgpu.so",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "GPU_CORE_UTILIZATION_POLICY": "default",
+    "CUDA_DISABLE_CONTROL": "false",
+}
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 NAMES = (f"{KIND}={A}", f"{KIND}={B}")
 ENVVAR, VOLUMES = DeviceListStrategy.ENVVAR, DeviceListStrategy.VOLUME_MOUNTS
@@ -72,19 +88,20 @@ def null(name: str) -> Mount:
 @pytest.mark.parametrize(
     ("strategies", "expected"),
     [
-        ((ENVVAR,), ContainerEdits(env={**LIMITS, "NVIDIA_VISIBLE_DEVICES": f"{A},{B}"})),
+        ((ENVVAR,), ContainerEdits(env={**LIMITS, **NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": f"{A},{B}"})),
         (
             (VOLUMES,),
             ContainerEdits(
-                env={**LIMITS, "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}, mounts=(null(A), null(B))
+                env={**LIMITS, **NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
+                mounts=(null(A), null(B)),
             ),
         ),
-        ((CRI,), ContainerEdits(env=LIMITS, cdi_devices=NAMES)),
-        ((ANNOTATIONS,), ContainerEdits(env=LIMITS, annotations=CDI_ANNOTATION)),
+        ((CRI,), ContainerEdits(env={**LIMITS, **NO_RUNTIME}, cdi_devices=NAMES)),
+        ((ANNOTATIONS,), ContainerEdits(env={**LIMITS, **NO_RUNTIME}, annotations=CDI_ANNOTATION)),
         (
             (CRI, VOLUMES, ANNOTATIONS, ENVVAR),
             ContainerEdits(
-                env={**LIMITS, "NVIDIA_VISIBLE_DEVICES": f"{A},{B}"},
+                env={**LIMITS, **NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": f"{A},{B}"},
                 mounts=(null(A), null(B)),
                 annotations=CDI_ANNOTATION,
                 cdi_devices=NAMES,
@@ -113,8 +130,7 @@ def test_driver_files_are_named_one_by_one_and_nvidias_runtime_leaves_the_contai
 def test_every_strategy_mounts_and_preloads_the_library(strategy: DeviceListStrategy) -> None:
     settings = AllocationSettings(strategies=(strategy,))
     bare, found = edits(settings), edits(settings, HOOK)
-    cache = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/0d4f.cache"}
-    assert found == replace(bare, env={**bare.env, **cache}, mounts=HOOK_MOUNTS + bare.mounts)
+    assert found == replace(bare, env={**bare.env, **OF_THE_LIBRARY}, mounts=HOOK_MOUNTS + bare.mounts)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +184,7 @@ def test_what_the_node_sets_for_the_library_reaches_it() -> None:
     settings = AllocationSettings(disable_core_limit=True, libcuda_log_level="3")
     assert env(settings) == {
         **ONE_LIMIT,
+        **NOTHING_ELSE,
         "NVIDIA_VISIBLE_DEVICES": A,
         "GPU_CORE_UTILIZATION_POLICY": "disable",
         "LIBCUDA_LOG_LEVEL": "3",
@@ -177,7 +194,19 @@ def test_what_the_node_sets_for_the_library_reaches_it() -> None:
 def test_a_library_elsewhere_is_told_where_it_lies() -> None:
     hook = Hook(root="/opt/x", library="/opt/x/vgpu/libvgpu.so", preload="/opt/x/vgpu/ld.so.preload")
     assert env(AllocationSettings(), hook)["CUDA_REDIRECT"] == "/opt/x/vgpu/libvgpu.so"
-    assert "CUDA_REDIRECT" not in env(AllocationSettings(), HOOK)
+
+
+@pytest.mark.parametrize(
+    ("own", "disabled", "given"),
+    [("force", False, "force"), ("disable", False, "default"), ("FORCE", False, "default"), ("force", True, "disable")],
+)
+def test_a_container_may_ask_for_stricter_limits_of_cores_and_not_for_looser_ones(
+    own: str, disabled: bool, given: str
+) -> None:
+    facts = replace(FACTS, env=(EnvVar(name="GPU_CORE_UTILIZATION_POLICY", value=own),))
+    settings = AllocationSettings(disable_core_limit=disabled)
+    found = container_edits((share(A),), INVENTORY, facts, settings, HOOK).env
+    assert found["GPU_CORE_UTILIZATION_POLICY"] == given
 
 
 def test_processes_without_the_containers_environment_have_its_limits_from_a_file() -> None:
@@ -204,33 +233,37 @@ def test_a_licensed_library_brings_licence_and_validator() -> None:
 
 @pytest.mark.parametrize("word", ["1", "t", "T", "TRUE", "true", "True"])
 def test_a_container_may_switch_the_library_off(word: str) -> None:
-    facts = replace(FACTS, env={"CUDA_DISABLE_CONTROL": word})
-    mounts = container_edits((share(A),), INVENTORY, facts, AllocationSettings(), HOOK).mounts
-    assert mounts == HOOK_MOUNTS[:-2]
+    found = container_edits((share(A),), INVENTORY, switched(word), AllocationSettings(), HOOK)
+    assert found.mounts == HOOK_MOUNTS[:-2]
+    assert "CUDA_DISABLE_CONTROL" not in found.env
+
+
+def switched(word: str) -> ContainerFacts:
+    return replace(FACTS, env=(EnvVar(name="CUDA_DISABLE_CONTROL", value=word),))
 
 
 @pytest.mark.parametrize("word", ["", "yes", "tRUE", "0", "false", " true", "$(ON)"])
 def test_anything_but_a_true_word_leaves_it_on(word: str) -> None:
-    facts = replace(FACTS, env={"CUDA_DISABLE_CONTROL": word})
-    mounts = container_edits((share(A),), INVENTORY, facts, AllocationSettings(), HOOK).mounts
-    assert mounts == HOOK_MOUNTS
+    found = container_edits((share(A),), INVENTORY, switched(word), AllocationSettings(), HOOK)
+    assert found.mounts == HOOK_MOUNTS
+    assert found.env["CUDA_DISABLE_CONTROL"] == "false"
 
 
-def test_facts_of_a_container_are_its_literal_environment_and_its_priority() -> None:
+def test_facts_of_a_container_are_its_environment_and_its_priority() -> None:
     container = Container(
         name="train",
         env=[EnvVar(name="CUDA_DISABLE_CONTROL", value="true"), EnvVar(name="KEY", value_from={"secretKeyRef": {}})],
         resources=Resources(limits={"nvidia.com/priority": "1", "example.com/rank": "2k"}),
     )
     facts = container_facts("0d4f", container, "nvidia.com/priority")
-    assert facts == replace(FACTS, env={"CUDA_DISABLE_CONTROL": "true", "KEY": ""}, priority=1)
+    assert facts == replace(FACTS, env=tuple(container.env), priority=1)
     assert container_facts("0d4f", container, "example.com/rank").priority == 2000
     assert container_facts("0d4f", Container(name="train"), "nvidia.com/priority") == FACTS
 
 
 def test_the_priority_reaches_the_library() -> None:
     found = container_edits((share(A),), INVENTORY, replace(FACTS, priority=0), AllocationSettings(), None).env
-    assert found == {**ONE_LIMIT, "NVIDIA_VISIBLE_DEVICES": A, "CUDA_TASK_PRIORITY": "0"}
+    assert found == {**ONE_LIMIT, **NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": A, "CUDA_TASK_PRIORITY": "0"}
 
 
 @pytest.mark.parametrize(
@@ -238,15 +271,19 @@ def test_the_priority_reaches_the_library() -> None:
     [
         (
             ENVVAR,
-            {"NVIDIA_VISIBLE_DEVICES": A, "NVIDIA_IMEX_CHANNELS": "0", "NVIDIA_GDS": "enabled"},
+            {**NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": A, "NVIDIA_IMEX_CHANNELS": "0", "NVIDIA_GDS": "enabled"},
             (),
         ),
         (
             VOLUMES,
-            {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices", "NVIDIA_GDS": "enabled"},
+            {
+                **NOTHING_ELSE,
+                "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices",
+                "NVIDIA_GDS": "enabled",
+            },
             (null(A), null("imex/0")),
         ),
-        (CRI, {}, ()),
+        (CRI, NO_RUNTIME, ()),
     ],
 )
 def test_imex_channels_and_features_follow_the_strategy(
@@ -265,16 +302,16 @@ def test_a_mig_instance_comes_without_limits() -> None:
     settings = AllocationSettings(strategies=(ENVVAR, CRI), pass_device_specs=True)
     hardware = replace(HARDWARE, gpu_nodes={MIG: MIG_NODES})
     assert container_edits((share(MIG),), WITH_MIG, FACTS, settings, None, hardware=hardware) == ContainerEdits(
-        env={"NVIDIA_VISIBLE_DEVICES": MIG}, devices=(CONTROL, *MIG_NODES), cdi_devices=(f"{KIND}={MIG}",)
+        env={**NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": MIG},
+        devices=(CONTROL, *MIG_NODES),
+        cdi_devices=(f"{KIND}={MIG}",),
     )
 
 
 def test_a_part_of_a_gpu_beside_a_mig_instance_is_still_limited() -> None:
     found = container_edits((share(MIG), share(B)), WITH_MIG, FACTS, AllocationSettings(), HOOK)
-    cache = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/0d4f.cache"}
-    assert found == ContainerEdits(
-        env={**ONE_LIMIT, **cache, "NVIDIA_VISIBLE_DEVICES": f"{MIG},{B}"}, mounts=HOOK_MOUNTS
-    )
+    env = {**ONE_LIMIT, **OF_THE_LIBRARY, **NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": f"{MIG},{B}"}
+    assert found == ContainerEdits(env=env, mounts=HOOK_MOUNTS)
 
 
 def test_instances_of_one_gpu_share_its_file() -> None:

@@ -9,6 +9,7 @@ from deviceplugin.container.edits import AllocationSettings, ContainerEdits, Con
 from deviceplugin.container.hook import HookUnusable, find_hook, hook_for, prepare, prepared_edits
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import DeviceShare, DeviceUUID
+from proto.kubernetes.objects import EnvVar
 from simulation.hook import placeholder
 from tests.deviceplugin.gpus import INVENTORY, A, B, a100
 
@@ -204,7 +205,7 @@ def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(r
 
 
 def test_a_container_that_turns_its_limits_off_is_given_no_part_of_a_gpu(root: Path, hook: Hook) -> None:
-    free = ContainerFacts(pod_uid="0d4f", name="train", env={"CUDA_DISABLE_CONTROL": "true"})
+    free = ContainerFacts(pod_uid="0d4f", name="train", env=(EnvVar(name="CUDA_DISABLE_CONTROL", value="true"),))
     with pytest.raises(HookUnusable, match="CUDA_DISABLE_CONTROL turns its limits off; ask for whole GPUs, remove"):
         hook_for((PART,), INVENTORY, free, str(root), UnenforcedShares.REFUSE)
     assert hook_for((WHOLE,), INVENTORY, free, str(root), UnenforcedShares.REFUSE) is None
@@ -251,7 +252,8 @@ def test_the_file_with_the_limits_belongs_to_the_daemon_alone(root: Path, hook: 
 
 
 def cache(root: Path) -> str:
-    return f"CUDA_DEVICE_MEMORY_SHARED_CACHE={root}/vgpu/0d4f.cache\nCUDA_REDIRECT={root}/vgpu/libvgpu.so\n"
+    folder = f"CUDA_DEVICE_MEMORY_SHARED_CACHE={root}/vgpu/0d4f.cache\nCUDA_REDIRECT={root}/vgpu/libvgpu.so\n"
+    return f"{folder}CUDA_DEVICE_ORDER=PCI_BUS_ID\nGPU_CORE_UTILIZATION_POLICY=default\n"
 
 
 def test_mig_instances_need_no_hami_core(root: Path) -> None:
