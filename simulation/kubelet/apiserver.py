@@ -48,9 +48,14 @@ class NodeApi:
         await self._send("PATCH", path, {"status": status}, accepted=(404,))
 
     async def finish_deletion(self, pod: Pod) -> None:
+        """Another pod may have the name by now."""
         path = PODS.path(pod.metadata.namespace, pod.metadata.name)
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
-        await self._send("DELETE", path, options, accepted=(404, 409))
+        try:
+            await self._send("DELETE", path, options, accepted=(404,))
+        except StatusNotWritten as refusal:
+            if "Precondition failed" not in str(refusal):
+                raise
 
     async def record_event(self, namespace: str, event: Json) -> None:
         await self._send("POST", EVENTS.path(namespace), event)

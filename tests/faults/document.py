@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
+from proto.annotations.node_allocation import AllocationMode
+from tests.faults.faults import FAULTS
 from tests.faults.matrix import REASONS, Cell, cells
 from tests.faults.steps import Step
 
@@ -39,6 +41,10 @@ and tasks than without a fault.
 The times were measured on two busy cores. A part of each is the back-off of kube-scheduler and kubelet, which try
 again after seconds.
 """
+_IMMEDIATE = """\
+i: when a daemon starts for the first time on a node, and what slots need is missing for longer than four seconds, it
+allocates immediately, until it is started again: [how the mode is chosen](identity.md#what-it-needs-and-how-to-switch).
+"""
 _STEPS = {
     Step.START: "the program's first request",
     Step.REGISTER: "kubelet takes the plugin's registration",
@@ -61,6 +67,7 @@ def document(times: Mapping[tuple[str, str], str], page: str) -> str:
     for name, row in groupby(cells(), lambda cell: cell.fault.name):
         lines.append(f"| {name} | {' | '.join(_shown(cell, times) for cell in row)} |")
     lines += ["", "The steps:", "", *(f"- {step}: {meaning}" for step, meaning in _STEPS.items())]
+    lines += ["", _refusing(), "", _IMMEDIATE]
     lines += ["", "Why a cell is not run:", "", *(f"- {mark}: {reason}" for mark, reason in REASONS.items())]
     _, heading, by_hand = page.partition(_BY_HAND)
     return "\n".join([*lines, ""]) + heading + by_hand
@@ -73,8 +80,16 @@ def written_times(page: str) -> dict[tuple[str, str], str]:
     return {(fault, step): time for fault, *times in rows[1:] for step, time in zip(Step, times, strict=True)}
 
 
+def _refusing() -> str:
+    names = ", ".join(fault.name for fault in FAULTS if fault.refuses)
+    return f"""\
+While kubelet knows no plugin, or reaches none, it refuses pods for good, and their controllers create them again. The
+test does the same. That happens with these faults and no others: {names}."""
+
+
 def _shown(cell: Cell, times: Mapping[tuple[str, str], str]) -> str:
-    return cell.reason or times.get((cell.fault.name, cell.step), _UNKNOWN)
+    mark = " i" if cell.allocation is AllocationMode.IMMEDIATE else ""
+    return cell.reason or times.get((cell.fault.name, cell.step), _UNKNOWN).removesuffix(mark) + mark
 
 
 def _measured(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from proto.annotations.node_allocation import AllocationMode
 from simulation.hook import install_placeholder
 from simulation.kubelet.container import CdiError
 from simulation.kubelet.device_manager import PreStartRefused
@@ -142,10 +143,11 @@ class Story:
         install_placeholder(self._it.disk / "hook")
 
 
-async def undergo(fault: Fault, step: Step) -> Outcome:
+async def undergo(fault: Fault, step: Step, allocation: AllocationMode = AllocationMode.SLOTS) -> Outcome:
     """Raises AssertionError with what is not as it should be."""
     usual = await _usual()
     async with world(fault.needs) as it:
+        it.allocation = allocation
         story = Story(it)
         await story.prepare(step)
         it.moment.arm(step, fault.program)
@@ -164,6 +166,7 @@ async def undergo(fault: Fault, step: Step) -> Outcome:
         seconds = time.monotonic() - over
         await story.fill()
         await story.empty(usual)
+        assert fault.refuses or not story.refused, f"kubelet refused {story.refused} pods"
         return Outcome(round(seconds, 1), story.refused)
 
 

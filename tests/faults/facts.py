@@ -15,6 +15,7 @@ from deviceplugin.machine.described import describe_reading
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.report import report
+from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.kubernetes.objects import Node
@@ -35,8 +36,8 @@ async def unsettled(it: World) -> list[str]:
     if given != booked:
         found.append(f"containers have {given}, the pods' annotations say {booked}")
     found += await _differences(it)
-    annotations = it.node["metadata"].get("annotations", {})
-    found += [f"{key} is {annotations.get(key)!r}" for key, value in COMPUTED.items() if annotations.get(key) != value]
+    annotations, computed = it.node["metadata"].get("annotations", {}), {**COMPUTED, NODE_ALLOCATION: it.allocation}
+    found += [f"{key} is {annotations.get(key)!r}" for key, value in computed.items() if annotations.get(key) != value]
     allocatable = it.node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu")
     if allocatable != str(len(UUIDS) * MOST[0]):
         found.append(f"kubelet has {allocatable} replicas")

@@ -23,7 +23,9 @@ async def nothing(_: World) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`program` is the one whose start is meant."""
+    """`program` is the one whose start is meant. With `refuses` kubelet may refuse pods for good meanwhile, because it
+    knows no plugin or reaches none; controllers create such pods again.
+    """
 
     name: str
     begin: Act
@@ -31,6 +33,7 @@ class Fault:
     seconds: float = 0.0
     needs: frozenset[Need] = frozenset()
     program: str = DAEMON
+    refuses: bool = False
 
 
 def _injected(name: str, fault: api.Fault, *, seconds: float = 5.0, cut: bool = False) -> Fault:
@@ -132,7 +135,8 @@ def _signalled(program: str, first: signal.Signals, last: signal.Signals | None,
         if last is not None:
             it.signal(program, last)
 
-    return Fault(name=name, begin=begin, end=end, seconds=seconds, program=program)
+    refuses = program == DAEMON and first is signal.SIGKILL
+    return Fault(name=name, begin=begin, end=end, seconds=seconds, program=program, refuses=refuses)
 
 
 _WATCHES = frozenset({"watch"})
@@ -146,12 +150,13 @@ FAULTS = (
     _injected("watch refused: 403", api.Fault(verbs=_WATCHES, status=403), cut=True),
     _injected("slow: 2 s for each answer", api.Fault(latency_seconds=2.0), seconds=10),
     Fault(name="half-open", begin=_silence, end=_restore, seconds=10, needs=frozenset({Need.RELAY})),
-    Fault(name="kubelet's sockets made again", begin=lambda it: it.kubelet.restart()),
+    Fault(name="kubelet's sockets made again", begin=lambda it: it.kubelet.restart(), refuses=True),
     Fault(
         name="kubelet dead",
         begin=lambda it: it.kubelet.go_down(),
         end=lambda it: it.kubelet.come_back(),
         seconds=5,
+        refuses=True,
     ),
     Fault(name="pod-resources absent", begin=_pod_resources_gone, end=_pod_resources_back, seconds=5),
     Fault(

@@ -1,11 +1,13 @@
 """The matrix: which fault happens at which step, and why some do not.
 
-`+` is run by `make test-faults`, `*` by the ordinary tests, too. A letter is the reason why the cell makes no sense.
+`+` is run by `make test-faults`, `*` by the ordinary tests, too. `i` is `+` for a node that allocates immediately
+afterwards. Another letter is the reason why the cell makes no sense.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from proto.annotations.node_allocation import AllocationMode
 from tests.faults.faults import BY_NAME, Fault
 from tests.faults.steps import Step
 
@@ -23,13 +25,13 @@ slow: 2 s for each answer         +    +    +    +    +    +    +    +    +    +
 half-open                         +    +    +    +    +    +    +    +    +    +    +    +
 kubelet
 kubelet's sockets made again      +    *    +    b    b    b    +    *    *    +    +    +
-kubelet dead                      +    +    +    b    b    b    *    +    +    +    +    +
-pod-resources absent              +    +    +    b    b    b    +    +    *    +    +    c
+kubelet dead                      i    +    +    b    b    b    *    +    +    +    +    +
+pod-resources absent              i    +    +    b    b    b    +    +    *    +    +    c
 pod-resources lists nothing       +    +    +    b    b    b    +    +    +    +    +    c
 pod-resources names other pods    +    +    +    b    b    b    +    +    *    +    +    c
 node
-disk full                         +    +    +    +    *    +    +    +    *    +    +    +
-CDI folder read-only              +    +    +    b    b    b    +    +    +    *    +    +
+disk full                         i    +    +    +    *    +    +    +    *    +    +    +
+CDI folder read-only              i    +    +    b    b    b    +    +    +    *    +    +
 NVML hangs                        *    +    +    b    b    b    +    +    +    +    +    d
 GPU lost                          +    +    +    +    +    *    +    +    +    +    +    d
 clock back 1 h                    +    +    +    *    +    +    +    +    +    +    +    +
@@ -48,7 +50,8 @@ REASONS = {
     "e": "the extender takes no part",
     "f": "the extender has done its part; its next one is the pod's end",
 }
-_RUN, _ALWAYS = "+", "*"
+_ALWAYS, _IMMEDIATE = "*", "i"
+_RUN = ("+", _ALWAYS, _IMMEDIATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ class Cell:
     fault: Fault
     step: Step
     always: bool
+    allocation: AllocationMode
     reason: str
 
 
@@ -70,6 +74,8 @@ def cells() -> Iterator[Cell]:
         if not marks:
             group = name
         for step, mark in zip(Step, marks, strict=bool(marks)):
-            reason = "" if mark in (_RUN, _ALWAYS) else mark
+            reason = "" if mark in _RUN else mark
             assert not reason or REASONS[reason]
-            yield Cell(group=group, fault=BY_NAME[name], step=step, always=mark == _ALWAYS, reason=reason)
+            mode = AllocationMode.IMMEDIATE if mark == _IMMEDIATE else AllocationMode.SLOTS
+            always, fault = mark == _ALWAYS, BY_NAME[name]
+            yield Cell(group=group, fault=fault, step=step, always=always, allocation=mode, reason=reason)

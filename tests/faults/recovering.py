@@ -32,7 +32,7 @@ async def recover(cell: Cell) -> None:
     """Everything is as it should be once the fault is over."""
     if Need.DISK in cell.fault.needs and not _can_mount():
         pytest.skip("only root may mount the small disk")
-    outcome = await undergo(cell.fault, cell.step)
+    outcome = await undergo(cell.fault, cell.step, cell.allocation)
     folder = os.environ.get(RESULTS)
     if folder:
         result = {"fault": cell.fault.name, "step": cell.step, **asdict(outcome)}

@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 
 from deviceplugin.machine.description import gpu_uuid
+from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
@@ -75,6 +76,8 @@ class World:
     """Of /readyz and /metrics of each program."""
     verbs: str
     """The URL at which kube-scheduler reaches the extender."""
+    allocation: AllocationMode = AllocationMode.SLOTS
+    """What the daemon must choose."""
     moment: Moment = field(default_factory=Moment)
     programs: dict[str, ChildProcess] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)
