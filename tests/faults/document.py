@@ -69,6 +69,8 @@ def document(times: Mapping[tuple[str, str], str], page: str) -> str:
     lines += ["", "The steps:", "", *(f"- {step}: {meaning}" for step, meaning in _STEPS.items())]
     lines += ["", _refusing(), "", _IMMEDIATE]
     lines += ["", "Why a cell is not run:", "", *(f"- {mark}: {reason}" for mark, reason in REASONS.items())]
+    if any(_shown(cell, times).startswith(_UNKNOWN) for cell in cells()):
+        lines += [f"- {_UNKNOWN}: it has not been run to its end yet"]
     _, heading, by_hand = page.partition(_BY_HAND)
     return "\n".join([*lines, ""]) + heading + by_hand
 
