@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from proto.annotations.node_limits import Limits
 from proto.devices import MIG_MODE, VENDOR, ContainerShares, DeviceShare, PairScores
@@ -203,19 +204,20 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
         return Reason.TYPE
     if wanted.modes is not None and device.mode not in wanted.modes:
         return Reason.TYPE
-    is_held = _is_held(need, rules.node.limits)
+    is_held = _is_held(rules.node.limits, lifted=bool(need.lifted_by), several=need.count > 1)
     if not is_held and device.is_part(need.reserved_mib(device.memory_mib), need.reserved_cores):
         return Reason.LIMITS
     return None
 
 
-def _is_held(need: ContainerNeed, limits: Limits) -> bool:
-    """Whether the container is held to parts of GPUs, or need not be."""
+@cache
+def _is_held(limits: Limits, *, lifted: bool, several: bool) -> bool:
+    """Whether a container is held to parts of GPUs, or need not be: one that lifts its limits, or has several GPUs."""
     match limits:
         case Limits.HAMI_CORE:
-            return not need.lifted_by and need.count == 1
+            return not lifted and not several
         case Limits.PARTLY_ENFORCED:
-            return not need.lifted_by
+            return not lifted
         case Limits.NONE:
             return False
         case Limits.UNENFORCED:

@@ -143,7 +143,7 @@ def _computed() -> Mapping[str, Any]:
         discover_devices(reading, NodeSharing()),
         pair_scores(build_topology(reading)),
         AllocationMode.SLOTS,
-        Limits.HAMI_CORE,
+        Limits.PARTLY_ENFORCED,
         simulated=True,
         now=datetime(2030, 1, 1, tzinfo=UTC),
     )

@@ -232,6 +232,7 @@ def _commands(folder: Path, ports: list[str]) -> dict[str, list[str]]:
     daemon += ["--sysfs-root", str(folder / "sys"), "--nvml-library", str(build_library())]
     daemon += ["--hook-path", str(folder / "disk/hook"), "--cdi-directory", str(folder / "disk/cdi")]
     daemon += ["--metrics-bind-address", ports[0], "--health-recovery-seconds", "1", "--read-seconds", "2"]
+    daemon += ["--unenforced-shares", "allow"]  # one container gets parts of two GPUs
     extender = ["--kubeconfig", str(folder / "kubeconfig"), "--binding-directory", str(folder / "disk/bindings")]
     extender += ["--metrics-bind-address", ports[1], "--http_bind", ports[2], "--webhook-bind-address", "127.0.0.1:0"]
     return {
