@@ -42,6 +42,10 @@ test: $(DEVELOPMENT) ## the test suite, in four processes
 coverage: $(DEVELOPMENT) ## the test suite, and how much of the product it reaches: never less than before
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(BIN)/python -m coverage run -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(MAKE) --no-print-directory coverage-report
+
+.PHONY: coverage-report
+coverage-report: # what the last run of the tests reached
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report
 
