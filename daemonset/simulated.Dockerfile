@@ -1,5 +1,5 @@
 # The image for nodes that simulate GPUs: the product's image, and the simulation's NVML library with its machines.
-# `make image ARGS=--simulated` builds it on the product's image: docs/quick-start.md.
+# `make image ARGS=--simulated` builds it on the product's image: docs/simulation.md.
 ARG PRODUCT_IMAGE=topogpu:0.1.0
 # The same release of Python as in the product's, with a C compiler.
 ARG COMPILER_IMAGE=docker.io/library/python:3.11.15-bookworm

@@ -43,7 +43,7 @@ PLACES = (
     Place("docs/install.md", _IMAGE),
     Place("docs/install.md", r"newTag: "),
     Place("docs/planning.md", _IMAGE),
-    Place("docs/quick-start.md", _IMAGE),
+    Place("docs/simulation.md", _IMAGE),
 )
 """The rendered manifests follow the chart: `make manifests`."""
 

@@ -36,7 +36,7 @@ _INTRODUCTION = """\
 
 Every metric family of both programs, with its type, unit and labels. `make docs-metrics` writes this page from what
 the programs declare. How they are served and counted: [the node daemon](metrics.md),
-[the extender](metrics-scheduler.md). Alerts: [alerts.md](alerts.md).
+[the extender](metrics.md#metrics-of-the-extender). Alerts: [alerts.md](alerts.md).
 
 A family whose name begins with `hami_` has the name, labels and unit of the same family in HAMi 2.9 and later, and
 besides the labels shown the constant label `zone="vGPU"` (but for `hami_build_info`). HAMi has nothing like those that

@@ -1,4 +1,4 @@
-"""docs/quick-start.md, typed from its step 3 on, and every mark that the GPUs are not real."""
+"""The steps of docs/simulation.md on kind or minikube, typed from the third on, and the marks of simulated GPUs."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,12 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 def steps() -> dict[int, list[Shown]]:
     """What the page shows below each number."""
-    page = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "simulation.md")
+        .read_text(encoding="utf-8")
+        .partition("\n## On kind or minikube\n")[2]
+        .partition("\n### ")[0]
+    )
     _, *parts = re.split(r"^(\d+)\. ", page, flags=re.MULTILINE)
     return {int(number): list(shown_commands(text)) for number, text in zip(parts[::2], parts[1::2], strict=True)}
 
