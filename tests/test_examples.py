@@ -21,8 +21,8 @@ from simulation.kubelet.container import CreatedContainer
 from simulation.verification import granted_shares
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import eventually, until
 from tests.examples import FOLDER, NAMES, objects, pods
+from tests.polling import until
 from tests.scheduler_ext.admission.pods import envelope, opened
 from tests.scheduler_ext.extender_process import Extender, extender, prepare
 
@@ -103,7 +103,7 @@ class OneNode:
         for pod in own:
             ended = {"status": {"phase": "Succeeded"}}
             self.node.server.patch("pods", pod["metadata"]["name"], ended, namespace="default", subresource="status")
-        await eventually(self.is_idle)
+        await until(self.is_idle)
         for item in [*others, *own]:
             kind, metadata = BY_NAME[item["kind"]], item["metadata"]
             namespace = metadata.get("namespace", "default") if kind.namespaced else ""
@@ -161,7 +161,7 @@ async def test_the_quota_of_the_example_refuses_a_pod_beyond_it_with_the_numbers
         async def refused() -> str:
             return str((await cluster.verdict(pod)).get("status", {}).get("message", ""))
 
-        await eventually(refused)
+        await until(refused)
         numbers = "the pod asks for 180000 MiB of GPU memory, and 0 of the namespace's 160000 are taken"
         assert await refused() == f"exceeding resource quota: {numbers}"
 

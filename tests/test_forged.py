@@ -22,9 +22,9 @@ from proto.devices import DeviceShare, DeviceUUID
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import T0, DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
+from tests.polling import until
 from tests.scheduler_ext.extender_process import NAMESPACE, WEBHOOK, Extender, extender, prepare
-from tests.scheduler_ext.rig import eventually, node_json, pod_json
+from tests.scheduler_ext.rig import node_json, pod_json
 
 GPUS_OF_A = 40960
 """MiB."""
@@ -163,7 +163,7 @@ async def test_a_forged_allocation_makes_less_room_never_more(scheduler: Extende
     async def no_room() -> bool:
         return await fits(scheduler, large, "a") == []
 
-    await eventually(no_room)
+    await until(no_room)
     assert await fits(scheduler, server.create(pod_json("small", memory_mib=1000)), "a") == ["a"]
     server.create(bound_pod("unreadable", ";;:,,,", node="a"))
     await until(lambda: bool(scheduler.events("UnreadableAllocation")))

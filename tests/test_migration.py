@@ -12,7 +12,7 @@ from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Po
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import read_node
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 GPU = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"
 MODEL = "NVIDIA-NVIDIA A100-SXM4-40GB"

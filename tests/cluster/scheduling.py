@@ -3,9 +3,8 @@
 import asyncio
 import json
 import sys
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from simulation.processes import ChildProcess
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer
 from tests.daemonset import shipped
+from tests.polling import until
 
 JsonObject = dict[str, Any]
 EXTENDER_USER = "topogpu-scheduler"
@@ -99,7 +99,7 @@ class Cluster:
             pods = await self.pods()
             return all(pods[name]["spec"].get("nodeName") for name in names)
 
-        await eventually(all_bound)
+        await until(all_bound)
 
     async def refused(self, name: str) -> JsonObject:
         """The PodScheduled condition once kube-scheduler has tried and given up for now."""
@@ -111,16 +111,8 @@ class Cluster:
         async def is_there() -> bool:
             return await condition() is not None
 
-        await eventually(is_there)
+        await until(is_there)
         return await condition() or {}
-
-
-async def eventually(fact: Callable[[], Awaitable[bool]]) -> None:
-    """However busy the machine is."""
-    deadline = time.monotonic() + _LONGEST_SECONDS
-    while not await fact():
-        assert time.monotonic() < deadline, f"it did not come true within {_LONGEST_SECONDS:g} s"
-        await asyncio.sleep(0.1)
 
 
 def scheduler_configuration(extender: str, verbs: Mapping[str, str], **changes: object) -> JsonObject:

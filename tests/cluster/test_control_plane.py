@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster.control_plane import Program, free_port
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 TESTS = """
 import sys, time

@@ -16,7 +16,8 @@ from tests.cluster import coscheduling
 from tests.cluster.binaries import Binaries, NoBinaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import Cluster, eventually, gpu_node, gpu_pod, grant_rights, running
+from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, grant_rights, running
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 GROUP = "scheduling.x-k8s.io"
@@ -103,7 +104,7 @@ async def promised(cluster: Cluster, name: str, times: int = 1) -> None:
         named = [answer for asked, answer in answers if asked["Pod"]["metadata"]["name"] == name]
         return len([answer for answer in named if answer.get("NodeNames")]) >= times
 
-    await eventually(answered)
+    await until(answered)
 
 
 async def bound_of(cluster: Cluster, *names: str) -> list[str]:
@@ -181,7 +182,7 @@ async def test_of_two_gangs_that_fit_alone_and_not_together_one_is_bound_as_a_wh
         async def one_is_whole() -> bool:
             return any([await bound_of(cluster, *names) == list(names) for names in gangs.values()])
 
-        await eventually(one_is_whole)
+        await until(one_is_whole)
         first = await bound_of(cluster, "p0", "p1", "p2", "p3")
         assert tuple(first) in gangs.values()
         for name in first:

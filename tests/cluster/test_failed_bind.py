@@ -9,7 +9,8 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import eventually, gpu_node, gpu_pod, running
+from tests.cluster.scheduling import gpu_node, gpu_pod, running
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 
@@ -70,7 +71,7 @@ async def test_gpus_of_a_pod_whose_volume_never_comes_go_to_one_that_can_run(
         async def promised() -> bool:
             return any(answer.get("NodeNames") == ["a"] for _, answer in cluster.recorder.of("filter"))
 
-        await eventually(promised)
+        await until(promised)
         began = time.monotonic()
         await cluster.add(gpu_pod("runs", 8, gpucores=100))
         await cluster.bound("runs")

@@ -10,7 +10,8 @@ import pytest
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import Cluster, eventually, gpu_node, gpu_pod, running
+from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, running
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 GROUPS = "scheduling.k8s.io/v1beta1"
@@ -89,7 +90,7 @@ async def test_a_member_that_another_plugin_refuses_frees_the_group(
         async def asked() -> bool:
             return any(pod["Pod"]["metadata"]["name"].startswith("odd") for pod, _ in cluster.recorder.of("filter"))
 
-        await eventually(asked)
+        await until(asked)
         await cluster.refused("odd0")
         for number in range(2):
             await cluster.add(gpu_pod(f"whole{number}", 8, gpucores=100))

@@ -17,7 +17,8 @@ import pytest
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
 from tests.cluster.replicas import Replica, can_be_named, replicas
-from tests.cluster.scheduling import EXTENDER_RIGHTS, EXTENDER_USER, clear, eventually, gpu_node, gpu_pod, grant_rights
+from tests.cluster.scheduling import EXTENDER_RIGHTS, EXTENDER_USER, clear, gpu_node, gpu_pod, grant_rights
+from tests.polling import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not can_be_named(), reason="needs host names of its own: root")]
 
@@ -58,7 +59,7 @@ class Pair:
             _, pod = await self.peer.send("GET", f"{path}/{name}")
             return bool(pod["spec"].get("nodeName"))
 
-        await eventually(is_placed)
+        await until(is_placed)
         return name
 
 
@@ -145,5 +146,5 @@ async def test_a_kube_scheduler_that_hangs_is_restarted_and_the_other_replica_pl
         async def is_restarted() -> bool:
             return leader.kube_scheduler.started == 2
 
-        await eventually(is_restarted)
+        await until(is_restarted)
         assert leader.extender.started == 1

@@ -29,7 +29,8 @@ from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.scheduling.decide import decide
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import Cluster, eventually, gpu_node, gpu_pod, running
+from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, running
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 
@@ -106,7 +107,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why_in_its_condition_and_its_even
             told = await asyncio.to_thread(plane.kubectl, "describe", "pod", "large", "-n", cluster.namespace)
             return "FailedScheduling" in told and "FilteringFailed" in told and "no available node, 2 nodes" in told
 
-        await eventually(described)
+        await until(described)
 
 
 async def test_a_pod_is_bound_with_one_write_that_carries_the_decision(
@@ -155,7 +156,7 @@ async def test_a_node_whose_registration_cannot_be_read_shows_it_in_its_events(
         async def described() -> bool:
             return "UnreadableRegistration" in await asyncio.to_thread(plane.kubectl, "describe", "node", "broken")
 
-        await eventually(described)
+        await until(described)
 
 
 async def test_on_an_immediate_node_pods_are_bound_one_after_the_other_under_the_lock(
@@ -169,7 +170,7 @@ async def test_on_an_immediate_node_pods_are_bound_one_after_the_other_under_the
         for name in names:
             await cluster.add(gpu_pod(name, 1))
         while names:
-            await eventually(partial(_any_bound, cluster, tuple(names)))
+            await until(partial(_any_bound, cluster, tuple(names)))
             bound = [name for name in names if await cluster.node_of(name)]
             assert len(bound) == 1
             pod = await daemon.get(PODS, bound[0], cluster.namespace)
@@ -215,7 +216,7 @@ async def test_a_pod_that_a_quota_held_back_is_bound_when_the_quota_is_raised(
             async with api_server.http.get(f"{cluster.extender}/debug/snapshot") as response:
                 return cluster.namespace in (await response.json())["quotas"]
 
-        await eventually(known)
+        await until(known)
         await cluster.add(gpu_pod("p", 1, gpumem=8000))
         condition = await cluster.refused("p")
         assert "ResourceQuota" in condition["message"]
@@ -302,7 +303,7 @@ async def test_the_extender_steps_down_while_another_host_holds_the_lease(
         await cluster.add(gpu_pod("first", 1))
         await cluster.bound("first")
         await _hold(api_server, "another-host_1", "PATCH", seconds=600)
-        await eventually(partial(_answers, cluster, 503))
+        await until(partial(_answers, cluster, 503))
         await cluster.add(gpu_pod("second", 1))
         why = "this replica does not lead: lease kube-system/kube-scheduler was last renewed by another-host_1"
         assert (await cluster.refused("second"))["message"] == why

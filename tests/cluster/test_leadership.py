@@ -21,7 +21,8 @@ from aiohttp import web
 from simulation.processes import ChildProcess
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import EXTENDER_RIGHTS, EXTENDER_USER, eventually, gpu_node, gpu_pod, grant_rights
+from tests.cluster.scheduling import EXTENDER_RIGHTS, EXTENDER_USER, gpu_node, gpu_pod, grant_rights
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -167,17 +168,17 @@ async def test_a_binding_of_the_leader_before_that_comes_late_books_no_gpu_twice
         renewing = asyncio.create_task(renew(api_server, holder := ["host-1_a"]))
         pods = f"/api/v1/namespaces/{namespace}/pods"
         first, second = [await api_server.create(pods, gpu_pod(name, 8, gpucores=100)) for name in ("first", "second")]
-        await eventually(before.leads)
+        await until(before.leads)
         assert (await before.filter(first))["NodeNames"] == ["n"]
         binding = asyncio.create_task(before.bind(first))
         await proxy.came.wait()
         if crash:
             os.kill(before.process.pid, signal.SIGKILL)
         holder[0] = "host-2_b"
-        await eventually(lambda: waits(after, second))
+        await until(lambda: waits(after, second))
         proxy.opened.set()
         await asyncio.gather(binding, return_exceptions=True)
-        await eventually(after.leads)
+        await until(after.leads)
         assert (await after.filter(second))["NodeNames"] is None
         _, bound = await api_server.send("GET", f"{pods}/first")
         assert bound["spec"]["nodeName"] == "n"

@@ -16,9 +16,10 @@ from simulation.processes import ChildProcess
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane, free_port
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import eventually, gpu_node, gpu_pod
+from tests.cluster.scheduling import gpu_node, gpu_pod
 from tests.cluster.shipped import NAMESPACE, SCHEDULER, identity, kubeconfig
 from tests.daemonset.shipped import base, container, scheduler_configuration
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 OLDEST_OF_THE_BASE = 30
@@ -93,7 +94,7 @@ async def test_the_shipped_configuration_arguments_and_rights_are_enough_to_plac
         running("kube-scheduler", [kubernetes.path("kube-scheduler"), *arguments], tmp_path),
     ):
         await extender.wait_for_line(r"listening on (http://\S+)", 120)
-        await eventually(bound)
+        await until(bound)
         probes = [f"http://{metrics}/healthz", f"http://{metrics}/readyz", f"https://{secure}/healthz"]
         # Before 1.31 kube-scheduler does not say whether it is ready.
         probes += [f"https://{secure}/readyz"] if await peer.minor() >= 31 else []

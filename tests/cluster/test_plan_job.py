@@ -15,7 +15,7 @@ from simulation.plan.merge import read_reports
 from tests.cluster import job_controller
 from tests.cluster.binaries import NoBinaries
 from tests.cluster.control_plane import ControlPlane, Program
-from tests.cluster.scheduling import eventually
+from tests.polling import until
 from tests.simulation.plan.test_job import INDEX, JOB, job, perform
 from tests.simulation.plan.test_plan import STATE
 
@@ -45,7 +45,7 @@ async def test_the_job_controller_makes_an_indexed_pod_for_each_slice_and_the_sl
     plane.kubectl("create", "namespace", NAMESPACE)
     with running_controllers(plane, tmp_path):
         plane.kubectl("apply", "--validate=strict", "-n", NAMESPACE, "-f", str(JOB))
-        await eventually(lambda: _true(lambda: len(_pods(plane)) == count))
+        await until(lambda: _true(lambda: len(_pods(plane)) == count))
         pods = _pods(plane)
         volume = tmp_path / "volume"
         volume.mkdir()
@@ -54,7 +54,7 @@ async def test_the_job_controller_makes_an_indexed_pod_for_each_slice_and_the_sl
             (container,) = pod["spec"]["containers"]
             perform(container, _index(pod, container), volume)
             _succeed(plane, pod["metadata"]["name"])
-        await eventually(lambda: _true(lambda: _is_complete(plane)))
+        await until(lambda: _true(lambda: _is_complete(plane)))
     report = read_reports(str(volume / "slices"))
     assert len(report.outcomes) == report.runs
 

@@ -11,7 +11,6 @@ from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import eventually
 from tests.cluster.shipped import (
     DAEMON,
     MERGE_PATCH,
@@ -27,6 +26,7 @@ from tests.cluster.shipped import (
     remove,
     told,
 )
+from tests.polling import until
 from tests.variables import CHOOSES, HARMLESS, TABLE, UNANSWERED
 
 pytestmark = pytest.mark.cluster
@@ -163,7 +163,7 @@ async def _until(site: Site, *, refused: bool) -> None:
         )
         return {answer[0] == 422 for answer in answers} == {refused}
 
-    await eventually(told_alike)
+    await until(told_alike)
 
 
 def container(name: str = "main", env: dict[str, str] | None = None, **amounts: str) -> dict[str, Any]:
@@ -289,7 +289,7 @@ async def test_a_daemon_evicts_pods_with_gpus_of_its_own_node_alone(site: Site) 
     async def refuses() -> bool:
         return (await evict(there))[0] == 422
 
-    await eventually(refuses)
+    await until(refuses)
     assert refused_by("device-plugin-evictions", await evict(there)) == "a node daemon evicts pods of its own node only"
     assert refused_by("device-plugin-evictions", await evict(plain)) == "a node daemon evicts pods with GPUs only"
     assert (await evict(here))[0] == 201
@@ -484,7 +484,7 @@ async def test_only_our_scheduler_binds_the_pods_that_ask_for_it(site: Site) -> 
         return status == 422 and alone in words
 
     await site.peer.create(site.pods, pod_json("probe", schedulerName="topogpu-scheduler"))
-    await eventually(seen)
+    await until(seen)
     legacy = f"/api/v1/namespaces/{site.namespace}/bindings"
     for path in (f"{site.pods}/ours/binding", legacy):
         answer = told(await site.stranger.send("POST", path, binding("ours", site.own)))

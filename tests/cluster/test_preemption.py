@@ -10,7 +10,8 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import Cluster, eventually, gpu_node, gpu_pod, running
+from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, running
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +41,7 @@ async def test_an_urgent_pod_evicts_where_cpu_is_scarce_too_and_the_extender_cho
             pods = (await cluster.pods()).values()
             return sum("deletionTimestamp" in pod["metadata"] for pod in pods) == 2
 
-        await eventually(evicted)
+        await until(evicted)
         [(asked, answered), *_] = cluster.recorder.of("preempt")
         pods = await cluster.pods()
         uids = {name: pods[name]["metadata"]["uid"] for name in ("large", "small")}
@@ -74,7 +75,7 @@ async def test_the_extender_evicts_where_only_gpus_are_scarce_and_keeps_the_room
             await cluster.add(gpu_pod(f"low{number}", 1))
         await cluster.bound(*(f"low{number}" for number in range(8)))
         await cluster.add(gpu_pod("urgent", 3, priority_class="urgent"))
-        await eventually(partial(_leave, cluster, 3))
+        await until(partial(_leave, cluster, 3))
         victims = await _leaving(cluster)
         late = [f"late{number}" for number in range(3)]
         for name in late:
@@ -108,7 +109,7 @@ async def test_pods_that_a_budget_protects_are_not_evicted(
         await cluster.add(gpu_pod("large", 8, priority_class="urgent"))
         await cluster.refused("large")
         await cluster.add(gpu_pod("urgent", 4, priority_class="urgent"))
-        await eventually(partial(_leave, cluster, 1))
+        await until(partial(_leave, cluster, 1))
         assert await _leaving(cluster) == ["free"]
         await cluster.remove("free")
         await cluster.bound("urgent")
@@ -125,7 +126,7 @@ async def test_gpus_freed_by_kube_scheduler_are_kept_for_the_pod_it_nominated(
             await cluster.add(gpu_pod(f"low{number}", 1, cpu="16"))
         await cluster.bound(*(f"low{number}" for number in range(8)))
         await cluster.add(gpu_pod("urgent", 8, cpu="16", priority_class="urgent"))
-        await eventually(partial(_leave, cluster, 8))
+        await until(partial(_leave, cluster, 8))
         assert (await cluster.pod("urgent"))["status"]["nominatedNodeName"] == "a"
         late = [f"late{number}" for number in range(8)]
         for number, name in enumerate(late):

@@ -23,7 +23,7 @@ from simulation.nvml.machine_file import write_machine_file, write_sysfs
 from simulation.processes import ChildProcess
 from tests.cluster.control_plane import ControlPlane, free_port
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import eventually, gpu_pod
+from tests.cluster.scheduling import gpu_pod
 from tests.cluster.shipped import (
     DAEMON,
     NAMESPACE,
@@ -40,6 +40,7 @@ from tests.cluster.shipped import (
     told,
 )
 from tests.deviceplugin.registration import TinyKubelet, kubelet_root
+from tests.polling import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.needs_compiler]
 
@@ -183,7 +184,7 @@ async def test_a_tenants_pod_is_admitted_placed_and_served_and_nobody_lacks_a_ri
         await _registered(site)
         async with scheduler(site):
             await _a_tenants_pods(site, kubelet)
-            await eventually(lambda: _used_its_lease(site))
+            await until(lambda: _used_its_lease(site))
         await _stopped_alone_are_pods_of_concern(site, f"/api/v1/namespaces/{site.namespace}/pods")
     assert site.forbidden() == []
     assert _lease_verbs(site) == LEASE_VERBS
@@ -200,7 +201,7 @@ async def _a_tenants_pods(site: Site, kubelet: TinyKubelet) -> None:
         "topogpu-scheduler",
         None,
     )
-    await eventually(lambda: _is_bound(site, "p"))
+    await until(lambda: _is_bound(site, "p"))
     decided = (await site.annotations("p"))[keys.DEVICES_ALLOCATED]
     assert decided.split(",")[2] == "8000"
     await _raised_memory_is_refused(site, decided)
@@ -210,7 +211,7 @@ async def _a_tenants_pods(site: Site, kubelet: TinyKubelet) -> None:
         answer = await plugin.Allocate(request, timeout=60)
     env = answer.container_responses[0].envs
     assert (env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (decided.split(",")[0], "8000m")
-    await eventually(lambda: _is_served(site, "p"))
+    await until(lambda: _is_served(site, "p"))
     lifted = gpu_pod("lifted", 1)
     lifted["spec"]["containers"][0]["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
     status, words = told(await site.tenant.send("POST", pods, lifted))
@@ -267,7 +268,7 @@ async def _webhook_answers(site: Site) -> None:
         status, _ = await site.tenant.send("POST", path, gpu_pod("probe", 1))
         return status == 201
 
-    await eventually(admitted)
+    await until(admitted)
 
 
 async def _registered(site: Site) -> None:
@@ -284,7 +285,7 @@ async def _registered(site: Site) -> None:
         has_totals = node["status"]["capacity"].keys() >= set(TotalNames())
         return has_totals and keys.NODE_REGISTER in node["metadata"].get("annotations", {})
 
-    await eventually(reported)
+    await until(reported)
 
 
 async def _is_bound(site: Site, name: str) -> bool:

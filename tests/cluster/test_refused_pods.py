@@ -13,7 +13,8 @@ from tests.cluster import refusing
 from tests.cluster.binaries import Binaries, NoBinaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import real
-from tests.cluster.scheduling import Cluster, JsonObject, eventually, gpu_node, gpu_pod, running
+from tests.cluster.scheduling import Cluster, JsonObject, gpu_node, gpu_pod, running
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 MERGE_PATCH = "application/merge-patch+json"
@@ -57,7 +58,7 @@ async def next_is_bound(on: Cluster, after: str) -> None:
         """The pod has its node before the recorder has seen the answer."""
         return bool(on.recorder.of("bind"))
 
-    await eventually(bind_is_recorded)
+    await until(bind_is_recorded)
     assert {question["PodName"] for question, _ in on.recorder.of("bind")} == {"next"}
 
 
@@ -84,5 +85,5 @@ async def test_one_that_is_refused_again_in_the_same_words_holds_them_for_a_shor
         async def tried_again() -> bool:
             return len(asked_about(on, "refused")) > 1
 
-        await eventually(tried_again)
+        await until(tried_again)
         await next_is_bound(on, "after two failed Reserves")

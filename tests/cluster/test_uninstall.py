@@ -14,8 +14,8 @@ from proto.annotations.node_lock import encode_lock_uid
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import eventually
 from tests.cluster.shipped import DAEMON, MERGE_PATCH, POLICIES, apply, documents, identity, kubeconfig
+from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 POLICIES_SINCE = 30
@@ -62,6 +62,6 @@ async def test_the_cleaner_of_a_node_takes_away_what_is_ours_there(
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "deviceplugin", *command)
         return await process.wait() == 0
 
-    await eventually(cleaned)  # the server takes a moment to know a new role
+    await until(cleaned)  # the server takes a moment to know a new role
     _, answer = await peer.send("GET", f"/api/v1/nodes/{node}")
     assert answer["metadata"]["annotations"] == ANOTHERS

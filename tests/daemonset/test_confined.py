@@ -15,7 +15,7 @@ import pytest
 from simulation.apiserver import EmbeddedApiServer
 from simulation.processes import ChildProcess
 from tests.deviceplugin.daemon_rig import daemon
-from tests.deviceplugin.registration import eventually
+from tests.polling import until
 
 CONFINE = """
 mount --bind "$0" "$0" && mount -o remount,bind,ro / &&
@@ -99,7 +99,7 @@ async def test_the_extender_is_ready_as_nobody_on_a_read_only_root(readable: Pat
         try:
             url = (await process.wait_for_line(r"listening on (http://\S+)", 60))[1]
             async with aiohttp.ClientSession() as http:
-                await eventually(lambda: ready(http, url))
+                await until(lambda: ready(http, url))
         finally:
             await process.stop()
 

@@ -21,8 +21,8 @@ from simulation.nvml.machine_file import RowsRemapped, lost_gpu
 from tests.cluster.shipped import DAEMON, SCHEDULER, rules
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
 from tests.deviceplugin.remediation.test_daemon import bind_owned, with_lease
+from tests.polling import until
 from tests.scheduler_ext.extender_process import LEASE, NAME, NAMESPACE, extender, prepare
 from tests.scheduler_ext.rig import node_json, now, pod_json
 

@@ -28,7 +28,8 @@ from proto.kubernetes.objects import EnvVar
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hook import install_placeholder
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod
-from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
+from tests.deviceplugin.registration import TinyKubelet, kubelet_root
+from tests.polling import until
 
 
 @dataclass

@@ -33,7 +33,8 @@ from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, Usage, write_machine_file, write_sysfs
 from tests.deviceplugin.gpus import NODE, bound_annotations, share
-from tests.deviceplugin.registration import eventually, kubelet_root, until
+from tests.deviceplugin.registration import kubelet_root
+from tests.polling import until
 
 RESOURCE = "nvidia.com/gpu"
 BRIDGED = machines.load("4x-a100-pcie-80g-bridged")
@@ -139,7 +140,7 @@ class DaemonRig:
     async def ready(self) -> None:
         """Reported, registered, and told whatever changes from now on."""
         await until(lambda: bool(self.annotation()) and self.capacity()[1] > 0)
-        await eventually(self.is_ready)
+        await until(self.is_ready)
         await until(lambda: self.server.open_watches == _WATCHES)
 
     def lock(self, pod: str) -> None:

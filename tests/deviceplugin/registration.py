@@ -1,18 +1,16 @@
 """Kubelet's half of the device-plugin protocol, as small as the tests need it."""
 
-import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
 
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
-
-_LONGEST_SECONDS = 60.0
+from tests.polling import until
 
 
 class TinyKubelet(rpc.RegistrationServicer):
@@ -59,17 +57,3 @@ async def kubelet_root() -> AsyncIterator[str]:
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
-
-
-async def until(fact: Callable[[], object]) -> None:
-    """Raises TimeoutError when the fact does not come true, however busy the machine."""
-    async with asyncio.timeout(_LONGEST_SECONDS):
-        while not fact():  # noqa: ASYNC110 - the fact is elsewhere: a file, a peer's memory
-            await asyncio.sleep(0.01)
-
-
-async def eventually(fact: Callable[[], Awaitable[object]]) -> None:
-    """As `until`, for a fact that somebody has to be asked for."""
-    async with asyncio.timeout(_LONGEST_SECONDS):
-        while not await fact():  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)

@@ -25,7 +25,7 @@ from simulation.apiserver import Fault
 from simulation.hook import install_placeholder
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, a100, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 ONE = (share(A),)
 TWO = (share(A, 1000), share(B, 2000))

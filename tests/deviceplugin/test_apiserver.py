@@ -15,7 +15,7 @@ from proto.kubernetes.objects import PODS
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, A, B, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 ONE = (share(A),)
 

@@ -10,7 +10,7 @@ from program.settings.options import CONFIG_LABEL
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 

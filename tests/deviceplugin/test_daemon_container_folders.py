@@ -16,7 +16,7 @@ import yaml
 
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 pytestmark = [
     pytest.mark.needs_compiler,

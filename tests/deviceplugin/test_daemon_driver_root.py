@@ -11,7 +11,7 @@ from simulation.kubelet.device_manager import PreStartRefused
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import EVERY_GPU, CallFails
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 VERSION = "550.90.07"
@@ -53,7 +53,7 @@ async def test_a_driver_that_appears_is_used_and_given_to_containers_file_by_fil
     async with daemon(*flags(root), "--allocation", allocation, ready=False) as node:
         missing = "No NVIDIA driver below /run/nvidia/driver: libnvidia-ml.so.1 is in none of its library folders."
         await until(lambda: node.said(missing))
-        await eventually(node.is_ready)
+        await until(node.is_ready)
         assert node.registrations() == 0
         install(root)
         await node.ready()

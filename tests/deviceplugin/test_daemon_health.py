@@ -14,7 +14,7 @@ from simulation.nvml.machine_file import (
     lost_gpu,
 )
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -29,7 +29,7 @@ async def shows(node: DaemonRig, *ill: int) -> None:
 
 
 async def registered_for_events(node: DaemonRig) -> None:
-    await eventually(lambda: node.counts('topogpu_health_events_total{kind="registration"}'))
+    await until(lambda: node.counts('topogpu_health_events_total{kind="registration"}'))
 
 
 async def test_a_gpu_with_a_fatal_xid_leaves_alone_and_returns_by_itself() -> None:

@@ -10,7 +10,7 @@ from proto.annotations.keys import NODE_LABELS
 from simulation.nvml.machine_file import CallFails
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 GOLDEN = json.loads((Path(__file__).parents[1] / "data/feature-labels.json").read_text())["4x-a100-pcie-80g-bridged"]
@@ -33,7 +33,7 @@ async def test_the_node_is_labelled_by_one_write_and_only_when_asked() -> None:
         before = node.writes()
         node.machine(CallFails(gpu=0, call="nvmlDeviceGetCudaComputeCapability", error="UNKNOWN"))
         write(node, **{"example.com/rack": "7"})
-        await eventually(node.is_ready)
+        await until(node.is_ready)
         assert (labels(node), node.writes(), node.problems()) == (GOLDEN, before, [])
     async with daemon() as node:
         assert (labels(node), NODE_LABELS in node.annotations()) == ({}, False)

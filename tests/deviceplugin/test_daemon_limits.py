@@ -10,7 +10,7 @@ from proto.devices import DeviceShare
 from simulation.hook import install_placeholder
 from simulation.kubelet.device_manager import PreStartRefused
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 from tests.variables import elsewhere, value
 
 pytestmark = pytest.mark.needs_compiler
@@ -40,7 +40,7 @@ async def test_it_is_started_if_that_is_allowed_and_then_everything_says_so() ->
         await node.runs("part")
         assert node.said("nothing enforces the shares of containers")
         await until(lambda: node.events("LimitsNotEnforced"))
-        await eventually(lambda: node.counts("topogpu_unenforced_shares_allowed"))
+        await until(lambda: node.counts("topogpu_unenforced_shares_allowed"))
 
 
 @pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])

@@ -12,7 +12,7 @@ from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import EVERY_GPU, CallFails, LinkState
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -83,7 +83,7 @@ async def test_a_driver_that_comes_later_is_served_and_one_that_is_exchanged_end
     library = tmp_path / "libnvidia-ml.so.1"
     async with daemon("--read-seconds", "0.2", library=library, ready=False) as node:
         await until(lambda: node.said(f"Cannot load the NVML library {library}"))
-        await eventually(node.is_ready)
+        await until(node.is_ready)
         assert (node.registrations(), node.writes()) == (0, 0)
         shutil.copy(build_library(), tmp_path / "unpacked")
         (tmp_path / "unpacked").rename(library)

@@ -7,7 +7,7 @@ import pytest
 from simulation.nvml.machine_file import Event, Load, Process
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE, A, share
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -93,7 +93,7 @@ async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_a
         await until(lambda: node.capacity()[1] == 0)
         assert await node.get("/readyz") == (503, "kubelet has not accepted the registration yet\n")
         await node.server.go_offline()
-        await eventually(lambda: node.counts("topogpu_api_server_stale"))
+        await until(lambda: node.counts("topogpu_api_server_stale"))
         status, why = await node.get("/readyz")
         assert status == 503
         assert "cannot be reached" in why
@@ -101,7 +101,7 @@ async def test_readiness_and_the_page_say_so_when_kubelet_or_the_api_server_is_a
         await node.server.go_online()
         await node.kubelet.devices.start()
         await until(lambda: node.registrations() == 2)
-        await eventually(node.is_ready)
+        await until(node.is_ready)
         assert node.problems() == []
 
 
@@ -118,9 +118,9 @@ async def test_the_page_of_dcgm_s_names_shows_xids_and_who_holds_a_gpu_and_only_
         async def shown() -> bool:
             return expected.items() <= (await node.series("/metrics/dcgm")).items()
 
-        await eventually(shown)
+        await until(shown)
         node.machine(Event(gpu=1, data=43), usage=[Load(gpu=1, busy_percent=80)])
-        await eventually(lambda: node.counts(f"DCGM_FI_DEV_XID_ERRORS{held}", "/metrics/dcgm"))
+        await until(lambda: node.counts(f"DCGM_FI_DEV_XID_ERRORS{held}", "/metrics/dcgm"))
         assert (await node.series("/metrics/dcgm"))[f"DCGM_FI_DEV_XID_ERRORS{held}"] == 43
         assert not [name for name in await node.series() if name.startswith("DCGM")]
         assert node.problems() == []

@@ -4,7 +4,7 @@ import pytest
 
 from proto.annotations.keys import NODE_SIMULATED
 from tests.deviceplugin.daemon_rig import daemon
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -14,4 +14,4 @@ async def test_the_node_its_events_the_log_and_the_metrics_say_that_the_gpus_are
         assert node.annotation(NODE_SIMULATED) == "true"
         assert node.said("the GPUs of this node are simulated: pods get no real GPU")
         await until(lambda: node.events("GPUsSimulated"))
-        await eventually(lambda: node.counts("topogpu_gpus_simulated"))
+        await until(lambda: node.counts("topogpu_gpus_simulated"))

@@ -13,7 +13,7 @@ from simulation.apiserver.faults import Fault
 from simulation.nvml.machine_file import lost_gpu
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 QUICK = ("--read-seconds", "0.05")

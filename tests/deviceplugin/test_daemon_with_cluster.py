@@ -10,7 +10,7 @@ from proto.annotations.keys import NODE_REGISTER
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE, bound_annotations, share
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -59,7 +59,7 @@ async def test_an_api_server_that_hangs_holds_up_no_allocate() -> None:
         annotations = bound_annotations(((share(uuid),),))
         spec = {"nodeName": NODE, "containers": [{"name": "c0", "image": "i"}]}
         node.server.create({"kind": "Pod", "metadata": {"name": "known", "annotations": annotations}, "spec": spec})
-        await eventually(lambda: node.counts("topogpu_pods"))
+        await until(lambda: node.counts("topogpu_pods"))
         node.server.inject(Fault(latency_seconds=API_SERVER_HANGS))
         assert (await node.allocate(f"{uuid}-0", seconds=ALLOCATE_DEADLINE))["NVIDIA_VISIBLE_DEVICES"] == uuid
         error = await refusal(node.allocate(f"{uuid}-1", f"{uuid}-2", seconds=ALLOCATE_DEADLINE))

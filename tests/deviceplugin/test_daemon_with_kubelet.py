@@ -10,7 +10,7 @@ from proto.annotations.keys import NODE_LOCK, NODE_REGISTER
 from proto.kubernetes.objects import Pod
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -85,7 +85,7 @@ async def test_kubelets_books_name_the_gpus_that_were_decided() -> None:
 
         async def admit_known(pod: Pod) -> None:
             """A hint that comes too late is none."""
-            await eventually(lambda: node.counts("topogpu_pods"))
+            await until(lambda: node.counts("topogpu_pods"))
             await admit(pod)
 
         node.kubelet.devices.admit = admit_known  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ from proto.kubernetes.objects import Pod
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, A, bound_pod, share
 from tests.deviceplugin.regions import V0_BYTES, V1_BYTES, v0, v1
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 PRIORITY = "nvidia.com/priority"
 NOW = 1_000_000.0

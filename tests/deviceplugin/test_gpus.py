@@ -13,7 +13,7 @@ from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID
 from tests.deviceplugin.gpus import PAIR, A, B, a100
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 FOUND = Inventory(devices=PAIR)
 SLICE = replace(a100(A, 0), uuid="MIG-1", slots=1)  # type: ignore[arg-type]

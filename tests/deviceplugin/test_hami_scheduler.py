@@ -14,7 +14,7 @@ from proto.annotations.keys import NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NOD
 from proto.kubernetes.objects import Binding, ObjectMeta, ObjectReference
 from tests.deviceplugin.agent_rig import Rig, running
 from tests.deviceplugin.gpus import NODE, PAIR, A, B
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 REST = '"count":3,"devmem":40960,"devcore":100,"type":"NVIDIA A100-SXM4-40GB","mode":"hami-core","health":true'
 JSON_REGISTER = f'[{{"id":"{A}",{REST}}},{{"id":"{B}","index":1,{REST}}}]'

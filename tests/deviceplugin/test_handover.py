@@ -19,8 +19,9 @@ from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resour
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager
 from tests.deviceplugin.gpus import PAIR
-from tests.deviceplugin.registration import kubelet_root, until
+from tests.deviceplugin.registration import kubelet_root
 from tests.deviceplugin.test_kubelet import follow
+from tests.polling import until
 
 GPU = "nvidia.com/gpu"
 

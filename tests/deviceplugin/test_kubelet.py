@@ -21,7 +21,8 @@ from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from tests.deviceplugin.gpus import PAIR, A, B
-from tests.deviceplugin.registration import TinyKubelet, kubelet_root, until
+from tests.deviceplugin.registration import TinyKubelet, kubelet_root
+from tests.polling import until
 
 OPTIONS = pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=True)
 

@@ -4,7 +4,7 @@ import sys
 import threading
 
 from deviceplugin.own_threads import OwnThreads
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 
 async def test_so_many_calls_run_at_a_time_and_no_more() -> None:

@@ -17,10 +17,10 @@ from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
 from simulation.kubelet.standin import KubeletStandIn
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, embedded, real
-from tests.cluster.scheduling import eventually
 from tests.node import image
 from tests.node.pods import node_is_ready
 from tests.node.real_node import NODE, RealNode
+from tests.polling import until
 from tests.simulation.kubelet.plugin import RESOURCE
 
 JsonObject = dict[str, Any]
@@ -88,7 +88,7 @@ class Kubelet:
             containers = status.get("containerStatuses") or [{}]
             return status["phase"] == "Running" and all("running" in one.get("state", {}) for one in containers)
 
-        await eventually(runs)
+        await until(runs)
         status: JsonObject = (await self.pod(name))["status"]
         return status
 
@@ -98,7 +98,7 @@ class Kubelet:
         async def failed() -> bool:
             return str((await self.pod(name))["status"]["phase"]) == "Failed"
 
-        await eventually(failed)
+        await until(failed)
         status = (await self.pod(name))["status"]
         return status["reason"], status["message"]
 
@@ -113,7 +113,7 @@ class Kubelet:
         async def waits() -> bool:
             return (await found()).get("reason", "") not in {"", "ContainerCreating", "PodInitializing"}
 
-        await eventually(waits)
+        await until(waits)
         return await found()
 
     async def remove(self, name: str) -> None:
@@ -123,7 +123,7 @@ class Kubelet:
         async def gone() -> bool:
             return bool((await self.pod(name))["kind"] == "Status")
 
-        await eventually(gone)
+        await until(gone)
 
     async def clear(self) -> None:
         _, found = await self.peer.send("GET", self._pods)
@@ -144,7 +144,7 @@ class Kubelet:
             held = [int(node["status"][part].get(RESOURCE, -1)) for part in ("capacity", "allocatable")]
             return held == [capacity, allocatable]
 
-        await eventually(so_many)
+        await until(so_many)
 
     async def listed(self, name: str) -> dict[str, list[tuple[int, list[str]]]]:
         """By container: each entry's NUMA node (-1 without) and ids, as pod-resources lists them."""

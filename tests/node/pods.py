@@ -9,11 +9,11 @@ from proto.annotations import keys
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares, PodShares
 from tests.cluster.peers import Peer
-from tests.cluster.scheduling import eventually
 from tests.deviceplugin.gpus import bound_annotations
 from tests.node import image
 from tests.node.observed import Start
 from tests.node.real_node import NODE, RealNode
+from tests.polling import until
 
 JsonObject = dict[str, Any]
 COUNTS_INIT_CONTAINERS = 31
@@ -48,7 +48,7 @@ class Pods:
         async def said() -> bool:
             return self.node.daemon is not None and self.node.daemon.text().count(text) >= times
 
-        await eventually(said)
+        await until(said)
 
     async def add(self, *pods: JsonObject) -> None:
         for pod in pods:
@@ -80,7 +80,7 @@ class Pods:
         async def gone() -> bool:
             return not (await self.all()).keys() & set(names)
 
-        await eventually(gone)
+        await until(gone)
 
     async def clear(self) -> None:
         await self.remove(*(await self.all()))
@@ -93,7 +93,7 @@ class Pods:
             return all(pods[name]["status"]["phase"] in ("Running", "Succeeded") for name in names)
 
         try:
-            await eventually(all_run)
+            await until(all_run)
         except AssertionError as error:
             raise AssertionError(f"{error}: {await self._report(names)}") from None
         return {name: pod for name, pod in (await self.all()).items() if name in names}
@@ -109,7 +109,7 @@ class Pods:
         async def refused() -> bool:
             return bool((await self.get(name))["status"]["phase"] == "Failed")
 
-        await eventually(refused)
+        await until(refused)
         status: JsonObject = (await self.get(name))["status"]
         return status
 
@@ -120,7 +120,7 @@ class Pods:
             starts = self.node.starts(await self.get(name), container)
             return bool(starts) and starts[-1].number >= number
 
-        await eventually(told)
+        await until(told)
         return self.node.starts(await self.get(name), container)
 
     async def check(self, name: str, *containers: str, number: int = 0) -> None:
@@ -139,7 +139,7 @@ class Pods:
         async def so_many() -> bool:
             return await self.allocatable() == replicas
 
-        await eventually(so_many)
+        await until(so_many)
 
     async def messages(self, name: str) -> list[str]:
         """Of the pod's events."""
@@ -156,7 +156,7 @@ async def node_is_ready(peer: Peer) -> None:
         conditions = node["status"].get("conditions", ()) if node["kind"] == "Node" else ()
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
-    await eventually(ready)
+    await until(ready)
 
 
 def pod(

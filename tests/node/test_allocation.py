@@ -7,9 +7,9 @@ import pytest
 
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
-from tests.cluster.scheduling import eventually
 from tests.node.pods import COUNTS_INIT_CONTAINERS, REPLICAS, SEVERAL, Pods, container, decided, pod
 from tests.node.real_node import NODE, RealNode
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
@@ -82,7 +82,7 @@ async def test_an_old_kubelet_refuses_limits_of_init_containers_that_its_node_do
         _, node = await scheduled.peer.send("GET", f"/api/v1/nodes/{NODE}")
         return not {keys.RESOURCE_MEMORY, keys.RESOURCE_CORES} & node["status"]["allocatable"].keys()
 
-    await eventually(uncounted)
+    await until(uncounted)
     await scheduled.add(pod("first", container(gpumem=700), init=(container("init", gpumem=700, ends=True),)))
     status = await scheduled.failed("first")
     assert status["reason"] == "OutOfnvidia.com/gpumem"

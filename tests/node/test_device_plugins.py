@@ -16,9 +16,9 @@ from grpc import StatusCode, aio
 from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse, RegisterRequest
 from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import RegistrationStub
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import eventually
 from tests.node.kubelets import Kubelet, real_one, stand_in
 from tests.node.real_node import RealNode
+from tests.polling import until
 from tests.simulation.kubelet.plugin import IDS, RESOURCE, SmallPlugin
 
 REFUSED = "UnexpectedAdmissionError"
@@ -136,7 +136,7 @@ async def test_a_container_sees_the_plugins_answer_and_its_own_environment(
     async def told() -> bool:
         return len(await kubelet.runner.environments(await kubelet.pod("p"), "main")) == 1
 
-    await eventually(told)
+    await until(told)
     [seen] = await kubelet.runner.environments(await kubelet.pod("p"), "main")
     wanted = {"VISIBLE": ",".join(ids), "LIMIT": "from-plugin", "OWN": "from-pod"}
     assert {name: seen.get(name) for name in wanted} == wanted
@@ -151,7 +151,7 @@ async def test_every_start_is_told_with_the_ids_of_the_first(kubelet: Kubelet, s
     async def again() -> bool:
         return len(await kubelet.runner.environments(await kubelet.pod("p"), "main")) == 2
 
-    await eventually(again)
+    await until(again)
     assert names(plugin) == ["Allocate", "PreStartContainer", "PreStartContainer"]
     assert len({frozenset(ids) for _, ids in plugin.calls}) == 1
 
@@ -220,7 +220,7 @@ async def test_a_refused_allocation_ends_the_pod_with_the_plugins_words(
     await kubelet.add("p", ("main", 1))
     why = "Allocate failed due to rpc error: code = FailedPrecondition desc = no, not this one, which is unexpected"
     assert await kubelet.refused("p") == (REFUSED, f"Pod was rejected: {why}")
-    await eventually(lambda: _warned(kubelet, "p", (REFUSED, why)))
+    await until(lambda: _warned(kubelet, "p", (REFUSED, why)))
     plugin.refuse_with = ""
     await kubelet.add("q", ("main", 4))
     await kubelet.running("q")
@@ -256,7 +256,7 @@ async def test_a_refused_start_keeps_the_container_waiting_and_is_tried_again(
         "device plugin PreStartContainer rpc failed with err: rpc error: code = Unavailable desc = whose ids are these?"
     )
     assert await kubelet.waiting("p") == {"reason": "CreateContainerConfigError", "message": why}
-    await eventually(lambda: _warned(kubelet, "p", ("Failed", f"Error: {why}")))
+    await until(lambda: _warned(kubelet, "p", ("Failed", f"Error: {why}")))
     await kubelet.running("p")
     assert names(plugin) == ["Allocate", *["PreStartContainer"] * 4]
 
@@ -281,7 +281,7 @@ async def test_a_cdi_device_without_a_spec_keeps_the_container_waiting_until_the
     async def told() -> bool:
         return len(await kubelet.runner.environments(await kubelet.pod("p"), "main")) == 1
 
-    await eventually(told)
+    await until(told)
     [seen] = await kubelet.runner.environments(await kubelet.pod("p"), "main")
     assert (seen["SLOT"], seen["OWN"]) == ("s1", "from-spec")
 

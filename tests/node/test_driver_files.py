@@ -12,10 +12,10 @@ import pytest
 
 from proto.devices import DeviceShare
 from simulation.nvml.build import build_library
-from tests.cluster.scheduling import eventually
 from tests.node import image
 from tests.node.pods import SEVERAL, Pods, container, decided, decided_for, pod
 from tests.node.real_node import RealNode
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
@@ -120,7 +120,7 @@ async def test_a_container_does_not_start_again_with_files_of_a_driver_that_is_g
     async def waits() -> bool:
         return str((await status())["state"].get("waiting", {}).get("reason", "")).startswith("CreateContainer")
 
-    await eventually(waits)
+    await until(waits)
     # Not from the logs of earlier starts: kubelet removes them once a later attempt has failed.
     number = (await status())["restartCount"]
     assert not files.exists()

@@ -7,10 +7,10 @@ import pytest
 
 from proto.annotations.keys import NODE_CONDITION
 from simulation.nvml.machine_file import lost_gpu
-from tests.cluster.scheduling import eventually
 from tests.deviceplugin.gpus import share
 from tests.node.pods import Pods, container, pod
 from tests.node.real_node import NODE
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 TELLS_HEALTH = 36
@@ -30,7 +30,7 @@ async def shows(pods: Pods, name: str, *words: str) -> None:
     async def found() -> bool:
         return sorted((await health(pods, name)).values()) == sorted(words)
 
-    await eventually(found)
+    await until(found)
 
 
 async def test_the_status_of_a_pod_says_which_of_its_gpus_are_ill(pods: Pods) -> None:
@@ -72,7 +72,7 @@ async def test_a_pod_that_waits_for_a_dead_gpu_says_why_and_is_evicted_while_kub
         async def gone() -> bool:
             return "waits" not in await pods.all()
 
-        await eventually(gone)
+        await until(gone)
         messages = await pods.messages("waits")
         # A poll says "it does not answer: " before the same, a reading does not, and either may be first.
         why = f"EvictedFromUnhealthyGPU: evicted from the node, because GPU 2 ({node.uuid(2)}) is unhealthy: "
@@ -95,4 +95,4 @@ async def test_a_pod_that_waits_for_a_dead_gpu_says_why_and_is_evicted_while_kub
     async def well() -> bool:
         return await condition("True")
 
-    await eventually(well)
+    await until(well)

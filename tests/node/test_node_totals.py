@@ -8,10 +8,10 @@ from deviceplugin.settings import TotalNames
 from deviceplugin.totals import PRIORITY_TOTAL
 from proto.annotations import keys
 from proto.devices import DeviceShare
-from tests.cluster.scheduling import eventually
 from tests.node.pods import Pods, container, node_is_ready, pod
 from tests.node.real_node import NODE
 from tests.node.test_restarts import running
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 MIB = 8 * 40960
@@ -27,7 +27,7 @@ async def told(pods: Pods, totals: dict[str, int]) -> None:
         parts = [node["status"].get(part, {}) for part in ("capacity", "allocatable")]
         return all({name: _int(part.get(name, "0")) for name in totals} == totals for part in parts)
 
-    await eventually(so_much)
+    await until(so_much)
 
 
 def _int(amount: str) -> int:
@@ -125,6 +125,6 @@ async def test_off_they_are_gone_and_stay_gone(pods: Pods) -> None:
         _, node = await pods.peer.send("GET", f"/api/v1/nodes/{NODE}")
         return not set(TotalNames()) & (node["status"]["capacity"].keys() | node["status"]["allocatable"].keys())
 
-    await eventually(gone)
+    await until(gone)
     await restart_kubelet(pods)
-    await eventually(gone)
+    await until(gone)

@@ -4,10 +4,10 @@ import pytest
 
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving
-from tests.cluster.scheduling import eventually
 from tests.deviceplugin.gpus import share
 from tests.node.pods import Pods, container, pod
 from tests.node.real_node import NODE
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 
@@ -32,7 +32,7 @@ async def test_the_node_names_a_pod_that_was_deleted_by_force_until_its_containe
     async def said() -> bool:
         return await told(pods) is not None
 
-    await eventually(said)
+    await until(said)
     before = await told(pods)
     assert before is not None
     assert before.pods == {}
@@ -43,7 +43,7 @@ async def test_the_node_names_a_pod_that_was_deleted_by_force_until_its_containe
         now = await told(pods)
         return now is not None and uid in now.pods
 
-    await eventually(named)
+    await until(named)
     assert "stubborn" not in await pods.all()
     now = await told(pods)
     assert now is not None
@@ -54,4 +54,4 @@ async def test_the_node_names_a_pod_that_was_deleted_by_force_until_its_containe
         now = await told(pods)
         return now is not None and now.pods == {}
 
-    await eventually(ended)
+    await until(ended)

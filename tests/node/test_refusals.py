@@ -6,9 +6,9 @@ import pytest
 
 from proto.devices import DeviceShare, DeviceUUID
 from simulation.nvml.machine_file import lost_gpu
-from tests.cluster.scheduling import eventually
 from tests.node.pods import SEVERAL, Pods, container, decided, pod
 from tests.node.real_node import NODE
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 QUICK = ("--health-recovery-seconds", "1", "--read-seconds", "1")
@@ -24,7 +24,7 @@ async def told(pods: Pods, name: str, text: str) -> None:
     async def found() -> bool:
         return any(text in message for message in await pods.messages(name))
 
-    await eventually(found)
+    await until(found)
 
 
 async def waiting(pods: Pods, name: str) -> tuple[str, str]:
@@ -38,7 +38,7 @@ async def waiting(pods: Pods, name: str) -> tuple[str, str]:
     async def said() -> bool:
         return bool((await state())[1])
 
-    await eventually(said)
+    await until(said)
     return await state()
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.cluster.scheduling import eventually
 from tests.node.pods import Pods, container, pod
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 PODS = int(os.environ.get("ROLLOUT_PODS", "40"))
@@ -51,7 +51,7 @@ async def test_no_pod_fails_while_the_daemon_is_replaced(seldom: Pods, allocatio
         phases = [one["status"]["phase"] for one in (await seldom.all()).values()]
         return all(phase in ("Succeeded", "Failed") for phase in phases)
 
-    await eventually(over)
+    await until(over)
     pods = await seldom.all()
     failed = {name: one["status"].get("message") for name, one in pods.items() if one["status"]["phase"] == "Failed"}
     print(f"{replaced} daemons, {len(pods)} pods, {len(failed)} failed")

@@ -9,10 +9,10 @@ from deviceplugin.allocation.checkpoint import decode_checkpoint
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, decode_undecided
-from tests.cluster.scheduling import eventually
 from tests.deviceplugin.gpus import share
 from tests.node.pods import Pods, container, pod
 from tests.node.real_node import NODE
+from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 
@@ -35,7 +35,7 @@ async def test_the_node_names_the_gpus_of_a_pod_past_the_scheduler_until_it_is_g
     async def named() -> bool:
         return uid in await told(pods)
 
-    await eventually(named)
+    await until(named)
     checkpoint = decode_checkpoint((pods.node.root / "device-plugins" / "kubelet_internal_checkpoint").read_bytes())
     booked = Counter(split_replica(each)[0] for one in checkpoint if one.pod_uid == uid for each in one.ids)
     assert await told(pods) == {uid: booked}
@@ -45,4 +45,4 @@ async def test_the_node_names_the_gpus_of_a_pod_past_the_scheduler_until_it_is_g
     async def silent() -> bool:
         return not await told(pods)
 
-    await eventually(silent)
+    await until(silent)

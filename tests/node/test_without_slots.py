@@ -10,9 +10,9 @@ import pytest
 
 from deviceplugin.allocation.slots import NOT_APPLIED
 from proto.annotations import keys
-from tests.cluster.scheduling import eventually
 from tests.node.pods import Pods, container, pod
 from tests.node.real_node import NODE, RealNode
+from tests.polling import until
 
 RUNTIME = os.environ.get("NODE_RUNTIME", "")
 pytestmark = [
@@ -46,7 +46,7 @@ async def test_slots_that_are_demanded_all_the_same_end_the_daemon_with_a_senten
     async def ended() -> bool:
         return pods.node.daemon is not None and not pods.node.daemon.is_running()
 
-    await eventually(ended)
+    await until(ended)
 
 
 @pytest.mark.skipif(RUNTIME != "containerd-1.7", reason="a release tells the order")

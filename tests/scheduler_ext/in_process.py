@@ -21,8 +21,8 @@ from scheduler_ext.exchange import Asked, answered
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.settings import ServeSettings
+from tests.polling import until
 from tests.scheduler_ext.reached import roots_of, sizes
-from tests.scheduler_ext.rig import eventually
 
 T = TypeVar("T", bound=Object)
 Json = dict[str, Any]
@@ -153,5 +153,5 @@ async def in_process(
         async def ready() -> bool:
             return (await applications.verbs.public["/readyz"]["GET"](Asked())).status == 200
 
-        await eventually(ready)
+        await until(ready)
         yield InProcess(api, applications)

@@ -1,9 +1,8 @@
 """A whole extender before an embedded API server: real HTTP on both sides."""
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,11 +20,11 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.polling import until
 
 ANY_PORT = ListenAddress(host="127.0.0.1", port=0)
 API_SECONDS = 30.0
 """Nobody gives up on an answer that is on its way, however busy the machine is."""
-_LONGEST_SECONDS = 60.0
 _WATCHES = 4
 """Nodes, pods, quotas and disruption budgets."""
 DEFAULT_REQUESTS = RequestSettings()
@@ -112,7 +111,7 @@ async def running(
         async with extender_for(server, replace(settings, **changes), requests=requests, synced=synced) as rig:
             if synced:
                 # A watch that is still being opened would escape what a test does to watches.
-                await eventually(lambda: _watches(server))
+                await until(lambda: _watches(server))
             yield rig
 
 
@@ -143,7 +142,7 @@ async def extender_for(
         ):
             rig = Rig(server=server, url=url, metrics_url=metrics_url, http=http)
             if synced:
-                await eventually(lambda: _ready(rig))
+                await until(lambda: _ready(rig))
             yield rig
     finally:
         await api.close()
@@ -155,14 +154,6 @@ async def _watches(server: EmbeddedApiServer) -> bool:
 
 async def _ready(rig: Rig) -> bool:
     return (await rig.status("/readyz"))[0] == 200
-
-
-async def eventually(fact: Callable[[], Awaitable[bool]]) -> None:
-    """However busy the machine is."""
-    deadline = time.monotonic() + _LONGEST_SECONDS
-    while not await fact():
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.01)
 
 
 def node_json(

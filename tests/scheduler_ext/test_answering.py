@@ -8,7 +8,8 @@ from scheduler_ext.policies import parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import FilterReturns
 from simulation.apiserver import Fault
-from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
+from tests.polling import until
+from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
 
 
 def with_priority(pod: dict[str, Any], priority: int) -> dict[str, Any]:
@@ -30,7 +31,7 @@ async def bound(rig: Rig, name: str, node: str, *, priority: int = 0, memory_mib
         answer = await rig.post("/preempt", proposal(with_priority(pod_json("probe"), 1_000_000), {node: [uid]}))
         return bool(answer["NodeNameToMetaVictims"])
 
-    await eventually(seen)
+    await until(seen)
     return uid
 
 
@@ -97,7 +98,7 @@ async def test_pods_without_gpus_go_first_where_gpus_do_not_need_the_cpu() -> No
                 answer = await rig.post("/prioritize-without-gpus", body)
                 return [row["Score"] for row in answer] == scores
 
-            await eventually(scored)
+            await until(scored)
             answer = await rig.post("/prioritize-without-gpus", {**body, "Pod": pod_json("p")})
             assert [row["Score"] for row in answer] == [0, 0, 0, 0]
 
@@ -137,7 +138,7 @@ async def test_a_waiting_pod_is_nudged_as_soon_as_there_is_room() -> None:
         async def nudged() -> bool:
             return keys.NUDGE in rig.pod("waiting")["metadata"].get("annotations", {})
 
-        await eventually(nudged)
+        await until(nudged)
         assert (await rig.filter(waiting, "n"))["NodeNames"] == ["n"]
 
 
@@ -154,7 +155,7 @@ async def test_a_pod_made_anew_under_the_name_is_not_nudged_and_the_old_one_no_l
 
         assert await waiting("1.0")
         rig.server.delete("pods", "first", namespace="default")
-        await eventually(lambda: waiting("0.0"))
+        await until(lambda: waiting("0.0"))
         assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})
 
 
@@ -167,7 +168,7 @@ async def test_a_node_that_is_cordoned_or_not_ready_is_seen_at_once() -> None:
             answer = await rig.filter(pod_json("p"), "n")
             return bool(answer["FailedAndUnresolvableNodes"] == {"n": "CardCordoned"})
 
-        await eventually(refused)
+        await until(refused)
         conditions = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
         rig.server.patch("nodes", "n", conditions, subresource="status")
 
@@ -175,7 +176,7 @@ async def test_a_node_that_is_cordoned_or_not_ready_is_seen_at_once() -> None:
             answer = await rig.filter(pod_json("p"), "n")
             return "not ready" in ((answer["FailedAndUnresolvableNodes"] or {}).get("n") or "")
 
-        await eventually(away)
+        await until(away)
 
 
 async def test_a_pod_filtered_anew_keeps_what_its_unseen_binding_gave_it() -> None:

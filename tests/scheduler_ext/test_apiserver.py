@@ -10,7 +10,8 @@ from scheduler_ext.apiserver import trim_pod
 from scheduler_ext.cluster.facts import pod_facts
 from scheduler_ext.cluster.holdings import read_holding
 from scheduler_ext.requests import RequestSettings, read_request
-from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
+from tests.polling import until
+from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
 
 
 def warnings(rig: Rig, reason: str) -> list[dict[str, Any]]:
@@ -21,7 +22,7 @@ async def told(rig: Rig, reason: str, times: int) -> list[dict[str, Any]]:
     async def enough() -> bool:
         return len(warnings(rig, reason)) >= times
 
-    await eventually(enough)
+    await until(enough)
     return warnings(rig, reason)
 
 
@@ -115,7 +116,7 @@ async def test_only_nodes_with_the_labels_asked_for_give_out_gpus() -> None:
             answer = await rig.filter(pod_json("q"), "mine")
             return bool(answer["FailedAndUnresolvableNodes"] == {"mine": "node unregistered"})
 
-        await eventually(gone)
+        await until(gone)
 
 
 async def test_a_quota_with_a_scope_refuses_only_pods_in_it() -> None:
@@ -135,7 +136,7 @@ async def test_a_quota_with_a_scope_refuses_only_pods_in_it() -> None:
         async def seen() -> bool:
             return low in (await rig.status("/debug/snapshot"))[1]
 
-        await eventually(seen)
+        await until(seen)
 
         async def bound(name: str, priority: str) -> bool:
             asking = pod_json(name)

@@ -13,8 +13,9 @@ from proto.annotations.outliving_pods import Outliving, encode_outliving
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import ServeSettings
+from tests.polling import until
 from tests.scheduler_ext.in_process import InProcess, in_process
-from tests.scheduler_ext.rig import eventually, node_json, pod_json
+from tests.scheduler_ext.rig import node_json, pod_json
 
 Json = dict[str, Any]
 Life = Callable[[InProcess, Json], Awaitable[None]]
@@ -193,7 +194,7 @@ async def test_no_store_keeps_pods_that_are_gone(policy: str, monkeypatch: pytes
         async def as_before() -> bool:
             return not growing(before, on.sizes())
 
-        await eventually(as_before)
+        await until(as_before)
 
 
 async def test_a_store_that_keeps_them_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from scheduler_ext.cli import main
 from scheduler_ext.exchange import is_local
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json, running
+from tests.polling import until
+from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, pod_json, running
 
 
 def ask(*arguments: str) -> Result:
@@ -61,7 +62,7 @@ async def test_a_bound_pod_is_told_which_of_its_gpus_fell_ill() -> None:
         async def told() -> bool:
             return wanted in await explained(rig, "p")
 
-        await eventually(told)
+        await until(told)
 
 
 async def test_a_pod_that_could_go_or_asks_for_nothing_or_cannot_be_read_is_told_so() -> None:

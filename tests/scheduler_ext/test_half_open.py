@@ -9,7 +9,8 @@ from functools import partial
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.relay import Relay
-from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json
+from tests.polling import until
+from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, pod_json
 
 ELECTION = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
 LEASE_SECONDS = 8
@@ -80,7 +81,7 @@ async def test_while_nothing_is_carried_readyz_says_so_and_nothing_is_lost() -> 
         assert (await rig.filter(first, "n"))["NodeNames"] == ["n"]
         assert await rig.bind(first, "n") == ""
         behind.relay.silence()
-        await eventually(behind.is_unready)
+        await until(behind.is_unready)
         status, why = await behind.readyz()
         assert status == 503
         assert "is interrupted: the API server" in why
@@ -89,9 +90,9 @@ async def test_while_nothing_is_carried_readyz_says_so_and_nothing_is_lost() -> 
         rig.server.delete("pods", "first", namespace="default")
         rig.server.create(node_json("later"))
         behind.relay.restore()
-        await eventually(behind.is_ready)
+        await until(behind.is_ready)
 
-        await eventually(partial(offered, rig, "second", "n", "later"))
+        await until(partial(offered, rig, "second", "n", "later"))
         listed = [each.resource for each in rig.server.requests if each.verb == "list"]
         assert sorted(listed) == ["nodes", "poddisruptionbudgets", "pods", "resourcequotas"]
 
@@ -101,10 +102,10 @@ async def test_a_dead_watch_of_the_lease_does_not_stop_the_leader() -> None:
     async with behind_a_relay(lease=ELECTION) as behind:
         renewing = asyncio.create_task(behind.renew())
         try:
-            await eventually(partial(offered, behind.rig, "p", "n"))
+            await until(partial(offered, behind.rig, "p", "n"))
             behind.relay.silence_open()
-            until = asyncio.get_running_loop().time() + LEASE_SECONDS + 2
-            while asyncio.get_running_loop().time() < until:
+            over = asyncio.get_running_loop().time() + LEASE_SECONDS + 2
+            while asyncio.get_running_loop().time() < over:
                 assert await offered(behind.rig, "p", "n")
                 await asyncio.sleep(0.5)
         finally:

@@ -9,7 +9,8 @@ import pytest
 
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
-from tests.scheduler_ext.rig import FAST, eventually, extender_for, node_json, pod_json, running
+from tests.polling import until
+from tests.scheduler_ext.rig import FAST, extender_for, node_json, pod_json, running
 
 
 async def test_filter_by_names_answers_one_node_and_all_five_keys() -> None:
@@ -109,7 +110,7 @@ async def test_without_a_sync_readyz_is_503_and_filter_says_what_is_missing_in_b
             async def ready() -> bool:
                 return (await rig.status("/readyz"))[0] == 200
 
-            await eventually(ready)
+            await until(ready)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ async def test_a_pod_that_no_node_can_serve_as_it_is_written_is_refused_by_each_
         async def told() -> bool:
             return [e["message"] for e in rig.server.store.objects("events")] == [problem]
 
-        await eventually(told)
+        await until(told)
 
 
 async def test_a_body_of_many_megabytes_is_read() -> None:
@@ -180,7 +181,7 @@ async def test_a_reservation_lapses_when_no_bind_follows() -> None:
         async def free() -> bool:
             return bool((await rig.filter(pod_json("q"), "a"))["NodeNames"])
 
-        await eventually(free)
+        await until(free)
 
 
 async def test_a_caller_that_does_not_wait_for_its_answer_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +196,7 @@ async def test_a_caller_that_does_not_wait_for_its_answer_is_no_error(caplog: py
                 async with rig.http.get(rig.metrics_url + "/metrics") as response:
                     return 'verb="filter"' in await response.text()
 
-            await eventually(counted)
+            await until(counted)
             assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
@@ -208,7 +209,7 @@ async def test_events_tell_of_each_reason_once_a_minute() -> None:
         async def told() -> bool:
             return len(rig.server.store.objects("events")) > 0
 
-        await eventually(told)
+        await until(told)
         (event,) = rig.server.store.objects("events")
         assert (event["reason"], event["type"], event["count"]) == ("FilteringFailed", "Warning", 1)
         assert event["message"] == "no available node, 1 nodes do not meet: 1 CardInsufficientMemory (a)"

@@ -14,6 +14,7 @@ from scheduler_ext import loopback
 from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Routes, Verbs, told
 from scheduler_ext.http_server import application
 from scheduler_ext.loopback import Limits
+from tests.polling import until
 
 Serve = Callable[[Verbs], AbstractAsyncContextManager[tuple[str, int]]]
 HASTY = Limits(most_connections=4, silent_seconds=0.3, request_seconds=0.3)
@@ -120,12 +121,6 @@ async def calling(number: int, said: bytes = b"") -> AsyncIterator[Caller]:
         yield Caller(reader, writer)
     finally:
         writer.transport.abort()
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not fact():  # noqa: ASYNC110 - whatever makes it true knows nothing of us
-            await asyncio.sleep(0.005)
 
 
 def connections(number: int) -> int:

@@ -14,8 +14,9 @@ from scheduler_ext.metric_families import MIB, Seen
 from scheduler_ext.metrics import Admission, Metrics, Outcome
 from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import MetricsDetail
+from tests.polling import until
 from tests.scheduler_ext.gpus import container, device, node, pod
-from tests.scheduler_ext.rig import eventually, node_json, running
+from tests.scheduler_ext.rig import node_json, running
 
 ANSWERS = "topogpu_extender_answers_total"
 GPU = {
@@ -200,5 +201,5 @@ async def test_metrics_are_served_on_a_port_of_their_own() -> None:
             answers = {(labels["verb"], labels["outcome"]) for labels, _ in samples(text, ANSWERS)}
             return held == [1000 * MIB] and answers == {("filter", "ok"), ("bind", "ok")}
 
-        await eventually(told)
+        await until(told)
         assert (await rig.status("/metrics"))[0] == 404

@@ -14,9 +14,10 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.nudging import Nudger
 from scheduler_ext.scheduling.candidates import Candidates
 from simulation.apiserver import EmbeddedApiServer
+from tests.polling import until
 from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import container, device, node, pod, request
-from tests.scheduler_ext.rig import eventually, now, pod_json
+from tests.scheduler_ext.rig import now, pod_json
 
 
 def with_one_gpu() -> Cluster:
@@ -72,12 +73,12 @@ async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> Non
                 async def asked(times: int = times) -> bool:
                     return len(nudges_when_asked) == times
 
-                await eventually(asked)
+                await until(asked)
 
             async def nudged() -> bool:
                 return nudges == ["p"]
 
-            await eventually(nudged)
+            await until(nudged)
             assert nudges_when_asked[:2] == [0, 0]
 
 
@@ -101,7 +102,7 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
                 found = server.store.get("pods", "default", "small")
                 return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
 
-            await eventually(nudged)
+            await until(nudged)
 
 
 async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_path: Path) -> None:
@@ -117,4 +118,4 @@ async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_pat
                 found = server.store.get("pods", "default", "small")
                 return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
 
-            await eventually(nudged)
+            await until(nudged)

@@ -18,7 +18,8 @@ from scheduler_ext.running import Applications, listening, listening_to_kube_sch
 from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.cluster.control_plane import free_port
-from tests.scheduler_ext.rig import eventually, node_json, pod_json
+from tests.polling import until
+from tests.scheduler_ext.rig import node_json, pod_json
 
 
 @asynccontextmanager
@@ -68,7 +69,7 @@ async def test_a_bind_under_way_is_answered_before_its_connection_is_closed(tmp_
             address = ListenAddress(host=host, port=free_port())
             async with listening_to_kube_scheduler(applications.verbs, address, "--flag"):
                 answer = asyncio.create_task(http.post(f"http://127.0.0.1:{address.port}/bind", data=args))
-                await eventually(sent)
+                await until(sent)
             assert await (await answer).text() == '{"Error":""}'
 
 
@@ -88,7 +89,7 @@ async def test_a_webhook_without_a_certificate_is_not_ready(tmp_path: Path) -> N
         async def waits_for_it() -> bool:
             return await readyz() == (503, "the webhook has no certificate yet; the log says why\n")
 
-        await eventually(waits_for_it)
+        await until(waits_for_it)
         has_certificate.set()
         assert await readyz() == (200, "")
 

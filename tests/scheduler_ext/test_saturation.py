@@ -18,7 +18,8 @@ import pytest
 from proto.annotations import keys
 from simulation.apiserver import Fault
 from simulation.recount import NONE, Amount, allocated, holds, recount
-from tests.scheduler_ext.rig import Rig, eventually, node_json, running
+from tests.polling import until
+from tests.scheduler_ext.rig import Rig, node_json, running
 
 NIGHTLY = os.environ.get("TOPOGPU_NIGHTLY") == "1"
 REQUESTS = 10_000 if NIGHTLY else 2_500
@@ -284,7 +285,7 @@ async def test_a_crowd_is_never_given_more_than_there_is_and_leaves_nothing_behi
         assert all(sent[name] <= times for name, times in crowd.binds.items())
         for pod in crowd.rig.server.store.objects("pods"):
             crowd.remove(pod)
-        await eventually(lambda: everything_is_free(crowd.rig))
+        await until(lambda: everything_is_free(crowd.rig))
 
 
 async def test_nothing_is_given_out_twice_while_answers_and_watches_are_lost() -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import aiohttp
 
 from simulation.apiserver import Fault
-from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
+from tests.polling import until
+from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
 
 BINDS = 1000
 
@@ -44,7 +45,7 @@ async def test_a_thousand_binds_that_wait_leave_everything_else_as_it_was() -> N
         async def all_are_sent() -> bool:
             return bindings(rig) == BINDS
 
-        await eventually(all_are_sent)
+        await until(all_are_sent)
         assert not all(each.done() for each in waiting)
         told = events(rig)
         assert await offered_on_a_new_connection(rig, "asks", "a") == ["a"]
@@ -53,10 +54,10 @@ async def test_a_thousand_binds_that_wait_leave_everything_else_as_it_was() -> N
         async def later_is_known() -> bool:
             return await offered_on_a_new_connection(rig, "hopes", "later") == ["later"]
 
-        await eventually(later_is_known)
+        await until(later_is_known)
 
         async def is_told_of() -> bool:
             return events(rig) > told
 
-        await eventually(is_told_of)
+        await until(is_told_of)
         assert Counter(await asyncio.gather(*waiting)) == {"": BINDS}

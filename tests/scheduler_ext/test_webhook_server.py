@@ -24,8 +24,8 @@ from scheduler_ext.metrics import Metrics
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.running import listening
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
+from tests.polling import until
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
-from tests.scheduler_ext.rig import eventually
 from tests.scheduler_ext.test_metrics import samples, seen
 
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
@@ -218,4 +218,4 @@ async def test_a_certificate_is_looked_at_before_anything_is_served_and_a_fault_
 
     async with kept_current(certificate):
         assert certificate.count == 1
-        await eventually(looked_twice)
+        await until(looked_twice)

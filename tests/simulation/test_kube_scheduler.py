@@ -10,7 +10,7 @@ from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kube_scheduler import MANAGED_RESOURCES, KubeSchedulerStandIn
 from tests.daemonset import shipped
-from tests.deviceplugin.registration import until
+from tests.polling import until
 from tests.simulation.apiserver.objects import node, pod
 
 

@@ -13,7 +13,7 @@ from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Node, NodeInfo, NodeStatus, ObjectMeta
 from tests.deviceplugin.allocation.slot_rig import SlotRig, slots
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 REMEMBERED = Memory(
     node=NODE, boot="b007", mode=AllocationMode.SLOTS, kubelet="v1.36.0", runtime="containerd://2.4.2", gpus=(), pods=()

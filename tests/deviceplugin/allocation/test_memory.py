@@ -20,7 +20,7 @@ from simulation.apiserver.faults import Fault
 from simulation.kubelet.device_manager import PreStartRefused
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE, A, B, bound_pod, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 BOOT = "b007"
 BY_SLOTS = "containerd://2.4.2"

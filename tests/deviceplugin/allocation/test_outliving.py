@@ -36,7 +36,7 @@ from proto.kubernetes.objects import Node, ObjectMeta, Pod, PodStatus
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE, PAIR, A, bound_pod, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 UIDS = tuple(f"{number:08x}-1111-2222-3333-444444444444" for number in range(3))
 ONE, TWO, THREE = UIDS

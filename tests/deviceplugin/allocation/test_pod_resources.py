@@ -9,7 +9,8 @@ from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc
-from tests.deviceplugin.registration import eventually, kubelet_root, until
+from tests.deviceplugin.registration import kubelet_root
+from tests.polling import until
 
 GPU = "nvidia.com/gpu"
 Answer = Callable[[], list[pb.PodResources]]
@@ -119,7 +120,7 @@ async def test_a_kubelet_that_hangs_is_given_up() -> None:
         with pytest.raises(PodResourcesUnavailable, match="Deadline Exceeded"):
             await resources.listed()
         kubelet.gate.set()
-        await eventually(lambda: answers(resources))
+        await until(lambda: answers(resources))
 
 
 async def answers(resources: PodResources) -> bool:

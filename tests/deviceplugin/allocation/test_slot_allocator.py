@@ -27,7 +27,7 @@ from simulation.kubelet.container import CdiError
 from tests.deviceplugin.agent_rig import write
 from tests.deviceplugin.allocation.slot_rig import slots
 from tests.deviceplugin.gpus import A, B, a100, bound_pod, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 X, Y, Z = f"{A}-0", f"{B}-0", f"{A}-1"
 ONE, OTHER, TWO = (share(A),), (share(B, 5000),), (share(A, 1000), share(B, 2000))

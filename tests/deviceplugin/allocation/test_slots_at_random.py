@@ -8,7 +8,7 @@ import pytest
 from proto.devices import ContainerShares, PodShares
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 

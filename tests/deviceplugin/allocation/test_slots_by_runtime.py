@@ -13,7 +13,7 @@ from proto.kubernetes.objects import Container
 from simulation.kubelet.container import CdiOrder, CdiSpec, create_container
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import INVENTORY, A, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 IMAGE = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 """Of every image that is built on NVIDIA's."""

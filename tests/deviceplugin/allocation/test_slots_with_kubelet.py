@@ -10,7 +10,7 @@ from proto.annotations.keys import NODE_LOCK
 from simulation.kubelet.device_manager import PreStartRefused
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 

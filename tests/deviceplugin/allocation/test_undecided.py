@@ -28,7 +28,7 @@ from proto.kubernetes.objects import (
 from tests.deviceplugin.allocation.slot_rig import GPU, as_recorded
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, bound_pod, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 DAY_BEFORE = ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": A})
 

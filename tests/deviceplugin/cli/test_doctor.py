@@ -26,7 +26,8 @@ from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import kubelet_root, until
+from tests.deviceplugin.registration import kubelet_root
+from tests.polling import until
 
 RESOURCE = "nvidia.com/gpu"
 KERNEL_MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.12  Tue Jul 16 02:00:00 UTC 2024\n"

@@ -22,7 +22,7 @@ from proto.annotations.node_lock import encode_lock_uid
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 LIBRARY = Path(importlib.import_module("msgspec._core").__file__ or "")

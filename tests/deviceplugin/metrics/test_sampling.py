@@ -10,7 +10,7 @@ from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.region_files import RegionFiles, RegionReader
 from tests.deviceplugin.regions import Slot, v1
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 UID = "2f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"
 

@@ -18,7 +18,7 @@ from simulation.apiserver.faults import Fault
 from simulation.nvml.machine_file import lost_gpu
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE, bound_annotations, share
-from tests.deviceplugin.registration import eventually, until
+from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -153,7 +153,7 @@ async def test_pods_on_a_dead_gpu_go_one_by_one_and_others_stay() -> None:
         assert (is_there(node, "bare"), is_there(node, "well")) == (True, True)
         await until(lambda: len(node.events("EvictedFromUnhealthyGPU")) == 2)
         assert counted(node) == [NODE, NODE]
-        await eventually(lambda: node.counts('topogpu_evictions_total{outcome="evicted"}'))
+        await until(lambda: node.counts('topogpu_evictions_total{outcome="evicted"}'))
         assert node.problems() == []
 
 
@@ -213,7 +213,7 @@ async def test_evictions_are_counted_with_those_of_other_nodes_before_they_happe
         await until(lambda: node.said("3 pods were evicted from unhealthy GPUs in the cluster within the hour"))
         assert (is_there(node, "p"), is_there(node, "q")) == (False, True)
         assert counted(node) == ["other-0", "other-1", NODE]
-        await eventually(lambda: node.counts('topogpu_evictions_total{outcome="paused"}'))
+        await until(lambda: node.counts('topogpu_evictions_total{outcome="paused"}'))
 
 
 async def test_without_the_lease_no_pod_is_evicted() -> None:

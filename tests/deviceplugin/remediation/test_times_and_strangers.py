@@ -25,7 +25,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod, share
-from tests.deviceplugin.registration import until
+from tests.polling import until
 
 WRONG = datetime(1970, 1, 2, tzinfo=UTC)
 RIGHT = datetime(2030, 1, 1, tzinfo=UTC)

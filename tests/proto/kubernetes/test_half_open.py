@@ -17,7 +17,7 @@ from proto.kubernetes.errors import ApiUnreachable
 from proto.kubernetes.objects import EVENTS, NODES, Binding, Event, Node, ObjectMeta, ObjectReference
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, Resumed, reflect
 from simulation.apiserver.relay import Relay
-from tests.deviceplugin.registration import until
+from tests.polling import until
 from tests.proto.kubernetes.scripted_server import Scripted, answer, connected, event, node, page, write_kubeconfig
 
 Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted | Resumed

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.scheduler_ext.rig import Rig, eventually, pod_json
+from tests.polling import until
+from tests.scheduler_ext.rig import Rig, pod_json
 
 WHOLE_GPU_MIB = 40960
 
@@ -43,7 +44,7 @@ async def metric(rig: Rig, name: str, value: int) -> None:
         async with rig.http.get(rig.metrics_url + "/metrics") as response:
             return f"{name} {value}.0" in (await response.text()).splitlines()
 
-    await eventually(told)
+    await until(told)
 
 
 async def rooms_kept(rig: Rig, number: int) -> None:

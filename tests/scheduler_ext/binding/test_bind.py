@@ -17,8 +17,9 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.polling import until
 from tests.scheduler_ext.binding.test_step import Played
-from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, now, running
+from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, now, running
 
 IMMEDIATE = node_json("n", allocation="immediate")
 LOCK_WAIT = "topogpu_node_lock_wait_duration_seconds"
@@ -115,7 +116,7 @@ async def test_a_pod_whose_binding_got_lost_on_the_way_gives_its_gpus_back_soon(
         async def free() -> bool:
             return bool((await rig.filter(other, "n"))["NodeNames"] == ["n"])
 
-        await eventually(free)
+        await until(free)
 
 
 async def test_a_pod_that_was_bound_though_the_answer_was_lost_keeps_its_gpus() -> None:
@@ -132,7 +133,7 @@ async def test_a_pod_that_was_bound_though_the_answer_was_lost_keeps_its_gpus() 
         async def looked() -> bool:
             return reads_of(rig) > reads
 
-        await eventually(looked)
+        await until(looked)
         for _ in range(10):
             assert (await rig.filter(other, "n"))["NodeNames"] is None
 
@@ -268,7 +269,7 @@ async def test_a_lock_that_stays_does_not_matter_once_our_daemon_needs_none() ->
             answer = await rig.filter(second, "n", "other")
             return bool(answer["NodeNames"] == ["n"])
 
-        await eventually(best_again)
+        await until(best_again)
         assert await rig.bind(second, "n") == ""
 
 
@@ -317,7 +318,7 @@ async def test_a_refused_binding_gives_lock_and_gpus_back() -> None:
         async def unlocked() -> bool:
             return rig.lock("n") is None
 
-        await eventually(unlocked)
+        await until(unlocked)
 
 
 async def test_a_lock_is_released_though_the_api_server_is_away_at_first() -> None:
@@ -332,7 +333,7 @@ async def test_a_lock_is_released_though_the_api_server_is_away_at_first() -> No
         async def unlocked() -> bool:
             return rig.lock("n") is None
 
-        await eventually(unlocked)
+        await until(unlocked)
 
 
 async def test_a_bind_that_failed_does_not_release_the_lock_of_the_next_bind_of_its_pod() -> None:
@@ -375,7 +376,7 @@ async def test_a_bind_that_breaks_off_is_answered_and_leaves_no_lock(
         async def unlocked() -> bool:
             return rig.lock("n") is None
 
-        await eventually(unlocked)
+        await until(unlocked)
         await rig.filter(pod, "n")
         assert await rig.bind(pod, "n") == ""
 
@@ -442,7 +443,7 @@ async def test_many_binds_on_one_immediate_node_all_succeed() -> None:
                     rig.set_phase(pod["metadata"]["name"], "success")
             return all(bind.done() for bind in binds)
 
-        await eventually(served)
+        await until(served)
         assert [bind.result() for bind in binds] == [""] * 8
 
 
@@ -455,7 +456,7 @@ async def test_events_tell_of_the_bind() -> None:
                 ("BindingSucceed", "Normal", "Successfully binding node [n] to default/p")
             ]
 
-        await eventually(told)
+        await until(told)
 
 
 async def test_an_immediate_node_is_told_that_the_pod_is_allocating_and_the_lock_remembers_its_uid() -> None:

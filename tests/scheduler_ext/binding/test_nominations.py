@@ -9,10 +9,11 @@ from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.nominations import shorten_taken_rooms
 from scheduler_ext.cluster.events import Applied, Decided, Proposed
 from scheduler_ext.cluster.state import Cluster
+from tests.polling import until
 from tests.scheduler_ext import gpus
 from tests.scheduler_ext.binding.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
 from tests.scheduler_ext.cluster.ledgers import share
-from tests.scheduler_ext.rig import Rig, eventually, node_json, running
+from tests.scheduler_ext.rig import Rig, node_json, running
 
 NODE = node_json("n", gpus=4, slots=1)
 
@@ -53,7 +54,7 @@ async def test_pods_of_lower_priority_do_not_take_what_becomes_free_for_a_nomina
             gone(rig, pod)
             for other in late:
                 assert not await fits(rig, other)
-        await eventually(lambda: fits(rig, urgent))
+        await until(lambda: fits(rig, urgent))
         assert await rig.bind(urgent, "n") == ""
         assert not await fits(rig, late[0])
         await rooms_kept(rig, 0)
@@ -66,7 +67,7 @@ async def test_what_the_nominated_pod_does_not_need_is_free_for_all() -> None:
         await nominated(rig, add(rig, "urgent", 1, priority="urgent"), low[0])
         late = [add(rig, f"late{number}") for number in range(2)]
         gone(rig, low[0], low[1])
-        await eventually(lambda: fits(rig, late[0]))
+        await until(lambda: fits(rig, late[0]))
         assert await rig.bind(late[0], "n") == ""
         assert not await fits(rig, late[1])
 
@@ -79,7 +80,7 @@ async def test_a_more_important_pod_takes_the_room_if_it_fits_nowhere_else() -> 
         await nominated(rig, urgent, low[0])
         gone(rig, *low)
         critical, peer = add(rig, "critical", 2, priority="critical"), add(rig, "peer", 1, priority="urgent")
-        await eventually(lambda: fits(rig, critical))
+        await until(lambda: fits(rig, critical))
         assert await rig.bind(critical, "n") == ""
         await rooms_kept(rig, 0)
         assert await fits(rig, peer)
@@ -95,7 +96,7 @@ async def test_a_pod_of_equal_priority_leaves_the_room_alone() -> None:
         gone(rig, *low)
         for _ in range(5):
             assert not await fits(rig, peer)
-        await eventually(lambda: fits(rig, urgent))
+        await until(lambda: fits(rig, urgent))
 
 
 @pytest.mark.parametrize("lose", [lambda rig, pod: nominate(rig, pod, ""), gone], ids=["not nominated", "deleted"])
@@ -109,7 +110,7 @@ async def test_the_room_is_free_once_the_pod_does_not_wait_for_it(lose: Callable
         await rooms_kept(rig, 0)
         gone(rig, low[0])
         late = add(rig, "late")
-        await eventually(lambda: fits(rig, late))
+        await until(lambda: fits(rig, late))
 
 
 async def test_a_restarted_extender_keeps_room_for_pods_that_were_nominated_before() -> None:
@@ -140,7 +141,7 @@ async def test_the_budgets_that_victims_exceed_are_counted_and_other_victims_are
         ]
         for pod in low:
             await placed(rig, pod, "n")
-        await eventually(lambda: _known(rig))
+        await until(lambda: _known(rig))
         uids = [pod["metadata"]["uid"] for pod in low]
         two, four = (add(rig, name, gpus, priority="urgent") for name, gpus in (("two", 2), ("four", 4)))
         answer = await preempt(rig, two, "n", low[3])

@@ -8,8 +8,9 @@ import pytest
 
 from proto.annotations.keys import NUDGE
 from simulation.apiserver import Fault
+from tests.polling import until
 from tests.scheduler_ext.binding.priorities import WHOLE_GPU_MIB, add, add_classes, budget, placed, preempt, rooms_kept
-from tests.scheduler_ext.rig import Rig, eventually, node_json, pod_json, running
+from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
 
 NODE = node_json("n", gpus=4, slots=1)
 
@@ -48,7 +49,7 @@ async def asked(rig: Rig, pod: Any, times: int) -> None:
         assert not await fits(rig, pod)
         return evictions(rig) >= times
 
-    await eventually(so_many)
+    await until(so_many)
 
 
 async def test_the_least_that_is_needed_goes_and_the_room_is_there_when_the_pod_comes_back() -> None:
@@ -57,7 +58,7 @@ async def test_the_least_that_is_needed_goes_and_the_room_is_there_when_the_pod_
         low = await full(rig)
         urgent = add(rig, "urgent", 2, priority="urgent")
         assert not await fits(rig, urgent)
-        await eventually(lambda: _leave(rig, 2))
+        await until(lambda: _leave(rig, 2))
         gone = leaving(rig)
         await rooms_kept(rig, 1)
         assert await preempt(rig, urgent, "n", low[0]) is None
@@ -66,11 +67,11 @@ async def test_the_least_that_is_needed_goes_and_the_room_is_there_when_the_pod_
             late = add(rig, f"late-{name}")
             for _ in range(3):
                 assert not await fits(rig, late)
-        await eventually(lambda: fits(rig, urgent))
+        await until(lambda: fits(rig, urgent))
         assert await rig.bind(urgent, "n") == ""
         await rooms_kept(rig, 0)
         assert leaving(rig) == set()
-        await eventually(lambda: _told(rig, gone))
+        await until(lambda: _told(rig, gone))
 
 
 async def test_kube_scheduler_is_made_to_look_again_when_the_room_that_is_kept_for_a_pod_is_there() -> None:
@@ -79,7 +80,7 @@ async def test_kube_scheduler_is_made_to_look_again_when_the_room_that_is_kept_f
         add_classes(rig, urgent=1000)
         await full(rig)
         assert not await fits(rig, add(rig, "urgent", 2, priority="urgent"))
-        await eventually(lambda: _leave(rig, 2))
+        await until(lambda: _leave(rig, 2))
         await rooms_kept(rig, 1)
         for name in leaving(rig):
             rig.server.delete("pods", name, namespace="default")
@@ -87,7 +88,7 @@ async def test_kube_scheduler_is_made_to_look_again_when_the_room_that_is_kept_f
         async def is_nudged() -> bool:
             return NUDGE in rig.pod("urgent")["metadata"].get("annotations", {})
 
-        await eventually(is_nudged)
+        await until(is_nudged)
 
 
 async def _leave(rig: Rig, number: int) -> bool:
@@ -108,7 +109,7 @@ async def test_what_a_budget_protects_stays_and_others_go_instead() -> None:
         assert not await fits(rig, add(rig, "too-large", 3, priority="urgent"))
         urgent = add(rig, "urgent", 2, priority="urgent")
         assert not await fits(rig, urgent)
-        await eventually(lambda: _leave(rig, 2))
+        await until(lambda: _leave(rig, 2))
         assert "low3" in leaving(rig)
         assert "low0" not in leaving(rig)
 
@@ -122,7 +123,7 @@ async def test_nobody_goes_in_vain_when_the_api_server_lets_one_of_them_stay() -
         await full(rig, {}, {}, {}, {"app": "both"})
         urgent = add(rig, "urgent", 4, priority="urgent")
         await asked(rig, urgent, 1)
-        await eventually(lambda: _failed(rig))
+        await until(lambda: _failed(rig))
         assert leaving(rig) == set()
         await rooms_kept(rig, 0)
 
@@ -152,8 +153,8 @@ async def test_nobody_goes_for_a_pod_that_may_not_or_need_not_preempt() -> None:
         # The one for whom pods go comes last, and each is looked at in turn.
         allowed = add(rig, "allowed", 1, priority="urgent")
         assert not await fits(rig, allowed)
-        await eventually(lambda: _leave(rig, 1))
-        await eventually(lambda: _preempted(rig))
+        await until(lambda: _leave(rig, 1))
+        await until(lambda: _preempted(rig))
         assert events(rig, "Preempting").keys() == {"allowed"}
         assert len(low) == 4
 
@@ -182,7 +183,7 @@ async def test_nobody_goes_where_kubelet_would_refuse_the_pod_all_the_same() -> 
         async def told() -> bool:
             return bool(events(rig, "Preempting"))
 
-        await eventually(told)
+        await until(told)
         assert set(events(rig, "Preempting")) == {"other"}
 
 
@@ -199,21 +200,21 @@ async def test_a_pod_that_came_for_its_room_and_was_not_bound_has_nobody_evicted
         low = await full(rig)
         urgent = add(rig, "urgent", 4, priority="urgent")
         assert not await fits(rig, urgent)
-        await eventually(lambda: _leave(rig, 4))
+        await until(lambda: _leave(rig, 4))
         for pod in low:
             rig.server.delete("pods", pod["metadata"]["name"], namespace="default")
-        await eventually(lambda: fits(rig, urgent))
+        await until(lambda: fits(rig, urgent))
         critical = add(rig, "critical", 4, priority="critical")
-        await eventually(lambda: fits(rig, critical))
+        await until(lambda: fits(rig, critical))
         await placed(rig, critical, "n")
         rig.server.delete("pods", "critical", namespace="default")
         for number in range(4):
-            await eventually(partial(fits, rig, again := add(rig, f"again{number}")))
+            await until(partial(fits, rig, again := add(rig, f"again{number}")))
             await placed(rig, again, "n")
         assert not await fits(rig, urgent)
         # The one for whom a pod goes comes last, and each is looked at in turn.
         assert not await fits(rig, add(rig, "allowed", 1, priority="urgent"))
-        await eventually(lambda: _decided(rig))
+        await until(lambda: _decided(rig))
         assert len(leaving(rig)) == 1
 
 
@@ -234,8 +235,8 @@ async def test_nobody_goes_for_a_pod_that_needs_the_room_no_longer(lose: str) ->
             rig.server.delete("pods", "urgent", namespace="default")
         else:
             rig.server.create(node_json("later", gpus=4, slots=1))
-            await eventually(lambda: _promised(rig, urgent))
-        await eventually(lambda: _given_up(rig))
+            await until(lambda: _promised(rig, urgent))
+        await until(lambda: _given_up(rig))
         assert leaving(rig) == set()
         await rooms_kept(rig, 0)
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from scheduler_ext.cli.serve import serve
 from scheduler_ext.configuration import TABLE
 from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.scheduler_ext.rig import eventually
+from tests.polling import until
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration-scheduler.md"
 UNREACHABLE = EmbeddedApiServer(port=1).kubeconfig()
@@ -236,7 +236,7 @@ async def test_a_webhook_that_gets_no_certificate_is_served_and_not_ready() -> N
                 told = await answer(f"{line.split()[-1]}/readyz")
                 return told == (503, "the webhook has no certificate yet; the log says why\n")
 
-            await eventually(waits_for_it)
+            await until(waits_for_it)
 
 
 def test_a_fault_in_what_must_go_on_ends_the_program() -> None:

@@ -22,8 +22,8 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.cli.serve import serve
 from simulation.apiserver import EmbeddedApiServer
+from tests.polling import until
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
-from tests.scheduler_ext.rig import eventually
 
 OURS = ("--webhook-secret", "kube-system/cert", "--webhook-configuration", "w", "--webhook-service", "127.0.0.1")
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
@@ -80,7 +80,7 @@ async def test_it_makes_a_certificate_that_the_api_server_trusts_and_completes_p
 
         flags = (*OURS, "--default-gpu", "2", "--scheduler-name", "mine", "--gpu-core-policy", "force")
         async with serving(server, tmp_path, *flags) as url:
-            await eventually(trusted)
+            await until(trusted)
             response = await answer(url, base64.b64decode(bundle()), pod(container(gpumem="1000")))
             assert {operation["path"]: operation["value"] for operation in response["patch"]} == {
                 "/spec/schedulerName": "mine",

@@ -13,7 +13,7 @@ import pytest
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.leadership.binding_lease import BindingLease
 from simulation.apiserver import EmbeddedApiServer
-from tests.scheduler_ext.rig import eventually
+from tests.polling import until
 
 LEASE = {
     "apiVersion": "coordination.k8s.io/v1",
@@ -44,7 +44,7 @@ async def once_seen(server: EmbeddedApiServer, folder: Path) -> AsyncIterator[Bi
 
     following = asyncio.create_task(lease.follow())
     try:
-        await eventually(is_free)
+        await until(is_free)
         following.cancel()
         yield lease
     finally:

@@ -14,7 +14,8 @@ from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.scheduler_ext.rig import FAST, Rig, eventually, extender_for, node_json, pod_json
+from tests.polling import until
+from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, pod_json
 
 ELECTED = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
 
@@ -56,7 +57,7 @@ async def test_only_the_holder_decides_and_knows_what_was_decided_before() -> No
             async def full() -> bool:
                 return "n" in ((await rig.filter(pod, "n"))["FailedNodes"] or {})
 
-            await eventually(full)
+            await until(full)
 
 
 async def test_a_lost_lease_ends_the_leadership() -> None:
@@ -64,13 +65,13 @@ async def test_a_lost_lease_ends_the_leadership() -> None:
         server.create(node_json("n"))
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
-            await eventually(lambda: leads(rig))
+            await until(lambda: leads(rig))
             hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
 
             async def follows() -> bool:
                 return not await leads(rig)
 
-            await eventually(follows)
+            await until(follows)
 
 
 async def test_readyz_can_require_the_leader() -> None:
@@ -101,7 +102,7 @@ async def test_the_leader_labels_itself_and_the_other_replicas_but_not_another_s
                 roles = {name: labels.get(keys.SCHEDULER_ROLE) for name, labels in pods.items()}
                 return roles == {"own": "leader", "other": "follower", "theirs": "leader"}
 
-            await eventually(labelled)
+            await until(labelled)
 
 
 async def test_a_bind_that_waits_for_a_lock_is_not_written_once_the_lease_is_lost() -> None:
@@ -110,7 +111,7 @@ async def test_a_bind_that_waits_for_a_lock_is_not_written_once_the_lease_is_los
         server.create(node_json("n", allocation="immediate"))
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
-            await eventually(lambda: leads(rig))
+            await until(lambda: leads(rig))
             assert await rig.bind(rig.add_pod("first"), "n") == ""
             waiting = asyncio.create_task(rig.bind(rig.add_pod("second"), "n"))
             assert await rig.bind(rig.add_pod("third"), "other") == ""
@@ -119,7 +120,7 @@ async def test_a_bind_that_waits_for_a_lock_is_not_written_once_the_lease_is_los
             async def follows() -> bool:
                 return not await leads(rig)
 
-            await eventually(follows)
+            await until(follows)
             rig.set_phase("first", "success")
             assert "this replica does not lead" in await waiting
             assert "nodeName" not in rig.pod("second")["spec"]
@@ -153,7 +154,7 @@ async def test_a_leader_that_comes_back_keeps_what_a_binding_without_an_answer_m
         server.create(node_json("full", slots=1))
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
-            await eventually(lambda: leads(rig))
+            await until(lambda: leads(rig))
             sent, other = rig.add_pod("sent"), rig.add_pod("other")
             assert (await rig.filter(sent, "full"))["NodeNames"] == ["full"]
             await rig.bind_without_an_answer(sent, "full", "before")
@@ -162,9 +163,9 @@ async def test_a_leader_that_comes_back_keeps_what_a_binding_without_an_answer_m
             async def follows() -> bool:
                 return not await leads(rig)
 
-            await eventually(follows)
+            await until(follows)
             hold(server, "host-1_c", "2030-01-01T00:00:10.000000Z")
-            await eventually(lambda: leads(rig))
+            await until(lambda: leads(rig))
             assert set((await rig.filter(other, "full"))["FailedNodes"] or {}) == {"full"}
 
 
@@ -183,7 +184,7 @@ async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() 
             async def promised() -> bool:
                 return bool((await rig.filter(pod, "n"))["NodeNames"] == ["n"])
 
-            await eventually(promised)
+            await until(promised)
             hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
             async with extender_for(server, FAST, synced=True) as other:
                 assert await other.bind(rig.add_pod("first"), "n") == ""
@@ -192,7 +193,7 @@ async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() 
             async def decides() -> bool:
                 return bool((await rig.filter(pod_json("probe"), "n"))["Error"] == "")
 
-            await eventually(decides)
+            await until(decides)
             gone = "it has no reservation there and does not fit: 1/1 CardTimeSlicingExhausted"
             problem = f"pod default/p cannot be bound to node n: {gone}"
             assert await rig.bind(pod, "n") == problem
@@ -218,12 +219,12 @@ async def test_a_new_leader_decides_nothing_while_a_binding_of_the_one_before_is
             extender_for(server, FAST, synced=True, lease=ELECTED) as rig,
             extender_for(server, FAST, synced=True, lease=other) as successor,
         ):
-            await eventually(lambda: decides(rig))
+            await until(lambda: decides(rig))
             late = server.inject(Fault(subresource="binding", latency_seconds=2))
             first, second = rig.add_pod("first"), rig.add_pod("second")
             assert (await rig.filter(first, "n"))["NodeNames"] == ["n"]
             binding = asyncio.create_task(rig.bind(first, "n"))
-            await eventually(lambda: sent(server, "first"))
+            await until(lambda: sent(server, "first"))
             hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
             taken_over = False
 
@@ -234,7 +235,7 @@ async def test_a_new_leader_decides_nothing_while_a_binding_of_the_one_before_is
                 assert answer["NodeNames"] is None
                 return bool(answer["FailedNodes"])
 
-            await eventually(answered)
+            await until(answered)
             assert taken_over
             assert await binding == ""
             server.faults.remove(late)
@@ -250,7 +251,7 @@ async def test_who_left_in_order_is_not_waited_for() -> None:
         server.create(node_json("n"))
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
-            await eventually(lambda: leads(rig))
+            await until(lambda: leads(rig))
             assert binds(server).startswith("host-1_")
             assert await rig.bind(rig.add_pod("p"), "n") == ""
         assert binds(server) == ""
@@ -284,7 +285,7 @@ async def test_who_ended_without_a_word_is_waited_for_and_its_late_binding_is_se
                 assert answer["NodeNames"] is None
                 return bool(answer["FailedNodes"])
 
-            await eventually(answered)
+            await until(answered)
             assert asked > 3
 
 
@@ -306,7 +307,7 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
         files = SentFiles(tmp_path)
         lease = replace(ELECTED, process=files.process)
         async with extender_for(server, FAST, synced=True, lease=lease, files=files) as rig:
-            await eventually(lambda: decides(rig))
+            await until(lambda: decides(rig))
             assert set((await rig.filter(other, "n"))["FailedNodes"]) == {"n"}
             assert (await rig.filter(other, "m"))["NodeNames"] == ["m"]
             assert (await rig.filter(sent, "n", "m"))["NodeNames"] == ["n"]
@@ -351,7 +352,7 @@ async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_any
             answer = await rig.filter(other, "n")
             assert "the outcome of Bindings that were sent from here before" in answer["Error"]
             server.faults.clear()
-            await eventually(lambda: decides(rig))
+            await until(lambda: decides(rig))
             assert set((await rig.filter(other, "n"))["FailedNodes"]) == {"n"}
             assert await rig.bind(sent, "n") == ""
         assert [each.message.startswith("the outcome of") for each in caplog.records].count(True) == 1
@@ -368,9 +369,9 @@ async def test_without_the_right_to_write_the_lease_nothing_is_decided_and_the_a
                 error: str = (await rig.filter(pod_json("probe"), "n"))["Error"]
                 return "cannot write lease kube-system/sched-binding: " in error and "403 Forbidden" in error
 
-            await eventually(told)
+            await until(told)
             server.faults.clear()
-            await eventually(lambda: leads(rig))
+            await until(lambda: leads(rig))
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -379,7 +380,7 @@ async def test_who_loses_the_binding_lease_binds_nothing_until_it_has_it_again(*
         server.create(node_json("n"))
         server.create(lease_json("host-1_a", seconds=3600))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
-            await eventually(lambda: leads(rig))
+            await until(lambda: leads(rig))
             if taken:
                 stolen = {"spec": {"holderIdentity": "host-2_thief", "leaseDurationSeconds": 2, "renewTime": None}}
                 server.patch("leases", "sched-binding", stolen, namespace="kube-system")
@@ -388,7 +389,7 @@ async def test_who_loses_the_binding_lease_binds_nothing_until_it_has_it_again(*
                     error: str = (await rig.filter(pod_json("probe"), "n"))["Error"]
                     return "waits until nothing more is bound by host-2_thief" in error
 
-                await eventually(waits)
+                await until(waits)
             else:
                 server.delete("leases", "sched-binding", namespace="kube-system")
 
@@ -400,5 +401,5 @@ async def test_who_loses_the_binding_lease_binds_nothing_until_it_has_it_again(*
             async def bound() -> bool:
                 return await rig.bind(pod, "n") == ""
 
-            await eventually(bound)
-            await eventually(holds)
+            await until(bound)
+            await until(holds)

@@ -23,7 +23,8 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.status.look import NodeLook
 from simulation.apiserver import EmbeddedApiServer
-from tests.scheduler_ext.rig import ANY_PORT, API_SECONDS, FAST, Rig, eventually
+from tests.polling import until
+from tests.scheduler_ext.rig import ANY_PORT, API_SECONDS, FAST, Rig
 
 MODELS = (
     ("NVIDIA H100-SXM5-80GB", 81_559, 1_800),
@@ -189,7 +190,7 @@ async def shown(server: EmbeddedApiServer, *, for_other_hosts: bool = False) -> 
                 async def ready() -> bool:
                     return (await rig.status("/readyz"))[0] == 200
 
-                await eventually(ready)
+                await until(ready)
                 yield Shown(rig, f"{page_url}/", applications)
     finally:
         await api.close()

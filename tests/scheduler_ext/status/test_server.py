@@ -18,7 +18,8 @@ from scheduler_ext.status.look import Look
 from scheduler_ext.status.looking import Looker
 from scheduler_ext.status.server import PAGE_HEADER, StatusServer
 from simulation.apiserver import EmbeddedApiServer
-from tests.scheduler_ext.rig import ANY_PORT, eventually
+from tests.polling import until
+from tests.scheduler_ext.rig import ANY_PORT
 from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, pod, running_pod, shown
 
 FILES = ("", "page.js", "style.css", "icon.svg")
@@ -176,7 +177,7 @@ async def test_more_browsers_than_allowed_are_told_so_and_one_that_goes_makes_ro
             async with it.rig.http.get(f"{it.page}events", headers=page) as response:
                 return response.status == 200
 
-        await eventually(admitted)
+        await until(admitted)
         for response in opened:
             response.close()
 
@@ -269,6 +270,6 @@ async def test_a_browser_that_does_not_read_is_disconnected() -> None:
         async def went() -> bool:
             return not server.watched
 
-        await eventually(came)
-        await eventually(went)
+        await until(came)
+        await until(went)
         browser.close()

@@ -12,7 +12,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, Node
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.deviceplugin.registration import until
+from tests.polling import until
 from tests.simulation.apiserver.objects import node
 
 Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted

@@ -16,7 +16,7 @@ from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.pod_resources import PodResources
-from tests.deviceplugin.registration import until
+from tests.polling import until
 from tests.simulation.kubelet.plugin import RESOURCE, SmallPlugin
 
 

@@ -19,7 +19,7 @@ from simulation.apiserver import EmbeddedApiServer
 from simulation.kubelet.container import DeviceNode
 from simulation.kubelet.device_manager import PreStartRefused
 from simulation.kubelet.standin import KubeletStandIn
-from tests.deviceplugin.registration import until
+from tests.polling import until
 from tests.simulation.kubelet.plugin import IDS, RESOURCE, SmallPlugin
 
 NODE = "n1"

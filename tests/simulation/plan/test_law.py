@@ -16,7 +16,8 @@ from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import read_cluster
 from simulation.plan.objects import WholeNode, WholePod, arrival_of
 from simulation.workload import pod_object, workload
-from tests.scheduler_ext.rig import Rig, eventually, running
+from tests.polling import until
+from tests.scheduler_ext.rig import Rig, running
 
 CLUSTER = "1x:dgx-a100,1x:4x-a100,2x:8x-rtx4090,1x:1x-t4"
 PODS = 60
@@ -67,7 +68,7 @@ async def _seen(rig: Rig, engine: Engine, node: str, number: int) -> None:
         _, text = await rig.status("/debug/snapshot")
         return bool(json.loads(text)["hosts"][node] == list(left))
 
-    await eventually(shown)
+    await until(shown)
 
 
 def _mark(node: str, number: int) -> dict[str, Any]:
