@@ -67,7 +67,7 @@ class Churn:
 
 
 async def _churn(peer: Peer, folder: Path, churn: Churn) -> None:
-    async with bench(peer, churn.nodes, folder, split=False) as on:
+    async with bench(peer, churn.nodes, folder) as on:
         ended, numbers = count(), count()
         clients = [asyncio.create_task(_client(on, churn, numbers, ended)) for _ in range(churn.clients)]
         done = 0

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from statistics import median
 
 import click
@@ -20,7 +19,6 @@ import psutil
 
 from benchmarks import shapes
 from benchmarks.asks import ASKS, Ask, bodies
-from benchmarks.filter_chart import chart
 from benchmarks.over_http import PAUSE_SECONDS, client, running_extender, running_floor
 
 FLOOR = Ask(name="empty handler", containers=lambda _: [(1, 1024)])
@@ -61,21 +59,14 @@ class Measured:
               help="Requests of each series.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="100 and 1000 nodes, 4 pods a node, 150 requests.")
 @click.option("--only", type=click.Choice(["series", "shapes"]), help="Only this half of the tables.")
-@click.option(
-    "--svg",
-    type=click.Path(path_type=Path),
-    help="Write a chart of the p50 of one client at 4 pods a node to this file.",
-)
-def main(
-    *, nodes: str, pods: str, clients: str, requests: int, quick: bool, only: str | None, svg: Path | None
-) -> None:
+def main(*, nodes: str, pods: str, clients: str, requests: int, quick: bool, only: str | None) -> None:
     """Print Markdown tables of `/filter` over HTTP with node names only, and the floor of the transport in the same
     run.
     """
     if quick:
         nodes, pods, requests = "100,1000", "4", 150
     if only != "shapes":
-        _print_series(_numbers(nodes), _numbers(pods), _numbers(clients), requests, svg)
+        _print_series(_numbers(nodes), _numbers(pods), _numbers(clients), requests)
     if only != "series":
         clusters = [(size, different) for different in (False, True) for size in _numbers(nodes)]
         lines = chain.from_iterable(
@@ -84,9 +75,7 @@ def main(
         _print(f"Each pod a shape of its own, {SHAPES_PODS} pods a node", shapes.HEAD, lines)
 
 
-def _print_series(
-    nodes: Sequence[int], pods: Sequence[int], clients: Sequence[int], requests: int, svg: Path | None
-) -> None:
+def _print_series(nodes: Sequence[int], pods: Sequence[int], clients: Sequence[int], requests: int) -> None:
     found = []
     for pods_a_node in pods:
         for size in nodes:
@@ -95,12 +84,6 @@ def _print_series(
     for number in clients:
         _print(f"Clients: {number}", HEAD, [_cells(each, number) for each in found])
     _print("Start", START_HEAD, [_start_cells(each) for each in found])
-    if svg is not None and 1 in clients:
-        lines = {
-            ask.name: {each.nodes: each.rows[1, ask.name].p50_ms for each in found if each.pods == 4}
-            for ask in (FLOOR, *ASKS)
-        }
-        svg.write_text(chart(lines))
 
 
 def _numbers(text: str) -> list[int]:

@@ -26,7 +26,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.full_node import CONTAINER, RESOURCE, Kubelet
-from benchmarks.scrapes import scrapes
 from deviceplugin.plugin_sockets import plugin_socket
 from proto.annotations.keys import (
     BIND_PHASE,
@@ -329,7 +328,6 @@ def main(machine: str, standing: int, pods: int, idle_seconds: float) -> None:
     modes = ("slots", "immediate")
     runs = [asyncio.run(measure(machine, mode, standing, pods, idle_seconds)) for mode in modes]
     Console().print(table(runs))
-    click.echo(f"A scrape of /metrics/dcgm: {scrapes(machine)}.")
 
 
 if __name__ == "__main__":

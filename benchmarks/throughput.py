@@ -13,9 +13,7 @@ of it runs once more with them. kube-scheduler then runs with and without the ex
 """
 
 import asyncio
-import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -35,7 +33,6 @@ from rich.table import Table
 
 from benchmarks.api_servers import Peer, Writes, embedded, real
 from benchmarks.cluster import node_json, node_name
-from benchmarks.cpu_split import OTHER, RULES
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from simulation.kube_scheduler import KubeSchedulerStandIn
@@ -64,8 +61,6 @@ class Row:
     pods: int
     seconds: float = 0.0
     extender_cpu: float = 0.0
-    split: Counter[str] = field(default_factory=Counter)
-    """Samples of the extender's CPU time, by subject."""
     writes: Writes = field(default_factory=dict)
     filters: list[float] = field(default_factory=list)
     binds: list[float] = field(default_factory=list)
@@ -82,16 +77,6 @@ class Bench:
     http: aiohttp.ClientSession
     extender: str
     process: psutil.Process
-    samples: Path
-
-    async def split(self) -> Counter[str]:
-        """The samples so far."""
-        self.samples.unlink(missing_ok=True)
-        self.process.send_signal(signal.SIGUSR1)
-        async with asyncio.timeout(20):
-            while not self.samples.exists():  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.02)
-        return Counter(json.loads(self.samples.read_text()))
 
     async def send(self, method: str, path: str, body: object = None) -> Json:
         url, data = self.peer.url + path, None if body is None else msgspec.json.encode(body)
@@ -120,22 +105,22 @@ _JSON = {"Content-Type": "application/json"}
 
 
 @asynccontextmanager
-async def bench(peer: Peer, nodes: int, folder: Path, *, split: bool = True) -> AsyncIterator[Bench]:
-    """Nodes, and an extender that knows them. `split` says whether its CPU time is sampled."""
-    samples = folder / "samples.json"
-    program = ("benchmarks.cpu_split", str(samples)) if split else ("scheduler_ext",)
+async def bench(peer: Peer, nodes: int, folder: Path) -> AsyncIterator[Bench]:
+    """Yields nodes, and an extender that knows them."""
     arguments = [
-        *(sys.executable, "-m", *program, "serve", "--http_bind", "127.0.0.1:0"),
+        *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
         *("--metrics-bind-address", "", "--kubeconfig", peer.kubeconfig, "--log-level", "error"),
     ]
     async with AsyncExitStack() as stack:
         connector = aiohttp.TCPConnector(limit=0, ssl=peer.tls)
         session = aiohttp.ClientSession(connector=connector, headers=peer.headers)
         http = await stack.enter_async_context(session)
-        process = await ChildProcess.start("extender", arguments, dict(os.environ), folder / "extender.log")
+        log = folder / "extender.log"
+        log.unlink(missing_ok=True)  # it names the address of the extender before
+        process = await ChildProcess.start("extender", arguments, dict(os.environ), log)
         stack.push_async_callback(process.stop)
         extender = (await process.wait_for_line(r"listening on (http://\S+)", 20))[1]
-        found = Bench(peer, http, extender, psutil.Process(process.pid), samples)
+        found = Bench(peer, http, extender, psutil.Process(process.pid))
         if not (await found.send("GET", "/api/v1/nodes?limit=1"))["items"]:
             for number in range(nodes):
                 await _add_node(found, number)
@@ -215,11 +200,10 @@ async def _bind(on: Bench, metadata: Json, node: str) -> None:
 @asynccontextmanager
 async def _measured(on: Bench, row: Row) -> AsyncIterator[None]:
     """Time, CPU of the extender, and writes. Events are written later and are waited for."""
-    writes, split, cpu, began = on.peer.writes(), await on.split(), on.cpu(), time.perf_counter()
+    writes, cpu, began = on.peer.writes(), on.cpu(), time.perf_counter()
     yield
     row.seconds = row.seconds or time.perf_counter() - began
     row.extender_cpu = on.cpu() - cpu
-    row.split = await on.split() - split
     await asyncio.sleep(1.0)
     row.writes = Counter(on.peer.writes()) - Counter(writes) - Counter({"create pods": row.pods})
 
@@ -311,7 +295,7 @@ def main(
     only: tuple[str, ...],
     kubebuilder_assets: str | None,
 ) -> None:
-    """Print pods per second, times, writes per pod, and what the extender's CPU time is used for."""
+    """Print pods per second, times, writes per pod, and the extender's CPU time."""
     numbers = [int(word) for word in clients.split(",")] if "clients" in only else []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg")))
@@ -336,7 +320,6 @@ def main(
                 rows += [row for turn in turns for row in turn]
     console = Console(width=150)
     console.print(table(rows))
-    console.print(split_table([row for row in rows if row.filters or "no extender" not in row.who]))
     if turns:
         shares = [alone.seconds / ours.seconds for ours, alone in turns]
         each = ", ".join(f"{share:.0%}" for share in shares)
@@ -387,16 +370,6 @@ def table(rows: list[Row]) -> Table:
         cpu = f"{row.extender_cpu * 1e3 / row.pods:.2f}"
         rate = f"{row.pods / row.seconds:.0f}"
         found.add_row(row.peer, row.who, str(row.pods), rate, _times(row.filters), _times(row.binds), writes, cpu)
-    return found
-
-
-def split_table(rows: list[Row]) -> Table:
-    """Milliseconds of the extender's CPU time per pod, by purpose."""
-    found = Table("API server", "who", *(name for name, _ in RULES), OTHER)
-    for row in rows:
-        samples = max(row.split.total(), 1)
-        shares = (row.split[name] / samples for name in (*(name for name, _ in RULES), OTHER))
-        found.add_row(row.peer, row.who, *(f"{row.extender_cpu * 1e3 / row.pods * share:.2f}" for share in shares))
     return found
 
 
