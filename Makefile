@@ -71,6 +71,11 @@ test-hami: $(DEVELOPMENT) ## the tests beside HAMi's own programs, as root; Go b
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m tests.hami.programs > /dev/null || test $$? -eq 3
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m pytest -m hami -rs tests/hami $(ARGS)
 
+.PHONY: test-hami-core
+test-hami-core: $(DEVELOPMENT) ## HAMi-core's own library on a simulated driver, as root; built from the checkout HAMI_CORE_SOURCE=FOLDER
+	@HAMI_CORE_SOURCE='$(HAMI_CORE_SOURCE)' $(BIN)/python -m tests.hami_core.programs > /dev/null || test $$? -eq 3
+	@HAMI_CORE_SOURCE='$(HAMI_CORE_SOURCE)' $(BIN)/python -m pytest -m hami_core -rs tests/hami_core $(ARGS)
+
 .PHONY: test-faults docs-reliability
 test-faults: $(DEVELOPMENT) ## every fault at every step of a pod's life, within 90 minutes: docs/reliability.md
 	@rm -rf build/faults && mkdir -p build/faults
