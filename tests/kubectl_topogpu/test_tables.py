@@ -26,7 +26,8 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, PairScores
 from proto.kubernetes.objects import Pod, PodStatus
 from scheduler_ext.requests import RequestSettings, read_request
-from tests.scheduler_ext.gpus import container, device, node, pod
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device
 
 LONG = "a-node-pool-with-a-long-name-in-a-large-cluster-7f9c"
 SETTINGS = RequestSettings()

@@ -7,8 +7,9 @@ from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import GpuRequest
-from tests.scheduler_ext.gpus import container, device, pod, request
-from tests.scheduler_ext.gpus import node as gpu_node
+from tests.builders import container, pod
+from tests.builders import node as gpu_node
+from tests.scheduler_ext.gpus import device, request
 
 
 def different_nodes() -> tuple[Cluster, list[str]]:

@@ -51,10 +51,11 @@ from scheduler_ext.scheduling.misfit import Misfit, Reason
 from scheduler_ext.scheduling.packing import EFFORT_OF_A_LEVEL
 from scheduler_ext.scheduling.room import Room
 from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
+from tests.builders import container, pod
+from tests.builders import node as node_of
 from tests.scheduler_ext.admission.pods import envelope
 from tests.scheduler_ext.costly import costly, different_nodes
-from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
-from tests.scheduler_ext.gpus import node as node_of
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 from tests.scheduler_ext.mig_gpus import mig_device
 from tests.scheduler_ext.reached import sizes
 

@@ -14,9 +14,10 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.nudging import Nudger
 from scheduler_ext.scheduling.candidates import Candidates
 from simulation.apiserver import EmbeddedApiServer
+from tests.builders import container, node, pod
 from tests.polling import until
 from tests.scheduler_ext.costly import costly, different_nodes
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.gpus import device, request
 from tests.scheduler_ext.rig import now, pod_json
 
 

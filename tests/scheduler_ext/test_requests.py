@@ -10,7 +10,8 @@ from scheduler_ext.requests import (
     ResourceNames,
     read_request,
 )
-from tests.scheduler_ext.gpus import container, pod, request
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import request
 
 
 def need(**limits: int | str) -> ContainerNeed | None:

@@ -8,7 +8,8 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.configuration import Configuration, conflicts
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.usual_pods import read_usual_pods, write_usual_pods
-from tests.scheduler_ext.gpus import container, device, node, pod
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device
 
 TEXT = (
     "70 nvidia.com/gpu=1 nvidia.com/gpumem=8000 nvidia.com/gpucores=30 cpu=4 memory=16Gi; "

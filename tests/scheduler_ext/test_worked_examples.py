@@ -13,7 +13,8 @@ from scheduler_ext.policies import Weights
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.score import device_score, node_score, sort_gpus
-from tests.scheduler_ext.gpus import container, device, node, pod, request, snapshot, usage
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 
 FOUR_GPUS: PairScores = {
     DeviceUUID("G0"): {DeviceUUID("G1"): 100, DeviceUUID("G2"): 100, DeviceUUID("G3"): 200},

@@ -12,6 +12,8 @@ from pathlib import Path
 from aiohttp import web
 
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
+from proto.kubernetes.objects import Node
+from tests import builders
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -73,6 +75,11 @@ class Scripted:
 
 def node(name: str, version: int, **labels: str) -> dict[str, object]:
     return {"metadata": {"name": name, "resourceVersion": str(version), "labels": labels}}
+
+
+def read_node(name: str, version: int) -> Node:
+    """The Node that a client reads of `node(name, version)`."""
+    return builders.node(name, resource_version=str(version))
 
 
 def event(kind: str, document: object) -> str:

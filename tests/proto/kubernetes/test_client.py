@@ -40,14 +40,11 @@ from tests.proto.kubernetes.scripted_server import (
     hang_up,
     node,
     page,
+    read_node,
     stream,
     text,
     write_kubeconfig,
 )
-
-
-def a_node(name: str, version: int) -> Node:
-    return Node(metadata=ObjectMeta(name=name, resource_version=str(version)))
 
 
 async def watch_all(api: ApiServer, version: str = "1", timeout_seconds: int = 300) -> list[WatchEvent[Node]]:
@@ -59,7 +56,7 @@ async def watch_all(api: ApiServer, version: str = "1", timeout_seconds: int = 3
 
 async def test_a_read_carries_the_credentials_and_says_who_asks(server: Scripted, api: ApiServer) -> None:
     server.lists.append(answer(200, node("n1", 5)))
-    assert await api.get(NODES, "n1") == a_node("n1", 5)
+    assert await api.get(NODES, "n1") == read_node("n1", 5)
     request = server.seen[0]
     assert (request.method, request.path) == ("GET", "/api/v1/nodes/n1")
     assert (request.headers["Authorization"], request.headers["User-Agent"]) == ("Bearer secret", "topogpu")
@@ -107,7 +104,7 @@ async def test_new_credentials_are_read_when_the_old_ones_are_refused(server: Sc
         return web.json_response({"code": 401}, status=401)
 
     server.lists.extend([refuse_and_rotate, answer(200, node("n1", 5))])
-    assert await api.get(NODES, "n1") == a_node("n1", 5)
+    assert await api.get(NODES, "n1") == read_node("n1", 5)
     assert [seen.headers["Authorization"] for seen in server.seen] == ["Bearer secret", "Bearer fresh"]
 
 
@@ -136,7 +133,7 @@ async def test_one_unreadable_object_does_not_take_the_others_down(
     server: Scripted, api: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.lists.append(page(7, node("n1", 5), {"metadata": {"name": "bad", "labels": [1]}}, node("n2", 6)))
-    assert (await api.list_page(NODES)).items == [a_node("n1", 5), a_node("n2", 6)]
+    assert (await api.list_page(NODES)).items == [read_node("n1", 5), read_node("n2", 6)]
     assert "Node (no name) cannot be read and is left out: Expected `object`, got `array`" in caplog.text
 
 
@@ -241,7 +238,7 @@ async def test_a_patch_is_a_merge_patch(server: Scripted, api: ApiServer) -> Non
 
     server.others.extend([keep, keep])
     body = {"metadata": {"annotations": {"a": "ü", "b": None}, "resourceVersion": "5"}}
-    assert await api.patch(NODES, "n1", body) == a_node("n1", 6)
+    assert await api.patch(NODES, "n1", body) == read_node("n1", 6)
     await api.patch(NODES, "n1", {"status": {}}, subresource="status")
     assert bodies == [body, {"status": {}}]
     assert [(seen.method, seen.path) for seen in server.seen] == [
@@ -290,9 +287,9 @@ async def test_a_watch_yields_typed_events_until_the_server_ends_it(server: Scri
     joined = "".join(lines)
     server.watches.append(stream(joined[:25], joined[25:], "\n"))
     assert await watch_all(api) == [
-        Added(a_node("n1", 2)),
-        Modified(a_node("n1", 3)),
-        Deleted(a_node("n1", 4)),
+        Added(read_node("n1", 2)),
+        Modified(read_node("n1", 3)),
+        Deleted(read_node("n1", 4)),
         Bookmark("9"),
     ]
     assert dict(server.seen[0].query) == {
@@ -306,7 +303,7 @@ async def test_a_watch_yields_typed_events_until_the_server_ends_it(server: Scri
 async def test_an_unreadable_object_in_a_watch_moves_on_and_can_still_go(server: Scripted, api: ApiServer) -> None:
     bad = {"metadata": {"name": "n1", "resourceVersion": "2"}, "status": []}
     server.watches.append(stream(event("MODIFIED", bad), event("DELETED", bad)))
-    assert await watch_all(api) == [Bookmark("2"), Deleted(a_node("n1", 2))]
+    assert await watch_all(api) == [Bookmark("2"), Deleted(read_node("n1", 2))]
 
 
 async def test_an_event_of_a_megabyte_arrives_whole(server: Scripted, api: ApiServer) -> None:

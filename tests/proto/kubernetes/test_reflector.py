@@ -19,6 +19,7 @@ from tests.proto.kubernetes.scripted_server import (
     hanging_up,
     node,
     page,
+    read_node,
     stream,
     text,
     write_kubeconfig,
@@ -63,10 +64,6 @@ async def changes(
     return found
 
 
-def a_node(name: str, version: int) -> Node:
-    return Node(metadata=ObjectMeta(name=name, resource_version=str(version)))
-
-
 def names(found: list[Change]) -> list[str]:
     """Kinds of changes with the names in them, short."""
     words = []
@@ -89,9 +86,9 @@ async def test_pages_make_one_list_and_the_watch_starts_at_its_moment(server: Sc
     server.lists.extend([page(7, node("a", 1), node("b", 2), continue_="next"), page(7, node("c", 3))])
     server.watches.append(server.silence(event("ADDED", node("d", 8)), event("DELETED", node("a", 9))))
     assert await changes(api, 3, page_size=2) == [
-        Replaced((a_node("a", 1), a_node("b", 2), a_node("c", 3))),
-        Applied(a_node("d", 8)),
-        Removed(a_node("a", 9)),
+        Replaced((read_node("a", 1), read_node("b", 2), read_node("c", 3))),
+        Applied(read_node("d", 8)),
+        Removed(read_node("a", 9)),
     ]
     assert server.queries("limit", watch=False) == ["2", "2"]
     assert server.queries("continue", watch=False) == [None, "next"]

@@ -3,7 +3,8 @@ from proto.kubernetes.notices import Notice
 from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.scheduling.candidates import Candidates
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 
 
 def filtered(**annotations: str) -> Filtered:

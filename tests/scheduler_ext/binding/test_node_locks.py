@@ -9,7 +9,8 @@ from scheduler_ext.binding.node_locks import NodeLocks
 from scheduler_ext.cluster.events import Applied, LockHeld
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.state import Cluster
-from tests.scheduler_ext.gpus import container, device, node, pod
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device
 from tests.scheduler_ext.rig import now
 
 

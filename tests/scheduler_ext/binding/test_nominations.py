@@ -9,10 +9,11 @@ from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.nominations import shorten_taken_rooms
 from scheduler_ext.cluster.events import Applied, Decided, Proposed
 from scheduler_ext.cluster.state import Cluster
+from tests.builders import container, node, pod
 from tests.polling import until
-from tests.scheduler_ext import gpus
 from tests.scheduler_ext.binding.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
 from tests.scheduler_ext.cluster.ledgers import share
+from tests.scheduler_ext.gpus import device
 from tests.scheduler_ext.rig import Rig, node_json, running
 
 NODE = node_json("n", gpus=4, slots=1)
@@ -21,8 +22,8 @@ NODE = node_json("n", gpus=4, slots=1)
 async def full(rig: Rig) -> Sequence[Any]:
     """One pod on each GPU."""
     pods = [add(rig, f"low{number}") for number in range(4)]
-    for pod in pods:
-        await placed(rig, pod, "n")
+    for each in pods:
+        await placed(rig, each, "n")
     return pods
 
 
@@ -35,8 +36,8 @@ async def nominated(rig: Rig, pod: Any, *proposed: Any) -> None:
 
 
 def gone(rig: Rig, *pods: Any) -> None:
-    for pod in pods:
-        rig.server.delete("pods", pod["metadata"]["name"], namespace="default")
+    for each in pods:
+        rig.server.delete("pods", each["metadata"]["name"], namespace="default")
 
 
 async def fits(rig: Rig, pod: Any) -> bool:
@@ -162,8 +163,8 @@ def test_a_second_preemption_for_a_pod_that_has_gpus_elsewhere_by_now_keeps_no_r
     """kube-scheduler's own filters may refuse the node that was promised before the next question."""
     cluster = LiveCluster(Cluster(), lambda: 0.0, lambda *_: None)
     ledger = cluster.state.ledger
-    ledger.replace_nodes([gpus.node(name, [gpus.device(0)]) for name in ("n", "elsewhere")])
-    urgent = gpus.pod(gpus.container(gpu=1), name="urgent")
+    ledger.replace_nodes([node(name, [device(0)]) for name in ("n", "elsewhere")])
+    urgent = pod(container(gpu=1), name="urgent")
     urgent.status.nominated_node_name = "n"
     cluster.apply(Applied(urgent))
     assert len(ledger.kept()) == 1

@@ -30,7 +30,8 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import ServeSettings
 from tests.binding_document import document
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 
 NODES = ("a", "b")
 PODS = ("p", "q", "r")

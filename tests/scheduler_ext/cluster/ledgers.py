@@ -6,7 +6,8 @@ from proto.kubernetes.objects import (
     Pod,
 )
 from scheduler_ext.cluster.ledger import Ledger
-from tests.scheduler_ext.gpus import container, device, node, pod
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device
 
 
 def share(uuid: str, memory_mib: int = 1000, cores: int = 10) -> DeviceShare:

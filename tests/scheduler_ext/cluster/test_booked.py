@@ -17,7 +17,8 @@ from scheduler_ext.cluster.stories import Story
 from scheduler_ext.scheduling.account import account
 from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.scheduling.decide import decide
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 
 TOTALS = {"nvidia.com/gpumem": 2 * 1000, "nvidia.com/gpumem-percentage": 200, "nvidia.com/gpucores": 200}
 

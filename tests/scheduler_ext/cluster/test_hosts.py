@@ -3,16 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, Resources
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.hosts import Hosts
+from tests.builders import node, pod
 
 UIDS = ("p", "q", "r")
 NODES = ("a", "b")
 
 
-def node(name: str, cpu: str = "8", memory: str = "16Gi") -> Node:
-    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(allocatable={"cpu": cpu, "memory": memory}))
+def with_room(name: str) -> Node:
+    return node(name, cpu="8", memory="16Gi")
 
 
 def asking(cpu: str, memory: str = "0", restart_policy: str = "") -> Container:
@@ -21,12 +22,8 @@ def asking(cpu: str, memory: str = "0", restart_policy: str = "") -> Container:
     )
 
 
-def pod(*containers: Container, inits: tuple[Container, ...] = (), node_name: str = "a", phase: str = "Running") -> Pod:
-    return Pod(
-        metadata=ObjectMeta(name="p"),
-        spec=PodSpec(node_name=node_name, containers=list(containers), init_containers=list(inits)),
-        status=PodStatus(phase=phase),
-    )
+def on_a(*asking: Container) -> Pod:
+    return pod(*asking, node_name="a", phase="Running")
 
 
 def test_a_pod_asks_for_its_largest_moment() -> None:
@@ -48,8 +45,8 @@ def test_a_pod_that_ended_asks_for_nothing_and_so_does_an_amount_that_nobody_can
 
 def test_a_pod_without_gpus_takes_cpu() -> None:
     hosts = Hosts()
-    hosts.tell(node("a"))
-    hosts.bind("p", pod(asking("3", "4Gi")))
+    hosts.tell(with_room("a"))
+    hosts.bind("p", on_a(asking("3", "4Gi")))
     assert hosts.left("a") == HostAmount(5000, 12 * 1024)
     assert hosts.left("a", without="p") == HostAmount(8000, 16 * 1024)
 
@@ -63,7 +60,7 @@ def test_nothing_is_known_of_a_node_that_does_not_say_what_it_has() -> None:
 def test_a_reservation_counts_on_each_of_its_nodes_until_one_is_chosen() -> None:
     hosts = Hosts()
     for name in NODES:
-        hosts.tell(node(name))
+        hosts.tell(with_room(name))
     hosts.reserve("p", pod(asking("1")), NODES)
     assert [hosts.left(name) for name in NODES] == [HostAmount(7000, 16384)] * 2
     hosts.take_changed()
@@ -74,11 +71,11 @@ def test_a_reservation_counts_on_each_of_its_nodes_until_one_is_chosen() -> None
 
 def test_what_says_the_same_again_changes_no_node() -> None:
     hosts = Hosts()
-    hosts.tell(node("a"))
-    hosts.bind("p", pod(asking("1")))
+    hosts.tell(with_room("a"))
+    hosts.bind("p", on_a(asking("1")))
     hosts.take_changed()
-    hosts.tell(node("a"))
-    hosts.bind("p", pod(asking("1")))
+    hosts.tell(with_room("a"))
+    hosts.bind("p", on_a(asking("1")))
     assert hosts.take_changed() == set()
 
 
@@ -86,9 +83,9 @@ def test_what_says_the_same_again_changes_no_node() -> None:
 def test_sums_are_those_of_the_pods_as_they_were_seen_last(seen: list[tuple[str, str, int]]) -> None:
     hosts, last = Hosts(), dict[str, tuple[str, int]]()
     for name in NODES:
-        hosts.tell(node(name))
+        hosts.tell(with_room(name))
     for uid, where, cpu in seen:
-        hosts.bind(uid, pod(asking(str(cpu)), node_name=where))
+        hosts.bind(uid, pod(asking(str(cpu)), node_name=where, phase="Running"))
         last[uid] = where, cpu
     for name in NODES:
         asked = sum(cpu for where, cpu in last.values() if where == name)

@@ -25,8 +25,9 @@ from scheduler_ext.cluster.reservations import Reservation
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.requests import ContainerKind, RequestSettings, ResourceNames
 from scheduler_ext.scheduling.decide import decide
+from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, share, used
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.gpus import device, request
 
 
 def test_a_bound_pod_counts_until_it_ends_or_is_gone() -> None:

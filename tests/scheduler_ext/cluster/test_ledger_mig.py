@@ -8,8 +8,9 @@ from proto.kubernetes.objects import (
 )
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.decide import decide
+from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.gpus import device, request
 from tests.scheduler_ext.mig_gpus import mig_device
 
 

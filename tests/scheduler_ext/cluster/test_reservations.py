@@ -23,7 +23,8 @@ from scheduler_ext.cluster.reservations import (
 )
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.scheduling.candidates import Candidates
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 
 LEASE_SECONDS = 60.0
 

@@ -37,8 +37,9 @@ from scheduler_ext.cluster.events import (
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.stories import MOST_PODS, MOST_STEPS, Stories
+from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, share
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.gpus import device, request
 
 NODE = node("n", [device(0)])
 WAITING = pod(container(gpu=1), name="p")

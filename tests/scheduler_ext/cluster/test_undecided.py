@@ -11,8 +11,9 @@ from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.scheduling.decide import decide
+from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.scheduler_ext.gpus import device, request
 
 
 def past(name: str, gpus: int, phase: str = "Pending") -> Pod:

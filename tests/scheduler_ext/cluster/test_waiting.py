@@ -2,7 +2,8 @@ from dataclasses import replace
 
 from scheduler_ext.cluster.waiting import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, WaitingPods
 from scheduler_ext.requests import GpuRequest
-from tests.scheduler_ext.gpus import container, pod, request
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import request
 
 
 def asks(name: str) -> GpuRequest:

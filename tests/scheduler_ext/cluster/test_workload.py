@@ -12,7 +12,8 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.workload import MOST_CLASSES, MOST_COUNTED, NO_WORKLOAD, Classes, class_of, workload_of
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.scheduling.fragmentation import Fragmentation
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 
 SMALL = request(pod(container(gpu=1, gpumem=10_000)))
 LARGE = request(pod(container(gpu=8)))

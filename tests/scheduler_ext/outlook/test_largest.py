@@ -10,7 +10,8 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.outlook.largest import Amount, Largest, Smaller, largest, smaller
 from scheduler_ext.requests import GpuRequest, RequestSettings, read_request
 from scheduler_ext.scheduling.decide import decide
-from tests.scheduler_ext.gpus import GIB, container, device, pod, snapshot, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import GIB, device, snapshot, usage
 
 
 def asking(**limits: int) -> GpuRequest:

@@ -13,7 +13,8 @@ from proto.kubernetes.objects import ObjectMeta, Pod, PodStatus, ResourceQuota, 
 from scheduler_ext.outlook.rooms import quota_pods, rooms
 from scheduler_ext.requests import RequestSettings, ResourceNames, read_request
 from scheduler_ext.scheduling.decide import decide
-from tests.scheduler_ext.gpus import GIB, device, node
+from tests.builders import node
+from tests.scheduler_ext.gpus import GIB, device
 
 NAMES = ResourceNames()
 

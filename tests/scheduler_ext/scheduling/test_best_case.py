@@ -13,7 +13,8 @@ from scheduler_ext.scheduling.best_case import BestCase
 from scheduler_ext.scheduling.decide import place
 from scheduler_ext.scheduling.fragmentation import Fragmentation
 from scheduler_ext.scheduling.misfit import Misfit
-from tests.scheduler_ext.gpus import container, device, pod, request, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request, usage
 from tests.scheduler_ext.mig_gpus import mig_device
 from tests.scheduler_ext.scheduling import test_laws
 

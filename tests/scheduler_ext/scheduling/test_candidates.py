@@ -30,7 +30,8 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates, Tally, choice_of
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.priorities import preferences
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 from tests.scheduler_ext.reached import sizes
 from tests.scheduler_ext.scheduling.test_laws import asking, pods
 

@@ -10,7 +10,8 @@ from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.scheduling.decide import Decision, decide
-from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 
 
 def two_numa(**used: tuple[int, int, int]) -> list[GpuUsage]:

@@ -14,7 +14,8 @@ from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.explain import NodeLine, explain, popular_sentence
 from scheduler_ext.scheduling.misfit import Amounts, Misfit, Reason, Refusal, Unit
 from scheduler_ext.scheduling.score import NodeScore
-from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 
 
 def lines(cluster: Snapshot, wanted: Pod) -> tuple[NodeLine, ...]:

@@ -16,7 +16,8 @@ from scheduler_ext.policies import Policies, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import ContainerNeed, GpuRequest
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.fragmentation import Fragmentation, islands
-from tests.scheduler_ext.gpus import container, device, pod, request
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request
 
 MIB = 1000
 """Of each GPU, so that a MiB is a thousandth."""

@@ -17,7 +17,8 @@ from proto.kubernetes.objects import Container
 from scheduler_ext.cluster.accounting import Footprint, effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.scheduling.decide import Decision, decide
-from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 from tests.scheduler_ext.test_worked_examples import FOUR_GPUS
 
 Used = tuple[int, int, int]

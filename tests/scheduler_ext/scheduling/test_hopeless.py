@@ -8,7 +8,8 @@ from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.hopeless import is_hopeless
 from scheduler_ext.scheduling.misfit import NotOffered
-from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 from tests.scheduler_ext.mig_gpus import mig_device
 
 FULL = GpuUsage(device(0), 10, 40960, 100)

@@ -13,7 +13,8 @@ from proto.kubernetes.objects import Container, ObjectMeta, Pod, ResourceQuota, 
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.scheduling.decide import Decision, decide
-from tests.scheduler_ext.gpus import container, device, node, pod, request, snapshot, usage
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 
 POLICIES = (
     "spread",

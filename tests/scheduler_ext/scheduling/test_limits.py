@@ -15,7 +15,8 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.explain import explain
 from scheduler_ext.scheduling.hopeless import told_apart
-from tests.scheduler_ext.gpus import GIB, container, device, pod, request, snapshot
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import GIB, device, request, snapshot
 from tests.scheduler_ext.mig_gpus import mig_device
 
 WHOLE = 40 * GIB

@@ -12,7 +12,8 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot
 from scheduler_ext.scheduling.decide import Decision, decide
 from scheduler_ext.scheduling.mig import instance_share, is_free
-from tests.scheduler_ext.gpus import container, device, node, pod, request, snapshot, usage
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 from tests.scheduler_ext.mig_gpus import mig_device, profile
 
 

@@ -8,7 +8,8 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.explain import explain
-from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 
 TOPOLOGY = {keys.GPU_POLICY: "topology-aware"}
 

@@ -17,7 +17,8 @@ from scheduler_ext.scheduling.decide import decide, place
 from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.misfit import Misfit
 from scheduler_ext.scheduling.preempt import Holder, finished, victims
-from tests.scheduler_ext.gpus import container, device, node, pod, request, usage
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request, usage
 from tests.scheduler_ext.mig_gpus import mig_device
 
 WHOLE = 40_960

@@ -25,7 +25,8 @@ from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.scheduling.decide import decide
 from scheduler_ext.scheduling.effort import Effort
 from scheduler_ext.scheduling.preempt import Holder, Look, Plan, Search, finished, placed, plan, within
-from tests.scheduler_ext.gpus import container, device, node, pod, request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 
 DEVICES = tuple(device(number, memory_mib=16000, slots=3) for number in range(3))
 APPS = ("a", "b", "")

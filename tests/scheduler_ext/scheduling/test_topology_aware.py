@@ -7,7 +7,8 @@ from proto.devices import Device, PairScores
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.scheduling.decide import decide
-from tests.scheduler_ext.gpus import container, device, pod, request, snapshot, usage
+from tests.builders import container, pod
+from tests.scheduler_ext.gpus import device, request, snapshot, usage
 
 TOPOLOGY = {keys.GPU_POLICY: "topology-aware"}
 BOUND = {**TOPOLOGY, keys.NUMA_BIND: "true"}
