@@ -25,9 +25,9 @@ from scheduler_ext.apiserver import trim_pod
 from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.scheduling.candidates import Candidates
 
 
 @click.command(context_settings={"show_default": True})

@@ -27,8 +27,8 @@ from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.events import Applied, Dropped
+from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, RequestSettings, read_request
-from scheduler_ext.scheduling.candidates import Candidates
 
 SETTINGS = RequestSettings()
 ADMISSION = AdmissionSettings(requests=SETTINGS)

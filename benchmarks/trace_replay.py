@@ -16,11 +16,11 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Node
 from proto.kubernetes.requests import host_amount
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.preference import preference
+from scheduler_ext.decide.priorities import priorities_without_gpus
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.nodes import preference
-from scheduler_ext.scheduling.priorities import priorities_without_gpus
 
 LARGE = 8
 """GPUs of a large pod."""

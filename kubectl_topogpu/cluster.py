@@ -20,7 +20,7 @@ from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings,
 
 if TYPE_CHECKING:  # the parts that decide take a fifth of the start; most commands do not need them
     from scheduler_ext.cluster.ledger import Ledger
-    from scheduler_ext.scheduling.preempt import Holder
+    from scheduler_ext.decide.preempt import Holder
 
 _DAEMON = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
 
@@ -271,7 +271,7 @@ def _ledger(settings: RequestSettings, fgd: bool) -> "Ledger":
 
 
 def _holder(pod: Pod) -> "Holder":
-    from scheduler_ext.scheduling.preempt import Holder  # noqa: PLC0415 - see above
+    from scheduler_ext.decide.preempt import Holder  # noqa: PLC0415 - see above
 
     return Holder(
         uid=pod_key(pod),

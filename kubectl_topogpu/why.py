@@ -14,15 +14,15 @@ from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.decide.decision import Decision, decide
+from scheduler_ext.decide.explain import need_sentence
+from scheduler_ext.decide.misfit import REMEDIES, Misfit, Reason, unheld
+from scheduler_ext.decide.preference import rank_nodes
+from scheduler_ext.decide.unresolvable import is_hopeless
 from scheduler_ext.outlook.evictions import Way, ways
 from scheduler_ext.outlook.largest import Amount, Smaller, smaller
 from scheduler_ext.outlook.nearest import Refusing, grouped
 from scheduler_ext.requests import GpuRequest, RequestError, read_request
-from scheduler_ext.scheduling.decide import Decision, decide
-from scheduler_ext.scheduling.explain import need_sentence
-from scheduler_ext.scheduling.hopeless import is_hopeless
-from scheduler_ext.scheduling.misfit import REMEDIES, Misfit, Reason, unheld
-from scheduler_ext.scheduling.nodes import rank_nodes
 
 MOST_NAMED = 5
 """Pods that have to go, in a sentence."""

@@ -22,12 +22,12 @@ from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.preempting import Preempting, giving_way
 from scheduler_ext.cluster.events import Explained, Proposed, Refused, TimePassed
 from scheduler_ext.cluster.facts import pod_name
+from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.preempt import Holder, within
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestError, gpu_count, pod_key, read_request
-from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.effort import Effort
-from scheduler_ext.scheduling.preempt import Holder, within
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.turns import Turns
 

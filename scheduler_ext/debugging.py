@@ -10,8 +10,8 @@ from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import PODS, Pod
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.account import Account, account
 from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
-from scheduler_ext.scheduling.account import Account, account
 
 
 class NoSuchPod(Exception):

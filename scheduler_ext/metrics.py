@@ -11,8 +11,8 @@ from itertools import chain, islice
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from scheduler_ext.decide.misfit import Reason
 from scheduler_ext.metric_families import Seen, families
-from scheduler_ext.scheduling.misfit import Reason
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)

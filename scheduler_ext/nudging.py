@@ -16,10 +16,10 @@ from proto.kubernetes.objects import PODS
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.events import Nudged, TimePassed, WaitEnded
 from scheduler_ext.cluster.waiting import WaitingPod
-from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.kept_rooms import in_its_own
-from scheduler_ext.scheduling.ranking import Shape
-from scheduler_ext.scheduling.room import Room
+from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index.polls import Room
+from scheduler_ext.decide.index.ranking import Shape
+from scheduler_ext.decide.kept_rooms import in_its_own
 
 log = logging.getLogger(__name__)
 

@@ -30,6 +30,7 @@ from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.debugging import Debugging
+from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.exchange import Verbs, is_local
 from scheduler_ext.http_server import Extender, application, web_routes
 from scheduler_ext.kube_scheduler import KubeScheduler
@@ -39,7 +40,6 @@ from scheduler_ext.metrics import Metrics
 from scheduler_ext.metrics_server import metrics_port
 from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import MetricsDetail, ServeSettings
 from scheduler_ext.status.access import Refusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer

@@ -9,13 +9,13 @@ from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.decide.decision import Decision, decide
+from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.preempt import Holder, Look, Search, by_importance, victims
+from scheduler_ext.decide.preference import Preference
+from scheduler_ext.decide.priorities import preferences, priorities, priorities_without_gpus
 from scheduler_ext.requests import GpuRequest, RequestSettings
-from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.decide import Decision, decide
-from scheduler_ext.scheduling.effort import Effort
-from scheduler_ext.scheduling.nodes import Preference
-from scheduler_ext.scheduling.preempt import Holder, Look, Search, by_importance, victims
-from scheduler_ext.scheduling.priorities import preferences, priorities, priorities_without_gpus
 
 NODES_A_STEP = 200
 """Nodes rated before other requests get their turn: about one millisecond."""

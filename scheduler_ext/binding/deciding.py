@@ -7,9 +7,9 @@ from scheduler_ext.cluster.events import Decided, NodeChosen
 from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.kept_rooms import in_that_of_others
 from scheduler_ext.requests import RequestError, read_request
-from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.kept_rooms import in_that_of_others
 
 
 class BindRefused(Exception):

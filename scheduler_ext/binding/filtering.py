@@ -12,12 +12,12 @@ from scheduler_ext.cluster.events import Asked, Decided, Refused
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.index.node_index import Candidates, Choice, choice_of
+from scheduler_ext.decide.kept_rooms import in_its_own, in_that_of_others
+from scheduler_ext.decide.misfit import REMEDIES
+from scheduler_ext.decide.unresolvable import told_apart
 from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
-from scheduler_ext.scheduling.candidates import Candidates, Choice, choice_of
-from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.hopeless import told_apart
-from scheduler_ext.scheduling.kept_rooms import in_its_own, in_that_of_others
-from scheduler_ext.scheduling.misfit import REMEDIES
 
 GROUP_MEMBER_LOST = "GroupMemberLost"
 """Reason for every node, with the member of the pod's group that lost its GPUs to others while it waited for

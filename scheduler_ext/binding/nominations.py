@@ -14,9 +14,9 @@ from scheduler_ext.cluster.holdings import decided_holding
 from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.preempt import Look, finished, placed, victims, within
 from scheduler_ext.requests import RequestError, read_request
-from scheduler_ext.scheduling.effort import Effort
-from scheduler_ext.scheduling.preempt import Look, finished, placed, victims, within
 
 LONGEST_SECONDS = 3600.0
 """How long room is kept at most, for victims that end slowly."""

@@ -21,10 +21,10 @@ from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.reservations import group_of
+from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.preempt import Holder, Look, Plan, Search, plan, within
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.effort import Effort
-from scheduler_ext.scheduling.preempt import Holder, Look, Plan, Search, plan, within
 
 log = logging.getLogger(__name__)
 

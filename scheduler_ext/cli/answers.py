@@ -12,13 +12,13 @@ from program.words import counted, model, ranges, spaced
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceShare
 from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.decide.decision import Decision
+from scheduler_ext.decide.explain import GpuLine, NodeLine
+from scheduler_ext.decide.preference import rank_nodes
+from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.outlook.nearest import grouped
 from scheduler_ext.outlook.words import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.decide import Decision
-from scheduler_ext.scheduling.explain import GpuLine, NodeLine
-from scheduler_ext.scheduling.nodes import rank_nodes
-from scheduler_ext.scheduling.score import NodeScore
 
 _MOST = 5
 """Nodes that a line names."""

@@ -18,11 +18,11 @@ from scheduler_ext.cli.replay import fits, is_unreadable, replay
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
 from scheduler_ext.cli.worlds import SnapshotWorld, StateWorld, World
 from scheduler_ext.configuration import Configuration
+from scheduler_ext.decide.decision import Decision
+from scheduler_ext.decide.decision import decide as decide_pod
+from scheduler_ext.decide.explain import explain as explain_decision
+from scheduler_ext.decide.score import UNSCORED
 from scheduler_ext.requests import RequestError, RequestSettings, read_request
-from scheduler_ext.scheduling.decide import Decision
-from scheduler_ext.scheduling.decide import decide as decide_pod
-from scheduler_ext.scheduling.explain import explain as explain_decision
-from scheduler_ext.scheduling.score import UNSCORED
 
 ANY_NODE = "the pod asks for no GPU that TopoGPU gives out: kube-scheduler places it alone"
 FITS, DOES_NOT_FIT, BAD_INPUT = 0, 1, 2

@@ -20,10 +20,10 @@ from scheduler_ext.cli.state import StateError, read_pod, read_state
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
+from scheduler_ext.decide.decision import Decision, decide
+from scheduler_ext.decide.score import UNSCORED
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
-from scheduler_ext.scheduling.decide import Decision, decide
-from scheduler_ext.scheduling.score import UNSCORED
 
 Document = dict[str, Any]
 Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]

@@ -1,7 +1,7 @@
 """The one state of the extender: nodes, pods, quotas, budgets, reservations, waiting and nominated pods.
 
 Events enter with their time, and effects leave for the shell to perform. All readers use this state, and only `apply`
-writes it. Rankings of nodes (`scheduling.candidates`) are not state: they follow the ledger and can be computed again.
+writes it. Rankings of nodes (`decide.index`) are not state: they follow the ledger and can be computed again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

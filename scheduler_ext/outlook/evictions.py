@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler_ext.decide.misfit import Misfit, NotOffered
+from scheduler_ext.decide.preempt import Holder, Look, Nodes
+from scheduler_ext.decide.unresolvable import is_hopeless
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.hopeless import is_hopeless
-from scheduler_ext.scheduling.misfit import Misfit, NotOffered
-from scheduler_ext.scheduling.preempt import Holder, Look, Nodes
 
 MOST_NODES = 30
 """The most nodes that are searched: those with the fewest pods."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from program.words import counted, gib, spaced
+from scheduler_ext.decide.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
 from scheduler_ext.outlook.words import WORDS
 from scheduler_ext.requests import ContainerNeed
-from scheduler_ext.scheduling.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
 
 _UNKNOWN = 1e6
 _NEVER = 1e9

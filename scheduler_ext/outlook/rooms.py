@@ -7,9 +7,9 @@ from program.words import spaced
 from proto.devices import DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot, quota_for
+from scheduler_ext.decide.decision import place
+from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.decide import place
-from scheduler_ext.scheduling.misfit import Misfit
 
 MOST_PODS = 1_000
 """Pods of a node that are counted: each takes a decision, and kubelets run a few hundred."""

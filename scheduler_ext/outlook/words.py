@@ -1,7 +1,7 @@
 """Reasons and policies in plain words."""
 
+from scheduler_ext.decide.misfit import Reason
 from scheduler_ext.policies import NodePolicy
-from scheduler_ext.scheduling.misfit import Reason
 
 WORDS = {
     Reason.NODE_INSUFFICIENT_DEVICE: "has fewer GPUs than asked for",

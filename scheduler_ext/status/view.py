@@ -13,8 +13,8 @@ from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.recent import Happened, What
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.decide.explain import need_sentence
 from scheduler_ext.outlook.unused import unused
-from scheduler_ext.scheduling.explain import need_sentence
 from scheduler_ext.status.look import NodeLook, WaitingLook
 from scheduler_ext.status.why import Why
 

@@ -8,14 +8,14 @@ from msgspec import Struct
 from program.words import counted, gib
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.misfit import Misfit, NotOffered
+from scheduler_ext.decide.preempt import Holder
+from scheduler_ext.decide.unresolvable import is_hopeless
 from scheduler_ext.outlook.evictions import MOST_HOLDERS, MOST_NODES, ways
 from scheduler_ext.outlook.largest import Amount, Smaller, smaller
 from scheduler_ext.outlook.nearest import Refusing, grouped
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.hopeless import is_hopeless
-from scheduler_ext.scheduling.misfit import Misfit, NotOffered
-from scheduler_ext.scheduling.preempt import Holder
 
 MOST_GROUPS = 6
 MOST_NAMED = 8

@@ -13,9 +13,9 @@ from program.words import counted
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.workload import Workload
+from scheduler_ext.decide.fgd import Fragmentation
+from scheduler_ext.decide.preempt import Look
 from scheduler_ext.requests import GpuRequest, pod_key, read_request
-from scheduler_ext.scheduling.fragmentation import Fragmentation
-from scheduler_ext.scheduling.preempt import Look
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.objects import Arrival, WholePod, arrival_of
 from simulation.plan.outcome import Run

@@ -15,8 +15,8 @@ from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
-from scheduler_ext.scheduling.candidates import Candidates
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Constraints, WholeNode
 from simulation.plan.offers import Asked, Offers

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
+from scheduler_ext.decide.misfit import Reason
 from scheduler_ext.outlook.words import WORDS
-from scheduler_ext.scheduling.misfit import Reason
 
 MOST_REASONS = 6
 _WORDS: Mapping[str, str] = {

@@ -25,8 +25,8 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import PODS, Node, ObjectMeta, Pod, PodSpec
 from scheduler_ext.cli import main
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.decide.decision import decide
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.scheduling.decide import decide
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
 from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, running

@@ -27,6 +27,16 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.workload import MOST_COUNTED, MOST_TYPES, Classes
+from scheduler_ext.decide.decision import decide, place
+from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.explain import explain
+from scheduler_ext.decide.fgd import Fragmentation
+from scheduler_ext.decide.index.node_index import MOST_SHAPES, Candidates
+from scheduler_ext.decide.index.packing import EFFORT_OF_A_LEVEL
+from scheduler_ext.decide.index.polls import Room
+from scheduler_ext.decide.index.verdicts import EFFORT_OF_A_NODE
+from scheduler_ext.decide.misfit import Misfit, Reason
+from scheduler_ext.decide.shared_ids import heirs, with_shared_slots
 from scheduler_ext.nudging import EFFORT
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -41,16 +51,6 @@ from scheduler_ext.requests import (
     TooMany,
     read_request,
 )
-from scheduler_ext.scheduling.candidates import MOST_SHAPES, Candidates
-from scheduler_ext.scheduling.decide import decide, place
-from scheduler_ext.scheduling.effort import Effort
-from scheduler_ext.scheduling.explain import explain
-from scheduler_ext.scheduling.fragmentation import Fragmentation
-from scheduler_ext.scheduling.judging import EFFORT_OF_A_NODE
-from scheduler_ext.scheduling.misfit import Misfit, Reason
-from scheduler_ext.scheduling.packing import EFFORT_OF_A_LEVEL
-from scheduler_ext.scheduling.room import Room
-from scheduler_ext.scheduling.shared_slots import heirs, with_shared_slots
 from tests.builders import container, pod
 from tests.builders import node as node_of
 from tests.scheduler_ext.admission.pods import envelope
@@ -487,7 +487,7 @@ def test_pods_of_many_shapes_that_wait_take_memory_for_a_few_searches_and_each_s
 ) -> None:
     """Each has a place for every node while it is under way."""
     few, effort = 2, 10 * EFFORT
-    monkeypatch.setattr("scheduler_ext.scheduling.room.MOST_UNDER_WAY", few)
+    monkeypatch.setattr("scheduler_ext.decide.index.polls.MOST_UNDER_WAY", few)
     ledger, names = nearly_full()
     candidates = Candidates(ledger, least_most_effort=0)
     left, room, rounds = [candidates.shape(costly(49_000 + number)) for number in range(2 * few)], Room(candidates), 0
@@ -503,8 +503,8 @@ def test_pods_of_many_shapes_that_wait_take_memory_for_a_few_searches_and_each_s
 
 
 def test_searches_for_pods_that_are_gone_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_ext.scheduling.room.MOST_UNDER_WAY", 2)
-    monkeypatch.setattr("scheduler_ext.scheduling.room.MOST_SHAPES", 6)
+    monkeypatch.setattr("scheduler_ext.decide.index.polls.MOST_UNDER_WAY", 2)
+    monkeypatch.setattr("scheduler_ext.decide.index.polls.MOST_SHAPES", 6)
     ledger, _ = nearly_full()
     candidates = Candidates(ledger, least_most_effort=0)
     room, wanted = Room(candidates), candidates.shape(costly(49_000))

@@ -26,8 +26,8 @@ FEW = 4
 BOUNDS = (
     "scheduler_ext.cluster.recent.MOST_REMEMBERED",
     "scheduler_ext.cluster.stories.MOST_PODS",
-    "scheduler_ext.scheduling.candidates.MOST_SHAPES",
-    "scheduler_ext.scheduling.fragmentation.MOST_REMEMBERED",
+    "scheduler_ext.decide.index.node_index.MOST_SHAPES",
+    "scheduler_ext.decide.fgd.MOST_REMEMBERED",
     "scheduler_ext.cluster.workload.MOST_CLASSES",
     "scheduler_ext.turns.MOST_NAMESPACES",
     "proto.kubernetes.events.MOST_QUIET",

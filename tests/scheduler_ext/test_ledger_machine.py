@@ -31,8 +31,8 @@ from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.scheduling.candidates import Candidates
 from scheduler_ext.settings import ServeSettings
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
 from tests.scheduler_ext.played_cluster import Cluster as PlayedCluster

@@ -11,8 +11,8 @@ from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.nudging import Nudger
-from scheduler_ext.scheduling.candidates import Candidates
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import container, node, pod
 from tests.polling import until

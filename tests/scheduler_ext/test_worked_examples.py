@@ -9,10 +9,10 @@ from proto.annotations.node_score import decode_scores
 from proto.devices import DeviceUUID, PairScores
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.decide.decision import Decision, decide
+from scheduler_ext.decide.score import device_score, node_score, sort_gpus
 from scheduler_ext.policies import Weights
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.scheduling.decide import Decision, decide
-from scheduler_ext.scheduling.score import device_score, node_score, sort_gpus
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request, snapshot, usage
 

@@ -2,7 +2,7 @@ from proto.annotations import keys
 from proto.kubernetes.notices import Notice
 from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.decide.index.node_index import Candidates
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

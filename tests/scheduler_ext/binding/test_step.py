@@ -27,7 +27,7 @@ from scheduler_ext.binding.step import GIVING_UP, OVER, TABLE, Attempt, Effect, 
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.settings import ServeSettings
 from tests.binding_document import document
 from tests.builders import container, node, pod

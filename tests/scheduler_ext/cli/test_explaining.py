@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from scheduler_ext.cli import explaining
-from scheduler_ext.scheduling.account import Account
-from scheduler_ext.scheduling.explain import NodeLine
+from scheduler_ext.decide.account import Account
+from scheduler_ext.decide.explain import NodeLine
 
 
 def test_text_of_other_pods_does_not_reach_the_terminal_as_control_characters(

@@ -14,9 +14,9 @@ from proto.kubernetes.requests import requested
 from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.stories import Story
-from scheduler_ext.scheduling.account import account
-from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.decide.account import account
+from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.index.node_index import Candidates
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

@@ -23,8 +23,8 @@ from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, tota
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.reservations import Reservation
 from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.decide.decision import decide
 from scheduler_ext.requests import ContainerKind, RequestSettings, ResourceNames
-from scheduler_ext.scheduling.decide import decide
 from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, share, used
 from tests.scheduler_ext.gpus import device, request

@@ -7,7 +7,7 @@ from proto.kubernetes.objects import (
     Pod,
 )
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.decide.decision import decide
 from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
 from tests.scheduler_ext.gpus import device, request

@@ -15,11 +15,11 @@ from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota, quota_for
 from scheduler_ext.debugging import encode_snapshot
+from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.preempt import placed
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.scheduling.candidates import Candidates
-from scheduler_ext.scheduling.decide import decide
-from scheduler_ext.scheduling.preempt import placed
 from simulation.recount import DEVICES_ALLOCATED
 from tests.scheduler_ext.cluster.ledgers import ledger
 from tests.scheduler_ext.quota_recount import counted, counts

@@ -22,7 +22,7 @@ from scheduler_ext.cluster.reservations import (
     verdict_of,
 )
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.scheduling.candidates import Candidates
+from scheduler_ext.decide.index.node_index import Candidates
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

@@ -10,7 +10,7 @@ from proto.kubernetes.objects import Condition, ContainerState, ContainerStateTe
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
-from scheduler_ext.scheduling.decide import decide
+from scheduler_ext.decide.decision import decide
 from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
 from tests.scheduler_ext.gpus import device, request

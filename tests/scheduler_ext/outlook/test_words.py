@@ -1,5 +1,5 @@
+from scheduler_ext.decide.misfit import Reason
 from scheduler_ext.outlook.words import WORDS
-from scheduler_ext.scheduling.misfit import Reason
 
 
 def test_every_reason_has_words_for_people() -> None:

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 
 from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.decide.misfit import Misfit, Reason
 from scheduler_ext.outlook.words import WORDS
 from scheduler_ext.requests import ContainerNeed
-from scheduler_ext.scheduling.misfit import Misfit, Reason
 from simulation.plan.reasons import counted
 from tests.scheduler_ext.gpus import device
 

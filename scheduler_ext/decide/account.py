@@ -1,0 +1,118 @@
+"""Tells people where a pod is and why, or what it waits for."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from program.words import model, ranges
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
+from scheduler_ext.cluster.stories import Story
+from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
+from scheduler_ext.policies import NodePolicy
+from scheduler_ext.requests import GpuRequest
+
+MOST_LINES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What is known of one pod. `said` is the last decision and `said_seconds_ago` its age. `nodes` are judged as they
+    are now, without the pod itself.
+    """
+
+    pod: str
+    node: str = ""
+    devices: str = ""
+    sentence: str
+    said: str = ""
+    said_seconds_ago: float | None = None
+    story: tuple[str, ...] = ()
+    """What happened to the pod, oldest first."""
+    nodes: tuple[NodeLine, ...] = ()
+    more_nodes: int = 0
+    """Nodes that `nodes` does not list."""
+    popular: tuple[str, ...] = ()
+    """The kinds of pods for which it leaves room; empty unless the node policy is `fgd`."""
+
+
+def account(
+    pod: Pod,
+    request: GpuRequest | None,
+    problem: str,
+    snapshot: Snapshot,
+    told: Story,
+    *,
+    now: float,
+) -> Account:
+    """Describe the pod.
+
+    `request` is None if the pod asks for no GPU or cannot be read. `problem` says why no decision is possible, or is
+    empty. `told` is the pod's history. `now` is in monotonic seconds.
+
+    Nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's business.
+    """
+    node, devices = pod.spec.node_name, pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
+    lines: tuple[NodeLine, ...] = ()
+    would_fit = None
+    if request is not None:
+        unwell = [name for name, reason in snapshot.unregistered.items() if ": " in reason]
+        decision = decide(request, snapshot, [*snapshot.nodes, *unwell])
+        lines, would_fit = _with_undecided(explain(request, decision), snapshot), decision.node
+    sentence = "asks for no GPU: kube-scheduler places it alone"
+    if request is not None or problem:
+        held = _held(devices, snapshot.nodes.get(node))
+        sentence = _sentence(pod, held, problem, would_fit, len(snapshot.nodes)) + _unhealthy(pod, devices, snapshot)
+    return Account(
+        pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
+        node=node,
+        devices=devices,
+        sentence=sentence,
+        said="" if told.decided is None else told.decided.what,
+        said_seconds_ago=None if told.decided is None else max(now - told.decided.at, 0.0),
+        story=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in told.steps),
+        nodes=lines[:MOST_LINES],
+        more_nodes=max(len(lines) - MOST_LINES, 0),
+        popular=_popular(request, snapshot),
+    )
+
+
+def _popular(request: GpuRequest | None, snapshot: Snapshot) -> tuple[str, ...]:
+    if request is None or request.policies.node is not NodePolicy.FGD:
+        return ()
+    return tuple(map(popular_sentence, snapshot.workload.classes))
+
+
+def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[NodeLine, ...]:
+    held = {name: usage.undecided for name, usage in snapshot.nodes.items() if usage.undecided}
+    return tuple(replace(line, undecided=held[line.node]) if line.node in held else line for line in lines)
+
+
+def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
+    """The end of a sentence that names the pod's unhealthy GPUs. Empty if all are healthy or nothing is known."""
+    usage = snapshot.nodes.get(pod.spec.node_name)
+    if usage is None or pod.has_ended:
+        return ""
+    ill = [gpu.device.index for gpu in usage.gpus if not gpu.device.healthy and gpu.device.uuid in devices]
+    return f"; unhealthy: GPU {ranges(ill)}, and events of the node say why" if ill else ""
+
+
+def _held(devices: str, usage: NodeUsage | None) -> str:
+    """`GPU 4–7 (A100-SXM4-80GB)`; the annotation itself where the node does not know these GPUs."""
+    held = [gpu.device for gpu in usage.gpus if gpu.device.uuid in devices] if usage is not None else []
+    models = ", ".join(dict.fromkeys(model(device.type) for device in held))
+    return f"GPU {ranges([device.index for device in held])} ({models})" if held else devices
+
+
+def _sentence(pod: Pod, devices: str, problem: str, would_fit: str | None, nodes: int) -> str:
+    node, phase = pod.spec.node_name, pod.status.phase
+    if pod.has_ended:
+        return f"has ended ({phase}): it holds no GPUs any more"
+    if node:
+        return f"is on node {node} with {devices}" if devices else f"is on node {node}, without GPUs of ours"
+    if problem:
+        return f"waits: {problem}"
+    if would_fit is None:
+        return f"waits: none of {nodes} nodes with GPUs fits it"
+    return f"waits for scheduler {pod.spec.scheduler_name or '(none)'} to ask: node {would_fit} fits it now"

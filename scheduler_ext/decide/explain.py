@@ -1,0 +1,194 @@
+"""Explains a decision to people: for every node the terms of its score, or what each GPU lacked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proto.annotations import keys
+from scheduler_ext.cluster.workload import Popular
+from scheduler_ext.decide.decision import Decision
+from scheduler_ext.decide.fgd import HIGHEST_LEVEL
+from scheduler_ext.decide.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
+from scheduler_ext.decide.preference import rank_nodes
+from scheduler_ext.decide.score import NodeScore
+from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
+
+_PLAIN_SENTENCES = {
+    Reason.NOT_HEALTHY: "is not healthy",
+    Reason.CORDONED: f"is listed in the node's {keys.DEVICE_CORDON}",
+    Reason.LIMITS: "is on a node where nothing limits a container to a part of it",
+    Reason.NUMA: "fits, but its NUMA node has fewer than {count} that fit",
+    Reason.TOO_FEW: "fits, but fewer than {count} GPUs do",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLine:
+    """One GPU that was refused. `clause` is the sentence without the GPU."""
+
+    refusal: Refusal
+    sentence: str
+    clause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """One node in an explanation. `score` is None if the pod does not fit; `gpus` then say what each GPU lacked, in the
+    order tried.
+    """
+
+    node: str
+    chosen: bool = False
+    score: NodeScore | None = None
+    connection: int | None = None
+    """The sum of the pair scores of the pod's GPUs, where it is compared before the score."""
+    reason: str
+    """The reason in HAMi's words; empty if the pod fits."""
+    sentence: str
+    gpus: tuple[GpuLine, ...] = ()
+    undecided: tuple[str, ...] = ()
+    """Pods that hold GPUs of the node but have no decision."""
+
+
+def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
+    """All nodes: the chosen one, then the others that fit, best first, then those that do not fit, by name."""
+    ranked = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
+    return (
+        *(_fitting_line(name, decision) for name in ranked),
+        *(_misfit_line(name, misfit, request.filter) for name, misfit in sorted(decision.misfits.items())),
+    )
+
+
+def score_sentence(score: NodeScore) -> str:
+    """`in use: slots 20 %, cores 10 %, memory 36 %; score 6.62`, as it is before the pod."""
+    slots, cores, memory = (round(100 * part) for part in (score.slots, score.cores, score.memory))
+    return f"in use: slots {slots} %, cores {cores} %, memory {memory} %; score {score.total:.2f}"
+
+
+def need_sentence(need: ContainerNeed) -> str:
+    """`container c asks for 2 GPUs with 30 000 MiB and 20 % of cores each`."""
+    gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
+    cores = f" and {need.cores} % of cores" if need.cores else ""
+    whose = f"container {need.container} asks" if need.container else "a container asks"
+    return f"{whose} for {gpus} with {_memory(need)}{cores}" + (" each" if need.count > 1 else "")
+
+
+def popular_sentence(popular: Popular) -> str:
+    """`43.1 % of pods ask for 1 GPU, with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
+    pods, need = popular.pods, popular.pods.need
+    gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
+    cores = f" and {need.cores} % of cores" if need.cores else ""
+    wishes = "".join(
+        (
+            f" of type {' or '.join(pods.types)}" if pods.types else "",
+            f" not of type {' or '.join(pods.refused_types)}" if pods.refused_types else "",
+            f" in mode {pods.modes}" if pods.modes else "",
+            " that no container uses" if pods.idle_only else "",
+            " with good links" if pods.linked else "",
+        )
+    )
+    host = f"{pods.host.cpu_milli / 1000:g} CPUs and {_number(pods.host.memory_mib)} MiB"
+    return f"{100 * popular.share:.1f} % of pods ask for {gpus}{wishes}, with {_memory(need)}{cores}, beside {host}"
+
+
+def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+    """`GPU 3: needs 30 000 MiB, 12 288 free of 40 960`."""
+    return f"GPU {refusal.index}: {refusal_clause(refusal, need, wanted)}"
+
+
+def refusal_clause(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+    """The reason without the GPU: GPUs that are refused for the same reason have the same clause."""
+    if refusal.amounts is not None:
+        return _amount_clause(refusal, refusal.amounts, need)
+    match refusal.reason:
+        case Reason.TYPE:
+            why = _type_sentence(refusal, wanted)
+        case Reason.UUID if refusal.uuid in wanted.refused_uuids:
+            why = f"is listed in the pod's {keys.NO_USE_GPU_UUID}"
+        case Reason.UUID:
+            why = f"is not in the pod's {keys.USE_GPU_UUID}"
+        case Reason.MIG:
+            why = f"has no free MIG instance with {_memory(need)}"
+        case Reason.LIMITS if need.lifted_by:
+            why = f"is shared only with containers that are limited, and the container's {need.lifted_by} lifts limits"
+        case Reason.LIMITS if need.count > 1:
+            why = "is on a node where nothing limits a container to parts of several GPUs"
+        case _:
+            why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
+    return why
+
+
+def _fitting_line(name: str, decision: Decision) -> NodeLine:
+    score, connection = decision.fits[name], decision.connections.get(name)
+    links = "" if connection is None else f"; links {_number(connection)}, compared first"
+    level = decision.levels.get(name)
+    left = "" if level is None else f"; fgd {level} of {HIGHEST_LEVEL}, compared before the score"
+    return NodeLine(
+        node=name,
+        chosen=name == decision.node,
+        score=score,
+        connection=connection,
+        reason="",
+        sentence=f"{score_sentence(score)}{links}{left}",
+    )
+
+
+def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -> NodeLine:
+    if isinstance(misfit, NotOffered):
+        return NodeLine(node=name, reason=misfit.reason, sentence=misfit.reason)
+    refusals: Sequence[Refusal] = misfit.refusals
+    asks = need_sentence(misfit.need)
+    has = "1 GPU" if misfit.cards == 1 else f"{_number(misfit.cards)} GPUs"
+    return NodeLine(
+        node=name,
+        reason=misfit.reason,
+        sentence=asks if refusals else f"{asks}; the node has {has}",
+        gpus=tuple(
+            GpuLine(
+                refusal=refusal,
+                sentence=refusal_sentence(refusal, misfit.need, wanted),
+                clause=refusal_clause(refusal, misfit.need, wanted),
+            )
+            for refusal in refusals
+        ),
+    )
+
+
+def _amount_clause(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> str:
+    free, total, needed = _number(amounts.free), _number(amounts.total), _number(amounts.needed)
+    match refusal.reason:
+        case Reason.SLOTS:
+            return f"all {total} slots are taken"
+        case Reason.EXCLUSIVE:
+            users = amounts.total - amounts.free
+            return f"the pod needs a GPU for itself, this one has {_number(users)} container{'s' if users != 1 else ''}"
+        case Reason.CORES_EXHAUSTED:
+            return f"all {total} % of the cores are reserved"
+        case Reason.QUOTA:
+            each = f" for {need.count} GPUs" if need.count > 1 and amounts.unit is not Unit.GPUS else ""
+            what = "% of cores" if amounts.unit is Unit.PERCENT else amounts.unit
+            return f"needs {needed} {what}{each}, the namespace's quota has {free} left of {total}"
+        case Reason.CORES:
+            return f"needs {needed} % of cores, {free} free of {total}"
+    return f"needs {needed} {amounts.unit}, {free} free of {total}"
+
+
+def _type_sentence(refusal: Refusal, wanted: DeviceFilter) -> str:
+    if wanted.modes is not None and refusal.mode not in wanted.modes:
+        return f"is in mode {refusal.mode}, the pod's {keys.VGPU_MODE} is {wanted.modes!r}"
+    model = refusal.type.lower()
+    refused = [word for word in wanted.refused_types if word in model]
+    if refused:
+        return f"is a {refusal.type}, the pod's {keys.NO_USE_GPU_TYPE} refuses {', '.join(refused)}"
+    allowed = ", ".join(wanted.types or ())
+    return f"is a {refusal.type}, the pod's {keys.USE_GPU_TYPE} allows {allowed or 'none'}"
+
+
+def _memory(need: ContainerNeed) -> str:
+    if need.memory_mib or need.memory_percent is None:
+        return f"{_number(need.memory_mib)} MiB"
+    return "its whole memory" if need.memory_percent == 100 else f"{need.memory_percent} % of its memory"
+
+
+def _number(number: int) -> str:
+    """`30 000`."""
+    return f"{number:,}".replace(",", " ")

@@ -1,0 +1,1 @@
+"""Finds what `decide` finds without judging every node for every pod. README.md explains it."""

@@ -1,0 +1,108 @@
+"""Bounds how good it can be to place a pod on a node, without choosing its GPUs.
+
+Most nodes need no closer look: even their best case is worse than what another node offers.
+"""
+
+from proto.devices import MIG_MODE
+from scheduler_ext.decide.fgd import Fragmentation, Gpu, Rates, Site, level_of
+from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
+
+MOST_KNOWN = 4_000
+"""Entries remembered."""
+_ROUNDING = 1e-9
+"""More than sums of the same numbers differ by their order."""
+
+
+class BestCase:
+    """Bounds for pods of one request.
+
+    What is won on a node is a sum over its GPUs: the part that is taken, times a rate. The rate is 1, minus the
+    popularity of the classes that could use the part, minus its worth. What stays free may then serve fewer classes
+    than before. That only lowers the sum, and it is left out. The classes that the node's CPU and memory still host are
+    known exactly.
+    """
+
+    def __init__(self, request: GpuRequest, fragmentation: Fragmentation) -> None:
+        self._host = request.host
+        self._fragmentation = fragmentation
+        self._filter = request.filter
+        needs = [(need, kind) for need, kind in zip(request.needs, request.kinds, strict=True) if need is not None]
+        self._alone = len(needs) == 1
+        # An init container may be moved to the GPUs of other containers.
+        lasting = [need for need, kind in needs if kind is not ContainerKind.INIT] or [need for need, _ in needs]
+        self._need = max(lasting, key=lambda need: need.count, default=None)
+        # A share of no memory at all may fit on a full GPU.
+        self._takes_memory = self._need is not None and self._need.memory_mib > 0
+        self._known: dict[int, tuple[float, float, int] | None] = {}
+
+    def level(self, site: Site) -> int:
+        """No placement on this node has a higher level; 0 if no GPU has room."""
+        if self._takes_memory and not site.node.free:
+            return 0
+        looked = self._fragmentation
+        cpu, memory = site.cpu - self._host.cpu_milli, site.memory - self._host.memory_mib
+        rates = looked.rates(site, looked.hosted(cpu, memory))
+        free = site.node.free
+        won, taken = self._on_gpus(rates, free)
+        if won is None:
+            return 0
+        won += rates.useful - site.rates.useful + site.lost - looked.without_host(free - taken, cpu, memory)
+        return level_of(won + _ROUNDING)
+
+    def _on_gpus(self, rates: Rates, free: float) -> tuple[float | None, float]:
+        """What is won at most, None if too few GPUs have room; and how many GPUs are taken at most."""
+        need, known = self._need, self._known
+        if need is None:
+            return 0.0, 0.0
+        found: list[tuple[float, int]] = []
+        most = highest = 0.0
+        for gpu, rate, count in rates.by_gpu:
+            number = gpu.number
+            taken = known[number] if number in known else self._taken(gpu, need)
+            highest = max(highest, rate)
+            if taken is not None:
+                least, at_most, again = taken
+                found.append((rate * at_most if rate > 0 else rate * least, again or count))
+                most = max(most, at_most)
+        won = _best(found, need.count)
+        if won is None or self._alone:
+            return won, most * need.count
+        return free * highest if highest > 0 else won, free
+
+    def _taken(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float, int] | None:
+        """The least and the most that the largest container takes of this GPU, and how often it may take that of one in
+        MIG mode; None if it finds no room there.
+        """
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        taken = self._known[gpu.number] = self._looked_at(gpu, need)
+        return taken
+
+    def _looked_at(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float, int] | None:
+        device = gpu.device
+        memory_mib, is_mig = need.reserved_mib(device.memory_mib), device.mode == MIG_MODE
+        again = need.count if is_mig else 0
+        # An instance has cores of its own.
+        cores = 0 if is_mig else need.reserved_cores
+        has_room = gpu.slots and gpu.memory_mib >= memory_mib and gpu.cores >= cores
+        if not has_room or not self._filter.allows_type(device.type):
+            return None
+        if gpu.slots == 1:
+            return gpu.left, gpu.left, again
+        memory = (gpu.memory_mib - memory_mib) / device.memory_mib if device.memory_mib else 0.0
+        rest = min(memory, (gpu.cores - cores) / device.cores) if device.cores else memory
+        least = gpu.left - max(rest, 0.0)
+        return least, least if self._alone and not is_mig else gpu.left, again
+
+
+def _best(found: list[tuple[float, int]], count: int) -> float | None:
+    """The most that `count` GPUs win together, None if there are fewer. `found` is what one wins, and their number."""
+    if count == 1:
+        return max(found)[0] if found else None
+    total = 0.0
+    for won, number in sorted(found, reverse=True):
+        total += won * min(number, count)
+        count -= number
+        if count <= 0:
+            return total
+    return None

@@ -1,0 +1,39 @@
+"""Finds kept room that a pod may take: its own, or that of pods with lower priority."""
+
+from collections.abc import Sequence
+
+from scheduler_ext.cluster.events import RoomsGivenUp
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.decision import Decision
+from scheduler_ext.decide.preempt import placed
+from scheduler_ext.requests import GpuRequest
+
+MOST_LOOKED_AT = 20
+"""Nodes with room kept for other pods that are judged for one pod."""
+
+
+def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
+    """A decision for the node whose room is kept for the pod, if the pod fits there by now."""
+    room = ledger.kept().get(request.uid)
+    if room is None or room.node not in node_names:
+        return None
+    decision = placed(ledger, request, priority=priority, node=room.node, gone=())
+    return None if decision.node is None else decision
+
+
+def in_that_of_others(
+    cluster: Cluster, request: GpuRequest, priority: int, node_names: Sequence[str], now: float
+) -> Decision | None:
+    """A decision for a node whose room is kept for pods of lower priority, for a pod that fits nowhere else.
+
+    The room that was kept there is given up.
+    """
+    rooms = cluster.ledger.kept().below(priority)
+    offered = [node for node in node_names if node in rooms] if rooms else []
+    for node in offered[:MOST_LOOKED_AT]:
+        decision = placed(cluster.ledger, request, priority=priority, node=node, gone=())
+        if decision.node is not None:
+            cluster.apply(RoomsGivenUp(rooms[node]), now)
+            return decision
+    return None

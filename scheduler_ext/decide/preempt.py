@@ -1,0 +1,241 @@
+"""Chooses the pods to evict from one node so that a pod gets its GPUs: as few and as unimportant as possible.
+
+It works like kube-scheduler's preemption (pkg/scheduler/framework/plugins/defaultpreemption of kubernetes/kubernetes):
+remove all pods that may be evicted, then bring back those that fit beside the pod, the most important first.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol, TypeVar, cast
+
+from scheduler_ext.cluster.alone import NodeAlone
+from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import quota_for
+from scheduler_ext.decide.decision import Decision, decide, place
+from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.requests import GpuRequest
+
+T = TypeVar("T")
+Search = Generator[None, None, T]
+"""Each step is one look at the node. It takes less than a millisecond, or a few for a pod of several containers. Other
+work may run between two steps.
+"""
+
+EFFORT_OF_A_LOOK = 10
+"""Effort of one look, in addition to what the node has."""
+MOST_VICTIMS = 64
+"""We never evict more pods than this for one pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A pod that holds GPUs of the node. `created` is its creation time as the API server writes it."""
+
+    uid: str
+    priority: int
+    created: str = ""
+    name: str = ""
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    leaving: bool = False
+    """Whether it is being deleted already."""
+
+    @property
+    def rank(self) -> tuple[float, str, str]:
+        """The most important first; of equally important pods the one that has run longest."""
+        return -self.priority, self.created, self.uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Pods to evict from a node. Empty if the pods that are leaving already make enough room."""
+
+    node: str
+    victims: tuple[Holder, ...]
+    """The most important first."""
+
+    @property
+    def merit(self) -> tuple[int, int, int, str]:
+        """The plan with the largest merit wins, as kube-scheduler compares nodes (pickOneNodeForPreemption)."""
+        if not self.victims:
+            return 1, 0, 0, ""
+        highest = self.victims[0].priority
+        pain = sum(holder.priority + 2**31 for holder in self.victims)
+        since = min(holder.created for holder in self.victims if holder.priority == highest)
+        return -highest - 2**31, -pain, -len(self.victims), since
+
+
+def plan(
+    ledger: Ledger,
+    budgets: Budgets,
+    request: GpuRequest,
+    *,
+    priority: int,
+    node: str,
+    holders: Iterable[Holder],
+    spared: Collection[str] = (),
+    effort: Effort | None = None,
+) -> Search[Plan | None]:
+    """Plan how the pod gets its GPUs on the node within every budget and without evicting the pods `spared`. None if
+    impossible.
+
+    It first settles which pods of each budget may go, the least important first. It does not search further: if this
+    choice does not help, it returns None even where another one would.
+    """
+    holders = sorted(holders, key=lambda holder: holder.rank)
+    lower = [each for each in holders if each.priority < priority and not each.leaving and each.uid not in spared]
+    protected = budgets.violating(reversed(lower))
+    may_go = [each for each in holders if each.leaving or (each in lower and each.uid not in protected)]
+    look = Look(ledger, request, priority, node, effort)
+    if look.fits(frozenset(), without_quotas=True):
+        # The namespace may not have more GPUs: other pods are not the reason.
+        return None
+    yield
+    chosen = yield from victims(priority, frozenset(), may_go, look.fits)
+    if chosen is None or len(chosen) > MOST_VICTIMS:
+        return None
+    return Plan(node=node, victims=tuple(each for each in holders if each.uid in chosen))
+
+
+def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gone: Collection[str]) -> Decision:
+    """The decision for the pod on this node if these pods were gone. Room kept for the pod, or for pods of lower
+    priority, is free for it.
+    """
+    left = ledger.without(node, {request.uid, *gone}, request.namespace, priority=priority)
+    return decide(request, left, [node])
+
+
+class Nodes(Protocol):
+    """A source of nodes as they are at one moment, such as the ledger."""
+
+    def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
+        """The node and the namespace's quotas. None for a node that is not registered."""
+
+
+class Look:
+    """Judges whether a pod of this priority gets its GPUs on a node if other pods were gone. It uses the node's state
+    at construction.
+    """
+
+    def __init__(
+        self, nodes: Nodes, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
+    ) -> None:
+        """`effort` counts what the looks cost."""
+        self._alone = nodes.alone(node, request.namespace)
+        self._request = request
+        self._priority = priority
+        self._effort = effort or Effort()
+
+    def fits(self, gone: frozenset[str], *, without_quotas: bool = False) -> bool:
+        """Room kept for the pod, or for pods of lower priority, counts as free."""
+        alone, request = self._alone, self._request
+        if alone is None:
+            return False
+        gone |= {request.uid}
+        self._effort.made += EFFORT_OF_A_LOOK + len(alone.held) // 2
+        quota = None if without_quotas else quota_for(request.quota_class, alone.quotas_of(request.namespace, gone))
+        usage = alone.usage(gone, at_least=self._priority)
+        return not isinstance(place(request, usage, quota, self._effort), Misfit)
+
+
+def victims(
+    priority: int,
+    proposed: frozenset[str],
+    holders: Iterable[Holder],
+    fits: Callable[[frozenset[str]], bool],
+    violating: Callable[[Iterable[Holder]], Collection[str]] = lambda _: (),
+) -> Search[frozenset[str] | None]:
+    """UIDs of the pods to evict for a pod of this priority; None if evicting does not help.
+
+    `proposed` are kube-scheduler's victims: it needs them for its own reasons, so they stay. Only pods of lower
+    priority are added. Those that `violating` does not name come first: it names pods whose budget leaves nothing if
+    the given pods were evicted in their order. `fits` says whether the pod gets its GPUs without the given pods.
+    """
+    holders = sorted(holders, key=lambda holder: holder.rank)
+    if any(holder.uid in proposed and holder.priority >= priority for holder in holders):
+        return None
+    leaving = frozenset(holder.uid for holder in holders if holder.leaving)
+    stay_out = proposed | leaving
+    may_go = [holder for holder in holders if holder.priority < priority and holder.uid not in stay_out]
+    if not fits(stay_out.union(holder.uid for holder in may_go)):
+        return None
+    yield
+    against = violating((*(holder for holder in holders if holder.uid in proposed), *reversed(may_go)))
+    first_spared = sorted(may_go, key=lambda holder: holder.uid not in against)
+    needed = yield from _needed([holder.uid for holder in first_spared], lambda gone: fits(stay_out | gone))
+    return proposed | needed
+
+
+def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[frozenset[str]]:
+    """The pods that have to go; the first ones are spared first. All of them together are enough.
+
+    Where room never hurts, the result equals bringing the pods back one by one. Runs of pods are brought back together:
+    few looks where few pods have to go, never more than three for each pod.
+    """
+    gone, start = frozenset(uids), 0
+    while start < len(uids):
+        spared = yield from _longest_run(gone, uids[start:], fits)
+        gone = gone.difference(uids[start : start + spared])
+        start += spared + 1
+    for uid in uids:
+        if uid in gone:
+            if fits(gone - {uid}):
+                gone -= {uid}
+            yield
+    return gone
+
+
+def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[int]:
+    """How many of the first pods may stay. One look if the very first has to go."""
+    run, step = 0, 1
+    while run + step <= len(uids) and fits(gone.difference(uids[: run + step])):
+        run, step = run + step, step * 2
+        yield
+    too_many = min(run + step, len(uids) + 1)
+    while too_many - run > 1:
+        middle = (run + too_many) // 2
+        if fits(gone.difference(uids[:middle])):
+            run = middle
+        else:
+            too_many = middle
+        yield
+    return run
+
+
+def within(search: Search[T], effort: Effort, most: int) -> Search[T | None]:
+    """The search's result; None if it takes more than about `most` of the effort that it counts."""
+    until = effort.made + most
+    while effort.made < until:
+        try:
+            next(search)
+        except StopIteration as end:
+            return cast("T", end.value)
+        yield
+    return None
+
+
+def finished(search: Search[T]) -> T:
+    """Run the search to its end and return the result."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[Holder]) -> tuple[str, ...]:
+    """The chosen pods, the most important first: kube-scheduler compares nodes by the first victim.
+
+    `proposed` are in that order. A pod that holds no GPUs has no known priority here; it stays behind the one before
+    it.
+    """
+    holders = sorted(holders, key=lambda holder: holder.rank)
+    added = [holder.uid for holder in holders if holder.uid in chosen and holder.uid not in proposed]
+    priorities: dict[str, float] = {holder.uid: holder.priority for holder in holders}
+    least = inf
+    for uid in proposed:
+        priorities[uid] = least = min(least, priorities.get(uid, least))
+    return tuple(sorted((*proposed, *added), key=lambda uid: -priorities[uid]))

@@ -1,0 +1,72 @@
+"""Chooses one of the nodes that fit a pod."""
+
+from collections.abc import Mapping
+
+from proto.devices import PairScores, PodShares
+from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.decide.score import NodeScore
+from scheduler_ext.decide.topology import connection
+from scheduler_ext.policies import NodePolicy
+from scheduler_ext.requests import GpuRequest
+
+Preference = tuple[int, float, str]
+"""The node with the smaller preference is taken. The last part is the node's name."""
+
+
+_OF_A_LEVEL = 100.0
+"""More than any node's score."""
+NO_LEVELS: Mapping[str, int] = {}
+
+
+def preference(policy: NodePolicy, name: str, total: float, connection: int, level: int = 0) -> Preference:
+    """Prefer the best connected node; then the highest level; then the fullest or emptiest by node policy; then the
+    first name.
+
+    `total` is the node's score, `connection` is 0 where links are not compared, `level` is that of `fgd`.
+    """
+    return -connection, total if policy is NodePolicy.SPREAD else -total - level * _OF_A_LEVEL, name
+
+
+def choose_node(
+    policy: NodePolicy,
+    fits: Mapping[str, NodeScore],
+    connections: Mapping[str, int],
+    levels: Mapping[str, int] = NO_LEVELS,
+) -> str:
+    """The node to take. `fits` names at least one. A node missing in `connections` counts as not connected."""
+    return rank_nodes(policy, fits, connections, levels)[0]
+
+
+def rank_nodes(
+    policy: NodePolicy,
+    fits: Mapping[str, NodeScore],
+    connections: Mapping[str, int],
+    levels: Mapping[str, int] = NO_LEVELS,
+) -> list[str]:
+    """All nodes in the order in which `choose_node` would take them."""
+    ranked = sorted(
+        preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
+    )
+    return [name for _, _, name in ranked]
+
+
+def compared_connections(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
+    """How well the pod's GPUs are connected, by node. Empty where that is not compared."""
+    if not compares_connections(request):
+        return {}
+    return {name: connected(shares, snapshot.nodes[name].node.pair_scores) for name, shares in placed.items()}
+
+
+def compares_connections(request: GpuRequest) -> bool:
+    """Whether links are compared: for topology-aware pods with a container of several GPUs, unless the cluster keeps
+    HAMi's order.
+
+    A pod takes equally many pairs on every node, so the sums are comparable.
+    """
+    several = any(need is not None and need.count > 1 for need in request.needs)
+    return several and request.node_topology and request.policies.gpu.topology_aware
+
+
+def connected(shares: PodShares, scores: PairScores) -> int:
+    """The sum of the pair scores between the GPUs of each container."""
+    return sum(connection(container, scores) for container in shares)
