@@ -91,12 +91,17 @@ def _exceeds(decided: _Decided, containers: Sequence[Container]) -> bool:
 
 
 def _container(container: Container, counted: Sequence[str]) -> Container:
-    """Requests of such resources equal their limits: the API server accepts no other ones."""
+    """Requests of such resources equal their limits: the API server accepts no other ones. An amount of 0 is kept,
+    except of GPUs: 0 is the highest priority.
+    """
     asked = {**container.resources.requests, **container.resources.limits}
+    gpus, *_ = counted
     return Container(
         name=container.name,
         env=_variables(container.env),
-        resources=_resources(tuple((name, asked[name]) for name in counted if asked.get(name, "0") != "0")),
+        resources=_resources(
+            tuple((name, asked[name]) for name in counted if name in asked and (name, asked[name]) != (gpus, "0"))
+        ),
         restart_policy=container.restart_policy,
     )
 

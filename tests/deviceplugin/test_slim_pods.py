@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from deviceplugin.allocation.capacity import has_begun, held_by
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.undecided import is_undecided
+from deviceplugin.container.edits import container_facts
 from deviceplugin.remediation.holders import holder_of
 from deviceplugin.settings import TotalNames
 from deviceplugin.slim_pods import LONGEST_DECISION, MOST_CONTAINERS, MOST_VARIABLES, slim
@@ -73,6 +74,12 @@ def test_all_that_the_daemon_reads_of_a_pod_with_gpus_stays() -> None:
     ):
         assert msgspec.json.encode(read(kept)) == msgspec.json.encode(read(whole)), read
     assert asked_totals(kept, NAMES)[0] == 3000
+
+
+def test_the_highest_priority_which_is_0_stays() -> None:
+    asking = limits(**{GPU: "1", NAMES.priority: "0"})
+    [kept] = slimmed(written(asking, annotations=bound_annotations(SHARES[:1]))).spec.containers
+    assert container_facts("u", kept, NAMES.priority).priority == 0
 
 
 def test_a_pod_without_a_decision_is_still_seen_to_ask() -> None:
