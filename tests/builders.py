@@ -8,7 +8,7 @@ import msgspec
 from proto.annotations import keys
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
-from proto.devices import Device, PairScores
+from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import (
     Condition,
     Container,
@@ -88,7 +88,7 @@ def node(
     written = dict(annotations or {})
     if devices is not None:
         written[keys.NODE_REGISTER] = encode_register(devices)
-        capacity = {"gpu": sum(each.slots for each in devices)} | capacity
+        capacity.setdefault("gpu", str(sum(each.slots for each in devices)))
         if scores is not None:
             written[keys.NODE_SCORE] = encode_scores(scores, [each.uuid for each in devices])
     offered = amounts(**capacity)
@@ -107,4 +107,48 @@ def node(
 
 def as_json(found: Pod | Node) -> Json:
     """The object as it is written to the API server."""
-    return {"apiVersion": "v1", "kind": type(found).__name__, **msgspec.to_builtins(found)}
+    fields = {key: value for key, value in msgspec.to_builtins(found).items() if value}
+    return {"apiVersion": "v1", "kind": type(found).__name__, **fields}
+
+
+def pod_json(
+    name: str,
+    *,
+    gpus: int = 1,
+    memory_mib: int = 1000,
+    cores: int = 0,
+    scheduler_name: str = "topogpu-scheduler",
+    **facts: Any,
+) -> Json:
+    """A pod of one container as JSON; without `memory_mib` it asks for whole GPUs. Other facts are those of `pod`."""
+    asked = {"gpu": gpus, "gpumem": memory_mib, "gpucores": cores} if gpus else {}
+    main = container("main", **{resource: str(amount) for resource, amount in asked.items() if amount})
+    main.image = "work"
+    return as_json(pod(main, name=name, scheduler_name=scheduler_name, **facts))
+
+
+def node_json(
+    name: str,
+    *,
+    gpus: int = 1,
+    slots: int = 10,
+    memory_mib: int = 40960,
+    allocation: str = "slots",
+    ready: bool = True,
+) -> Json:
+    """A node with A100s as JSON, as it is written to the API server."""
+    devices = [
+        Device(
+            uuid=DeviceUUID(f"GPU-{name}-{index}"),
+            index=index,
+            slots=slots,
+            memory_mib=memory_mib,
+            cores=100,
+            type="NVIDIA A100-SXM4-40GB",
+            numa=0,
+            mode="hami-core",
+            healthy=True,
+        )
+        for index in range(gpus)
+    ]
+    return as_json(node(name, devices, annotations={keys.NODE_ALLOCATION: allocation}, ready=ready))

@@ -20,11 +20,11 @@ from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, DeviceUUID
 from simulation.apiserver import EmbeddedApiServer
+from tests.builders import node_json, pod_json
 from tests.deviceplugin.daemon_rig import T0, DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
 from tests.polling import until
 from tests.scheduler_ext.extender_process import NAMESPACE, WEBHOOK, Extender, extender, prepare
-from tests.scheduler_ext.rig import node_json, pod_json
 
 GPUS_OF_A = 40960
 """MiB."""

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from proto.annotations import keys
+from tests.builders import node_json, pod_json
 from tests.cluster.control_plane import ControlPlane
-from tests.scheduler_ext.rig import node_json, pod_json
 
 pytestmark = pytest.mark.cluster
 

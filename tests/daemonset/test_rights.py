@@ -18,13 +18,14 @@ from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
 from simulation.apiserver.routes import RecordedRequest
 from simulation.nvml.machine_file import RowsRemapped, lost_gpu
+from tests.builders import node_json, pod_json
 from tests.cluster.shipped import DAEMON, SCHEDULER, rules
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE
 from tests.deviceplugin.remediation.test_daemon import bind_owned, with_lease
 from tests.polling import until
 from tests.scheduler_ext.extender_process import LEASE, NAME, NAMESPACE, extender, prepare
-from tests.scheduler_ext.rig import node_json, now, pod_json
+from tests.scheduler_ext.rig import now
 
 KUBE_SCHEDULERS = "topogpu-kube-scheduler-lease"
 Right = tuple[str, str, str, str, str]

@@ -33,10 +33,10 @@ from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
 from simulation.nvml.machine_file import Fault as DriverFault
 from simulation.processes import ChildProcess
+from tests.builders import pod_json
 from tests.deviceplugin.gpus import NODE
 from tests.faults.observer import Observer
 from tests.faults.steps import DAEMON, EXTENDER, UNINSTALL, Moment
-from tests.scheduler_ext.rig import pod_json
 
 MACHINE = machines.load("4x-a100-pcie-80g-bridged")
 UUIDS = tuple(gpu_uuid(MACHINE.id, index, NODE) for index in range(len(MACHINE.gpus)))

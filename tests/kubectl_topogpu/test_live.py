@@ -24,7 +24,7 @@ from kubectl_topogpu.kubectl import Api, Connection, Unreadable
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
-from tests.scheduler_ext.rig import node_json, pod_json
+from tests.builders import node_json, pod_json
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not in PATH")
 

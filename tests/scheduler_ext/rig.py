@@ -20,6 +20,7 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.builders import pod_json
 from tests.polling import until
 
 ANY_PORT = ListenAddress(host="127.0.0.1", port=0)
@@ -154,48 +155,6 @@ async def _watches(server: EmbeddedApiServer) -> bool:
 
 async def _ready(rig: Rig) -> bool:
     return (await rig.status("/readyz"))[0] == 200
-
-
-def node_json(
-    name: str, *, gpus: int = 1, slots: int = 10, memory_mib: int = 40960, allocation: str = "slots"
-) -> dict[str, Any]:
-    devices = [
-        {
-            "id": f"GPU-{name}-{index}",
-            "index": index,
-            "count": slots,
-            "devmem": memory_mib,
-            "devcore": 100,
-            "type": "NVIDIA A100-SXM4-40GB",
-            "mode": "hami-core",
-            "health": True,
-        }
-        for index in range(gpus)
-    ]
-    annotations = {keys.NODE_REGISTER: json.dumps(devices), keys.NODE_ALLOCATION: allocation}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "annotations": annotations},
-        "status": {
-            "allocatable": {keys.RESOURCE_COUNT: str(gpus * slots)},
-            "capacity": {keys.RESOURCE_COUNT: str(gpus * slots)},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-
-
-def pod_json(name: str, *, gpus: int = 1, memory_mib: int = 1000) -> dict[str, Any]:
-    limits = {keys.RESOURCE_COUNT: str(gpus), keys.RESOURCE_MEMORY: str(memory_mib)} if gpus else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "spec": {
-            "schedulerName": "topogpu-scheduler",
-            "containers": [{"name": "main", "image": "work", "resources": {"limits": limits}}],
-        },
-    }
 
 
 def now() -> datetime:

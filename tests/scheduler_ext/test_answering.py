@@ -8,8 +8,9 @@ from scheduler_ext.policies import parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import FilterReturns
 from simulation.apiserver import Fault
+from tests.builders import node_json, pod_json
 from tests.polling import until
-from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
+from tests.scheduler_ext.rig import Rig, running
 
 
 def with_priority(pod: dict[str, Any], priority: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from scheduler_ext.apiserver import trim_pod
 from scheduler_ext.cluster.facts import pod_facts
 from scheduler_ext.cluster.holdings import read_holding
 from scheduler_ext.requests import RequestSettings, read_request
+from tests.builders import node_json, pod_json
 from tests.polling import until
-from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
+from tests.scheduler_ext.rig import Rig, running
 
 
 def warnings(rig: Rig, reason: str) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from proto.annotations.outliving_pods import Outliving, encode_outliving
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import ServeSettings
+from tests.builders import node_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.in_process import InProcess, in_process
-from tests.scheduler_ext.rig import node_json, pod_json
 
 Json = dict[str, Any]
 Life = Callable[[InProcess, Json], Awaitable[None]]

@@ -14,8 +14,9 @@ from scheduler_ext.cli import main
 from scheduler_ext.exchange import is_local
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.builders import node_json, pod_json
 from tests.polling import until
-from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, pod_json, running
+from tests.scheduler_ext.rig import FAST, Rig, extender_for, running
 
 
 def ask(*arguments: str) -> Result:

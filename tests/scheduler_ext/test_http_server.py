@@ -9,8 +9,9 @@ import pytest
 
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
+from tests.builders import node_json, pod_json
 from tests.polling import until
-from tests.scheduler_ext.rig import FAST, extender_for, node_json, pod_json, running
+from tests.scheduler_ext.rig import FAST, extender_for, running
 
 
 async def test_filter_by_names_answers_one_node_and_all_five_keys() -> None:

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 from scheduler_ext.kube_scheduler import KubeScheduler
-from tests.scheduler_ext.rig import node_json, running
+from tests.builders import node_json
+from tests.scheduler_ext.rig import running
 
 PATH = "/healthz/kube-scheduler"
 

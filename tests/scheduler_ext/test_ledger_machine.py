@@ -35,9 +35,9 @@ from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.settings import ServeSettings
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
+from tests.builders import node_json
 from tests.scheduler_ext.played_cluster import Cluster as PlayedCluster
 from tests.scheduler_ext.played_cluster import Json, copied, pod_json
-from tests.scheduler_ext.rig import node_json
 
 NIGHTLY = os.environ.get("TOPOGPU_NIGHTLY") == "1"
 NODES = ("a", "b")

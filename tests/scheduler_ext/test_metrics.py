@@ -14,10 +14,10 @@ from scheduler_ext.metric_families import MIB, Seen
 from scheduler_ext.metrics import Admission, Metrics, Outcome
 from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import MetricsDetail
-from tests.builders import container, node, pod
+from tests.builders import container, node, node_json, pod
 from tests.polling import until
 from tests.scheduler_ext.gpus import device
-from tests.scheduler_ext.rig import node_json, running
+from tests.scheduler_ext.rig import running
 
 ANSWERS = "topogpu_extender_answers_total"
 GPU = {

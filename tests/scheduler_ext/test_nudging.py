@@ -14,11 +14,11 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index.node_index import Candidates
 from scheduler_ext.nudging import Nudger
 from simulation.apiserver import EmbeddedApiServer
-from tests.builders import container, node, pod
+from tests.builders import container, node, pod, pod_json
 from tests.polling import until
 from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import device, request
-from tests.scheduler_ext.rig import now, pod_json
+from tests.scheduler_ext.rig import now
 
 
 def with_one_gpu() -> Cluster:

@@ -17,10 +17,10 @@ import pytest
 
 from scheduler_ext import exchange, webhook_server
 from simulation.apiserver import EmbeddedApiServer
+from tests.builders import node_json, pod_json
 from tests.program.hostile_clients import GARBAGE, MALFORMED, MIB, SLOW, hold, sends
 from tests.scheduler_ext.admission.pods import container, envelope, pod
 from tests.scheduler_ext.extender_process import Extender, extender, prepare
-from tests.scheduler_ext.rig import node_json, pod_json
 
 VERBS = ("/filter", "/prioritize", "/prioritize-without-gpus", "/preempt", "/bind")
 

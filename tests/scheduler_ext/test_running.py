@@ -17,9 +17,9 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.builders import node_json, pod_json
 from tests.cluster.control_plane import free_port
 from tests.polling import until
-from tests.scheduler_ext.rig import node_json, pod_json
 
 
 @asynccontextmanager

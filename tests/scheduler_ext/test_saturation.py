@@ -18,8 +18,9 @@ import pytest
 from proto.annotations import keys
 from simulation.apiserver import Fault
 from simulation.recount import NONE, Amount, allocated, holds, recount
+from tests.builders import node_json
 from tests.polling import until
-from tests.scheduler_ext.rig import Rig, node_json, running
+from tests.scheduler_ext.rig import Rig, running
 
 NIGHTLY = os.environ.get("TOPOGPU_NIGHTLY") == "1"
 REQUESTS = 10_000 if NIGHTLY else 2_500

@@ -7,8 +7,9 @@ from dataclasses import replace
 import aiohttp
 
 from simulation.apiserver import Fault
+from tests.builders import node_json, pod_json
 from tests.polling import until
-from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
+from tests.scheduler_ext.rig import Rig, running
 
 BINDS = 1000
 

@@ -9,9 +9,9 @@ from aiohttp import web
 from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kube_scheduler import MANAGED_RESOURCES, KubeSchedulerStandIn
+from tests.builders import as_json, node, pod_json
 from tests.daemonset import shipped
 from tests.polling import until
-from tests.simulation.apiserver.objects import node, pod
 
 
 class Extender:
@@ -69,10 +69,14 @@ def stored(api: EmbeddedApiServer, name: str) -> dict[str, Any]:
 async def test_pods_are_bound_by_priority_to_ready_nodes_only(
     api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
-    for one in (node("n1"), node("n2"), node("n3", ready=False)):
+    for one in (as_json(node("n1", ready=True)), as_json(node("n2", ready=True)), as_json(node("n3", ready=False))):
         api.create(one)
     api.create({"kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 5})
-    for one in (pod("low", gpus=1), pod("high", gpus=1, priority="urgent"), pod("other", gpus=1, scheduler="else")):
+    for one in (
+        pod_json("low"),
+        pod_json("high", priority_class_name="urgent"),
+        pod_json("other", scheduler_name="else"),
+    ):
         api.create(one)
     async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: all(stored(api, name)["spec"].get("nodeName") == "n2" for name in ("low", "high")))
@@ -86,8 +90,8 @@ async def test_pods_are_bound_by_priority_to_ready_nodes_only(
 async def test_a_pod_that_fits_nowhere_is_explained_and_tried_again_when_nodes_change(
     api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
-    api.create(node("n1"))
-    api.create(pod("a", gpus=1))
+    api.create(as_json(node("n1", ready=True)))
+    api.create(pod_json("a"))
     extender.reply = lambda args: {"FailedNodes": dict.fromkeys(args["NodeNames"], "1/1 CardInsufficientMemory")}
     async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: api.store.objects("events"))
@@ -96,15 +100,15 @@ async def test_a_pod_that_fits_nowhere_is_explained_and_tried_again_when_nodes_c
         assert condition["message"] == "0/1 nodes are available: 1 1/1 CardInsufficientMemory."
         assert api.store.objects("events")[0]["reason"] == "FailedScheduling"
         extender.reply = lambda args: {"NodeNames": args["NodeNames"]}
-        api.create(node("n2"))
+        api.create(as_json(node("n2", ready=True)))
         await until(lambda: stored(api, "a")["spec"].get("nodeName"))
 
 
 async def test_a_node_that_was_not_asked_about_is_an_error(
     api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
-    api.create(node("n1"))
-    api.create(pod("a", gpus=1))
+    api.create(as_json(node("n1", ready=True)))
+    api.create(pod_json("a"))
     extender.reply = lambda _: {"NodeNames": ["elsewhere"]}
     async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: stored(api, "a")["status"].get("conditions"))
@@ -114,15 +118,15 @@ async def test_a_node_that_was_not_asked_about_is_an_error(
 async def test_a_pod_without_gpus_is_bound_without_the_extender(
     api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
-    api.create(node("n1"))
-    api.create(pod("a"))
+    api.create(as_json(node("n1", ready=True)))
+    api.create(pod_json("a", gpus=0))
     async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: stored(api, "a")["spec"].get("nodeName") == "n1")
     assert extender.filtered == []
 
 
 def asking(name: str, **amounts: int) -> dict[str, Any]:
-    made = pod(name)
+    made = pod_json(name)
     made["spec"]["containers"][0]["resources"] = {"limits": {f"nvidia.com/{key}": n for key, n in amounts.items()}}
     return made
 
@@ -138,7 +142,7 @@ def test_the_stand_in_ignores_what_the_shipped_configuration_says() -> None:
 async def test_a_resource_that_the_shipped_configuration_lacked_would_keep_its_pods_waiting(
     api: EmbeddedApiServer, client: ApiServer, extender: Extender, missing: str
 ) -> None:
-    api.create(node("n1"))
+    api.create(as_json(node("n1", ready=True)))
     api.create(asking("a", gpu=1, gpumem=1000, gpucores=10, priority=1, **{"gpumem-percentage": 10}))
     async with KubeSchedulerStandIn(client, extender.url, managed_resources=MANAGED_RESOURCES - {missing}):
         await until(lambda: stored(api, "a")["status"].get("conditions"))
@@ -151,7 +155,7 @@ async def test_of_a_resource_that_it_is_not_to_ignore_it_hands_out_what_the_node
     api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
     instance = "mig-1g.10gb"
-    served = node("n1")
+    served = as_json(node("n1", ready=True))
     served["status"]["allocatable"] = {f"nvidia.com/{instance}": "2"}
     api.create(served)
     for name in ("a", "b", "c"):
@@ -168,15 +172,15 @@ async def test_of_a_resource_that_it_is_not_to_ignore_it_hands_out_what_the_node
 async def test_it_goes_on_after_dropped_watches_and_an_absent_api_server(
     api: EmbeddedApiServer, client: ApiServer, extender: Extender
 ) -> None:
-    api.create(node("n1"))
-    api.create(pod("a", gpus=1))
+    api.create(as_json(node("n1", ready=True)))
+    api.create(pod_json("a"))
     async with KubeSchedulerStandIn(client, extender.url):
         await until(lambda: stored(api, "a")["spec"].get("nodeName"))
         await until(lambda: api.open_watches == 2)
         assert api.drop_watches() == 2
-        api.create(pod("b", gpus=1))
+        api.create(pod_json("b"))
         await until(lambda: stored(api, "b")["spec"].get("nodeName"))
         await api.go_offline()
-        api.create(pod("c", gpus=1))
+        api.create(pod_json("c"))
         await api.go_online()
         await until(lambda: stored(api, "c")["spec"].get("nodeName"))

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from tests.builders import pod_json
 from tests.polling import until
-from tests.scheduler_ext.rig import Rig, pod_json
+from tests.scheduler_ext.rig import Rig
 
 WHOLE_GPU_MIB = 40960
 

@@ -17,9 +17,10 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.builders import node_json
 from tests.polling import until
 from tests.scheduler_ext.binding.test_step import Played
-from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, now, running
+from tests.scheduler_ext.rig import FAST, Rig, extender_for, now, running
 
 IMMEDIATE = node_json("n", allocation="immediate")
 LOCK_WAIT = "topogpu_node_lock_wait_duration_seconds"

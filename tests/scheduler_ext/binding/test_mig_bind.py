@@ -5,8 +5,9 @@ from typing import Any
 
 from proto.annotations import keys
 from proto.annotations.node_register import encode_register
+from tests.builders import node_json
 from tests.scheduler_ext.mig_gpus import mig_device
-from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, running
+from tests.scheduler_ext.rig import FAST, Rig, extender_for, running
 
 
 def mig_node() -> dict[str, Any]:

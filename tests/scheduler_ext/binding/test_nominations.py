@@ -9,12 +9,12 @@ from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.nominations import shorten_taken_rooms
 from scheduler_ext.cluster.events import Applied, Decided, Proposed
 from scheduler_ext.cluster.state import Cluster
-from tests.builders import container, node, pod
+from tests.builders import container, node, node_json, pod
 from tests.polling import until
 from tests.scheduler_ext.binding.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
 from tests.scheduler_ext.cluster.ledgers import share
 from tests.scheduler_ext.gpus import device
-from tests.scheduler_ext.rig import Rig, node_json, running
+from tests.scheduler_ext.rig import Rig, running
 
 NODE = node_json("n", gpus=4, slots=1)
 

@@ -8,9 +8,10 @@ import pytest
 
 from proto.annotations.keys import NUDGE
 from simulation.apiserver import Fault
+from tests.builders import node_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.binding.priorities import WHOLE_GPU_MIB, add, add_classes, budget, placed, preempt, rooms_kept
-from tests.scheduler_ext.rig import Rig, node_json, pod_json, running
+from tests.scheduler_ext.rig import Rig, running
 
 NODE = node_json("n", gpus=4, slots=1)
 

@@ -14,8 +14,9 @@ from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.leadership.lease import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.builders import node_json, pod_json
 from tests.polling import until
-from tests.scheduler_ext.rig import FAST, Rig, extender_for, node_json, pod_json
+from tests.scheduler_ext.rig import FAST, Rig, extender_for
 
 ELECTED = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
 

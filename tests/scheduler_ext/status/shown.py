@@ -11,8 +11,6 @@ import aiohttp
 import msgspec
 
 from proto.annotations import keys
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import Device, DeviceShare, DeviceUUID, PairScores
 from proto.kubernetes.client import ApiServer
@@ -23,6 +21,8 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.status.look import NodeLook
 from simulation.apiserver import EmbeddedApiServer
+from tests import builders
+from tests.builders import as_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import ANY_PORT, API_SECONDS, FAST, Rig
 
@@ -57,41 +57,12 @@ def node(name: str, *, gpus: int = 8, model: int = 0, unhealthy: Iterable[int] =
     scores: PairScores = {
         a.uuid: {b.uuid: near[a.numa == b.numa] + nvlink for b in devices if b is not a} for a in devices
     }
-    allocatable = {keys.RESOURCE_COUNT: str(gpus * SLOTS), "cpu": "128", "memory": "1Ti"}
-    annotations = {
-        keys.NODE_REGISTER: encode_register(devices),
-        keys.NODE_SCORE: encode_scores(scores, [device.uuid for device in devices]),
-        keys.NODE_ALLOCATION: "slots",
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "annotations": annotations},
-        "status": {
-            "allocatable": allocatable,
-            "capacity": allocatable,
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
+    allocation = {keys.NODE_ALLOCATION: "slots"}
+    return as_json(builders.node(name, devices, scores, annotations=allocation, ready=True, cpu="128", memory="1Ti"))
 
 
 def uuid(node_name: str, index: int) -> DeviceUUID:
     return DeviceUUID(f"GPU-{node_name}-{index}")
-
-
-def pod(name: str, *, namespace: str = "default", gpus: int = 1, memory_mib: int = 0, cores: int = 0) -> dict[str, Any]:
-    """Without memory it asks for whole GPUs."""
-    asked = {keys.RESOURCE_COUNT: gpus, keys.RESOURCE_MEMORY: memory_mib, keys.RESOURCE_CORES: cores}
-    limits = {name: str(amount) for name, amount in asked.items() if amount}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "schedulerName": "topogpu-scheduler",
-            "containers": [{"name": "main", "image": "work", "resources": {"limits": limits}}],
-        },
-    }
 
 
 def running_pod(
@@ -99,15 +70,21 @@ def running_pod(
 ) -> dict[str, Any]:
     """It was placed before the extender came."""
     shares = tuple(DeviceShare(uuid=uuid(on, index), memory_mib=memory_mib, cores=cores) for index in gpus)
-    found = pod(name, namespace=namespace, gpus=len(shares), memory_mib=memory_mib, cores=cores)
-    found["spec"]["nodeName"] = on
-    found["status"] = {"phase": "Running"}
-    found["metadata"]["annotations"] = {
+    annotations = {
         keys.POD_NODE: on,
         keys.DEVICES_ALLOCATED: encode_pod_devices((shares,)),
         keys.DEVICES_TO_ALLOCATE: "",
     }
-    return found
+    return pod_json(
+        name,
+        namespace=namespace,
+        gpus=len(shares),
+        memory_mib=memory_mib,
+        cores=cores,
+        node_name=on,
+        phase="Running",
+        annotations=annotations,
+    )
 
 
 def busy_cluster(nodes: int, *, seed: int = 1) -> Iterable[dict[str, Any]]:

@@ -14,7 +14,8 @@ from scheduler_ext.cluster.waiting import WaitingPod
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
 from scheduler_ext.status.look import Look, WaitingLook
-from tests.scheduler_ext.status.shown import MODELS, looked, node, pod, running_pod
+from tests.builders import pod_json
+from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
 
 Json = dict[str, Any]
 
@@ -84,7 +85,7 @@ def test_a_look_without_news_is_not_sent() -> None:
 
 def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:
     board, reader = Board("p"), Reader()
-    request = read_request(msgspec.convert(pod("p"), Pod), RequestSettings())
+    request = read_request(msgspec.convert(pod_json("p", memory_mib=0), Pod), RequestSettings())
     assert request is not None
     waiting = WaitingLook(pod=WaitingPod(request=request, priority=0, since=-5.0, asked=-5.0), words="")
     known = look(0, node("a"), waiting=(waiting,), waiting_total=1)

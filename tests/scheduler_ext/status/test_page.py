@@ -19,8 +19,9 @@ from scheduler_ext.running import listening
 from scheduler_ext.status.look import Look
 from scheduler_ext.status.server import StatusServer
 from simulation.apiserver import EmbeddedApiServer
+from tests.builders import pod_json
 from tests.scheduler_ext.rig import ANY_PORT
-from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, looked, node, pod, running_pod, shown
+from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, looked, node, running_pod, shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 pytestmark = pytest.mark.browser
@@ -93,12 +94,12 @@ async def test_nodes_gpus_and_pods_are_shown_with_who_holds_them() -> None:
 async def test_a_decision_changes_the_page_at_once() -> None:
     async with opened(node("n")) as on:
         await expect(on.page.locator(".card .idle")).to_have_text("8 of 8 idle")
-        assert await on.it.place(pod("train", gpus=4), "n") == "n"
+        assert await on.it.place(pod_json("train", gpus=4, memory_mib=0), "n") == "n"
         await expect(on.page.locator(".card .idle")).to_have_text("4 of 8 idle")
         decided = on.page.locator("#told-list li")
         await expect(decided).to_have_count(1)
         await expect(decided.locator(".what")).to_have_text("default/train goes to n, GPU 4–7, bound")
-        assert await on.it.place(pod("huge", gpus=16), "n") == ""
+        assert await on.it.place(pod_json("huge", gpus=16, memory_mib=0), "n") == ""
         waiting = on.page.locator("#waiting-list .pod")
         await expect(waiting).to_have_text("default/huge")
         on.server.delete("pods", "huge", namespace="default")
@@ -168,12 +169,12 @@ async def test_an_open_node_follows_decisions() -> None:
         held = on.page.locator("dialog .held .pod")
         await expect(on.page.locator("dialog")).to_be_visible()
         await expect(held).to_have_count(0)
-        assert await on.it.place(pod("train", gpus=2), "n") == "n"
+        assert await on.it.place(pod_json("train", gpus=2, memory_mib=0), "n") == "n"
         await expect(held).to_have_text(["default/train", "default/train"])
         await on.page.locator("dialog summary").click()
         for number, stop in enumerate(("summary", ".close", "[aria-label=GPUs]", "[aria-label=Links]")):
             await on.page.locator(f"dialog {stop}").focus()
-            assert await on.it.place(pod(f"next-{number}"), "n") == "n"
+            assert await on.it.place(pod_json(f"next-{number}", memory_mib=0), "n") == "n"
             await expect(held).to_have_count(3 + number)
             await expect(on.page.locator(f"dialog {stop}")).to_be_focused()
 
@@ -204,7 +205,7 @@ async def test_a_paused_page_stands_still_and_catches_up() -> None:
         await expect(idle).to_have_text("8 of 8 idle")
         await on.page.locator("#pause").click()
         await expect(on.page.locator("#live")).to_have_text("Paused")
-        assert await on.it.place(pod("p"), "n") == "n"
+        assert await on.it.place(pod_json("p", memory_mib=0), "n") == "n"
         async with on.it.rig.http.get(f"{on.it.page}events") as response:  # the extender has seen it
             while b"default/p" not in await response.content.readline():
                 pass
@@ -217,7 +218,7 @@ async def test_a_paused_page_stands_still_and_catches_up() -> None:
 @pytest.mark.parametrize("context", [{}, {"color_scheme": "dark"}, {"viewport": {"width": 360, "height": 740}}])
 async def test_no_rule_of_axe_is_broken(context: dict[str, Any]) -> None:
     async with opened(*busy_cluster(12), node("ill", unhealthy=(0, 1)), **context) as on:
-        assert await on.it.place(pod("huge", gpus=16), "gpu-1") == ""
+        assert await on.it.place(pod_json("huge", gpus=16, memory_mib=0), "gpu-1") == ""
         await expect(on.page.locator("#waiting-list > li")).to_have_count(1)
         await on.page.locator("#waiting-list > li > details > summary").click()
         axe = AXE.read_text("utf-8")

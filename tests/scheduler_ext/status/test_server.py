@@ -18,9 +18,10 @@ from scheduler_ext.status.look import Look
 from scheduler_ext.status.looking import Looker
 from scheduler_ext.status.server import PAGE_HEADER, StatusServer
 from simulation.apiserver import EmbeddedApiServer
+from tests.builders import pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import ANY_PORT
-from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, pod, running_pod, shown
+from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, running_pod, shown
 
 FILES = ("", "page.js", "style.css", "icon.svg")
 
@@ -129,7 +130,7 @@ async def test_a_stream_begins_with_everything_and_follows_each_decision() -> No
         first = await follower.until("nodes")
         while "idle" not in first["nodes"]:
             first = await follower.until("nodes")
-        assert await it.place(pod("train", gpus=4), "idle") == "idle"
+        assert await it.place(pod_json("train", gpus=4, memory_mib=0), "idle") == "idle"
         told: list[dict[str, Any]] = []
         gpus: list[dict[str, Any]] = []
         while [each["what"] for each in told] != ["decided", "bound"] or len(gpus) != 4:
@@ -144,7 +145,7 @@ async def test_a_stream_begins_with_everything_and_follows_each_decision() -> No
 
 async def test_a_pod_that_fits_nowhere_waits_with_what_it_asks_for() -> None:
     async with showing(node("n")) as it, following(it) as follower:
-        assert await it.place(pod("huge", gpus=16), "n") == ""
+        assert await it.place(pod_json("huge", gpus=16, memory_mib=0), "n") == ""
         (waiting,) = (await follower.until("waiting"))["waiting"]
         assert waiting["pod"] == "default/huge"
         assert waiting["asks"] == ["container main asks for 16 GPUs with its whole memory each"]
@@ -156,7 +157,7 @@ async def test_a_stream_continues_where_it_ended() -> None:
             value = await follower.until("nodes")
             while not follower.seen or "b" not in value.get("nodes", {}):
                 value = await follower.next()
-        assert await it.place(pod("p"), "b") == "b"
+        assert await it.place(pod_json("p", memory_mib=0), "b") == "b"
         async with following(it, follower.seen) as follower:
             value = await follower.until("nodes")
             assert "full" not in value
@@ -204,7 +205,7 @@ async def test_a_waiting_pod_learns_what_each_node_lacks_and_which_pods_would_ha
     whole = MODELS[0][1]
     held = [running_pod(f"p{gpu}", "n", (gpu,), memory_mib=whole, cores=100) for gpu in range(7)]
     async with showing(node("n"), *held) as it, following(it) as follower:
-        assert await it.place(pod("pair", gpus=2), "n") == ""
+        assert await it.place(pod_json("pair", gpus=2, memory_mib=0), "n") == ""
         while not (found := (await follower.until("waiting"))["waiting"])[0].get("why"):
             pass
         why = found[0]["why"]
@@ -230,7 +231,7 @@ async def test_a_waiting_pod_learns_what_each_node_lacks_and_which_pods_would_ha
 
 async def test_a_pod_that_fits_on_no_empty_node_is_told_so() -> None:
     async with showing(node("n", gpus=2)) as it, following(it) as follower:
-        body = pod("odd")
+        body = pod_json("odd", memory_mib=0)
         body["metadata"]["annotations"] = {keys.USE_GPU_TYPE: "B200"}
         assert await it.place(body, "n") == ""
         while not (found := (await follower.until("waiting"))["waiting"])[0].get("why"):
@@ -251,7 +252,7 @@ async def test_a_page_that_fails_stops_no_decision(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Looker, "look", fail)
     async with showing(node("a")) as it:
         await asyncio.wait_for(tried.wait(), 60)
-        assert await it.place(pod("p"), "a") == "a"
+        assert await it.place(pod_json("p", memory_mib=0), "a") == "a"
         assert not it.applications.failed.is_set()
 
 

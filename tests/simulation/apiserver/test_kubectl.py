@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from simulation.apiserver import EmbeddedApiServer
+from tests.builders import as_json, node, pod_json
 from tests.cluster.binaries import Binaries
-from tests.simulation.apiserver.objects import node, pod
 
 pytestmark = pytest.mark.cluster
 
@@ -43,16 +43,16 @@ async def kubectl(kubernetes: Binaries, tmp_path: Path) -> AsyncIterator[Kubectl
 
 
 async def test_it_lists_and_prints_objects(kubectl: Kubectl) -> None:
-    kubectl.server.create(node("n1"))
-    kubectl.server.create(pod("a", node="n1"))
+    kubectl.server.create(as_json(node("n1", ready=True)))
+    kubectl.server.create(pod_json("a", node_name="n1"))
     assert [line.split()[:2] for line in (await kubectl("get", "nodes")).splitlines()[1:]] == [["n1", "Ready"]]
     assert json.loads(await kubectl("get", "pods", "-A", "-o", "json"))["items"][0]["metadata"]["name"] == "a"
     assert "nodeName: n1" in await kubectl("get", "po", "a", "-o", "yaml")
 
 
 async def test_it_describes_pods_with_events_and_nodes_with_pods(kubectl: Kubectl) -> None:
-    kubectl.server.create(node("n1"))
-    made = kubectl.server.create(pod("a", node="n1"))
+    kubectl.server.create(as_json(node("n1", ready=True)))
+    made = kubectl.server.create(pod_json("a", node_name="n1"))
     kubectl.server.create(
         {
             "kind": "Event",
@@ -69,21 +69,21 @@ async def test_it_describes_pods_with_events_and_nodes_with_pods(kubectl: Kubect
 
 
 async def test_it_applies_twice_and_deletes(kubectl: Kubectl) -> None:
-    manifest = pod("a", labels={"app": "x"})
+    manifest = pod_json("a", labels={"app": "x"})
     assert "created" in await kubectl("apply", "-f", "-", text=json.dumps(manifest))
     manifest["metadata"]["labels"] = {"app": "y"}
     assert "configured" in await kubectl("apply", "-f", "-", text=json.dumps(manifest))
     stored = kubectl.server.store.get("pods", "default", "a")
     assert stored is not None
     assert stored["metadata"]["labels"] == {"app": "y"}
-    kubectl.server.create(node("n1"))
+    kubectl.server.create(as_json(node("n1", ready=True)))
     assert "deleted" in await kubectl("delete", "pod/a")
     assert "deleted" in await kubectl("delete", "node", "n1")
     assert kubectl.server.store.objects("pods") == []
 
 
 async def test_it_taints_and_untaints_nodes(kubectl: Kubectl) -> None:
-    kubectl.server.create(node("n1"))
+    kubectl.server.create(as_json(node("n1", ready=True)))
     await kubectl("taint", "node", "n1", "a=b:NoSchedule")
     await kubectl("taint", "node", "n1", "a-")
     stored = kubectl.server.store.get("nodes", "", "n1")
@@ -92,11 +92,11 @@ async def test_it_taints_and_untaints_nodes(kubectl: Kubectl) -> None:
 
 
 async def test_it_watches(kubectl: Kubectl) -> None:
-    kubectl.server.create(pod("first"))
+    kubectl.server.create(pod_json("first"))
     process = await kubectl.start("get", "pods", "-w", "--no-headers")
     assert process.stdout is not None
     assert (await asyncio.wait_for(process.stdout.readline(), 20)).startswith(b"first ")
-    kubectl.server.create(pod("second"))
+    kubectl.server.create(pod_json("second"))
     assert (await asyncio.wait_for(process.stdout.readline(), 20)).startswith(b"second ")
     process.terminate()
     await process.communicate()

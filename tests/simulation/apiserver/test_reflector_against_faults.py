@@ -12,8 +12,8 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, Node
 from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
 from simulation.apiserver import EmbeddedApiServer, Fault
+from tests.builders import as_json, node
 from tests.polling import until
-from tests.simulation.apiserver.objects import node
 
 Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted
 Changes = AsyncGenerator[Change, None]
@@ -52,7 +52,7 @@ async def seen(changes: Changes, name: str) -> list[Change]:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with EmbeddedApiServer() as server:
-        server.create(node("a"))
+        server.create(as_json(node("a", ready=True)))
         config = tmp_path / "kubeconfig"
         config.write_text(server.kubeconfig())
         api = await ApiServer.connect(str(config))
@@ -83,7 +83,7 @@ async def test_a_silent_watch_is_left_and_what_it_hid_is_seen(cluster: Cluster) 
         await seen(changes, "a")
         waiting = asyncio.create_task(seen(changes, "b"))
         await cluster.watching()
-        cluster.server.create(node("b"))
+        cluster.server.create(as_json(node("b", ready=True)))
         assert isinstance((await waiting)[-1], Applied)
     assert (cluster.requests("list"), cluster.requests("watch")) == (1, 2)
 
@@ -91,7 +91,7 @@ async def test_a_silent_watch_is_left_and_what_it_hid_is_seen(cluster: Cluster) 
 async def test_after_a_compaction_the_list_is_read_anew(cluster: Cluster) -> None:
     async with cluster.changes() as changes:
         await seen(changes, "a")
-        cluster.server.create(node("b"))
+        cluster.server.create(as_json(node("b", ready=True)))
         cluster.server.compact()
         assert isinstance((await seen(changes, "b"))[-1], Replaced)
     assert cluster.requests("list") == 2
@@ -105,7 +105,7 @@ async def test_a_watch_that_is_only_just_asked_for_is_cut_with_the_others(cluste
         while not cluster.requests("watch"):  # noqa: ASYNC110 - at the first turn of the loop that can show it
             await asyncio.sleep(0)
         assert cluster.server.drop_watches() == 1
-        cluster.server.create(node("b"))
+        cluster.server.create(as_json(node("b", ready=True)))
         while not isinstance(change := await next_change, Applied):
             next_change = asyncio.create_task(following(changes))
         assert change.object.metadata.name == "b"

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.simulation.apiserver.objects import node, pod
+from tests.builders import as_json, node, pod_json
 
 PODS = "/api/v1/namespaces/default/pods"
 JSON = {"Content-Type": "application/json"}
@@ -39,21 +39,21 @@ async def client() -> AsyncIterator[Client]:
 
 
 async def test_a_created_pod_has_identity_defaults_and_requests(client: Client) -> None:
-    status, made = await client("POST", PODS, pod("a", gpus=2))
+    status, made = await client("POST", PODS, pod_json("a", gpus=2, memory_mib=0))
     assert status == 201
     assert made["metadata"]["uid"]
     assert made["metadata"]["creationTimestamp"].endswith("Z")
     assert made["status"]["phase"] == "Pending"
     assert made["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "2"}
-    assert (await client("POST", PODS, pod("a")))[0] == 409
-    assert (await client("POST", "/api/v1/namespaces/nowhere/pods", pod("a", namespace="nowhere")))[0] == 404
+    assert (await client("POST", PODS, pod_json("a")))[0] == 409
+    assert (await client("POST", "/api/v1/namespaces/nowhere/pods", pod_json("a", namespace="nowhere")))[0] == 404
 
 
 async def test_pages_of_a_list_show_one_moment(client: Client) -> None:
     for name in "abcde":
-        client.server.create(pod(name))
+        client.server.create(pod_json(name))
     _, first = await client("GET", "/api/v1/pods?limit=2")
-    client.server.create(pod("bb"))
+    client.server.create(pod_json("bb"))
     client.server.delete("pods", "d", namespace="default")
     token = first["metadata"]["continue"]
     _, second = await client("GET", f"/api/v1/pods?limit=2&continue={token}")
@@ -62,13 +62,13 @@ async def test_pages_of_a_list_show_one_moment(client: Client) -> None:
     assert names == list("abcde")
     assert first["metadata"]["remainingItemCount"] == 3
     client.server.compact()
-    client.server.create(pod("z"))
+    client.server.create(pod_json("z"))
     assert (await client("GET", f"/api/v1/pods?limit=2&continue={token}"))[0] == 410
 
 
 async def test_selectors_choose_by_label_and_field(client: Client) -> None:
-    client.server.create(pod("a", labels={"app": "x"}, node="n1"))
-    client.server.create(pod("b", labels={"app": "y"}))
+    client.server.create(pod_json("a", labels={"app": "x"}, node_name="n1"))
+    client.server.create(pod_json("b", labels={"app": "y"}))
 
     async def names(query: str) -> list[str]:
         return [one["metadata"]["name"] for one in (await client("GET", f"/api/v1/pods?{query}"))[1]["items"]]
@@ -82,7 +82,7 @@ async def test_selectors_choose_by_label_and_field(client: Client) -> None:
 
 async def test_a_watch_resumes_and_sees_objects_enter_and_leave_its_selector(client: Client) -> None:
     version = client.server.store.version
-    client.server.create(pod("a"))
+    client.server.create(pod_json("a"))
     client.server.patch("pods", "a", {"metadata": {"labels": {"app": "x"}}}, namespace="default")
     client.server.patch("pods", "a", {"metadata": {"labels": {"app": "y"}}}, namespace="default")
     query = f"watch=1&timeoutSeconds=1&resourceVersion={version}"
@@ -97,7 +97,7 @@ async def test_a_watch_resumes_and_sees_objects_enter_and_leave_its_selector(cli
 
 async def test_a_watch_in_place_of_a_list_says_where_what_is_there_ends(client: Client) -> None:
     """Clients of Kubernetes 1.35 and later wait for it, kubectl delete without end."""
-    client.server.create(pod("a"))
+    client.server.create(pod_json("a"))
     query = "watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
     first, second, *_ = await client.watched(f"/api/v1/pods?{query}")
     assert (first[0], first[1]["metadata"]["name"], second[0]) == ("ADDED", "a", "BOOKMARK")
@@ -105,14 +105,14 @@ async def test_a_watch_in_place_of_a_list_says_where_what_is_there_ends(client: 
 
 
 async def test_a_watch_from_before_a_compaction_ends_with_410(client: Client) -> None:
-    client.server.create(pod("a"))
+    client.server.create(pod_json("a"))
     client.server.compact()
     [(kind, status)] = await client.watched("/api/v1/pods?watch=1&resourceVersion=1")
     assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
 
 
 async def test_a_stale_resource_version_is_a_conflict(client: Client) -> None:
-    made = client.server.create(node("n"))
+    made = client.server.create(as_json(node("n", ready=True)))
     body = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"], "annotations": {"lock": "1"}}}
     assert (await client("PATCH", "/api/v1/nodes/n", body, **MERGE))[0] == 200
     status, answer = await client("PATCH", "/api/v1/nodes/n", body, **MERGE)
@@ -120,14 +120,14 @@ async def test_a_stale_resource_version_is_a_conflict(client: Client) -> None:
 
 
 async def test_a_write_that_changes_nothing_makes_no_version(client: Client) -> None:
-    client.server.create(node("n"))
+    client.server.create(as_json(node("n", ready=True)))
     version = client.server.store.version
     assert (await client("PATCH", "/api/v1/nodes/n", {"metadata": {"labels": {}}}, **MERGE))[0] == 200
     assert client.server.store.version == version
 
 
 async def test_status_and_spec_are_written_apart(client: Client) -> None:
-    client.server.create(node("n"))
+    client.server.create(as_json(node("n", ready=True)))
     both = {"spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "8"}}}
     _, after = await client("PATCH", "/api/v1/nodes/n", both, **MERGE)
     assert (after["spec"], after["status"].get("capacity")) == ({"unschedulable": True}, None)
@@ -136,7 +136,7 @@ async def test_status_and_spec_are_written_apart(client: Client) -> None:
 
 
 async def test_a_binding_sets_node_and_annotations_in_one_write(client: Client) -> None:
-    made = client.server.create(pod("a"))
+    made = client.server.create(pod_json("a"))
     version = client.server.store.version
     metadata = {"name": "a", "uid": made["metadata"]["uid"], "annotations": {"k": "v"}, "labels": {"l": "w"}}
     binding = {"metadata": metadata, "target": {"kind": "Node", "name": "n1"}}
@@ -152,20 +152,20 @@ async def test_a_binding_sets_node_and_annotations_in_one_write(client: Client) 
 
 
 async def test_a_binding_of_another_uid_is_a_conflict(client: Client) -> None:
-    client.server.create(pod("a"))
+    client.server.create(pod_json("a"))
     binding = {"metadata": {"name": "a", "uid": "other"}, "target": {"kind": "Node", "name": "n1"}}
     assert (await client("POST", f"{PODS}/a/binding", binding))[0] == 409
 
 
 async def test_a_pods_node_cannot_be_patched(client: Client) -> None:
-    client.server.create(pod("a"))
+    client.server.create(pod_json("a"))
     assert (await client("PATCH", f"{PODS}/a", {"spec": {"nodeName": "n"}}, **MERGE))[0] == 422
 
 
 async def test_a_bound_pod_gets_its_grace_and_then_goes() -> None:
     async with EmbeddedApiServer(longest_grace_seconds=30) as server, aiohttp.ClientSession() as session:
         client = Client(server, session)
-        server.create(pod("a", node="n1"))
+        server.create(pod_json("a", node_name="n1"))
         _, marked = await client("DELETE", f"{PODS}/a")
         assert marked["metadata"]["deletionGracePeriodSeconds"] == 30
         assert server.store.get("pods", "default", "a") is not None
@@ -179,14 +179,14 @@ async def test_faults_are_switched_on_and_off_while_it_runs(client: Client) -> N
     assert (await client("GET", "/api/v1/pods"))[0] == 200
     lost = client.server.inject(Fault(verbs=frozenset({"create"}), drop="after"))
     with pytest.raises(aiohttp.ClientError):
-        await client("POST", PODS, pod("a"))
+        await client("POST", PODS, pod_json("a"))
     assert client.server.store.get("pods", "default", "a") is not None
     client.server.faults.remove(lost)
-    assert (await client("POST", PODS, pod("b")))[0] == 201
+    assert (await client("POST", PODS, pod_json("b")))[0] == 201
 
 
 async def test_it_goes_away_and_comes_back_with_its_objects(client: Client) -> None:
-    client.server.create(node("n"))
+    client.server.create(as_json(node("n", ready=True)))
     await client.server.go_offline()
     with pytest.raises(aiohttp.ClientConnectionError):
         await client("GET", "/api/v1/nodes/n")
@@ -197,7 +197,7 @@ async def test_it_goes_away_and_comes_back_with_its_objects(client: Client) -> N
 
 
 async def test_the_log_names_requests_as_access_control_does(client: Client) -> None:
-    await client("POST", PODS, pod("a"))
+    await client("POST", PODS, pod_json("a"))
     await client("POST", f"{PODS}/a/binding", {"metadata": {"name": "a"}, "target": {"name": "n"}})
     await client.watched("/apis/coordination.k8s.io/v1/leases?watch=1&timeoutSeconds=1")
     seen = [(r.verb, r.group, r.resource, r.subresource, r.namespace, r.name) for r in client.server.requests]
