@@ -26,7 +26,11 @@ _INTERRUPTED = 130
 @click.group(
     cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    lazy={"plan": ("simulation.plan.command", "What policies would do on a cluster that is recorded or described.")},
+    lazy={
+        "plan": ("simulation.plan.command", "What policies would do on a cluster that is recorded or described."),
+        "topo": ("simulation.machine_commands", "Show how the GPUs of a described machine are connected."),
+        "devices": ("simulation.machine_commands", "List the GPUs of a described machine."),
+    },
 )
 @click.version_option(__version__, prog_name="topogpu-sim")
 def main() -> None:
@@ -173,10 +177,10 @@ def mend(*, node: str, gpu: int | None, kubeconfig: str) -> None:
 @main.command()
 def machines() -> None:
     """The machines that can be simulated, as described from real ones."""
-    from deviceplugin.machine.yaml_tree import MachineDescriptionError  # noqa: PLC0415
     from program.output import print_text  # noqa: PLC0415
     from program.tables import Column, FittingTable  # noqa: PLC0415
     from simulation import machines as catalogue  # noqa: PLC0415
+    from simulation.machines.yaml_tree import MachineDescriptionError  # noqa: PLC0415
 
     try:
         found = [(name, catalogue.load(name)) for name in catalogue.names()]

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import aiohttp
 
-from deviceplugin.machine.description import MachineDescription
-from deviceplugin.machine.yaml_tree import MachineDescriptionError
 from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_COUNT
 from proto.kubernetes.client import ApiServer
 from proto.quantity import integer_quantity
@@ -25,6 +23,8 @@ from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
 from simulation.hook import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.standin import KubeletStandIn
+from simulation.machines.description import MachineDescription
+from simulation.machines.yaml_tree import MachineDescriptionError
 from simulation.nvml.build import NoCompiler, build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
 from simulation.processes import ChildProcess, ProcessFailed

@@ -7,7 +7,6 @@ from datetime import datetime
 
 import aiohttp
 
-from deviceplugin.machine.described import describe_reading
 from deviceplugin.machine.topology import Topology, build_topology, pair_scores
 from program.words import counted
 from proto.annotations.errors import AnnotationError
@@ -22,6 +21,7 @@ from simulation.cluster import (
     simulated_cluster,
 )
 from simulation.kubelet.container import CreatedContainer
+from simulation.machines.described import describe_reading
 from simulation.outcome import (
     DemoOutcome,
     NodeOutcome,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.machine.description import MachineDescription, MigDevice, mig_uuid
 from proto.admission import Json
 from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.client import ApiServer
@@ -18,6 +17,7 @@ from simulation.apiserver.kinds import BY_NAME
 from simulation.apiserver.patches import json_patch
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.container import CreatedContainer
+from simulation.machines.description import MachineDescription, MigDevice, mig_uuid
 from simulation.verification import granted_shares
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE

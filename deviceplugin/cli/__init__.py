@@ -33,7 +33,6 @@ def main() -> None:
     topogpu-device-plugin doctor       problems of this node, and remedies
     topogpu-device-plugin devices      the GPUs of this machine
     topogpu-device-plugin topo         their links: matrix, scores and GB/s
-    nvidia-smi topo -m | topogpu-device-plugin topo --smi -
 
     Options may be given in the environment; each command's help names the variable.
     Shell completion: eval "$(_TOPOGPU_DEVICE_PLUGIN_COMPLETE=bash_source topogpu-device-plugin)"

@@ -6,7 +6,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from deviceplugin.cli.sources import machine_options, read_machine
+from deviceplugin.cli.sources import driver_options, read_machine
 from deviceplugin.machine.matrix import gpu_facts
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from program.output import print_json, print_text
@@ -23,9 +23,7 @@ _COLUMNS = (
 )
 
 
-@click.command()
-@machine_options
-@click.option(
+gpus_output = click.option(
     "-o",
     "--output",
     type=click.Choice(["text", "wide", "json"]),
@@ -33,9 +31,17 @@ _COLUMNS = (
     show_default=True,
     help="For people, for people with all columns, or for programs.",
 )
-def devices(machine: str | None, nvml_library: str | None, sysfs_root: str, output: str) -> None:
+
+
+@click.command()
+@driver_options
+@gpus_output
+def devices(nvml_library: str | None, sysfs_root: str, output: str) -> None:
     """List the GPUs of this machine and their MIG devices: model, memory, NUMA node, address and health."""
-    reading = read_machine(machine, nvml_library, sysfs_root)
+    print_gpus(read_machine(nvml_library, sysfs_root), output)
+
+
+def print_gpus(reading: MachineReading, output: str) -> None:
     if output == "json":
         gpus = [gpu_facts(gpu) for gpu in reading.gpus]
         print_json({"driver": reading.driver, "gpus": gpus, "problems": reading.problems})

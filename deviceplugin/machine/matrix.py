@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from deviceplugin.machine.nvidia_smi import AffinityColumn, SmiTopology
 from deviceplugin.machine.readings import GpuReading, MigReading
 from deviceplugin.machine.topology import (
     SELF,
@@ -15,7 +14,6 @@ from deviceplugin.machine.topology import (
     Matrix,
     ScoreMatrix,
     Topology,
-    score_printed,
 )
 from program.tables import Column
 from program.tables import Matrix as LinkTable
@@ -41,6 +39,10 @@ _STYLES = {
     "SOC": "red",
 }
 _NVLINK_STYLE = "bold green"
+
+
+AffinityColumn = tuple[str | None, ...] | None
+"""One cell for each GPU, None where it is unknown; no column where none is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,30 +75,6 @@ def view_machine(topology: Topology, problems: Sequence[str] = ()) -> LinkView:
         numa_affinity=tuple(gpu.numa_affinity for gpu in gpus),
         gpu_numa_id=tuple("N/A" if gpu.own_numa is None else str(gpu.own_numa) for gpu in gpus),
         notes=tuple(problems),
-    )
-
-
-def view_printed(smi: SmiTopology) -> LinkView:
-    """A printed matrix names neither UUID nor model nor speed: those are None."""
-    count = len(smi.gpus)
-    facts: list[dict[str, object]] = [
-        {"index": int(name.removeprefix("GPU")), "uuid": None, "name": name} for name in smi.gpus
-    ]
-    return LinkView(
-        gpus=tuple(facts),
-        links=smi.links,
-        scores=score_printed(smi.links),
-        bandwidth_gbps=tuple(tuple(0.0 if i == j else None for j in range(count)) for i in range(count)),
-        nics=smi.nics,
-        nic_links=smi.nic_links,
-        cpu_affinity=smi.cpu_affinity,
-        numa_affinity=smi.numa_affinity,
-        gpu_numa_id=smi.gpu_numa_id,
-        notes=tuple(
-            f"{smi.gpus[i]} says {smi.links[i][j]} to {smi.gpus[j]}, which says {smi.links[j][i]} back; "
-            "the pair is scored by the worse"
-            for i, j in smi.disagreements()
-        ),
     )
 
 

@@ -133,30 +133,6 @@ def asymmetric_pairs(machine: MachineReading) -> tuple[AsymmetricPair, ...]:
     )
 
 
-def score_token(token: str) -> int | None:
-    """Returns the lowest score that a printed token can mean; None for an unknown token.
-
-    `NV#` hides the PCIe path of its pair, of which only SYS, the longest, is certain.
-    """
-    if token == SELF:
-        return 0
-    if token.startswith("NV") and token[2:].isdigit():
-        links = int(token[2:])
-        return WEIGHTS["SYS"] + NVLINK_WEIGHT * links if links else None
-    return WEIGHTS.get(token)
-
-
-def score_printed(links: Matrix) -> ScoreMatrix:
-    """Scores of a printed matrix, each pair by the worse of its two cells."""
-
-    def worse(row: int, column: int) -> int | None:
-        there, back = score_token(links[row][column]), score_token(links[column][row])
-        return None if there is None or back is None else min(there, back)
-
-    size = range(len(links))
-    return tuple(tuple(worse(row, column) for column in size) for row in size)
-
-
 def _switches_usable(first: GpuReading, second: GpuReading, pair: PairReading) -> bool:
     strong = first.switch_evidence.is_strong and second.switch_evidence.is_strong
     reachable = pair.p2p_nvlink is PeerStatus.OK or (pair.p2p_nvlink is PeerStatus.UNREADABLE and strong)

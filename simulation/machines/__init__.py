@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from deviceplugin.machine.description import (
+from program.words import nearest
+from simulation.machines.description import (
     MachineDescription,
     gpu_uuid,
     read_machine_description,
 )
-from deviceplugin.machine.yaml_tree import MachineDescriptionError
-from program.words import nearest
+from simulation.machines.yaml_tree import MachineDescriptionError
 
 __all__ = ["SHORT", "MachineDescription", "MachineDescriptionError", "gpu_uuid", "load", "names"]
 

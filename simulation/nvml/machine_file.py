@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
-from deviceplugin.machine.description import (
+from simulation.machines.description import (
     FABRIC_STATES,
     LEVELS,
     P2P_STATUSES,

@@ -5,11 +5,8 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from deviceplugin.machine.described import describe_reading
-from deviceplugin.machine.description import MachineDescription, cpu_numbers
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.topology import Topology, build_topology, pair_scores
-from deviceplugin.machine.yaml_tree import MachineDescriptionError
 from proto.annotations import keys
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
@@ -18,6 +15,9 @@ from proto.annotations.node_score import encode_scores
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import NodeStatus, ObjectMeta
 from simulation import machines
+from simulation.machines.described import describe_reading
+from simulation.machines.description import MachineDescription, cpu_numbers
+from simulation.machines.yaml_tree import MachineDescriptionError
 from simulation.plan.links import Links
 from simulation.plan.objects import WholeNode
 from simulation.plan.question import Described

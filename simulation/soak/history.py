@@ -12,13 +12,13 @@ from typing import Any
 
 import aiohttp
 
-from deviceplugin.machine.description import gpu_uuid
 from simulation.apiserver.errors import ApiRefusal
 from simulation.apiserver.faults import Fault
 from simulation.breaking import CannotBreak, broken, mended
 from simulation.cluster import MACHINE_FILE, SimulatedCluster, SimulatedNode
 from simulation.kubelet.container import CdiError
 from simulation.kubelet.device_manager import PreStartRefused
+from simulation.machines.description import gpu_uuid
 from simulation.nvml.machine_file import replace_machine_file
 from simulation.processes import ChildProcess
 from simulation.recount import Amount, holds

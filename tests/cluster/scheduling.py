@@ -13,13 +13,13 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from deviceplugin.machine.described import describe_reading
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.topology import build_topology, pair_scores
 from proto.annotations import keys
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from simulation import machines
+from simulation.machines.described import describe_reading
 from simulation.processes import ChildProcess
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer

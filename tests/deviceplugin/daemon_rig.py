@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import grpc
 
-from deviceplugin.machine.description import MachineDescription, gpu_uuid
 from deviceplugin.plugin_sockets import plugin_socket
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK, NODE_REGISTER, NODE_SCORE
@@ -30,6 +29,7 @@ from simulation.apiserver import EmbeddedApiServer
 from simulation.hook import install_placeholder
 from simulation.kubelet.container import CdiOrder
 from simulation.kubelet.standin import KubeletStandIn
+from simulation.machines.description import MachineDescription, gpu_uuid
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, Usage, write_machine_file, write_sysfs
 from tests.deviceplugin.gpus import NODE, bound_annotations, share

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.machine.description import MachineDescription
 from simulation.machines import load
+from simulation.machines.description import MachineDescription
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_machine_file, write_sysfs
 

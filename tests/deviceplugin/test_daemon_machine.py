@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.machine.description import MachineDescription, MigDevice, mig_uuid
 from proto.devices import DeviceShare, DeviceUUID
+from simulation.machines.description import MachineDescription, MigDevice, mig_uuid
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import EVERY_GPU, CallFails, LinkState
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon

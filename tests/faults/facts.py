@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 
-from deviceplugin.machine.described import describe_reading
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.report import report
@@ -19,6 +18,7 @@ from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.kubernetes.objects import Node
+from simulation.machines.described import describe_reading
 from simulation.recount import Held
 from simulation.soak.oracle import ledger_differences
 from tests.deviceplugin.gpus import NODE

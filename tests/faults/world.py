@@ -19,7 +19,6 @@ from typing import Any
 
 import aiohttp
 
-from deviceplugin.machine.description import gpu_uuid
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.client import ApiServer
 from simulation import machines
@@ -29,6 +28,7 @@ from simulation.apiserver.server import utc_now
 from simulation.hook import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.standin import KubeletStandIn
+from simulation.machines.description import gpu_uuid
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
 from simulation.nvml.machine_file import Fault as DriverFault

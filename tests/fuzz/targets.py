@@ -11,10 +11,6 @@ import msgspec
 from deviceplugin.allocation.checkpoint import CheckpointUnreadable, decode_checkpoint
 from deviceplugin.container.cdi import UnreadableSpec
 from deviceplugin.container.cdi_merge import defined_edits, joined, with_devices
-from deviceplugin.machine.described import describe_reading
-from deviceplugin.machine.description import read_machine_description
-from deviceplugin.machine.nvidia_smi import SmiError, parse_topology
-from deviceplugin.machine.yaml_tree import MachineDescriptionError
 from deviceplugin.usage.shared_region import RegionError, parse_region, parse_switches, patches
 from proto.admission import AdmissionError, decode_review
 from proto.annotations.errors import AnnotationError
@@ -25,6 +21,10 @@ from proto.annotations.node_score import decode_scores, encode_scores
 from proto.annotations.pod_devices import decode_pod_devices, encode_pod_devices
 from proto.extender import ExtenderError, decode_binding_args, decode_extender_args, decode_preemption_args
 from proto.quantity import QuantityError, integer_quantity, parse_quantity
+from simulation.machines.described import describe_reading
+from simulation.machines.description import read_machine_description
+from simulation.machines.nvidia_smi import SmiError, parse_topology
+from simulation.machines.yaml_tree import MachineDescriptionError
 from tests.deviceplugin.regions import V0_BYTES, V1_BYTES, Slot, v0, v1
 
 DATA = Path(__file__).parent.parent / "data"

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from deviceplugin.machine.description import MachineDescription, gpu_uuid
 from deviceplugin.plugin_sockets import identity
 from proto.devices import DeviceUUID
 from simulation import machines
 from simulation.hook import install_placeholder
+from simulation.machines.description import MachineDescription, gpu_uuid
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_machine_file, write_sysfs
 from tests.cluster.control_plane import ControlPlane, free_port

@@ -11,15 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 import simulation
-from deviceplugin.machine.description import (
+from simulation.machines import gpu_uuid, load, names
+from simulation.machines.description import (
     MachineDescription,
     MigDevice,
     cpu_numbers,
     mig_uuid,
     read_machine_description,
 )
-from deviceplugin.machine.yaml_tree import MachineDescriptionError
-from simulation.machines import gpu_uuid, load, names
+from simulation.machines.yaml_tree import MachineDescriptionError
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
     MACHINE_FILE_VARIABLE,

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceplugin.labels import FEATURE_LABEL
-from deviceplugin.machine.described import describe_reading
-from deviceplugin.machine.description import MachineDescription, MigDevice
 from deviceplugin.machine.discovery import NodeSharing
 from deviceplugin.machine.features import feature_labels, label_value
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from proto.devices import DeviceUUID
 from simulation.machines import load, names
+from simulation.machines.described import describe_reading
+from simulation.machines.description import MachineDescription, MigDevice
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "data/feature-labels.json").read_text())
 """Of each described machine whose GPUs four containers share, by the rules of GPU feature discovery 0.20."""

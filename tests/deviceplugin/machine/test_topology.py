@@ -5,8 +5,6 @@ import pytest
 
 import simulation
 from deviceplugin.machine.bandwidth import SOCKET_LINKS, socket_link
-from deviceplugin.machine.described import describe_reading
-from deviceplugin.machine.description import MachineDescription, read_machine_description
 from deviceplugin.machine.readings import Fabric, MachineReading, PcieLevel, PeerStatus, SwitchEvidence
 from deviceplugin.machine.topology import (
     TOKENS,
@@ -16,10 +14,10 @@ from deviceplugin.machine.topology import (
     asymmetric_pairs,
     build_topology,
     pair_scores,
-    score_printed,
-    score_token,
 )
 from proto.devices import DeviceUUID
+from simulation.machines.described import describe_reading
+from simulation.machines.description import MachineDescription, read_machine_description
 
 MACHINES = sorted((Path(str(simulation.__file__)).parent / "machines").glob("*.yaml"))
 
@@ -69,18 +67,9 @@ def test_weights_are_hamis() -> None:
     assert [WEIGHTS[TOKENS[level]] for level in PcieLevel] == [60, 50, 40, 30, 20, 10]
 
 
-@pytest.mark.parametrize(("token", "score"), [("X", 0), ("PIX", 50), ("SOC", 10), ("NV18", 1810), ("C2C", None)])
-def test_a_printed_token_scores_the_least_it_can_mean(token: str, score: int | None) -> None:
-    assert score_token(token) == score
-
-
 def test_links_and_path_add_up() -> None:
     scores = topology("dgx1v-8x-v100-32g").scores
     assert scores[0] == (0, 150, 130, 230, 210, 10, 10, 10)
-
-
-def test_a_printed_pair_is_scored_by_its_worse_cell() -> None:
-    assert score_printed((("X", "NV6"), ("SYS", "X"))) == ((0, 10), (10, 0))
 
 
 def test_scores_leave_out_what_cannot_be_computed() -> None:

@@ -17,11 +17,11 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.health.step import Monitored, XidSeen
-from deviceplugin.machine.description import MachineDescription, MigDevice
 from deviceplugin.nvml.calls import TIMEOUT, NvmlCalls
 from deviceplugin.nvml.events import NvmlEvents
 from proto.devices import DeviceUUID
 from simulation.machines import gpu_uuid, load
+from simulation.machines.description import MachineDescription, MigDevice
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
     DOUBLE_BIT_ECC,

@@ -13,9 +13,9 @@ import pynvml
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.machine.description import MachineDescription, MigDevice
 from deviceplugin.nvml.calls import CallFailed, NvmlCalls
 from simulation.machines import gpu_uuid, load
+from simulation.machines.description import MachineDescription, MigDevice
 from simulation.nvml.machine_file import EVERY_GPU, CallFails, Fault, lost_gpu, render_machine_file
 from tests.deviceplugin.nvml_process import HGX, facts, printed, readings
 

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from deviceplugin.cli.build import gpu_reader
 from deviceplugin.configuration import Configuration
 from deviceplugin.gpus import GpusUnavailable, Inventory
-from deviceplugin.machine.description import MigDevice
 from deviceplugin.machine.discovery import MigStrategy
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.signals import NvmlHealth
 from deviceplugin.nvml.usage import UsageReader
 from proto.annotations.node_register import decode_register, encode_register
 from simulation.machines import load
+from simulation.machines.description import MigDevice
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file
 

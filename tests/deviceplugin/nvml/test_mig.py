@@ -9,13 +9,13 @@ import pynvml
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.machine.described import describe_reading
-from deviceplugin.machine.description import MachineDescription, MigDevice
 from deviceplugin.machine.readings import MigReading, MigSize
 from deviceplugin.nvml.calls import NvmlCalls
 from deviceplugin.nvml.mig import read_mig_devices
 from proto.devices import DeviceUUID
 from simulation.machines import load
+from simulation.machines.described import describe_reading
+from simulation.machines.description import MachineDescription, MigDevice
 from simulation.nvml.machine_file import CallFails, lost_gpu
 from tests.deviceplugin.nvml_process import facts, over_pcie, readings
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import simulation
-from deviceplugin.machine.described import describe_reading
-from deviceplugin.machine.description import MachineDescription, read_machine_description
 from deviceplugin.machine.matrix import gpu_facts
 from deviceplugin.machine.topology import build_topology
+from simulation.machines.described import describe_reading
+from simulation.machines.description import MachineDescription, read_machine_description
 
 pytestmark = pytest.mark.needs_compiler
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.machine.description import MachineDescription
 from simulation.machines import gpu_uuid, load
+from simulation.machines.description import MachineDescription
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
     MACHINE_FILE_VARIABLE,

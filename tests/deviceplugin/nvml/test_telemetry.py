@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.machine.description import MachineDescription, MigDevice
 from deviceplugin.usage.telemetry import FAMILIES, Quantity
 from simulation.machines import load
+from simulation.machines.description import MachineDescription, MigDevice
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
     EVERY_GPU,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.machine.description import MachineDescription
 from simulation.machines import gpu_uuid, load
+from simulation.machines.description import MachineDescription
 from simulation.nvml.machine_file import Cleared, LinkState, render_machine_file
 from tests.deviceplugin.nvml_process import HGX, over_pcie, printed, reading, readings
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from deviceplugin.machine.yaml_tree import MOST_GPUS, SCHEMA, MachineDescriptionError, with_words_resolved, yaml_mapping
+from simulation.machines.yaml_tree import MOST_GPUS, SCHEMA, MachineDescriptionError, with_words_resolved, yaml_mapping
 
 Level = Literal["INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS"]
 LEVELS: tuple[Level, ...] = get_args(Level)

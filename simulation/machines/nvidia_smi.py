@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from deviceplugin.machine.smi_affinity import Affinity, AffinityError, read_affinity
-from deviceplugin.machine.smi_lines import Line, clean_lines, without_prefix
+from deviceplugin.machine.matrix import AffinityColumn
 from deviceplugin.machine.topology import SELF, Matrix
+from simulation.machines.smi_affinity import Affinity, AffinityError, read_affinity
+from simulation.machines.smi_lines import Line, clean_lines, without_prefix
 
 
 class SmiError(Exception):
@@ -22,10 +23,6 @@ class SmiError(Exception):
         self.line = line
         self.column = column
         self.problem = problem
-
-
-AffinityColumn = tuple[str | None, ...] | None
-"""One cell a GPU, in its order. None as a whole: the output has no such column. None inside: it cannot be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import simulation
-from deviceplugin.cli import main
+from simulation.cli import main
 
 TOPO = Path(__file__).parents[2] / "data" / "topo"
 MACHINES = Path(str(simulation.__file__)).parent / "machines"
@@ -66,8 +66,7 @@ def test_a_machine_without_gpus_says_so() -> None:
         (("--smi", "-"), "a\0b", "zero byte"),
         (("--smi", "-"), "\tGPU0\tGPU1\nGPU0\t X \tSYS\n", "line 2, column 1: the text ends before row GPU1"),
         (("--machine", "-"), "gpus: [", "line 1"),
-        (("--machine", "/nonexistent/machine.yaml"), None, "cannot read"),
-        (("--nvml-library", "/nonexistent/nvml.so"), None, "cannot load the NVML library /nonexistent/nvml.so"),
+        (("--machine", "/nonexistent/machine.yaml"), None, "/nonexistent/machine.yaml: no such file"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], text: str | None, complaint: str) -> None:
@@ -139,7 +138,8 @@ def test_a_simulated_machine_is_known_by_its_name() -> None:
 def test_an_unknown_machine_is_one_sentence(name: str) -> None:
     result = run("topo", "--machine", name)
     assert result.exit_code == 1
-    assert ("did you mean dgx1v-8x-v100-32g? Simulated machines are 1x-t4-vm" in result.stderr) is ("/" not in name)
+    assert ("did you mean dgx1v-8x-v100-32g? " in result.stderr) is ("/" not in name)
+    assert "Simulated machines are 1x-t4-vm" in result.stderr
 
 
 def on_a_terminal(width: int, *arguments: str) -> list[str]:

@@ -2,11 +2,12 @@
 
 import pytest
 
-from deviceplugin.machine.described import describe_reading
-from deviceplugin.machine.description import MachineDescription
-from deviceplugin.machine.nvidia_smi import parse_topology
-from deviceplugin.machine.topology import build_topology, score_printed
+from deviceplugin.machine.topology import build_topology
 from simulation.machines import load, names
+from simulation.machines.described import describe_reading
+from simulation.machines.description import MachineDescription
+from simulation.machines.nvidia_smi import parse_topology
+from simulation.machines.printed import score_printed
 
 WITH_GPUS = [name for name in names() if load(name).gpus]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.machine.nvidia_smi import SmiError, parse_topology
+from simulation.machines.nvidia_smi import SmiError, parse_topology
 
 RECORDED = Path(__file__).parents[2] / "data" / "topo"
 CASES = {case["name"]: case for case in map(json.loads, (RECORDED / "expected.jsonl").read_text().splitlines())}

@@ -1,14 +1,5 @@
 """A machine description as the reading that NVML would give on that machine."""
 
-from deviceplugin.machine.description import (
-    FABRIC_STATES,
-    Gpu,
-    MachineDescription,
-    cpu_numbers,
-    gpu_uuid,
-    mig_uuid,
-)
-from deviceplugin.machine.description import Fabric as DescribedFabric
 from deviceplugin.machine.numa import host_node
 from deviceplugin.machine.readings import (
     Fabric,
@@ -22,6 +13,15 @@ from deviceplugin.machine.readings import (
     SwitchEvidence,
 )
 from proto.devices import DeviceUUID
+from simulation.machines.description import (
+    FABRIC_STATES,
+    Gpu,
+    MachineDescription,
+    cpu_numbers,
+    gpu_uuid,
+    mig_uuid,
+)
+from simulation.machines.description import Fabric as DescribedFabric
 
 _LEVELS = {
     "INTERNAL": PcieLevel.INTERNAL,
