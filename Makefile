@@ -150,6 +150,10 @@ docs-settings: $(DEVELOPMENT) ## regenerate the tables of settings and the schem
 docs-metrics: $(DEVELOPMENT) ## regenerate the list of metrics
 	@mkdir -p build && $(BIN)/python -m tests.metrics_reference > build/metrics-reference.md && mv build/metrics-reference.md docs/
 
+.PHONY: docs-wire
+docs-wire: $(DEVELOPMENT) ## regenerate the reference of annotations, labels, resources and events
+	@mkdir -p build && $(BIN)/python -m tests.wire_reference > build/wire-reference.md && mv build/wire-reference.md docs/
+
 docs-binding: $(DEVELOPMENT) ## redraw how a pod is bound
 	@mkdir -p build && $(BIN)/python -m tests.binding_document > build/binding.md && mv build/binding.md docs/
 
