@@ -28,7 +28,8 @@ _INTRODUCTION = """\
 
 Every name on Kubernetes' objects that the two programs read or write, who writes it, and what it means. `make
 docs-wire` writes this page: the values are what the codecs in `proto/annotations` write. Names in `hami.io` and
-`nvidia.com` are those of HAMi, with HAMi's meaning. What else the labels of a Node can be: [feature labels](configuration.md#feature-labels).
+`nvidia.com` are those of HAMi, with HAMi's meaning. What else the labels of a Node can be:
+[feature labels](configuration.md#feature-labels).
 """
 _AT = datetime(2030, 1, 1, tzinfo=UTC)
 _GPU, _PEER = DeviceUUID("GPU-a"), DeviceUUID("GPU-b")
