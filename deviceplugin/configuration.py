@@ -64,8 +64,8 @@ class Configuration:
     kubelet_root: str = _node(
         "/var/lib/kubelet", path(), "Kubelet's folder; its sockets are in device-plugins below it.", chart=""
     )
-    nvml_library: str = _node("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.")
-    sysfs_root: str = _node("/sys", path(), "The folder from which NUMA nodes and PCI devices are read.")
+    nvml_library: str = _node("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.", chart="")
+    sysfs_root: str = _node("/sys", path(), "The folder from which NUMA nodes and PCI devices are read.", chart="")
     proc_root: str = _node("/proc", path(), "The folder from which processes and their containers are read.", chart="")
     dev_root: str = _node(
         "/",

@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 
 HIGHEST_PORT = 65535
-_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[0-9A-Za-z._~-]+)?)\]|([0-9A-Za-z.-]*)):([0-9]{1,5})")
+ADDRESS_PATTERN = r"(?:\[([0-9A-Fa-f:.]+(?:%[0-9A-Za-z._~-]+)?)\]|([0-9A-Za-z.-]*)):([0-9]{1,5})"
+_ADDRESS = re.compile(ADDRESS_PATTERN)
 
 
 class NoAddress(ValueError):

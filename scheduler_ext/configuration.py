@@ -31,10 +31,10 @@ from proto.annotations import keys
 from scheduler_ext.admission.settings import BypassMode, CorePolicy
 from scheduler_ext.cluster.packing_facts import seeds
 from scheduler_ext.exchange import is_local
-from scheduler_ext.policies import GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
+from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import MOST_GPU_CONTAINERS, MOST_GPUS, RequestError, RequestSettings, ResourceNames
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, MetricsDetail
-from scheduler_ext.usual_pods import UsualPods, read_usual_pods, write_usual_pods
+from scheduler_ext.usual_pods import USUAL_PODS_PATTERN, UsualPods, read_usual_pods, write_usual_pods
 
 DEFAULT_TIMEOUT_SECONDS = 10
 DEBUG_VERBOSITY = 4
@@ -43,6 +43,7 @@ REQUESTS = "Requests and policies"
 """The settings that decide where a pod goes."""
 
 _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
+_LABELS_PATTERN = rf"\s*({_LABEL.pattern}\s*(,\s*{_LABEL.pattern}\s*)*)?"
 
 
 def _read_label_selector(text: str) -> str:
@@ -69,21 +70,26 @@ def _read_host(text: str) -> str:
     return text
 
 
-_LABELS = Parsed(expected="key=value, or a comma list", read=_read_label_selector, write=str)
+_LABELS = Parsed(expected="key=value, or a comma list", read=_read_label_selector, write=str, pattern=_LABELS_PATTERN)
 _LOCAL_URL = Parsed(
-    expected="a URL of this host, such as https://127.0.0.1:10259/healthz", read=_read_local_url, write=str
+    expected="a URL of this host, such as https://127.0.0.1:10259/healthz",
+    read=_read_local_url,
+    write=str,
+    pattern=r"(https?://\S+)?",
 )
-_HOST = Parsed(expected="a DNS name or an IP address", read=_read_host, write=str)
+_HOST = Parsed(expected="a DNS name or an IP address", read=_read_host, write=str, pattern=r"[a-z0-9.:-]+")
 _GPU_POLICY = Parsed(
     expected=f"{', '.join(GPU_WORDS)}, or a comma list of them",
     read=parse_gpu_policy,
     write=lambda policy: str(policy.text),
+    pattern=GPU_POLICY_PATTERN,
     choices=GPU_WORDS,
 )
 _USUAL_PODS = Parsed(
     expected='kinds of pods such as "70 nvidia.com/gpu=1 cpu=4; 5 nvidia.com/gpu=8 cpu=96"',
     read=read_usual_pods,
     write=write_usual_pods,
+    pattern=USUAL_PODS_PATTERN,
 )
 _OPTIONAL_NAME = dns_name("a name of lower-case letters, digits, - and .", optional=True)
 

@@ -81,6 +81,9 @@ _SINGLE_KEYS["topology-aware"] = _SINGLE_KEYS["spread"]
 _CHAIN_KEYS = {"binpack": SortKey.SCORE, "fgd": SortKey.SCORE, "spread": SortKey.SCORE_DESCENDING, "numa": SortKey.NUMA}
 _ALIASES = {"topology": "topology-aware"}
 GPU_WORDS = ("binpack", "spread", "topology-aware", "mutex", "numa", "fgd")
+_ANY_WORD = "|".join((*GPU_WORDS, *_ALIASES))
+GPU_POLICY_PATTERN = rf"({_ANY_WORD})(\s*,\s*({_ANY_WORD}))*"
+"""The form of a GPU policy, as a regular expression."""
 
 
 def parse_node_policy(text: str, key: str = "--node-scheduler-policy") -> NodePolicy:

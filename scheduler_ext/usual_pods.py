@@ -7,6 +7,9 @@ from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resour
 
 MOST_KINDS = 1_000
 MOST_PODS = 10**9
+_KIND_PATTERN = r"\s*([0-9]{1,12}(\s+[^\s=;]+=[^\s;]+)*)?\s*"
+USUAL_PODS_PATTERN = f"{_KIND_PATTERN}(;{_KIND_PATTERN})*"
+"""The form of kinds of pods, as a regular expression."""
 ANNOTATIONS = (keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.VGPU_MODE, keys.GPU_POLICY)
 """Annotations that tell kinds of pods apart."""
 HOST_RESOURCES = ("cpu", "memory")

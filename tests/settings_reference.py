@@ -9,6 +9,7 @@ from deviceplugin.configuration import TABLE as DAEMON
 from program.settings.declared import Table
 from program.settings.reference import hami_manual, manual, put_into_schema
 from scheduler_ext.configuration import TABLE as EXTENDER
+from simulation import machines
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "daemonset" / "chart" / "topogpu" / "values.schema.json"
@@ -23,6 +24,7 @@ def written() -> Iterator[tuple[Path, str]]:
         put_into_schema(schema, table)
         path = ROOT / page
         yield path, _filled(path.read_text("utf-8"), {"settings": manual(table), "HAMi's files": hami_manual(table)})
+    schema["properties"]["simulation"]["properties"]["machine"] = {"enum": ["", *machines.SHORT, *machines.names()]}
     yield SCHEMA, f"{_json(schema)}\n"
 
 

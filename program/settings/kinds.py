@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from program.address import read_address
+from program.address import ADDRESS_PATTERN, read_address
 
 Schema = Mapping[str, Any]
 """JSON schema, draft 7."""
@@ -268,11 +268,13 @@ class Parsed(Kind):
     expected: str
     read: Callable[[str], object]
     write: Callable[[Any], str]
+    pattern: str
+    """What `read` reads, for the schema: it may match more."""
     choices: tuple[str, ...] = ()
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string"}
+        return {"type": "string", "pattern": f"^({self.pattern})$"}
 
     def from_file(self, written: object) -> object:
         if not isinstance(written, str):
@@ -289,14 +291,18 @@ class Parsed(Kind):
         return self.write(value)
 
 
-ADDRESS = Parsed(expected="host:port, or :port for every interface", read=read_address, write=str)
+ADDRESS = Parsed(
+    expected="host:port, or :port for every interface", read=read_address, write=str, pattern=ADDRESS_PATTERN
+)
 OPTIONAL_ADDRESS = Parsed(
     expected="host:port, :port for every interface, or nothing to switch it off",
     read=lambda text: read_address(text) if text else None,
     write=lambda address: "" if address is None else str(address),
+    pattern=f"({ADDRESS_PATTERN})?",
 )
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_DURATION_PATTERN = rf"0|({_DURATION.pattern})+"
 _UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _LONGEST_SECONDS = 366 * 24 * 3600.0
 
@@ -326,8 +332,14 @@ def _above_zero(text: str) -> float:
 
 
 DURATION = Parsed(
-    expected="a duration above zero and up to a year, such as 5m, 90s or 1m30s", read=_above_zero, write=duration_text
+    expected="a duration above zero and up to a year, such as 5m, 90s or 1m30s",
+    read=_above_zero,
+    write=duration_text,
+    pattern=_DURATION_PATTERN,
 )
 DURATION_OR_ZERO = Parsed(
-    expected="0 or a duration up to a year, such as 5m, 90s or 1m30s", read=read_duration, write=duration_text
+    expected="0 or a duration up to a year, such as 5m, 90s or 1m30s",
+    read=read_duration,
+    write=duration_text,
+    pattern=_DURATION_PATTERN,
 )

@@ -81,7 +81,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
         *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "proc_root"),
         *("resource_name", "memory_resource", "memory_percentage_resource", "cores_resource", "priority_resource"),
         *("cri_socket", "cgroup_root", "driver_root", "container_driver_root", "remediation_lease"),
-        "nvidia_runtime_config",
+        *("nvidia_runtime_config", "nvml_library", "sysfs_root"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == DAEMON.settings.keys() - own

@@ -148,6 +148,8 @@ def test_names_of_an_identity_provider_are_texts_in_the_policies_whatever_is_in_
         ("policies.validationActions={Refuse}", "/policies/validationActions"),
         ("policies.validationActions={Deny,Warn}", "/policies/validationActions"),
         ("hamiCore.image.tag=", "/hamiCore/image/tag"),
+        ("scheduler.settings.gpu-scheduler-policy=toplogy-aware", "/scheduler/settings/gpu-scheduler-policy"),
+        ("simulation.machine=h200", "/simulation/machine"),
     ],
 )
 def test_a_mistake_in_the_values_is_told_with_its_place(setting: str, complaint: str) -> None:
