@@ -28,6 +28,7 @@ _INTERRUPTED = 130
     context_settings={"help_option_names": ["-h", "--help"]},
     lazy={
         "plan": ("simulation.plan.command", "What policies would do on a cluster that is recorded or described."),
+        "replay": ("simulation.replay_command", "Take the decisions of recorded clusters, a line of JSON for each."),
         "topo": ("simulation.machine_commands", "Show how the GPUs of a described machine are connected."),
         "devices": ("simulation.machine_commands", "List the GPUs of a described machine."),
     },

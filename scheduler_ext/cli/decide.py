@@ -1,4 +1,4 @@
-"""`topogpu-scheduler decide`: takes decisions on files or lines, without a cluster."""
+"""`topogpu-scheduler decide`: takes decisions on files, without a cluster."""
 
 import sys
 
@@ -52,9 +52,6 @@ def decide(
     Takes the same decisions as `serve` would on this state, and changes nothing. Several pods are placed one after the
     other, each beside those before it.
 
-    Without --state, --snapshot and --pod it reads JSON lines from standard input and answers each with a line of JSON.
-    A line holds a state and a pod, or the GPUs of one node and containers.
-
     Exit status: 0 when every pod fits, 1 when one does not, 2 when the input cannot be used.
     """
     # Imported here, because it takes a third of a second that the help does not need.
@@ -63,10 +60,6 @@ def decide(
     effective = read_configuration(TABLE, given)
     if state_file is not None and snapshot_file is not None:
         raise click.UsageError("--state and --snapshot both describe the cluster; give one of them")
-    if state_file is None and snapshot_file is None and not pod_files:
-        if explain or node_names:
-            raise click.UsageError("--explain and --node-names go with --state and --pod")
-        sys.exit(deciding.answer_lines(effective))
     names = tuple(name.strip() for name in node_names.split(",") if name.strip())
     asked = deciding.Asked(
         cluster_file=snapshot_file or state_file,

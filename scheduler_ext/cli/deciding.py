@@ -1,12 +1,10 @@
 """Reads what `decide` is given, takes the decisions, and prints them."""
 
 import json
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import click
-import msgspec
 
 from program.output import print_text
 from program.settings.effective import Effective
@@ -14,7 +12,6 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.answers import Answer, answer_document, answer_text, answers_document
 from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.pods import read_pods
-from scheduler_ext.cli.replay import fits, is_unreadable, replay
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
 from scheduler_ext.cli.worlds import SnapshotWorld, StateWorld, World
 from scheduler_ext.configuration import Configuration
@@ -47,22 +44,9 @@ class Asked:
     as_json: bool
 
 
-def answer_lines(effective: Effective[Configuration]) -> int:
-    """The exit status. Each answer is written before the next line is read."""
-    _warn(warnings(effective))
-    if sys.stdin is None or sys.stdin.isatty():
-        raise click.UsageError("give --state and --pod, or JSON lines on standard input")
-    status = FITS
-    for answer in replay(_lines(), request_settings(effective.configuration)):
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
-        status = max(status, BAD_INPUT if is_unreadable(answer) else FITS if fits(answer) else DOES_NOT_FIT)
-    return status
-
-
 def answer_files(asked: Asked, effective: Effective[Configuration]) -> int:
     """The exit status. Raises click.ClickException."""
-    _warn(warnings(effective))
+    warn(warnings(effective))
     requests = request_settings(effective.configuration)
     try:
         world, pods = _read_files(asked, requests)
@@ -91,7 +75,7 @@ def _decide(pod: Pod, world: World, asked: Asked, settings: RequestSettings) -> 
     if request is None:
         any_node = Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED))
         return Answer(pod=_name(pod), decision=any_node, note=ANY_NODE)
-    _warn(request.policies.warnings)
+    warn(request.policies.warnings)
     snapshot = world.snapshot_for(pod)
     decision = decide_pod(request, snapshot, names)
     none_fits = f"none of {len(names)} nodes fits the pod" if decision.node is None else ""
@@ -111,25 +95,18 @@ def _name(pod: Pod) -> str:
     return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
 
 
-def _warn(sentences: Iterable[str]) -> None:
+def warn(sentences: Iterable[str]) -> None:
     for warning in sentences:
         click.echo(f"warning: {warning}", err=True)
-
-
-def _lines() -> Iterator[bytes]:
-    try:
-        yield from sys.stdin.buffer
-    except OSError as error:
-        raise BadInput(f"standard input cannot be read: {error.strerror or error}") from error
 
 
 def _read_files(asked: Asked, settings: RequestSettings) -> tuple[World, tuple[Pod, ...]]:
     """Raises StateError."""
     cluster, option = asked.cluster_file, "--snapshot" if asked.is_snapshot else "--state"
     if cluster is None:
-        raise StateError("--state is missing; give both --state and --pod, or neither and JSON lines")
+        raise StateError("--state is missing; give both --state and --pod")
     if not asked.pod_files:
-        raise StateError(f"--pod is missing; give both {option} and --pod, or neither and JSON lines")
+        raise StateError(f"--pod is missing; give both {option} and --pod")
     if [cluster, *asked.pod_files].count("-") > 1:
         raise StateError(f"{option} and --pod cannot both be standard input; name a file for one of them")
     document = read_document(cluster)
@@ -140,6 +117,6 @@ def _read_files(asked: Asked, settings: RequestSettings) -> tuple[World, tuple[P
         ledger, names = read_state(document, cluster, settings)
         # A node that offers nothing is in the answer, with the reason.
         told = {f"node {name}" for name in names}
-        _warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items() if subject not in told)
+        warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items() if subject not in told)
         world = StateWorld(ledger, names)
     return world, tuple(pod for file in asked.pod_files for pod in read_pods(read_documents(file), file, Pod))

@@ -269,6 +269,12 @@ def test_state_without_pod_is_one_sentence(tmp_path: Path) -> None:
     assert "--pod is missing" in result.stderr
 
 
+def test_decide_without_a_cluster_is_refused_in_a_sentence() -> None:
+    result = CliRunner().invoke(decide, [])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "Error: --state is missing; give both --state and --pod\n"
+
+
 def asked(tmp_path: Path, manifest: str, *arguments: str, name: str = "80-heterogeneous-nodes") -> Result:
     state = tmp_path / "state.json"
     state.write_text(json.dumps(recorded(name)["state"]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from scheduler_ext.cli.decide import decide
+from simulation.replay_command import replay
 from tests.scheduler_ext import recorded
 
 GPU = {"id": "G0", "memory": 16384, "numa": 0, "count": 10, "cores": 100, "type": "NVIDIA A30", "health": True}
@@ -32,7 +32,7 @@ def cluster(name: str, **changes: object) -> dict[str, Any]:
 def replayed(*lines: object, arguments: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The answers to lines that are JSON values, or bytes as they stand."""
     text = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
-    result = CliRunner().invoke(decide, arguments, input=text)
+    result = CliRunner().invoke(replay, arguments, input=text)
     answers = [json.loads(answer) for answer in result.stdout.splitlines()]
     unreadable = any(answer.keys() == {"error"} for answer in answers)
     fit = all(answer.get("node") or answer.get("fit") for answer in answers)
@@ -120,14 +120,8 @@ def test_the_configuration_of_a_line_goes_before_the_flags() -> None:
     assert second["devices_to_allocate"] == "GPU-n1-7,NVIDIA,7000,10:;"
 
 
-@pytest.mark.parametrize("flag", ["--explain", "--node-names=n1"])
-def test_what_is_for_files_is_refused_with_lines(flag: str) -> None:
-    result = CliRunner().invoke(decide, [flag], input="{}")
-    assert (result.exit_code, "go with --state and --pod" in result.stderr) == (2, True)
-
-
 def test_input_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "scheduler_ext", "decide"]
+    command = [sys.executable, "-m", "simulation", "replay"]
     with (tmp_path / "only-written").open("wb") as stdin:
         result = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "")
@@ -136,7 +130,7 @@ def test_input_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 def test_each_line_is_answered_before_the_next_one_comes() -> None:
     line = json.dumps(SINGLE).encode() + b"\n"
-    command = [sys.executable, "-m", "scheduler_ext", "decide"]
+    command = [sys.executable, "-m", "simulation", "replay"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -85,8 +85,8 @@ class Cluster(Struct, kw_only=True):
     config: Config = field(default_factory=Config)
 
 
-def replay(lines: Iterable[bytes], settings: RequestSettings) -> Iterator[Document]:
-    """One answer for each line that is not blank. An unreadable line gets `{"error": sentence}`."""
+def answers(lines: Iterable[bytes], settings: RequestSettings) -> Iterator[Document]:
+    """Yields one answer for each line that is not blank. An unreadable line gets `{"error": sentence}`."""
     return (_answered(line, settings) for line in lines if line.strip())
 
 

@@ -10,15 +10,15 @@ from proto.annotations import keys
 from proto.annotations.node_score import decode_scores
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import PairScores
-from scheduler_ext.cli.replay import REFUSED, replay
 from scheduler_ext.requests import RequestSettings
+from simulation import replay
 from tests.scheduler_ext.recorded import CLUSTERS, cluster, single_nodes
 
 Case = dict[str, Any]
 
 
 def answers(lines: list[bytes]) -> list[Case]:
-    return [json.loads(msgspec.json.encode(answer)) for answer in replay(lines, RequestSettings())]
+    return [json.loads(msgspec.json.encode(answer)) for answer in replay.answers(lines, RequestSettings())]
 
 
 def test_every_single_node_decision_is_the_recorded_one() -> None:
@@ -33,7 +33,7 @@ def test_every_single_node_decision_is_the_recorded_one() -> None:
     assert len(different) == 13
     assert all(_fits_with_other_choices(case, ours) for case, ours in different)
     # HAMi's scheduler takes them as 100, and its webhook refuses them; we refuse them everywhere.
-    assert {ours["reason"] for ours in refused} == {REFUSED}
+    assert {ours["reason"] for ours in refused} == {replay.REFUSED}
 
 
 def _fits_with_other_choices(case: Case, ours: Case) -> bool:
