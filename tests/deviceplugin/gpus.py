@@ -3,7 +3,8 @@
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, POD_NODE
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import Device, DeviceShare, DeviceUUID, PodShares
-from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, PodStatus
+from proto.kubernetes.objects import Container, Pod
+from tests.builders import pod
 
 NODE = "node-1"
 A = DeviceUUID("GPU-aaaaaaaa-0000-0000-0000-000000000000")
@@ -47,10 +48,7 @@ def bound_pod(
 ) -> Pod:
     """One container for each entry of `shares`, the first `init` of them init containers."""
     containers = [Container(name=f"c{position}", image="work") for position in range(len(shares))]
-    return Pod(
-        metadata=ObjectMeta(
-            name=name, namespace="default", uid=f"uid-{name}", annotations=bound_annotations(shares) | (changed or {})
-        ),
-        spec=PodSpec(node_name=NODE, init_containers=containers[:init], containers=containers[init:]),
-        status=PodStatus(phase=phase),
+    annotations = bound_annotations(shares) | (changed or {})
+    return pod(
+        *containers[init:], inits=containers[:init], name=name, annotations=annotations, phase=phase, node_name=NODE
     )

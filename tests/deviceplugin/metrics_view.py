@@ -7,7 +7,8 @@ from deviceplugin.usage.shared_region import Region, RegionDevice
 from deviceplugin.usage.used import GpuProcess, GpuSample, NodeSample
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.devices import Device, DeviceUUID
-from proto.kubernetes.objects import Container, ContainerStatus, ObjectMeta, Pod, PodSpec, PodStatus
+from proto.kubernetes.objects import ContainerStatus, Pod
+from tests.builders import container, pod
 
 NOW = 2_000_000_000.0
 MIB = 1 << 20
@@ -29,22 +30,18 @@ def device(uuid: DeviceUUID, index: int, *, healthy: bool = True) -> Device:
     )
 
 
-def pod(name: str = "train") -> Pod:
+def training(name: str = "train") -> Pod:
     mig = (
         '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-b","profile":"2g.10gb","placement":{"start":2,"size":2},'
         '"migUUID":"MIG-x","gpuInstanceID":4,"computeInstanceID":0}]'
     )
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="ml",
-            uid=f"uid-{name}",
-            annotations={DEVICES_ALLOCATED: "GPU-a,NVIDIA,3000,30:;", MIG_ALLOCATIONS: mig},
-        ),
-        spec=PodSpec(containers=[Container(name="main")]),
-        status=PodStatus(
-            phase="Running", container_statuses=[ContainerStatus(name="main", container_id=f"containerd://{MAIN}")]
-        ),
+    return pod(
+        container("main"),
+        name=name,
+        namespace="ml",
+        annotations={DEVICES_ALLOCATED: "GPU-a,NVIDIA,3000,30:;", MIG_ALLOCATIONS: mig},
+        phase="Running",
+        statuses=[ContainerStatus(name="main", container_id=f"containerd://{MAIN}")],
     )
 
 
@@ -52,7 +49,7 @@ def view(*pods: Pod) -> DaemonView:
     return DaemonView(
         node_name="node-1",
         devices=(device(A, 0), device(B, 1, healthy=False)),
-        pods={each.metadata.uid: each for each in pods or (pod(),)},
+        pods={each.metadata.uid: each for each in pods or (training(),)},
         pods_known=True,
         registered=True,
         gpus_known=True,

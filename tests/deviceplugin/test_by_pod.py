@@ -1,11 +1,8 @@
 """Work for each pod is done once, however much news comes."""
 
 from deviceplugin.by_pod import ByPod
-from proto.kubernetes.objects import ObjectMeta, Pod
-
-
-def pod(uid: str) -> Pod:
-    return Pod(metadata=ObjectMeta(uid=uid))
+from proto.kubernetes.objects import Pod
+from tests.builders import pod
 
 
 def test_only_pods_that_changed_are_worked_on_again() -> None:
@@ -15,11 +12,11 @@ def test_only_pods_that_changed_are_worked_on_again() -> None:
         worked.append(each.metadata.uid)
         return f"{word} {each.metadata.uid}"
 
-    by_pod, pods = ByPod(work), {uid: pod(uid) for uid in "abc"}
+    by_pod, pods = ByPod(work), {uid: pod(uid=uid) for uid in "abc"}
     for _ in range(5):
         assert by_pod.of(pods, "see") == ("see a", "see b", "see c")
     assert worked == ["a", "b", "c"]
-    pods = {**pods, "b": pod("b"), "d": pod("d")}
+    pods = {**pods, "b": pod(uid="b"), "d": pod(uid="d")}
     del pods["c"]
     assert by_pod.of(pods, "see") == ("see a", "see b", "see d")
     assert worked == ["a", "b", "c", "b", "d"]

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.labels import label_report, labels_of_ours
 from proto.annotations.keys import NODE_LABELS
-from proto.kubernetes.objects import Node, ObjectMeta
+from proto.kubernetes.objects import Node
+from tests.builders import node
 
 COUNT, PRODUCT, STAMP = "nvidia.com/gpu.count", "nvidia.com/gpu.product", "nvidia.com/gfd.timestamp"
 CLAIMS = "nfd.node.kubernetes.io/feature-labels"
@@ -16,9 +17,8 @@ values = st.sampled_from(["8", "4", "A100"])
 names = st.sampled_from([COUNT, PRODUCT, "nvidia.com/gpu.family", "nvidia.com/gpu.present", "kubernetes.io/os"])
 
 
-def a_node(labels: Mapping[str, str], annotations: Mapping[str, str] = {}) -> Node:
-    metadata = ObjectMeta(name="n", labels=dict(labels), annotations=dict(annotations), resource_version="7")
-    return Node(metadata=metadata)
+def labelled(labels: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> Node:
+    return node(labels=labels, annotations=annotations, resource_version="7")
 
 
 def ours(**written: str) -> dict[str, str]:
@@ -33,7 +33,7 @@ def patched(node: Node, body: Mapping[str, Any] | None) -> Node:
         after = {**getattr(node.metadata, part), **changes.get(part, {})}
         return {name: value for name, value in after.items() if value is not None}
 
-    return a_node(merged("labels"), merged("annotations"))
+    return labelled(merged("labels"), merged("annotations"))
 
 
 def written(node: Node) -> Node:
@@ -41,17 +41,17 @@ def written(node: Node) -> Node:
 
 
 def test_labels_are_written_with_the_note_that_they_are_ours_and_then_no_more() -> None:
-    first = label_report(a_node({"kubernetes.io/os": "linux"}), WANTED)
+    first = label_report(labelled({"kubernetes.io/os": "linux"}), WANTED)
     assert first.body == {
         "metadata": {"labels": WANTED, "annotations": ours(**WANTED), "resourceVersion": "7"},
     }
-    after = written(a_node({"kubernetes.io/os": "linux"}))
+    after = written(labelled({"kubernetes.io/os": "linux"}))
     assert label_report(after, WANTED).body is None
     assert labels_of_ours(after) == [COUNT, PRODUCT]
 
 
 def test_what_differs_is_written_and_what_is_no_longer_wanted_goes() -> None:
-    body = label_report(written(a_node({})), {COUNT: "4"}).body
+    body = label_report(written(labelled({})), {COUNT: "4"}).body
     assert body is not None
     assert body["metadata"] == {
         "labels": {COUNT: "4", PRODUCT: None},
@@ -61,16 +61,16 @@ def test_what_differs_is_written_and_what_is_no_longer_wanted_goes() -> None:
 
 
 def test_switched_off_ours_go_and_those_of_others_stay() -> None:
-    node = patched(written(a_node({})), {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
+    node = patched(written(labelled({})), {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
     after = patched(node, label_report(node, {}).body)
     assert (after.metadata.labels, after.metadata.annotations) == ({"nvidia.com/gpu.present": "true"}, {})
 
 
 def test_one_label_of_another_writer_leaves_all_to_it() -> None:
-    assert label_report(a_node({COUNT: "8"}), WANTED) == label_report(a_node({COUNT: "8"}), WANTED)
-    report = label_report(a_node({COUNT: "8"}), WANTED)
+    assert label_report(labelled({COUNT: "8"}), WANTED) == label_report(labelled({COUNT: "8"}), WANTED)
+    report = label_report(labelled({COUNT: "8"}), WANTED)
     assert (report.body, report.others) == (None, (COUNT,))
-    assert label_report(a_node({STAMP: "1724632719"}), WANTED).others == (STAMP,)
+    assert label_report(labelled({STAMP: "1724632719"}), WANTED).others == (STAMP,)
 
 
 def test_a_writer_that_comes_later_is_left_alone_and_ours_are_taken_away() -> None:
@@ -80,7 +80,7 @@ def test_a_writer_that_comes_later_is_left_alone_and_ours_are_taken_away() -> No
         {"annotations": {CLAIMS: f"cpu-cpuid.AVX,{COUNT},{PRODUCT}"}},
         {"annotations": {f"gpu.{CLAIMS}": COUNT}},
     ):
-        node = patched(written(a_node({})), {"metadata": change})
+        node = patched(written(labelled({})), {"metadata": change})
         report = label_report(node, WANTED)
         after = patched(node, report.body)
         assert report.others
@@ -92,13 +92,13 @@ def test_a_writer_that_comes_later_is_left_alone_and_ours_are_taken_away() -> No
 
 
 def test_when_the_other_writer_has_gone_they_are_written_again() -> None:
-    assert label_report(patched(a_node({STAMP: "1"}), {"metadata": {"labels": {STAMP: None}}}), WANTED).body
+    assert label_report(patched(labelled({STAMP: "1"}), {"metadata": {"labels": {STAMP: None}}}), WANTED).body
 
 
 def test_a_note_that_cannot_be_read_or_names_other_labels_takes_nothing_away() -> None:
     for note in ("{", "[]", '{"kubernetes.io/os":"linux","nvidia.com/gpu.present":"true"}'):
         labels = {"kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true"}
-        node = a_node(labels, {NODE_LABELS: note})
+        node = labelled(labels, {NODE_LABELS: note})
         assert labels_of_ours(node) == []
         assert patched(node, label_report(node, {}).body).metadata.labels == labels
 
@@ -112,7 +112,7 @@ def test_a_note_that_cannot_be_read_or_names_other_labels_takes_nothing_away() -
 def test_one_patch_is_enough_and_no_label_of_others_changes(
     labels: dict[str, str], note: dict[str, str], wanted: dict[str, str], claims: str
 ) -> None:
-    node = a_node(labels, {**ours(**note), CLAIMS: claims})
+    node = labelled(labels, {**ours(**note), CLAIMS: claims})
     report = label_report(node, wanted)
     after = patched(node, report.body)
     assert label_report(after, wanted).body is None

@@ -17,15 +17,16 @@ from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Limits
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
-from proto.kubernetes.objects import Node, ObjectMeta
+from proto.kubernetes.objects import Node
+from tests.builders import node
 from tests.deviceplugin.gpus import PAIR, A, B
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 SCORES = {A: {B: 1240}, B: {A: 1240}}
 
 
-def node(annotations: dict[str, str]) -> Node:
-    return Node(metadata=ObjectMeta(name="node-1", annotations=annotations))
+def noted(annotations: dict[str, str]) -> Node:
+    return node("node-1", annotations=annotations)
 
 
 def said(found: Node) -> dict[str, str]:
@@ -41,7 +42,7 @@ def annotations_of(due: Report) -> dict[str, str]:
 
 
 def test_a_silent_node_is_given_all_four_annotations() -> None:
-    annotations = said(node({"other": "kept"}))
+    annotations = said(noted({"other": "kept"}))
     assert decode_register(annotations[NODE_REGISTER]) == PAIR
     assert decode_scores(annotations[NODE_SCORE]) == SCORES
     assert (annotations[NODE_ALLOCATION], annotations[NODE_LIMITS]) == ("immediate", "hami-core")
@@ -54,24 +55,25 @@ def test_simulated_gpus_are_marked_and_real_ones_take_the_mark_away() -> None:
             report(found, PAIR, SCORES, AllocationMode.SLOTS, Limits.NONE, simulated=simulated, now=T0)
         )
 
-    assert due(node({}), simulated=True)[NODE_SIMULATED] == "true"
-    marked = node(due(node({}), simulated=True))
+    assert due(noted({}), simulated=True)[NODE_SIMULATED] == "true"
+    marked = noted(due(noted({}), simulated=True))
     assert due(marked, simulated=False) == {NODE_SIMULATED: None}
 
 
 def test_a_node_that_says_it_already_is_left_alone() -> None:
-    assert report(node(said(node({}))), PAIR, SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0) == Report()
+    assert report(noted(said(noted({}))), PAIR, SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0) == Report()
 
 
 def test_the_order_the_gpus_were_found_in_makes_no_difference() -> None:
     assert (
-        report(node(said(node({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0) == Report()
+        report(noted(said(noted({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0)
+        == Report()
     )
 
 
 def test_only_what_differs_is_patched() -> None:
-    annotations = said(node({})) | {NODE_SCORE: "[]"}
-    assert list(said(node(annotations))) == [NODE_SCORE]
+    annotations = said(noted({})) | {NODE_SCORE: "[]"}
+    assert list(said(noted(annotations))) == [NODE_SCORE]
 
 
 def test_a_gpu_that_vanished_stays_unhealthy() -> None:
@@ -81,7 +83,7 @@ def test_a_gpu_that_vanished_stays_unhealthy() -> None:
 
 def due(annotations: dict[str, str], scheduler: HamiScheduler, answered_at: datetime | None, now: datetime) -> Report:
     return report(
-        node(annotations),
+        noted(annotations),
         PAIR,
         SCORES,
         AllocationMode.IMMEDIATE,
@@ -121,6 +123,6 @@ def test_a_2_9_scheduler_is_made_to_read_again_after_a_change_and_never_else() -
 def test_a_name_that_text_cannot_carry_is_written_with_blanks() -> None:
     odd = replace(PAIR[0], type="NVIDIA A,100:b")
     found = report(
-        node({}), (odd,), {}, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, scheduler=HamiScheduler.V2_7, now=T0
+        noted({}), (odd,), {}, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, scheduler=HamiScheduler.V2_7, now=T0
     )
     assert "NVIDIA A 100 b" in annotations_of(found)[NODE_REGISTER]

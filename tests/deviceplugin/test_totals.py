@@ -15,18 +15,14 @@ from deviceplugin.totals import (
 )
 from proto.annotations import keys
 from proto.kubernetes.objects import (
-    Container,
     DeviceClass,
     DeviceClassSpec,
     Node,
-    NodeStatus,
     ObjectMeta,
     Pod,
-    PodSpec,
-    PodStatus,
-    Resources,
 )
 from proto.kubernetes.requests import requested
+from tests.builders import container, node, pod
 from tests.deviceplugin.gpus import PAIR
 
 NAMES = TotalNames()
@@ -38,17 +34,6 @@ TOTALS = {
     keys.RESOURCE_PRIORITY: PRIORITY_TOTAL,
 }
 SAID: dict[str, str | int | float] = {name: str(total) for name, total in TOTALS.items()}
-
-
-def node(**capacity: str) -> Node:
-    written: dict[str, str | int | float] = {f"nvidia.com/{name}": amount for name, amount in capacity.items()}
-    return Node(metadata=ObjectMeta(name="n"), status=NodeStatus(capacity=written))
-
-
-def pod(phase: str = "Running", **limits: int) -> Pod:
-    amounts: dict[str, str | int | float] = {f"nvidia.com/{name}": amount for name, amount in limits.items()}
-    containers = [Container(name="c", resources=Resources(limits=amounts))]
-    return Pod(spec=PodSpec(containers=containers), status=PodStatus(phase=phase))
 
 
 def test_totals_are_the_sums_over_all_gpus_also_those_that_are_unhealthy() -> None:
@@ -68,7 +53,11 @@ def test_names_are_those_of_the_cluster() -> None:
 
 def test_no_total_is_below_what_running_pods_ask_for() -> None:
     """One of two GPUs is gone for good, and a pod still holds both."""
-    pods = [pod(gpumem=MIB - 100, gpucores=150), pod(gpumem=200), pod("Succeeded", gpumem=MIB)]
+    pods = [
+        pod(container(gpumem=MIB - 100, gpucores=150)),
+        pod(container(gpumem=200)),
+        pod(container(gpumem=MIB), phase="Succeeded"),
+    ]
     totals = node_totals(NAMES, PAIR[:1], pods)
     assert (totals[keys.RESOURCE_MEMORY], totals[keys.RESOURCE_CORES]) == (MIB + 100, 150)
 
@@ -84,12 +73,13 @@ def test_a_node_that_says_all_is_left_alone_in_whatever_form_the_api_server_writ
     assert totals_patch(said, {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200}) is None
 
 
-@pytest.mark.parametrize("capacity", [{}, {"gpumem": "0"}, {"gpumem": "999"}, {"gpumem": "many"}])
+@pytest.mark.parametrize("said", [node(), node(gpumem="0"), node(gpumem="999"), node(gpumem="many")])
 def test_what_is_missing_zero_other_or_unreadable_is_written_in_capacity_and_allocatable(
-    capacity: dict[str, str],
+    said: Node,
 ) -> None:
     written = {keys.RESOURCE_MEMORY: "1000"}
-    patch = totals_patch(node(gpucores="200", **capacity), {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200})
+    said.status.capacity |= {keys.RESOURCE_CORES: "200"}
+    patch = totals_patch(said, {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200})
     assert patch == {"status": {"capacity": written, "allocatable": written}}
 
 

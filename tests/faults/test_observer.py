@@ -1,15 +1,16 @@
 from typing import Any
 
+from proto.kubernetes.objects import Container
 from simulation.kubelet.container import CreatedContainer
+from tests.builders import Json, as_json, pod
 from tests.faults.observer import Observer
 
 CAPACITY = {"GPU-a": (10, 1000, 100), "GPU-b": (10, 1000, 100)}
 
 
-def pod(name: str, gpu: str, mib: int) -> dict[str, Any]:
+def holding(name: str, gpu: str, mib: int) -> Json:
     annotations = {"hami.io/vgpu-devices-allocated": f"{gpu},NVIDIA,{mib},0:;"}
-    metadata = {"name": name, "uid": name, "annotations": annotations}
-    return {"metadata": metadata, "spec": {"nodeName": "n", "containers": [{"name": "main"}]}}
+    return as_json(pod(Container(name="main"), name=name, uid=name, annotations=annotations, node_name="n"))
 
 
 def container(gpu: str, mib: int) -> CreatedContainer:
@@ -27,12 +28,12 @@ def problems(pods: list[dict[str, Any]], containers: dict[str, CreatedContainer]
 
 
 def test_containers_with_what_their_pods_were_decided_are_no_problem() -> None:
-    pods = [pod("p", "GPU-a", 600), pod("q", "GPU-b", 600)]
+    pods = [holding("p", "GPU-a", 600), holding("q", "GPU-b", 600)]
     assert problems(pods, {"p": container("GPU-a", 600), "q": container("GPU-b", 600)}) == []
 
 
 def test_pods_over_the_capacity_of_a_gpu_are_seen_before_they_have_containers() -> None:
-    (problem,) = problems([pod("p", "GPU-a", 600), pod("q", "GPU-a", 600)], {})
+    (problem,) = problems([holding("p", "GPU-a", 600), holding("q", "GPU-a", 600)], {})
     assert problem.startswith("GPU-a is held with 2 replicas, 1200 MiB")
 
 
@@ -42,6 +43,6 @@ def test_containers_over_the_capacity_of_a_gpu_are_seen_also_without_their_pods(
 
 
 def test_a_container_with_anothers_gpu_is_seen() -> None:
-    assert problems([pod("p", "GPU-a", 600)], {"p": container("GPU-b", 600)}) == [
+    assert problems([holding("p", "GPU-a", 600)], {"p": container("GPU-b", 600)}) == [
         "pod p, container main: decided ['GPU-a'], got ['GPU-b']"
     ]

@@ -10,7 +10,8 @@ from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode
-from proto.kubernetes.objects import Node, NodeInfo, NodeStatus, ObjectMeta
+from proto.kubernetes.objects import Node
+from tests.builders import node
 from tests.deviceplugin.allocation.slot_rig import SlotRig, slots
 from tests.deviceplugin.gpus import NODE
 from tests.polling import until
@@ -21,10 +22,9 @@ REMEMBERED = Memory(
 SETTINGS = AgentSettings(node_name=NODE)
 
 
-def node(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
-    info = NodeInfo(kubelet_version=kubelet, container_runtime_version="containerd://2.4.2")
+def known(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
     annotations = {NODE_ALLOCATION: annotated} if annotated else {}
-    return Node(metadata=ObjectMeta(name=NODE, annotations=annotations), status=NodeStatus(node_info=info))
+    return node(NODE, annotations=annotations, kubelet=kubelet, runtime="containerd://2.4.2")
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def test_nothing_is_chosen_before_the_node_is_known() -> None:
     async with choosing() as (rig, chosen):
         await nothing_new(rig)
         assert not chosen.done()
-        show(rig, node())
+        show(rig, known())
         assert (await chosen).mode is AllocationMode.SLOTS
         assert rig.specs() == []
 
@@ -62,7 +62,7 @@ async def test_nothing_is_chosen_before_the_node_is_known() -> None:
 async def test_a_kubelet_that_answers_a_moment_later_is_waited_for() -> None:
     async with choosing() as (rig, chosen):
         rig.kubelet.listed_now = None
-        show(rig, node())
+        show(rig, known())
         await until(lambda: rig.kubelet.asked >= 2)
         rig.kubelet.listed_now = []
         assert (await chosen).mode is AllocationMode.SLOTS
@@ -71,7 +71,7 @@ async def test_a_kubelet_that_answers_a_moment_later_is_waited_for() -> None:
 async def test_a_kubelet_that_never_answers_makes_it_immediate() -> None:
     async with choosing() as (rig, chosen):
         rig.kubelet.listed_now = None
-        show(rig, node())
+        show(rig, known())
         assert await chosen == Chosen(
             AllocationMode.IMMEDIATE,
             "Allocation is immediate: kubelet's pod-resources cannot be asked (connection refused).",
@@ -82,14 +82,14 @@ async def test_a_folder_that_cannot_be_written_makes_it_immediate_unless_slots_a
     for annotated, mode in (("", AllocationMode.IMMEDIATE), ("slots", AllocationMode.SLOTS)):
         async with choosing() as (rig, chosen):
             rig.directory.write_text("in the way")
-            show(rig, node(annotated=annotated))
+            show(rig, known(annotated=annotated))
             assert (await chosen).mode is mode
             assert f"the CDI folder {rig.directory} cannot be written" in (await chosen).sentence
 
 
 async def test_an_old_kubelet_is_told_from_its_version_and_nothing_is_tried() -> None:
     async with choosing() as (rig, chosen):
-        show(rig, node(kubelet="v1.28.3"))
+        show(rig, known(kubelet="v1.28.3"))
         assert (await chosen).mode is AllocationMode.IMMEDIATE
         assert not rig.directory.exists()
 
@@ -103,15 +103,15 @@ async def test_what_was_remembered_counts_only_while_the_api_server_does_not_ans
         )
         await nothing_new(rig)
         assert not choosing.done()
-        show(rig, node())
+        show(rig, known())
         assert (await choosing).memory is None
 
 
 async def test_a_node_that_tells_of_another_runtime_after_an_outage_is_served_by_another_process() -> None:
     async with slots() as rig:
         chosen = Chosen(AllocationMode.SLOTS, "", REMEMBERED)
-        rig.own.node = node()
+        rig.own.node = known()
         await confirm(rig.own, rig.changes, SETTINGS, chosen, REMEMBERED)
-        rig.own.node = node(kubelet="v1.27.0")
+        rig.own.node = known(kubelet="v1.27.0")
         with pytest.raises(ModeOutdated, match=r"other versions than were remembered\. Allocation is immediate: "):
             await confirm(rig.own, rig.changes, SETTINGS, chosen, REMEMBERED)

@@ -14,7 +14,8 @@ from proto.annotations.node_lock import NodeLock, encode_lock
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.devices import Device
-from proto.kubernetes.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
+from proto.kubernetes.objects import Pod, PodSpec, PodStatus
+from tests.builders import node
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod, share
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -22,13 +23,9 @@ SCORES = {A: {B: 100}, B: {A: 100}}
 IMMEDIATE = AllocationMode.IMMEDIATE
 
 
-def node(annotations: dict[str, str]) -> Node:
-    return Node(metadata=ObjectMeta(name=NODE, annotations=annotations))
-
-
 def written(scheduler: HamiScheduler = HamiScheduler.NONE) -> dict[str, str]:
     """What the daemon writes on a new node."""
-    body = report(node({}), PAIR, SCORES, IMMEDIATE, Limits.HAMI_CORE, scheduler=scheduler, now=NOW).body
+    body = report(node(NODE), PAIR, SCORES, IMMEDIATE, Limits.HAMI_CORE, scheduler=scheduler, now=NOW).body
     match body:
         case {"metadata": {"annotations": dict(annotations)}}:
             return dict(annotations)
@@ -43,7 +40,7 @@ def judged(
     serves: bool = True,
 ) -> Finding:
     return judge_annotations(
-        node(annotations),
+        node(NODE, annotations=annotations),
         devices,
         SCORES,
         IMMEDIATE,
@@ -145,6 +142,6 @@ def test_a_lock_without_owner_goes_by_its_age_and_an_unreadable_one_blocks() -> 
     ],
 )
 def test_an_old_scheduler_that_waits_for_an_answer_is_told(value: str | None, off: str, on: str) -> None:
-    asked = node({} if value is None else {NODE_HANDSHAKE: value})
+    asked = node(NODE, annotations={} if value is None else {NODE_HANDSHAKE: value})
     found = [judge_handshake(asked, scheduler, NOW).state for scheduler in (HamiScheduler.NONE, HamiScheduler.V2_7)]
     assert found == [off, on]

@@ -4,16 +4,13 @@ from deviceplugin.diagnosis.finding import State
 from deviceplugin.diagnosis.totals import judge_totals, judge_without_totals
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
-from proto.kubernetes.objects import DeviceClass, DeviceClassSpec, Node, NodeStatus, ObjectMeta
+from proto.kubernetes.objects import DeviceClass, DeviceClassSpec, Node, ObjectMeta
+from tests.builders import node
 
 TOTALS = {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200}
 HAZARD = DeviceClass(
     metadata=ObjectMeta(name="gpu.nvidia.com"), spec=DeviceClassSpec(extended_resource_name=keys.RESOURCE_COUNT)
 )
-
-
-def node(**capacity: str) -> Node:
-    return Node(status=NodeStatus(capacity={f"nvidia.com/{name}": amount for name, amount in capacity.items()}))
 
 
 def test_totals_that_stand_are_told() -> None:

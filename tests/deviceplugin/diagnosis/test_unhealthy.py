@@ -6,21 +6,20 @@ from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, Right, daemon_rights, 
 from deviceplugin.diagnosis.finding import Finding, State
 from deviceplugin.diagnosis.unhealthy import judge_unhealthy
 from deviceplugin.settings import RemediationSettings, Remedy
-from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY, RESOURCE_COUNT
-from proto.annotations.node_register import encode_register
-from proto.kubernetes.objects import Node, ObjectMeta, Pod, Resources
+from proto.annotations.keys import NODE_UNHEALTHY, RESOURCE_COUNT
+from proto.kubernetes.objects import Node, Pod, Resources
+from tests.builders import node
 from tests.deviceplugin.gpus import PAIR, A, B, bound_pod, share
 
 OFF, EVICT = RemediationSettings(), RemediationSettings(remedy=Remedy.EVICT)
 
 
-def node(*, healthy: bool = False, since: str = "") -> Node:
-    register = encode_register((PAIR[0], replace(PAIR[1], healthy=healthy)))
-    annotations = {NODE_REGISTER: register} | ({NODE_UNHEALTHY: since} if since else {})
-    return Node(metadata=ObjectMeta(annotations=annotations))
+def reported(*, healthy: bool = False, since: str = "") -> Node:
+    annotations = {NODE_UNHEALTHY: since} if since else {}
+    return node(devices=(PAIR[0], replace(PAIR[1], healthy=healthy)), annotations=annotations)
 
 
-def pod(name: str, gpu: str) -> Pod:
+def holder(name: str, gpu: str) -> Pod:
     made = bound_pod(name, ((share(B if gpu == "b" else A),),), phase="Running")
     made.spec.containers[0].resources = Resources(limits={RESOURCE_COUNT: "1"})
     return made
@@ -31,27 +30,27 @@ def judged(node: Node | None, *pods: Pod, settings: RemediationSettings = OFF) -
 
 
 def test_a_node_with_healthy_gpus_is_fine() -> None:
-    assert judged(node(healthy=True), pod("p", "b")).state is State.OK
+    assert judged(reported(healthy=True), holder("p", "b")).state is State.OK
     assert judged(None).state is State.SKIPPED
 
 
 def test_pods_on_an_unhealthy_gpu_are_named_with_what_becomes_of_them() -> None:
-    found = judged(node(since=f'{{"{B}":"2030-01-01T00:00:00Z"}}'), pod("p", "b"), pod("q", "a"))
+    found = judged(reported(since=f'{{"{B}":"2030-01-01T00:00:00Z"}}'), holder("p", "b"), holder("q", "a"))
     assert found.state is State.WARNING
     assert found.explanation == f"{B} since 2030-01-01T00:00:00Z; pods on them: default/p."
     assert "delete these pods to have them placed again" in found.remedy
-    evicting = judged(node(), pod("p", "b"), settings=EVICT)
+    evicting = judged(reported(), holder("p", "b"), settings=EVICT)
     assert evicting.explanation == f"{B}; pods on them: default/p."
     assert "the daemon evicts these pods in time" in evicting.remedy
 
 
 def test_a_missing_gpu_is_named_by_its_place() -> None:
-    found = judged(node(healthy=True, since='{"GPU 2 at 0000:41:00.0":"2030-01-01T00:00:00Z"}'), pod("p", "b"))
+    found = judged(reported(healthy=True, since='{"GPU 2 at 0000:41:00.0":"2030-01-01T00:00:00Z"}'), holder("p", "b"))
     assert found.explanation == "GPU 2 at 0000:41:00.0 since 2030-01-01T00:00:00Z; no pod has one of them."
 
 
 def test_an_annotation_that_cannot_be_read_is_a_problem() -> None:
-    found = judged(node(since="soon"))
+    found = judged(reported(since="soon"))
     assert (found.state, found.explanation.startswith("topogpu.io/unhealthy-since: ")) == (State.PROBLEM, True)
 
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deviceplugin.metrics.families import MOST_VGPUS
 from deviceplugin.metrics.metrics import Metrics
 from proto.build import BUILD_LABELS, build_labels
-from tests.deviceplugin.metrics_view import MIB, NOW, busy_metrics, page, pod, sample, view
+from tests.deviceplugin.metrics_view import MIB, NOW, busy_metrics, page, sample, training, view
 
 VGPU = {
     "namespace": "ml",
@@ -157,7 +157,7 @@ def test_what_is_not_known_has_no_series() -> None:
 
 
 def test_more_shares_than_anybody_reads_are_counted_instead_of_told() -> None:
-    crowd = view(*(pod(f"train-{number}") for number in range(MOST_VGPUS + 3)))
+    crowd = view(*(training(f"train-{number}") for number in range(MOST_VGPUS + 3)))
     text = busy_metrics().exposition(crowd, replace(sample(), owners={}), 0.0).decode()
     assert len(samples(text, "hami_vgpu_memory_limit_bytes")) == MOST_VGPUS
     assert samples(text, "topogpu_vgpus_dropped") == [({}, 6)]  # and as many MIG instances

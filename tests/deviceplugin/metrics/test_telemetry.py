@@ -7,7 +7,7 @@ from deviceplugin.machine.readings import GpuReading, MigReading
 from deviceplugin.metrics.telemetry import HOLDER, telemetry_page
 from deviceplugin.usage.telemetry import Instance, NodeTelemetry, Quantity, Telemetry, instances_of
 from proto.devices import DeviceUUID
-from tests.deviceplugin.metrics_view import A, B, pod, view
+from tests.deviceplugin.metrics_view import A, B, training, view
 
 GPU = GpuReading(index=0, uuid=A, name="NVIDIA A100-SXM4-40GB", bus_id="00000000:3B:00.0", minor=2)
 OTHER = GpuReading(index=1, uuid=B, name='A "quoted"\\ GPU', bus_id="00000000:5E:00.0")
@@ -50,7 +50,7 @@ def test_names_and_kinds_are_written_as_dcgm_exporter_writes_them() -> None:
 
 
 def test_a_gpu_that_several_share_is_one_series_and_its_holders_are_listed() -> None:
-    pods = {each.metadata.uid: each for each in (pod("train"), pod("infer"))}
+    pods = {each.metadata.uid: each for each in (training("train"), training("infer"))}
     found = series(page(Telemetry(gpu=GPU, values=VALUES), pods=pods))
     assert found["DCGM_FI_DEV_GPU_UTIL"] == [(LABELS, 80.0)]
     assert sorted(labels["pod"] for labels, _ in found[HOLDER]) == ["infer", "train"]

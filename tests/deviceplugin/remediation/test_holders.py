@@ -20,7 +20,7 @@ REFUSED = ContainerState(waiting={"reason": "CreateContainerConfigError"})
 RUNNING = ContainerState(running={})
 
 
-def pod(*states: ContainerState, gpus: tuple[DeviceUUID, ...] = (A,), init: int = 0, **changed: Any) -> Pod:
+def holding(*states: ContainerState, gpus: tuple[DeviceUUID, ...] = (A,), init: int = 0, **changed: Any) -> Pod:
     """Each container has one GPU; the states are of those that kubelet speaks of."""
     made = bound_pod("p", tuple((share(gpu),) for gpu in gpus), init=init, phase=changed.pop("phase", "Running"))
     containers = made.all_containers
@@ -55,20 +55,20 @@ def holders(inventory: Inventory, *pods: Pod) -> list[Holder]:
 
 
 def test_a_pod_has_the_gpus_of_its_containers() -> None:
-    assert holder_of(pod(RUNNING, RUNNING, gpus=(A, B)), {}, RESOURCE_COUNT) == Holder(
+    assert holder_of(holding(RUNNING, RUNNING, gpus=(A, B)), {}, RESOURCE_COUNT) == Holder(
         uid="uid-p", namespace="default", pod="p", gpus=frozenset({A, B})
     )
 
 
 def test_an_instance_is_a_part_of_its_gpu() -> None:
-    holder = holder_of(pod(RUNNING), {A: B}, RESOURCE_COUNT)
+    holder = holder_of(holding(RUNNING), {A: B}, RESOURCE_COUNT)
     assert holder is not None
     assert holder.gpus == {A, B}
 
 
 def test_what_hami_says_of_a_gpu_in_mig_mode_names_the_gpu() -> None:
     inventory = Inventory(devices=PAIR, physical=frozenset({A, B}))
-    decided_by_hami = pod(RUNNING, gpus=(DeviceUUID(f"{A}[1-0]"),))
+    decided_by_hami = holding(RUNNING, gpus=(DeviceUUID(f"{A}[1-0]"),))
     assert held(decided_by_hami) == {A}
     assert shown(inventory, decided_by_hami).ill == {}
 
@@ -76,35 +76,35 @@ def test_what_hami_says_of_a_gpu_in_mig_mode_names_the_gpu() -> None:
 def test_what_has_ended_has_no_gpu() -> None:
     done = ContainerState(terminated=ContainerStateTerminated(exit_code=0))
     failed = ContainerState(terminated=ContainerStateTerminated(exit_code=1))
-    assert held(pod(done, RUNNING, gpus=(A, B), init=1)) == {B}
-    assert held(pod(REFUSED, gpus=(A, B), init=1, phase="Pending")) == {A, B}
-    assert held(pod(done, RUNNING, gpus=(A, B), restart_policy="Never")) == {B}
-    assert held(pod(failed, RUNNING, gpus=(A, B), restart_policy="Never")) == {B}
-    assert held(pod(done, RUNNING, gpus=(A, B), restart_policy="OnFailure")) == {B}
-    assert held(pod(failed, RUNNING, gpus=(A, B), restart_policy="OnFailure")) == {A, B}
-    assert held(pod(done, gpus=(A,), restart_policy="Always")) == {A}
-    assert held(pod(done, gpus=(A,), phase="Succeeded")) == frozenset()
+    assert held(holding(done, RUNNING, gpus=(A, B), init=1)) == {B}
+    assert held(holding(REFUSED, gpus=(A, B), init=1, phase="Pending")) == {A, B}
+    assert held(holding(done, RUNNING, gpus=(A, B), restart_policy="Never")) == {B}
+    assert held(holding(failed, RUNNING, gpus=(A, B), restart_policy="Never")) == {B}
+    assert held(holding(done, RUNNING, gpus=(A, B), restart_policy="OnFailure")) == {B}
+    assert held(holding(failed, RUNNING, gpus=(A, B), restart_policy="OnFailure")) == {A, B}
+    assert held(holding(done, gpus=(A,), restart_policy="Always")) == {A}
+    assert held(holding(done, gpus=(A,), phase="Succeeded")) == frozenset()
 
 
 def test_a_pod_waits_when_a_container_with_a_gpu_cannot_start_and_none_runs() -> None:
-    assert waits(pod(REFUSED))
-    assert waits(pod(ContainerState(waiting={"reason": "CrashLoopBackOff"})))
-    assert not waits(pod(ContainerState(waiting={"reason": "ContainerCreating"})))
-    assert not waits(pod(RUNNING))
-    assert not waits(pod(REFUSED, RUNNING, gpus=(A, B)))
-    assert not waits(pod())
+    assert waits(holding(REFUSED))
+    assert waits(holding(ContainerState(waiting={"reason": "CrashLoopBackOff"})))
+    assert not waits(holding(ContainerState(waiting={"reason": "ContainerCreating"})))
+    assert not waits(holding(RUNNING))
+    assert not waits(holding(REFUSED, RUNNING, gpus=(A, B)))
+    assert not waits(holding())
 
 
 def test_a_pod_without_a_decision_that_can_be_read_does_not_count() -> None:
-    unreadable = pod(RUNNING)
+    unreadable = holding(RUNNING)
     unreadable.metadata.annotations = dict.fromkeys(unreadable.metadata.annotations, "?")
-    undecided = pod(RUNNING)
+    undecided = holding(RUNNING)
     undecided.metadata.annotations = {}
     assert (holder_of(unreadable, {}, RESOURCE_COUNT), holder_of(undecided, {}, RESOURCE_COUNT)) == (None, None)
 
 
 def test_a_pod_that_is_being_deleted_leaves_at_the_end_of_its_grace_period() -> None:
-    leaving = pod(RUNNING)
+    leaving = holding(RUNNING)
     leaving.metadata.deletion_timestamp = "2030-01-01T00:00:30Z"
     holder = holder_of(leaving, {}, RESOURCE_COUNT)
     assert holder is not None
@@ -114,7 +114,7 @@ def test_a_pod_that_is_being_deleted_leaves_at_the_end_of_its_grace_period() -> 
 def test_every_gpu_that_should_be_here_counts() -> None:
     inventory = Inventory(devices=PAIR, problems={B: "GPU is lost"}, physical=frozenset({A, B}), missing=(MISSING,))
     lost = DeviceUUID("GPU-cccccccc-0000-0000-0000-000000000000")
-    on_lost = pod(RUNNING, gpus=(lost,))
+    on_lost = holding(RUNNING, gpus=(lost,))
     of_b: dict[str, Sign] = {B: Sign(name=f"GPU 1 ({B})", problem="GPU is lost")}
     one = (Holder(uid="uid-p", namespace="default", pod="p", gpus=frozenset({lost})),)
     both: dict[str, Sign] = {lost: Sign(name=f"{MISSING.name} ({lost})", problem="GPU is lost", missing=True)}
@@ -130,13 +130,13 @@ def test_every_gpu_that_should_be_here_counts() -> None:
 
 def test_a_gpu_that_the_node_never_had_is_not_ill_whatever_a_pod_says() -> None:
     inventory = Inventory(devices=PAIR, physical=frozenset({A, B}))
-    found = holders(inventory, pod(RUNNING, gpus=(A, DeviceUUID("GPU-forged"))))
+    found = holders(inventory, holding(RUNNING, gpus=(A, DeviceUUID("GPU-forged"))))
     assert unshown(inventory, found) == {"GPU-forged"}
     assert seen(inventory, found) == Seen(ill={}, well=2, holders=tuple(found))
 
 
 def test_without_a_driver_all_gpus_that_pods_have_are_ill() -> None:
-    found = shown(Inventory(), pod(RUNNING))
+    found = shown(Inventory(), holding(RUNNING))
     assert (set(found.ill), found.well) == ({A}, 0)
 
 
@@ -150,15 +150,15 @@ INSTANCES = Inventory(
 
 
 def test_a_gpu_is_ill_when_all_of_its_instances_are() -> None:
-    found = shown(replace(INSTANCES, problems={FIRST: "GPU is lost", SECOND: "GPU is lost"}), pod(gpus=(FIRST,)))
+    found = shown(replace(INSTANCES, problems={FIRST: "GPU is lost", SECOND: "GPU is lost"}), holding(gpus=(FIRST,)))
     assert (set(found.ill), found.well) == ({A}, 1)
     assert found.holders[0].gpus & found.ill.keys()
 
 
 def test_an_instance_that_is_gone_is_ill_for_the_pod_that_has_it_alone() -> None:
     changed = replace(INSTANCES, problems={FIRST: "the driver no longer shows it"})
-    assert shown(changed, pod(gpus=(SECOND,))).ill == {}
-    found = shown(changed, pod(gpus=(FIRST,)))
+    assert shown(changed, holding(gpus=(SECOND,))).ill == {}
+    found = shown(changed, holding(gpus=(FIRST,)))
     assert found.ill == {FIRST: Sign(name=f"GPU 0 ({FIRST})", problem="the driver no longer shows it")}
     assert found.well == 2
 
@@ -175,11 +175,11 @@ def test_an_instance_that_is_gone_is_ill_for_the_pod_that_has_it_alone() -> None
     ],
 )
 def test_who_is_never_evicted(changed: dict[str, Any], controller: str, why: str) -> None:
-    assert why_spared(pod(**changed), controller) == why
+    assert why_spared(holding(**changed), controller) == why
 
 
 def test_static_pods_and_pods_of_the_system_are_never_evicted() -> None:
-    mirror, system = pod(), pod()
+    mirror, system = holding(), holding()
     mirror.metadata.annotations[MIRROR] = "x"
     system.metadata.namespace = "kube-system"
     assert why_spared(mirror, "ReplicaSet") == "it is a static pod, which only its node can end"

@@ -7,7 +7,8 @@ from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours,
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.annotations.node_lock import encode_lock_uid
-from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod
+from tests.builders import container, pod
 
 FOLDERS = Folders(slots="/cdi", specs="/cdi", hook="/h/vgpu", locks="/tmp/vgpulock", plugins="/k/device-plugins")
 OURS = Ours(resource="nvidia.com/gpu")
@@ -25,11 +26,8 @@ def annotated(**annotations: str) -> Node:
     return Node(metadata=ObjectMeta(name="n", annotations=annotations))
 
 
-def a_pod(name: str, limits: dict[str, str | int | float], phase: str = "Running") -> Pod:
-    main = Container(name="main", resources=Resources(limits=limits))
-    return Pod(
-        metadata=ObjectMeta(namespace="ml", name=name), spec=PodSpec(containers=[main]), status=PodStatus(phase=phase)
-    )
+def of_ml(name: str, asking: Container, phase: str = "Running") -> Pod:
+    return pod(asking, name=name, namespace="ml", phase=phase)
 
 
 def test_of_the_cdi_folder_only_slots_and_what_a_crash_left_of_them_go() -> None:
@@ -113,12 +111,12 @@ def test_a_lock_goes_when_our_scheduler_signed_it() -> None:
 
 def test_pods_that_have_gpus_are_named_and_others_are_in_nobodys_way() -> None:
     pods = [
-        a_pod("train", {"nvidia.com/gpu": 2}),
-        a_pod("slice", {"nvidia.com/mig-1g.10gb": "1"}),
-        a_pod("odd", {"nvidia.com/gpu": "many"}),
-        a_pod("done", {"nvidia.com/gpu": 1}, "Succeeded"),
-        a_pod("none", {"nvidia.com/gpu": 0}),
-        a_pod("web", {"cpu": "2"}),
+        of_ml("train", container(gpu=2)),
+        of_ml("slice", container(**{"mig-1g.10gb": "1"})),
+        of_ml("odd", container(gpu="many")),
+        of_ml("done", container(gpu=1), "Succeeded"),
+        of_ml("none", container(gpu=0)),
+        of_ml("web", container(cpu="2")),
     ]
     assert refusals("n", pods, Found(names={}), "nvidia.com/gpu") == (
         "Pods on node n still have GPUs: ml/odd, ml/slice, ml/train. Drain the node or wait for them; "

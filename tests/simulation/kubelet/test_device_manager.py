@@ -10,24 +10,20 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
+from proto.kubernetes.objects import Container, Resources
 from proto.podresources import podresources_v1_pb2 as resources_wire
 from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.pod_resources import PodResources
+from tests.builders import pod
 from tests.polling import until
 from tests.simulation.kubelet.plugin import RESOURCE, SmallPlugin
 
 
-def container(name: str, count: int, restart_policy: str = "") -> Container:
+def asking(name: str, count: int, restart_policy: str = "") -> Container:
     limits: dict[str, str | int | float] = {RESOURCE: str(count)} if count else {}
     return Container(name=name, resources=Resources(limits=limits), restart_policy=restart_policy)
-
-
-def pod(uid: str, *containers: Container, init: tuple[Container, ...] = ()) -> Pod:
-    spec = PodSpec(containers=list(containers), init_containers=list(init))
-    return Pod(metadata=ObjectMeta(name=uid, namespace="default", uid=uid), spec=spec)
 
 
 @pytest.fixture
@@ -64,14 +60,14 @@ async def test_health_from_the_stream_becomes_capacity(manager: DeviceManager) -
 
 async def test_the_plugins_preference_is_taken(manager: DeviceManager) -> None:
     plugin = await registered(manager, preferred=("b-1", "a-1"))
-    await manager.admit(pod("p", container("c", 2)))
+    await manager.admit(pod(asking("c", 2), uid="p"))
     assert plugin.calls == [("GetPreferredAllocation", ("a-0", "a-1", "b-0", "b-1")), ("Allocate", ("b-1", "a-1"))]
     await plugin.stop()
 
 
 async def test_app_containers_use_the_ids_of_finished_init_containers_again(manager: DeviceManager) -> None:
     plugin = await registered(manager)
-    await manager.admit(pod("p", container("one", 1), container("two", 2), init=(container("init", 2),)))
+    await manager.admit(pod(asking("one", 1), asking("two", 2), inits=(asking("init", 2),), uid="p"))
     assert plugin.calls == [
         ("Allocate", ("a-0", "a-1")),
         ("Allocate", ("a-0",)),
@@ -82,7 +78,7 @@ async def test_app_containers_use_the_ids_of_finished_init_containers_again(mana
 
 async def test_a_sidecar_keeps_its_ids(manager: DeviceManager) -> None:
     plugin = await registered(manager)
-    await manager.admit(pod("p", container("app", 1), init=(container("sidecar", 1, "Always"),)))
+    await manager.admit(pod(asking("app", 1), inits=(asking("sidecar", 1, "Always"),), uid="p"))
     assert plugin.calls == [("Allocate", ("a-0",)), ("Allocate", ("a-1",))]
     await plugin.stop()
 
@@ -91,7 +87,7 @@ async def test_a_refused_pod_holds_nothing_and_carries_the_plugins_words(manager
     plugin = await registered(manager)
     plugin.refuse_with = "two pods match"
     with pytest.raises(AdmissionRefused) as refusal:
-        await manager.admit(pod("p", container("c", 1)))
+        await manager.admit(pod(asking("c", 1), uid="p"))
     assert str(refusal.value) == (
         "Allocate failed due to rpc error: code = FailedPrecondition desc = two pods match, which is unexpected"
     )
@@ -101,17 +97,17 @@ async def test_a_refused_pod_holds_nothing_and_carries_the_plugins_words(manager
 
 async def test_more_than_is_free_is_refused_until_a_pod_leaves(manager: DeviceManager) -> None:
     plugin = await registered(manager)
-    await manager.admit(pod("first", container("c", 3)))
+    await manager.admit(pod(asking("c", 3), name="first", uid="first"))
     with pytest.raises(AdmissionRefused, match="Requested: 2, Available: 1"):
-        await manager.admit(pod("second", container("c", 2)))
+        await manager.admit(pod(asking("c", 2), name="second", uid="second"))
     manager.release("first")
-    await manager.admit(pod("second", container("c", 2)))
+    await manager.admit(pod(asking("c", 2), name="second", uid="second"))
     await plugin.stop()
 
 
 async def test_pre_start_is_called_with_the_allocated_ids_and_its_failure_is_told(manager: DeviceManager) -> None:
     plugin = await registered(manager, pre_start=True)
-    await manager.admit(pod("p", container("c", 1)))
+    await manager.admit(pod(asking("c", 1), uid="p"))
     plugin.pre_start_failures = 1
     with pytest.raises(PreStartRefused, match=r"PreStartContainer rpc failed with err: .* whose ids are these"):
         await manager.pre_start("p", "c")
@@ -122,7 +118,7 @@ async def test_pre_start_is_called_with_the_allocated_ids_and_its_failure_is_tol
 
 async def test_the_checkpoint_names_pod_container_and_ids(manager: DeviceManager) -> None:
     plugin = await registered(manager)
-    await manager.admit(pod("p", container("c", 2)))
+    await manager.admit(pod(asking("c", 2), uid="p"))
     data = json.loads((manager.directory / "kubelet_internal_checkpoint").read_text())["Data"]
     entry = data["PodDeviceEntries"][0]
     assert (entry["PodUID"], entry["ContainerName"], entry["DeviceIDs"]) == ("p", "c", {"-1": ["a-0", "a-1"]})
@@ -132,14 +128,14 @@ async def test_the_checkpoint_names_pod_container_and_ids(manager: DeviceManager
 
 async def test_a_restart_forgets_plugins_but_not_what_pods_hold(manager: DeviceManager) -> None:
     plugin = await registered(manager)
-    await manager.admit(pod("p", container("c", 1)))
+    await manager.admit(pod(asking("c", 1), uid="p"))
     await manager.stop()
     await manager.start()
     assert manager.capacity() == {RESOURCE: (0, 0)}
     assert not (manager.directory / "small.sock").exists()
     await plugin.stop()
     again = await registered(manager)
-    await manager.admit(pod("q", container("c", 1)))
+    await manager.admit(pod(asking("c", 1), name="q", uid="q"))
     assert again.calls == [("Allocate", ("a-1",))]
     await again.stop()
 
@@ -147,7 +143,7 @@ async def test_a_restart_forgets_plugins_but_not_what_pods_hold(manager: DeviceM
 async def test_a_restart_during_an_allocation_refuses_that_pod_and_no_later_one(manager: DeviceManager) -> None:
     plugin = await registered(manager)
     plugin.answers.clear()
-    admitting = asyncio.create_task(manager.admit(pod("p", container("c", 1))))
+    admitting = asyncio.create_task(manager.admit(pod(asking("c", 1), uid="p")))
     await until(lambda: bool(plugin.calls))
     await manager.stop()
     with pytest.raises(AdmissionRefused, match="code = Canceled desc = grpc: the client connection is closing"):
@@ -156,13 +152,13 @@ async def test_a_restart_during_an_allocation_refuses_that_pod_and_no_later_one(
     await manager.start()
     await plugin.stop()
     again = await registered(manager)
-    await manager.admit(pod("p", container("c", 1)))
+    await manager.admit(pod(asking("c", 1), uid="p"))
     await again.stop()
 
 
 async def test_pod_resources_lists_app_containers_and_sidecars_only(manager: DeviceManager, directory: Path) -> None:
     plugin = await registered(manager)
-    one = pod("p", container("app", 1), init=(container("init", 1), container("sidecar", 1, "Always")))
+    one = pod(asking("app", 1), inits=(asking("init", 1), asking("sidecar", 1, "Always")), uid="p")
     await manager.admit(one)
     lister = PodResources(directory / "pod-resources", manager, lambda: [one])
     await lister.start()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations.keys import RESOURCE_COUNT, RESOURCE_MEMORY_PERCENTAGE
-from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
+from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import pod_key
 from simulation.plan import advise as advising
 from simulation.plan.advise import Advice, advise
@@ -19,18 +19,14 @@ from simulation.plan.objects import Arrival, arrival_of
 from simulation.plan.outcome import Run
 from simulation.plan.question import Described, Question
 from simulation.plan.recorded import drain
+from tests.builders import container, pod
 
 RUN = Run(policy="binpack/binpack")
 
 
-def pod(name: str, gpus: int, percent: int = 100, cpus: int = 1) -> Pod:
-    amounts: dict[str, str | int | float] = {"cpu": str(cpus)}
-    if gpus:
-        amounts |= {RESOURCE_COUNT: gpus, RESOURCE_MEMORY_PERCENTAGE: percent}
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace="default", uid=name),
-        spec=PodSpec(containers=[Container(name="c", resources=Resources(limits=amounts))]),
-    )
+def asking(name: str, gpus: int, percent: int = 100, cpus: int = 1) -> Pod:
+    main = container(cpu=cpus, gpu=gpus, gpumem_percentage=percent) if gpus else container(cpu=cpus)
+    return pod(main, name=name, uid=name)
 
 
 def question(cluster: str, held: Sequence[tuple[Pod, str]], coming: Iterable[Pod]) -> Question:
@@ -47,8 +43,8 @@ A, B = "4x-a100-pcie-80g-bridged-1", "4x-a100-pcie-80g-bridged-2"
 
 
 def test_the_fewest_pods_are_moved_and_of_equally_few_the_smallest() -> None:
-    held = [(pod("half", 1, 50), A), (pod("whole", 1), B), (pod("whole-too", 1), B)]
-    advice = advise(question("2x:4x-a100", held, [pod("large", 4)]), RUN, "")
+    held = [(asking("half", 1, 50), A), (asking("whole", 1), B), (asking("whole-too", 1), B)]
+    advice = advise(question("2x:4x-a100", held, [asking("large", 4)]), RUN, "")
     (remedy,) = advice.remedies
     assert remedy.node == A
     assert [(move.pod, move.to, move.gpus) for move in remedy.moves] == [("default/half", B, 0.5)]
@@ -57,22 +53,25 @@ def test_the_fewest_pods_are_moved_and_of_equally_few_the_smallest() -> None:
 
 
 def test_a_pod_without_gpus_is_moved_if_the_node_lacks_cpu() -> None:
-    held = [(pod("busy", 0, cpus=250), "dgxa100-8x-a100-40g-1")]
-    advice = advise(question("1x:dgx-a100,1x:cpu-only", held, [pod("train", 8, cpus=16)]), RUN, "")
+    held = [(asking("busy", 0, cpus=250), "dgxa100-8x-a100-40g-1")]
+    advice = advise(question("1x:dgx-a100,1x:cpu-only", held, [asking("train", 8, cpus=16)]), RUN, "")
     (remedy,) = advice.remedies
     assert [(move.pod, move.to) for move in remedy.moves] == [("default/busy", "cpu-only-1")]
 
 
 def test_pods_that_find_no_other_room_are_not_moved() -> None:
-    held = [(pod(f"p{n}", 1), A) for n in range(4)]
-    advice = advise(question("1x:4x-a100", held, [pod("more", 1)]), RUN, "")
+    held = [(asking(f"p{n}", 1), A) for n in range(4)]
+    advice = advise(question("1x:4x-a100", held, [asking("more", 1)]), RUN, "")
     (remedy,) = advice.remedies
     assert (remedy.node, remedy.moves) == ("", ())
     assert remedy.search == "proven: moving up to 8 pods of one node does not help"
 
 
 def test_pods_without_gpus_leave_gpu_nodes_where_gpus_lack_cpu() -> None:
-    held = [(pod("busy", 0, cpus=120), "dgxa100-8x-a100-40g-1"), (pod("train", 1, cpus=32), "dgxa100-8x-a100-40g-1")]
+    held = [
+        (asking("busy", 0, cpus=120), "dgxa100-8x-a100-40g-1"),
+        (asking("train", 1, cpus=32), "dgxa100-8x-a100-40g-1"),
+    ]
     advice = advise(question("1x:dgx-a100,1x:cpu-only", held, []), RUN, "")
     (leaving,) = advice.leaving
     assert (leaving.pod, leaving.to) == ("default/busy", "cpu-only-1")
@@ -82,8 +81,8 @@ def test_pods_without_gpus_leave_gpu_nodes_where_gpus_lack_cpu() -> None:
 
 def test_what_is_not_proven_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advising, "MOST_LOOKS", 3)
-    held = [(pod(f"p{n}", 1), A) for n in range(4)]
-    advice = advise(question("2x:4x-a100", held, [pod(f"large-{n}", 4) for n in range(2)]), RUN, "")
+    held = [(asking(f"p{n}", 1), A) for n in range(4)]
+    advice = advise(question("2x:4x-a100", held, [asking(f"large-{n}", 4) for n in range(2)]), RUN, "")
     (remedy,) = advice.remedies
     assert remedy.search == "not proven: at least 1 move needed; 3 sets of pods were tried, not all"
 
@@ -99,9 +98,9 @@ def test_the_number_of_moves_is_the_least_that_any_order_of_trials_finds(
     empty = Question(cluster=described)
     engine = Engine(described.nodes, empty.under("spread/spread"), empty.hosts)
     for number, (gpus, percent) in enumerate(shares):
-        engine.place(arrival_of(pod(f"p{number}", gpus, percent)), f"p{number}", 0.0)
+        engine.place(arrival_of(asking(f"p{number}", gpus, percent)), f"p{number}", 0.0)
     there = tuple(engine.pods())
-    asked = replace(empty, cluster=replace(described, held=there), arrivals=(arrival_of(pod("new", wanted)),))
+    asked = replace(empty, cluster=replace(described, held=there), arrivals=(arrival_of(asking("new", wanted)),))
     advice = advise(asked, RUN, "")
     assert _moves(advice) == _least(asked, there)
 
@@ -141,7 +140,7 @@ def _weight(one: Pod) -> float:
 
 
 def test_a_drained_node_leaves_with_its_pods() -> None:
-    held = [(pod("a", 1), A), (pod("b", 1), B)]
+    held = [(asking("a", 1), A), (asking("b", 1), B)]
     cluster = question("2x:4x-a100", held, []).cluster
     rest, moved = drain(cluster, [A])
     assert [node.metadata.name for node in rest.nodes] == [B]

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.annotations.keys import RESOURCE_CORES, RESOURCE_COUNT, RESOURCE_MEMORY_PERCENTAGE
-from proto.kubernetes.objects import Container, Pod, PodSpec, Resources
+from proto.kubernetes.objects import Pod
 from simulation.plan.chart import Axes, bar_chart, line_chart, number, ticks
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.gauge import Gauge
@@ -16,22 +15,18 @@ from simulation.plan.links import estimated_gbps
 from simulation.plan.machines import read_cluster
 from simulation.plan.objects import arrival_of
 from simulation.plan.question import Kinds, Question
+from tests.builders import container, pod
 
 
-def pod(gpus: int, percent: int = 100, cores: int = 0) -> Pod:
-    limits: dict[str, str | int | float] = {
-        RESOURCE_COUNT: gpus,
-        RESOURCE_MEMORY_PERCENTAGE: percent,
-        RESOURCE_CORES: cores,
-    }
-    return Pod(spec=PodSpec(containers=[Container(name="c", resources=Resources(limits=limits))]))
+def asking(gpus: int, percent: int = 100, cores: int = 0) -> Pod:
+    return pod(container(gpu=gpus, gpumem_percentage=percent, gpucores=cores))
 
 
 def test_a_gpu_counts_by_its_memory_or_its_cores_and_an_island_as_long_as_no_pod_uses_it() -> None:
     question = Question(cluster=read_cluster("1x:dgx-a100,1x:4x-a100,1x:8x-rtx4090"))
     engine = Engine(question.cluster.nodes, question.settings, question.hosts)
     kinds = Kinds(question)
-    shapes = [arrival_of(pod(1, 10, 60)), arrival_of(pod(1, 50, 10))]
+    shapes = [arrival_of(asking(1, 10, 60)), arrival_of(asking(1, 50, 10))]
     gauge = Gauge(engine, kinds.workload(shapes))
     empty = gauge.read()
     assert (empty.gpus, empty.whole, empty.allocated) == (20, 20, 0.0)
@@ -50,11 +45,11 @@ def test_the_order_in_which_nodes_are_measured_does_not_matter() -> None:
     engine = Engine(question.cluster.nodes, question.settings, question.hosts)
     names = sorted(engine.changed)
     for position, node in enumerate(names):
-        engine.place(arrival_of(pod(1, 7 + 11 * position)), node, 0.0, only=[node])
+        engine.place(arrival_of(asking(1, 7 + 11 * position)), node, 0.0, only=[node])
     readings = []
     for order in permutations(names):
         engine.changed = dict.fromkeys(order)  # type: ignore[assignment]
-        readings.append(Gauge(engine, Kinds(question).workload([arrival_of(pod(1, 30))])).read())
+        readings.append(Gauge(engine, Kinds(question).workload([arrival_of(asking(1, 30))])).read())
     assert all(reading == readings[0] for reading in readings)
 
 

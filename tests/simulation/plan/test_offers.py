@@ -13,14 +13,14 @@ from simulation.plan.offers import Offers, node_problem
 NAMES = ResourceNames()
 
 
-def node(name: str, **more: object) -> WholeNode:
+def whole_node(name: str, **more: object) -> WholeNode:
     allocatable = {"cpu": "4", "memory": "8Gi", "pods": "2", "example.com/nic": "1"}
     spec = {"spec": more.pop("spec", {})}
     document = {"metadata": {"name": name, **more}, "status": {"allocatable": allocatable}, **spec}
     return msgspec.convert(document, WholeNode)
 
 
-def pod(spec: object = None, cpu: str = "1", **others: str) -> WholePod:
+def whole_pod(spec: object = None, cpu: str = "1", **others: str) -> WholePod:
     requests = {"cpu": cpu, "memory": "1Gi", **others}
     container = {"name": "c", "resources": {"requests": requests}}
     own = spec if isinstance(spec, dict) else {}
@@ -28,8 +28,8 @@ def pod(spec: object = None, cpu: str = "1", **others: str) -> WholePod:
 
 
 def test_what_pods_take_is_left_to_no_other_and_comes_back() -> None:
-    offers = Offers([node("a"), node("b")], NAMES, HostPolicy.LEAST_ALLOCATED)
-    large, nothing = offers.asked_by(pod(cpu="3")), Constraints()
+    offers = Offers([whole_node("a"), whole_node("b")], NAMES, HostPolicy.LEAST_ALLOCATED)
+    large, nothing = offers.asked_by(whole_pod(cpu="3")), Constraints()
     offers.take("a", large)
     assert offers.offered(nothing, large) == ["b"]
     assert offers.refusals(nothing, large) == Counter({"Insufficient cpu": 1})
@@ -38,9 +38,9 @@ def test_what_pods_take_is_left_to_no_other_and_comes_back() -> None:
 
 
 def test_the_number_of_pods_and_other_resources_end_too() -> None:
-    offers = Offers([node("a")], NAMES, HostPolicy.LEAST_ALLOCATED)
-    small = offers.asked_by(pod(cpu="1m"))
-    with_nic = offers.asked_by(pod(cpu="1m", **{"example.com/nic": "1"}))
+    offers = Offers([whole_node("a")], NAMES, HostPolicy.LEAST_ALLOCATED)
+    small = offers.asked_by(whole_pod(cpu="1m"))
+    with_nic = offers.asked_by(whole_pod(cpu="1m", **{"example.com/nic": "1"}))
     offers.take("a", with_nic)
     assert offers.refusals(Constraints(), with_nic) == Counter({"Insufficient example.com/nic": 1})
     offers.take("a", small)
@@ -49,8 +49,8 @@ def test_the_number_of_pods_and_other_resources_end_too() -> None:
 
 def test_pods_without_gpus_go_to_the_emptiest_or_the_fullest_node() -> None:
     for policy, best in ((HostPolicy.LEAST_ALLOCATED, "b"), (HostPolicy.MOST_ALLOCATED, "a")):
-        offers = Offers([node("a"), node("b")], NAMES, policy)
-        offers.take("a", offers.asked_by(pod()))
+        offers = Offers([whole_node("a"), whole_node("b")], NAMES, policy)
+        offers.take("a", offers.asked_by(whole_pod()))
         assert offers.best_for_hosts(["a", "b"]) == best
 
 
@@ -77,12 +77,14 @@ def test_selectors_and_required_affinity(spec: dict[str, object], fits: bool) ->
     if "rules" in spec:
         required = {"nodeSelectorTerms": [{"matchExpressions": spec["rules"]}]}
         spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
-    assert (node_problem(node("n", **SELECTED), constraints_of(pod(spec))) == "") == fits
+    assert (node_problem(whole_node("n", **SELECTED), constraints_of(whole_pod(spec))) == "") == fits
 
 
 def test_taints_need_a_toleration() -> None:
-    tainted = node("n", spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
-    assert node_problem(tainted, Constraints()) == "node(s) had untolerated taint {gpu: yes}"
+    tainted = whole_node("n", spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
+    assert node_problem(tainted, Constraints()) == "whole_node(s) had untolerated taint {gpu: yes}"
     for toleration in ({"key": "gpu", "value": "yes"}, {"key": "gpu", "operator": "Exists"}, {"operator": "Exists"}):
-        assert not node_problem(tainted, constraints_of(pod({"tolerations": [toleration]})))
-    assert node_problem(node("n", spec={"unschedulable": True}), Constraints()) == "node(s) were unschedulable"
+        assert not node_problem(tainted, constraints_of(whole_pod({"tolerations": [toleration]})))
+    assert (
+        node_problem(whole_node("n", spec={"unschedulable": True}), Constraints()) == "whole_node(s) were unschedulable"
+    )
