@@ -62,7 +62,10 @@ def test_no_total_is_below_what_running_pods_ask_for() -> None:
     assert (totals[keys.RESOURCE_MEMORY], totals[keys.RESOURCE_CORES]) == (MIB + 100, 150)
 
 
-@given(st.lists(st.builds(pod, gpumem=st.integers(0, 2**40), gpucores=st.integers(0, 10**4)), max_size=9))
+AT_RANDOM = st.builds(container, gpumem=st.integers(0, 2**40), gpucores=st.integers(0, 10**4)).map(pod)
+
+
+@given(st.lists(AT_RANDOM, max_size=9))
 def test_kubelet_has_no_reason_to_refuse_a_pod_that_runs(pods: list[Pod]) -> None:
     totals = node_totals(NAMES, PAIR, pods)
     assert all(sum(requested(one, name) for one in pods) <= total for name, total in totals.items())

@@ -82,9 +82,7 @@ def test_selectors_and_required_affinity(spec: dict[str, object], fits: bool) ->
 
 def test_taints_need_a_toleration() -> None:
     tainted = whole_node("n", spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
-    assert node_problem(tainted, Constraints()) == "whole_node(s) had untolerated taint {gpu: yes}"
+    assert node_problem(tainted, Constraints()) == "node(s) had untolerated taint {gpu: yes}"
     for toleration in ({"key": "gpu", "value": "yes"}, {"key": "gpu", "operator": "Exists"}, {"operator": "Exists"}):
         assert not node_problem(tainted, constraints_of(whole_pod({"tolerations": [toleration]})))
-    assert (
-        node_problem(whole_node("n", spec={"unschedulable": True}), Constraints()) == "whole_node(s) were unschedulable"
-    )
+    assert node_problem(whole_node("n", spec={"unschedulable": True}), Constraints()) == "node(s) were unschedulable"
