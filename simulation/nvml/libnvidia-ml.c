@@ -45,6 +45,7 @@ typedef struct {
     nvmlReturn_t nvmlReturn;
     Value value;
 } FieldValue;
+typedef struct { unsigned char clusterUuid[16]; nvmlReturn_t status; unsigned cliqueId; unsigned char state; } FabricV1;
 typedef struct {
     unsigned version;
     unsigned char clusterUuid[16];
@@ -57,6 +58,7 @@ typedef struct { FabricV2 v2; unsigned char healthSummary; } FabricV3;
 
 _Static_assert(sizeof(PciInfo) == 68, "nvmlPciInfo_t");
 _Static_assert(sizeof(FieldValue) == 40, "nvmlFieldValue_t");
+_Static_assert(sizeof(FabricV1) == 28, "nvmlGpuFabricInfo_t");
 _Static_assert(sizeof(FabricV2) == 36, "nvmlGpuFabricInfo_v2_t");
 _Static_assert(sizeof(FabricV3) == 40, "nvmlGpuFabricInfo_v3_t");
 
@@ -135,6 +137,7 @@ EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
 }
 
 EXPORT nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 
 EXPORT nvmlReturn_t nvmlShutdown(void) {
     pthread_mutex_lock(&lock);
@@ -145,11 +148,19 @@ EXPORT nvmlReturn_t nvmlShutdown(void) {
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t code) {
     switch (code) {
-    case SUCCESS: return "The operation was successful";
-    case UNINITIALIZED: return "NVML is not initialized";
-    case NOT_SUPPORTED: return "Not supported on this machine";
-    case NOT_FOUND: return "Not found";
-    default: return "An error of the fake NVML";
+    case SUCCESS: return "Success";
+    case UNINITIALIZED: return "Uninitialized";
+    case INVALID_ARGUMENT: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case NO_PERMISSION: return "Insufficient Permissions";
+    case NOT_FOUND: return "Not Found";
+    case INSUFFICIENT_SIZE: return "Insufficient Size";
+    case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case TIMEOUT: return "Timeout";
+    case FUNCTION_NOT_FOUND: return "Function Not Found";
+    case GPU_IS_LOST: return "GPU is lost";
+    case ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+    default: return "Unknown Error";
     }
 }
 
@@ -178,6 +189,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
     if (code == SUCCESS) *count = (unsigned)machine->gpu_count;
     return leave(code);
 }
+
+EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
 /* ---- finding a GPU ---- */
 
@@ -213,10 +226,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **dev
 
 DEVICE_CALL(nvmlDeviceGetMinorNumber, unsigned *minor)
     *minor = gpu->minor;
-END
-
-DEVICE_CALL(nvmlDeviceGetIndex, unsigned *index)
-    *index = (unsigned)i;
 END
 
 static void fill_pci(PciInfo *pci, const char *bus, unsigned device_id) {
@@ -386,6 +395,14 @@ DEVICE_CALL(nvmlDeviceGetFieldValues, int count, FieldValue *values)
         values[k].valueType = value > 0xFFFFFFFFull ? VALUE_UNSIGNED_LONG_LONG : VALUE_UNSIGNED_INT;
         values[k].value.ull = values[k].nvmlReturn == SUCCESS ? value : 0;
     }
+END
+
+DEVICE_CALL(nvmlDeviceGetGpuFabricInfo, FabricV1 *info)
+    if (gpu->fabric_state < 0) return leave(NOT_SUPPORTED);
+    memcpy(info->clusterUuid, gpu->cluster, sizeof info->clusterUuid);
+    info->status = fabric_status(i);
+    info->cliqueId = gpu->clique;
+    info->state = (unsigned char)fabric_state(i);
 END
 
 DEVICE_CALL(nvmlDeviceGetGpuFabricInfoV, FabricV2 *info)

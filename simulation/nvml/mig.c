@@ -62,6 +62,10 @@ EITHER_CALL(nvmlDeviceGetName, char *name, unsigned length)
     code = used < 0 ? UNKNOWN : copy_out(name, length, full);
 END
 
+EITHER_CALL(nvmlDeviceGetIndex, unsigned *index)
+    *index = mig ? (unsigned)(mig - gpu->migs) : (unsigned)i;
+END
+
 EITHER_CALL(nvmlDeviceGetUUID, char *uuid, unsigned length)
     code = copy_out(uuid, length, mig ? mig->uuid : gpu->uuid);
 END

@@ -126,10 +126,25 @@ DEVICE_CALL(nvmlDeviceGetGpuInstances, unsigned id, Instance **found, unsigned *
         if (instances[i][k].used && instances[i][k].profile->id == id) found[(*count)++] = &instances[i][k];
 END
 
+/* An instance that the machine file describes; its place on the GPU is not in the file. */
+static Instance *described(const Gpu *gpu, int i, unsigned id) {
+    static Instance made[MAX_GPUS][MAX_MIGS];
+    for (int k = 0; k < gpu->mig_count; k++)
+        for (int p = 0; p < PROFILES; p++)
+            if (gpu->migs[k].gi == id && profiles[p].slices == gpu->migs[k].gpu_slices) {
+                made[i][k] = (Instance){true, true, i, id, &profiles[p], {0, profiles[p].memory}};
+                return &made[i][k];
+            }
+    return NULL;
+}
+
 DEVICE_CALL(nvmlDeviceGetGpuInstanceById, unsigned id, Instance **found)
-    code = NOT_FOUND;
+    Instance *one = NULL;
     for (int k = 0; k < MAX_MIGS; k++)
-        if (instances[i][k].used && instances[i][k].id == id) *found = &instances[i][k], code = SUCCESS;
+        if (instances[i][k].used && instances[i][k].id == id) one = &instances[i][k];
+    if (!one) one = described(gpu, i, id);
+    code = one ? SUCCESS : NOT_FOUND;
+    if (one) *found = one;
 END
 
 /* ---- of an instance ---- */
