@@ -25,7 +25,7 @@ from scheduler_ext.apiserver import trim_pod
 from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
 
@@ -44,13 +44,13 @@ def main(*, nodes: str, pods: int, requests: int, policy: str, own_shapes: bool)
     )
     for size in (int(word) for word in nodes.split(",")):
         clusters = [loaded(size, pods, _requests(each)) for each in policies]
-        ready = [(cluster, Candidates(cluster.ledger)) for cluster in clusters]
-        for _, candidates in ready:
-            candidates.look_ahead()
+        ready = [(cluster, NodeIndex(cluster.ledger)) for cluster in clusters]
+        for _, index in ready:
+            index.look_ahead()
         gc.collect()
         gc.freeze()
         for ask in SHAPES if own_shapes else ASKS:
-            turns = (_asked(cluster, candidates, ask, size, requests) for cluster, candidates in ready)
+            turns = (_asked(cluster, index, ask, size, requests) for cluster, index in ready)
             for name, times in zip(policies, zip(*zip(*turns, strict=True), strict=True), strict=True):
                 before, after = zip(*times[1:], strict=True)
                 first = f"{times[0][0] * 1e3:.1f}"
@@ -75,25 +75,23 @@ def loaded(nodes: int, pods: int, asked: RequestSettings) -> Cluster:
     return cluster
 
 
-def _asked(
-    cluster: Cluster, candidates: Candidates, ask: Ask, nodes: int, requests: int
-) -> Iterator[tuple[float, float]]:
+def _asked(cluster: Cluster, index: NodeIndex, ask: Ask, nodes: int, requests: int) -> Iterator[tuple[float, float]]:
     """Seconds before and after the answer of each request."""
     for body in bodies(ask, nodes, requests + 1):
         began = time.thread_time()
-        answer = _answer(cluster, candidates, body)
+        answer = _answer(cluster, index, body)
         encode_filter_result(answer.result)
         answered = time.thread_time()
         answer.notices()
-        candidates.look_ahead()
+        index.look_ahead()
         yield answered - began, time.thread_time() - answered
 
 
-def _answer(cluster: Cluster, candidates: Candidates, body: bytes) -> Filtered:
+def _answer(cluster: Cluster, index: NodeIndex, body: bytes) -> Filtered:
     args = decode_extender_args(body)
     wanted = read_request(args.pod, cluster.requests)
     assert wanted is not None
-    return reserve(candidates, cluster, args.pod, wanted, args.node_names or (), now=0.0, lease_seconds=60.0)
+    return reserve(index, cluster, args.pod, wanted, args.node_names or (), now=0.0, lease_seconds=60.0)
 
 
 def _summary(seconds: Sequence[float]) -> str:

@@ -27,7 +27,7 @@ from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.events import Applied, Dropped
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, RequestSettings, read_request
 
 SETTINGS = RequestSettings()
@@ -94,8 +94,8 @@ class _Asking:
         hard = {f"limits.{keys.RESOURCE_MEMORY}": str(10 * GPU_MIB), f"limits.{keys.RESOURCE_COUNT}": "64"}
         quota = {"metadata": {"name": "q", "namespace": NEAR}, "spec": {"hard": hard}}
         self._cluster.apply(Applied(msgspec.convert(quota, ResourceQuota)), 0.0)
-        self._candidates = Candidates(self._cluster.ledger)
-        self._candidates.look_ahead()
+        self._index = NodeIndex(self._cluster.ledger)
+        self._index.look_ahead()
         gc.collect()
         gc.freeze()
 
@@ -119,11 +119,11 @@ class _Asking:
             return None
         if wanted is None:
             return None
-        answer = reserve(self._candidates, self._cluster, read, wanted, self._names, now=0.0, lease_seconds=60.0)
+        answer = reserve(self._index, self._cluster, read, wanted, self._names, now=0.0, lease_seconds=60.0)
         encode_filter_result(answer.result)
         answered = time.thread_time()
         answer.notices()
-        self._candidates.look_ahead()
+        self._index.look_ahead()
         ended = time.thread_time()
         self._cluster.apply(Dropped(wanted.uid), 0.0)
         return Cost(

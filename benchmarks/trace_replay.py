@@ -16,9 +16,10 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Node
 from proto.kubernetes.requests import host_amount
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preference import preference
 from scheduler_ext.decide.priorities import priorities_without_gpus
+from scheduler_ext.decide.score import node_score
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
 
@@ -58,7 +59,7 @@ class Cluster:
         self._ledger = Ledger(self._settings)
         self._ledger.replace_nodes(nodes)
         # Pods follow each other without time to prepare: each may judge every node. All kinds of pods are remembered.
-        self._candidates = Candidates(self._ledger, least_most_effort=1 << 40, most_shapes=1_000)
+        self._index = NodeIndex(self._ledger, least_most_effort=1 << 40, most_shapes=1_000)
         self._cpu_pods = cpu_pods
         self._totals = {node.metadata.name: host_amount(node.status.allocatable) for node in nodes}
         self._left = dict(self._totals)
@@ -77,7 +78,7 @@ class Cluster:
             node = pod.spec.node_name = self._for_cpu_pod(asked, offered) or ""
             self._ledger.apply_pod(pod)
         else:
-            choice = self._candidates.choose(request, offered)
+            choice = self._index.choose(request, offered)
             node = choice.node or ""
             if node:
                 pod.metadata.annotations[DEVICES_ALLOCATED] = encode_pod_devices(choice.shares)
@@ -112,7 +113,7 @@ class Cluster:
 
     def _levels(self, asked: Asked, offered: Sequence[str]) -> Mapping[str, int]:
         if self._settings.node_policy is NodePolicy.FGD:
-            return self._candidates.without_gpus(asked.host, offered)
+            return self._index.without_gpus(asked.host, offered)
         return dict.fromkeys(offered, 0)
 
     def _used(self, name: str) -> float:
@@ -121,8 +122,8 @@ class Cluster:
         return -(left.cpu_milli / total.cpu_milli + left.memory_mib / total.memory_mib)
 
     def _score(self, name: str) -> float:
-        standing = self._candidates.standing(name)
-        return 0.0 if standing is None else standing.total
+        usage = self._ledger.usage(name)
+        return 0.0 if usage is None else node_score(usage.gpus).total
 
 
 def arrive(

@@ -18,7 +18,7 @@ from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.explain import need_sentence
 from scheduler_ext.decide.misfit import REMEDIES, Misfit, Reason, unheld
 from scheduler_ext.decide.preference import rank_nodes
-from scheduler_ext.decide.unresolvable import is_hopeless
+from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.outlook.evictions import Way, ways
 from scheduler_ext.outlook.largest import Amount, Smaller, smaller
 from scheduler_ext.outlook.nearest import Refusing, grouped
@@ -193,7 +193,7 @@ def _hints(cluster: Cluster, decision: Decision, found: Sequence[Way]) -> Iterab
     yield from sorted({f"{REMEDIES[unheld(need)]}." for need in unlimited})
     if Reason.QUOTA in reasons:
         yield "The ResourceQuota of the namespace has to grow, or other pods of the namespace have to go."
-    if not found and all(map(is_hopeless, misfits)):
+    if not found and all(map(is_unresolvable, misfits)):
         yield "Deleting pods does not help: the pod would not fit on an empty node either."
 
 

@@ -11,19 +11,19 @@ from scheduler_ext.binding.advising import holders, preempt, rank, rank_simulate
 from scheduler_ext.binding.bind import Binder
 from scheduler_ext.binding.filtering import (
     Filtered,
-    hopeless,
     kept,
     passed_through,
     refused,
     reserve,
     simulate,
+    unresolvable,
 )
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.preempting import Preempting, giving_way
 from scheduler_ext.cluster.events import Explained, Proposed, Refused, TimePassed
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import Holder, within
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.policies import NodePolicy
@@ -49,7 +49,7 @@ class Answering:
         self,
         *,
         cluster: LiveCluster,
-        candidates: Candidates,
+        index: NodeIndex,
         preempting: Preempting,
         watch: ClusterWatch,
         leadership: Leadership,
@@ -60,7 +60,7 @@ class Answering:
         self._state = cluster.state
         self._requests = cluster.state.requests
         self._preempting = preempting
-        self._candidates = candidates
+        self._index = index
         self._watch = watch
         self._leadership = leadership
         self._binder = binder
@@ -91,7 +91,7 @@ class Answering:
             wanted = read_request(args.pod, self._requests)
         except RequestError as error:
             self._cluster.apply(Refused(args.pod, None))
-            return hopeless(str(error), args)
+            return unresolvable(str(error), args)
         if args.nodes is None and args.node_names is None:
             return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))
         if wanted is None:
@@ -112,7 +112,7 @@ class Answering:
         if args.nodes is not None:
             return rank_simulated(wanted, args.nodes, self._requests)
         await self._prepare(wanted, names, every=True)
-        return rank(self._candidates, self._state.ledger, wanted, names)
+        return rank(self._index, self._state.ledger, wanted, names)
 
     async def prioritize_without_gpus(self, args: ExtenderArgs) -> Sequence[HostPriority]:
         """As `prioritize`, for pods that ask for no GPU, if the node policy is `fgd`. For others all nodes get 0."""
@@ -120,7 +120,7 @@ class Answering:
         asks = any(gpu_count(container, self._requests.names) for container in args.pod.all_containers)
         if asks or self._requests.node_policy is not NodePolicy.FGD or await self.not_ready():
             return [HostPriority(name, 0) for name in names]
-        return await giving_way(rank_without_gpus(self._candidates, host_requested(args.pod), names))
+        return await giving_way(rank_without_gpus(self._index, host_requested(args.pod), names))
 
     async def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:
         try:
@@ -178,13 +178,13 @@ class Answering:
         """Search in advance, so that the decision itself is quick. Between the steps of a long search others get their
         answers.
         """
-        await self._turns.take(wanted.namespace, self._candidates.preparing(wanted, node_names, every=every))
+        await self._turns.take(wanted.namespace, self._index.prepare(wanted, node_names, every=every))
 
     def _decided(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         offers = self._settings.filter_returns is FilterReturns.ALL
         lease_seconds = self._settings.reservation_lease_seconds
         return reserve(
-            self._candidates,
+            self._index,
             self._state,
             pod,
             wanted,
@@ -202,7 +202,7 @@ class Answering:
             offered = len(answer.result.node_names or ()) if answer.offers else 0
             said = f"{offered} nodes fit, kube-scheduler chooses" if offered else notices[-1].message
             self._cluster.apply(Explained(pod_key(pod), said))
-            self._candidates.look_ahead()
+            self._index.look_ahead()
         return notices
 
 

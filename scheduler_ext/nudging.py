@@ -16,9 +16,7 @@ from proto.kubernetes.objects import PODS
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.events import Nudged, TimePassed, WaitEnded
 from scheduler_ext.cluster.waiting import WaitingPod
-from scheduler_ext.decide.index.node_index import Candidates
-from scheduler_ext.decide.index.polls import Room
-from scheduler_ext.decide.index.ranking import Shape
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own
 
 log = logging.getLogger(__name__)
@@ -45,7 +43,7 @@ class Nudger:
         *,
         api: ApiServer,
         cluster: LiveCluster,
-        candidates: Candidates,
+        index: NodeIndex,
         leads: Callable[[], bool],
         nudged: Callable[[], None],
         now: Callable[[], datetime],
@@ -54,20 +52,17 @@ class Nudger:
         self._api = api
         self._cluster = cluster
         self._waiting = cluster.state.waiting
-        self._candidates = candidates
+        self._index = index
         self._leads = leads
         self._nudged = nudged
         self._now = now
         self._monotonic = cluster.monotonic
         self._freed = asyncio.Event()
-        self._room = Room(candidates)
         cluster.freed = self.freed
         self._queue: list[WaitingPod] = []
         """Pods still to be looked at in this round; the next one comes last."""
         self._unfinished: list[WaitingPod] = []
         """Pods whose search did not end in one turn: others go first."""
-        self._shapes: set[Shape] = set()
-        """Shapes of the pods looked at in this round."""
         self._missed = False
         """Whether room may have become free for pods already looked at in this round."""
 
@@ -129,8 +124,7 @@ class Nudger:
         if self._unfinished and not self._missed:
             self._queue, self._unfinished = self._unfinished[::-1], []
             return
-        self._room.keep(self._shapes)
-        self._shapes = set()
+        self._index.end_polls()
         if self._unfinished:
             self._begin()
 
@@ -143,9 +137,7 @@ class Nudger:
         kept = ledger.kept().get(pod.request.uid)
         if kept is not None and in_its_own(ledger, pod.request, pod.priority, (kept.node,)) is not None:
             return True
-        shape = self._candidates.shape(pod.request)
-        self._shapes.add(shape)
-        return self._room.look(shape, EFFORT)
+        return self._index.poll(pod.request, EFFORT)
 
     async def _touch(self, pod: WaitingPod) -> None:
         request = pod.request

@@ -30,7 +30,7 @@ from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.debugging import Debugging
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.exchange import Verbs, is_local
 from scheduler_ext.http_server import Extender, application, web_routes
 from scheduler_ext.kube_scheduler import KubeScheduler
@@ -94,7 +94,7 @@ async def running_extender(
     """
     lease, clock = lease or LeaseSettings(), time.monotonic
     state, metrics = Cluster(requests), Metrics()
-    candidates = Candidates(state.ledger)
+    index = NodeIndex(state.ledger)
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=clock)
     cluster = LiveCluster(state, clock, events.record)
     sending = Sending(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
@@ -108,7 +108,7 @@ async def running_extender(
         monotonic=clock,
     )
     watch = ClusterWatch(
-        api=api, cluster=cluster, known=candidates.look_ahead, node_label_selector=settings.node_label_selector
+        api=api, cluster=cluster, known=index.look_ahead, node_label_selector=settings.node_label_selector
     )
     questions = Questions(
         api=api, cluster=cluster, settings=settings, sending=sending, now=now, forbidden=leadership.forbidden
@@ -116,14 +116,12 @@ async def running_extender(
     binder = Binder(
         cluster=cluster, questions=questions, settings=settings, lock_waited=metrics.lock_waited, files=files
     )
-    nudger = Nudger(
-        api=api, cluster=cluster, candidates=candidates, leads=leadership.leads, nudged=metrics.nudged, now=now
-    )
+    nudger = Nudger(api=api, cluster=cluster, index=index, leads=leadership.leads, nudged=metrics.nudged, now=now)
     evicts, forbidden = settings.gpu_preemption, leadership.problem
-    preempting = Preempting(api=api, cluster=cluster, candidates=candidates, forbidden=forbidden, serving=evicts)
+    preempting = Preempting(api=api, cluster=cluster, index=index, forbidden=forbidden, serving=evicts)
     answering = Answering(
         cluster=cluster,
-        candidates=candidates,
+        index=index,
         preempting=preempting,
         watch=watch,
         leadership=leadership,

@@ -11,7 +11,7 @@ from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import Holder, Look, Search, by_importance, victims
 from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.priorities import preferences, priorities, priorities_without_gpus
@@ -21,24 +21,22 @@ NODES_A_STEP = 200
 """Nodes rated before other requests get their turn: about one millisecond."""
 
 
-def rank(candidates: Candidates, ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:
-    """Each node's score, as `/prioritize` answers, for a pod for which `candidates` are prepared.
+def rank(index: NodeIndex, ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:
+    """Each node's score, as `/prioritize` answers, for a pod for which `index` is prepared.
 
     The pod's own reservations count as free.
     """
     if ledger.reservation(request.uid) is not None:
         decision = decide(request, ledger.snapshot(request.uid), node_names)
         return _scored(preferences(request.policies.node, decision), node_names)
-    return _scored(candidates.fitting(request, node_names, prepared=True), node_names)
+    return _scored(index.fitting(request, node_names, prepared=True), node_names)
 
 
-def rank_without_gpus(
-    candidates: Candidates, host: HostAmount, node_names: Sequence[str]
-) -> Search[list[HostPriority]]:
+def rank_without_gpus(index: NodeIndex, host: HostAmount, node_names: Sequence[str]) -> Search[list[HostPriority]]:
     """Scores for a pod that takes this much CPU and memory of its node, and no GPU: what it leaves for GPU pods."""
     levels: dict[str, int] = {}
     for start in range(0, len(node_names), NODES_A_STEP):
-        levels |= candidates.without_gpus(host, node_names[start : start + NODES_A_STEP])
+        levels |= index.without_gpus(host, node_names[start : start + NODES_A_STEP])
         yield
     scores = priorities_without_gpus(levels)
     return [HostPriority(name, scores[name]) for name in node_names]

@@ -12,8 +12,9 @@ from scheduler_ext.cluster.events import Asked, Decided, Refused
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.choice import Choice, choice_of
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.index.node_index import Candidates, Choice, choice_of
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own, in_that_of_others
 from scheduler_ext.decide.misfit import REMEDIES
 from scheduler_ext.decide.unresolvable import told_apart
@@ -74,7 +75,7 @@ def kept(node: str, node_names: Sequence[str]) -> Filtered:
     return Filtered(result=FilterResult(node_names=[node]))
 
 
-def hopeless(problem: str, args: ExtenderArgs) -> Filtered:
+def unresolvable(problem: str, args: ExtenderArgs) -> Filtered:
     """No node will ever fit the pod as it is written: it waits until it is changed.
 
     An error would make kube-scheduler try again and again. If each node refuses the pod, it waits until something
@@ -86,7 +87,7 @@ def hopeless(problem: str, args: ExtenderArgs) -> Filtered:
 
 
 def reserve(
-    candidates: Candidates,
+    index: NodeIndex,
     cluster: Cluster,
     pod: Pod,
     request: GpuRequest,
@@ -102,7 +103,7 @@ def reserve(
     The best `most` of the nodes that fit are offered. The pod's GPUs are reserved on each until its bind names one.
     Nothing is awaited between the decision and the reservation, so two pods never get the same share.
 
-    A node whose lock is held for long comes last. `candidates` are the cluster's, `prepared` for the pod or not. `now`
+    A node whose lock is held for long comes last. `index` is the cluster's, `prepared` for the pod or not. `now`
     is in monotonic seconds, `lease_seconds` is the longest lease.
     """
     cluster.apply(Asked(pod), now)
@@ -112,35 +113,35 @@ def reserve(
         crowded = {name: f"{TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
         node_names = [name for name in node_names if name not in crowded]
     until = now + ledger.lease_seconds(pod, lease_seconds)
-    lost = _lost_member(candidates, cluster, pod, now=now, until=until)
+    lost = _lost_member(index, cluster, pod, now=now, until=until)
     if lost:
-        choice = Choice(node=None, hopeless=dict.fromkeys(node_names, f"{GROUP_MEMBER_LOST}({lost})"))
+        choice = Choice(node=None, unresolvable=dict.fromkeys(node_names, f"{GROUP_MEMBER_LOST}({lost})"))
     elif crowded and not node_names:
         choice = Choice(node=None)
     else:
         everywhere, node_names = node_names, cluster.facts.not_held(node_names, now)
         priority = pod.spec.priority or 0
-        choice = _chosen(candidates, cluster, request, priority, node_names, now=now, prepared=prepared)
+        choice = _chosen(index, cluster, request, priority, node_names, now=now, prepared=prepared)
         if choice.node is None and len(node_names) < len(everywhere):
             node_names = everywhere
-            choice = _chosen(candidates, cluster, request, priority, node_names, now=now, prepared=prepared)
+            choice = _chosen(index, cluster, request, priority, node_names, now=now, prepared=prepared)
     if choice.node is None:
         cluster.apply(Refused(pod, request), now)
         return _nowhere(request, replace(choice, failed={**choice.failed, **crowded}), asked)
-    others = candidates.others(request, node_names, choice.node, most - 1)
+    others = index.others(request, node_names, choice.node, most - 1)
     cluster.apply(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
     offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
     result = FilterResult(node_names=offered)
     return Filtered(result=result, choice=choice, asked=asked, offers=most > 1, told=_warnings(request))
 
 
-def _lost_member(candidates: Candidates, cluster: Cluster, pod: Pod, *, now: float, until: float) -> str:
+def _lost_member(index: NodeIndex, cluster: Cluster, pod: Pod, *, now: float, until: float) -> str:
     """Reserve again for waiting members whose lease has ended; return one that can no longer get its GPUs.
 
     Otherwise kube-scheduler would bind the group without that member.
     """
     for number, (uid, node, (member, request)) in enumerate(cluster.ledger.lapsed(pod, now)):
-        again = candidates.choose(request, [node])
+        again = index.choose(request, [node])
         if again.node is None or number >= MOST_LAPSED:
             return member.metadata.name
         cluster.apply(Decided(uid, member, again.node, again.shares, until, request=request), now)
@@ -148,7 +149,7 @@ def _lost_member(candidates: Candidates, cluster: Cluster, pod: Pod, *, now: flo
 
 
 def _chosen(
-    candidates: Candidates,
+    index: NodeIndex,
     cluster: Cluster,
     request: GpuRequest,
     priority: int,
@@ -161,7 +162,7 @@ def _chosen(
     own = in_its_own(cluster.ledger, request, priority, node_names)
     if own is not None:
         return choice_of(own)
-    choice = candidates.choose(request, node_names, prepared=prepared)
+    choice = index.choose(request, node_names, prepared=prepared)
     if choice.node is None and not choice.error:
         others = in_that_of_others(cluster, request, priority, node_names, now)
         return choice if others is None else choice_of(others)
@@ -176,15 +177,15 @@ def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettin
     if decision.error:
         return FilterResult(error=decision.error)
     fitting = [node for node in nodes if node.metadata.name in decision.fits]
-    failed, hopeless = told_apart(decision.misfits)
-    return FilterResult(nodes=fitting, failed_nodes=failed, failed_and_unresolvable_nodes=hopeless)
+    failed, unresolvable = told_apart(decision.misfits)
+    return FilterResult(nodes=fitting, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)
 
 
 def _nowhere(request: GpuRequest, choice: Choice, asked: int) -> Filtered:
     """Names separately the nodes on which evicting other pods would not help."""
     result = FilterResult(error=choice.error)
     if not choice.error:
-        result = FilterResult(failed_nodes=choice.failed, failed_and_unresolvable_nodes=choice.hopeless)
+        result = FilterResult(failed_nodes=choice.failed, failed_and_unresolvable_nodes=choice.unresolvable)
     return Filtered(result=result, choice=choice, asked=asked, told=_warnings(request))
 
 
@@ -214,7 +215,7 @@ def _fits(choice: Choice, asked: int) -> Notice:
 
 def _no_node(choice: Choice, asked: int) -> Notice:
     """One line with the summary and the number of nodes for each reason: one event a minute is enough."""
-    reasons = {**choice.failed, **choice.hopeless}
+    reasons = {**choice.failed, **choice.unresolvable}
     counted = sorted(Counter(reasons.values()).items(), key=lambda each: (-each[1], each[0]))
     details = "; ".join(f"{count} {reason} ({_first_names(reasons, reason, count)})" for reason, count in counted)
     remedies = {remedy for reason in dict(counted) for word, remedy in REMEDIES.items() if word in reason}

@@ -22,7 +22,7 @@ from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.reservations import group_of
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import Holder, Look, Plan, Search, plan, within
 from scheduler_ext.requests import GpuRequest
 
@@ -78,7 +78,7 @@ class Preempting:
         *,
         api: ApiServer,
         cluster: LiveCluster,
-        candidates: Candidates,
+        index: NodeIndex,
         forbidden: Callable[[], str],
         serving: bool,
     ) -> None:
@@ -86,7 +86,7 @@ class Preempting:
         self._api = api
         self._live = cluster
         self._cluster = cluster.state
-        self._candidates = candidates
+        self._index = index
         self._forbidden = forbidden
         self._serving = serving
         self._monotonic = cluster.monotonic
@@ -148,10 +148,10 @@ class Preempting:
         served = cluster.ledger.reservation(uid) is not None or cluster.nominations.of(uid) is not None
         if served or facts.nominated:
             return
-        for _ in self._candidates.preparing(pod.request, pod.nodes, every=True):
+        for _ in self._index.prepare(pod.request, pod.nodes, every=True):
             await asyncio.sleep(0)
         # If it fits without any eviction, kube-scheduler only has to ask again.
-        if not self._candidates.fits_nowhere(pod.request, pod.nodes, prepared=True):
+        if not self._index.fits_nowhere(pod.request, pod.nodes, prepared=True):
             return
         best = await self._best(pod)
         # Nothing may change between this look and the room that is kept.

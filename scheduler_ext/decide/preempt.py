@@ -13,9 +13,10 @@ from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import quota_for
-from scheduler_ext.decide.decision import Decision, decide, place
+from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.place import place
 from scheduler_ext.requests import GpuRequest
 
 T = TypeVar("T")

@@ -12,24 +12,24 @@ _LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.U
 
 
 class Unfit(NamedTuple):
-    """A node's line in the answer of `/filter`. If it is `hopeless`, evicting other pods does not help."""
+    """A node's line in the answer of `/filter`. If it is `unresolvable`, evicting other pods does not help."""
 
     reason: str
-    hopeless: bool
+    unresolvable: bool
 
 
 def unfit_of(misfit: Misfit | NotOffered) -> Unfit:
-    return Unfit(misfit.brief, is_hopeless(misfit))
+    return Unfit(misfit.brief, is_unresolvable(misfit))
 
 
 def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
-    """Reasons by node: first of the nodes on which eviction may help, then of the hopeless ones."""
+    """Reasons by node: first of the nodes on which eviction may help, then of the unresolvable ones."""
     unfit = {name: unfit_of(misfit) for name, misfit in misfits.items()}
-    failed = {name: each.reason for name, each in unfit.items() if not each.hopeless}
-    return failed, {name: each.reason for name, each in unfit.items() if each.hopeless}
+    failed = {name: each.reason for name, each in unfit.items() if not each.unresolvable}
+    return failed, {name: each.reason for name, each in unfit.items() if each.unresolvable}
 
 
-def is_hopeless(misfit: Misfit | NotOffered) -> bool:
+def is_unresolvable(misfit: Misfit | NotOffered) -> bool:
     """Whether the node is unknown, has too few GPUs at all, or too few that could ever serve the container."""
     if isinstance(misfit, NotOffered) or not misfit.verdicts:
         return True

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.decide.misfit import Misfit, NotOffered
 from scheduler_ext.decide.preempt import Holder, Look, Nodes
-from scheduler_ext.decide.unresolvable import is_hopeless
+from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.requests import GpuRequest
 
 MOST_NODES = 30
@@ -34,7 +34,7 @@ def ways(
     """Returns the nodes where the fewest pods would have to go. `misfits` are the nodes that refuse the request;
     `holders` are the pods that hold GPUs, by node.
     """
-    able = [node for node, misfit in misfits.items() if isinstance(misfit, Misfit) and not is_hopeless(misfit)]
+    able = [node for node, misfit in misfits.items() if isinstance(misfit, Misfit) and not is_unresolvable(misfit)]
     crowds = sorted((len(holders.get(node, ())), node) for node in able)
     found = []
     for node in [node for number, node in crowds if 0 < number <= MOST_HOLDERS][:MOST_NODES]:

@@ -7,8 +7,8 @@ from itertools import chain
 
 from proto.devices import MIG_MODE
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, quota_for
-from scheduler_ext.decide.decision import place
 from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.place import place
 from scheduler_ext.outlook.rooms import likeness
 from scheduler_ext.outlook.unused import free_cores, free_memory_mib, is_idle, is_open
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy

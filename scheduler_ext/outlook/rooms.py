@@ -7,8 +7,8 @@ from program.words import spaced
 from proto.devices import DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot, quota_for
-from scheduler_ext.decide.decision import place
 from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.place import place
 from scheduler_ext.requests import GpuRequest
 
 MOST_PODS = 1_000

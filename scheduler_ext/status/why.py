@@ -11,7 +11,7 @@ from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.misfit import Misfit, NotOffered
 from scheduler_ext.decide.preempt import Holder
-from scheduler_ext.decide.unresolvable import is_hopeless
+from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.outlook.evictions import MOST_HOLDERS, MOST_NODES, ways
 from scheduler_ext.outlook.largest import Amount, Smaller, smaller
 from scheduler_ext.outlook.nearest import Refusing, grouped
@@ -77,7 +77,7 @@ def misfits_of(request: GpuRequest, snapshot: Snapshot) -> Misfits:
 
 def crowded(misfits: Misfits, pods: Mapping[str, int]) -> Sequence[str]:
     """Returns the nodes where evictions may help, those with the fewest pods. `pods` counts them by node."""
-    able = (node for node, misfit in misfits.by_node.items() if not is_hopeless(misfit))
+    able = (node for node, misfit in misfits.by_node.items() if not is_unresolvable(misfit))
     counts = sorted((pods.get(node, 0), node) for node in able)
     return [node for count, node in counts if 0 < count <= MOST_HOLDERS][:MOST_NODES]
 
@@ -108,7 +108,7 @@ def _refused(group: Refusing) -> Refused:
 def _hint(misfits: Misfits, *, has_ways: bool) -> str:
     if misfits.smaller is not None:
         return f"It would fit now if it asked for {_less(misfits.smaller)}."
-    if not has_ways and all(map(is_hopeless, misfits.by_node.values())):
+    if not has_ways and all(map(is_unresolvable, misfits.by_node.values())):
         return "It would not fit on an empty node either: change what it asks for, or add nodes."
     return ""
 

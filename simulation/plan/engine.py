@@ -15,7 +15,7 @@ from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Constraints, WholeNode
@@ -63,7 +63,7 @@ class Engine:
         self.state.apply(Listed(ResourceQuota, quotas), 0.0)
         self.changed: set[str] = {node.metadata.name for node in nodes}
         """Nodes on which something has changed. The reader empties it."""
-        self._candidates = Candidates(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
+        self._index = NodeIndex(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
         self.offers = Offers(nodes, settings.names, hosts)
         self._there: dict[str, tuple[Pod, Asked]] = {}
         """Pods with a node, by UID."""
@@ -101,15 +101,15 @@ class Engine:
         if not offered:
             return Refused(nodes=self.offers.refusals(constraints, asked))
         self.state.apply(Applied(pod), now)
-        answer = reserve(self._candidates, self.state, pod, request, offered, now=now, lease_seconds=LEASE_SECONDS)
+        answer = reserve(self._index, self.state, pod, request, offered, now=now, lease_seconds=LEASE_SECONDS)
         choice = answer.choice
         if choice is None or choice.node is None:
-            self._candidates.look_ahead()
+            self._index.look_ahead()
             self.state.apply(Removed(pod), now)
             return self._refused(answer, constraints, asked)
         self.state.apply(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
         self._bind(pod, choice.node, choice.shares, asked, now)
-        self._candidates.look_ahead()
+        self._index.look_ahead()
         return Placed(node=choice.node, shares=choice.shares)
 
     def end(self, uid: str, now: float) -> Pod:

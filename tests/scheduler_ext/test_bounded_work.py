@@ -27,15 +27,16 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.workload import MOST_COUNTED, MOST_TYPES, Classes
-from scheduler_ext.decide.decision import decide, place
+from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.explain import explain
 from scheduler_ext.decide.fgd import Fragmentation
-from scheduler_ext.decide.index.node_index import MOST_SHAPES, Candidates
-from scheduler_ext.decide.index.packing import EFFORT_OF_A_LEVEL
-from scheduler_ext.decide.index.polls import Room
+from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.decide.index.levels import EFFORT_OF_A_LEVEL
+from scheduler_ext.decide.index.node_index import MOST_SHAPES
 from scheduler_ext.decide.index.verdicts import EFFORT_OF_A_NODE
 from scheduler_ext.decide.misfit import Misfit, Reason
+from scheduler_ext.decide.place import place
 from scheduler_ext.decide.shared_ids import heirs, with_shared_slots
 from scheduler_ext.nudging import EFFORT
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
@@ -375,10 +376,10 @@ def test_nodes_in_the_same_state_are_judged_in_a_few_steps_each() -> None:
     names = [f"n{number}" for number in range(400)]
     ledger.replace_nodes([node_of(name, [device(gpu) for gpu in range(8)]) for name in names])
     wanted = request(pod(container(gpu=1, gpumem=1_000_000)))
-    candidates = Candidates(ledger)
-    candidates.look_ahead()
-    count, _ = steps(lambda: list(candidates.preparing(wanted, names)))
-    assert candidates.fits_nowhere(wanted, names)
+    index = NodeIndex(ledger)
+    index.look_ahead()
+    count, _ = steps(lambda: list(index.prepare(wanted, names)))
+    assert index.fits_nowhere(wanted, names)
     assert count < STEPS_PER_ALIKE_NODE * len(names)
 
 
@@ -387,17 +388,17 @@ def test_a_pod_like_the_one_before_is_placed_in_hundreds_of_steps() -> None:
     ledger = cluster.ledger
     names = [f"n{number}" for number in range(20)]
     ledger.replace_nodes([node_of(name, [device(gpu) for gpu in range(8)]) for name in names])
-    candidates = Candidates(ledger)
+    index = NodeIndex(ledger)
 
     def place_it(name: str) -> list[str]:
         one = pod(container(gpu=1, gpumem=1000, gpucores=10), name=name)
         wanted = request(one)
-        list(candidates.preparing(wanted, names))
-        answer = reserve(candidates, cluster, one, wanted, names, now=0.0, lease_seconds=60.0, prepared=True)
+        list(index.prepare(wanted, names))
+        answer = reserve(index, cluster, one, wanted, names, now=0.0, lease_seconds=60.0, prepared=True)
         return list(answer.result.node_names or ())
 
     assert place_it("a")
-    candidates.look_ahead()
+    index.look_ahead()
     count, nodes = steps(lambda: place_it("b"))
     assert nodes
     assert count < MOST_STEPS_OF_AN_ORDINARY_POD
@@ -407,27 +408,27 @@ def test_of_a_pod_that_fits_nowhere_an_answer_judges_some_nodes_and_the_next_one
     cluster, names = different_nodes()
     ledger = cluster.ledger
     wanted = costly(49_000)
-    candidates = Candidates(ledger, least_most_effort=0)
+    index = NodeIndex(ledger, least_most_effort=0)
     decision = decide(wanted, ledger.snapshot(), names)
     assert decision.node is None
     left, answers = len(names), 0
     while left:
-        for _ in candidates.preparing(wanted, names):
+        for _ in index.prepare(wanted, names):
             pass
-        failed = candidates.choose(wanted, names, prepared=True).failed
+        failed = index.choose(wanted, names, prepared=True).failed
         still = sum(reason == Reason.NOT_LOOKED_AT for reason in failed.values())
         assert still < left
         left, answers = still, answers + 1
     assert failed == {name: misfit.brief for name, misfit in decision.misfits.items()}
     assert answers > 5
-    assert candidates.fits_nowhere(wanted, names)
+    assert index.fits_nowhere(wanted, names)
 
 
 def test_what_an_answer_leaves_unknown_is_no_reason_to_evict() -> None:
     cluster, names = different_nodes()
     ledger = cluster.ledger
-    candidates = Candidates(ledger, least_most_effort=0)
-    assert not candidates.fits_nowhere(costly(49_000), names)
+    index = NodeIndex(ledger, least_most_effort=0)
+    assert not index.fits_nowhere(costly(49_000), names)
 
 
 def nearly_full() -> tuple[Ledger, list[str]]:
@@ -443,41 +444,40 @@ def nearly_full() -> tuple[Ledger, list[str]]:
 def test_more_costly_shapes_in_turn_than_are_remembered_are_all_placed_after_so_many_looks() -> None:
     """Each fits on one node only, and what an answer finds out is forgotten before its pod is asked about again."""
     ledger, names = nearly_full()
-    candidates = Candidates(ledger, least_most_effort=0)
+    index = NodeIndex(ledger, least_most_effort=0)
     waiting = {number: costly(30_000 + number) for number in range(MOST_SHAPES + 8)}
-    room, rounds = Room(candidates), 0
-    placing = Effort()
+    rounds, placing = 0, Effort()
     place(waiting[0], ledger.snapshot().nodes[names[0]], None, placing)
-    looks_for_each = len(names) * (EFFORT_OF_A_NODE + placing.made) // EFFORT + 1
+    polls_for_each = len(names) * (EFFORT_OF_A_NODE + placing.made) // EFFORT + 1
     while waiting:
         rounds += 1
-        assert rounds <= looks_for_each + 1, len(waiting)
+        assert rounds <= polls_for_each + 1, len(waiting)
         for number, wanted in list(waiting.items()):
-            for _ in candidates.preparing(wanted, names):
+            for _ in index.prepare(wanted, names):
                 pass
-            if candidates.choose(wanted, names, prepared=True).node == names[-1]:
+            if index.choose(wanted, names, prepared=True).node == names[-1]:
                 del waiting[number]
             else:
-                room.look(candidates.shape(wanted), EFFORT)
+                index.poll(wanted, EFFORT)
     assert rounds > 1
 
 
 def test_room_that_was_found_for_a_pod_is_taken_though_other_costly_pods_had_what_is_known_of_it_forgotten() -> None:
     ledger, names = nearly_full()
-    candidates = Candidates(ledger, least_most_effort=0)
-    wanted, room = costly(30_000), Room(candidates)
+    index = NodeIndex(ledger, least_most_effort=0)
+    wanted = costly(30_000)
     others = [costly(49_000 + number) for number in range(MOST_SHAPES)]
 
     def answer() -> str | None:
         for each in (*others, wanted):
-            for _ in candidates.preparing(each, names):
+            for _ in index.prepare(each, names):
                 pass
-            chosen = candidates.choose(each, names, prepared=True)
+            chosen = index.choose(each, names, prepared=True)
         return chosen.node
 
     assert decide(wanted, ledger.snapshot(), names).node == names[-1]
     assert {answer() for _ in range(3)} == {None}
-    while room.look(candidates.shape(wanted), 200) is None:
+    while index.poll(wanted, 200) is None:
         pass
     assert answer() == names[-1]
 
@@ -489,28 +489,28 @@ def test_pods_of_many_shapes_that_wait_take_memory_for_a_few_searches_and_each_s
     few, effort = 2, 10 * EFFORT
     monkeypatch.setattr("scheduler_ext.decide.index.polls.MOST_UNDER_WAY", few)
     ledger, names = nearly_full()
-    candidates = Candidates(ledger, least_most_effort=0)
-    left, room, rounds = [candidates.shape(costly(49_000 + number)) for number in range(2 * few)], Room(candidates), 0
-    alone, looks = Room(candidates), 1
-    while alone.look(left[0], effort) is None:
-        looks += 1
-    assert looks > 1
+    index = NodeIndex(ledger, least_most_effort=0)
+    left, rounds = [costly(49_000 + number) for number in range(2 * few)], 0
+    alone, polls = NodeIndex(nearly_full()[0], least_most_effort=0), 1
+    while alone.poll(left[0], effort) is None:
+        polls += 1
+    assert polls > 1
     while left:
-        left = [shape for shape in left if room.look(shape, effort) is None]
-        assert sizes([("room", room)], ["scheduler_ext"])["_Search.left"] <= (few + 1) * (len(names) + 1)
+        left = [each for each in left if index.poll(each, effort) is None]
+        assert sizes([("index", index)], ["scheduler_ext"])["_RoomSearch.left"] <= (few + 1) * (len(names) + 1)
         rounds += 1
-        assert rounds <= 3 * looks, "as if there were no place for some"
+        assert rounds <= 3 * polls, "as if there were no place for some"
 
 
 def test_searches_for_pods_that_are_gone_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler_ext.decide.index.polls.MOST_UNDER_WAY", 2)
     monkeypatch.setattr("scheduler_ext.decide.index.polls.MOST_SHAPES", 6)
     ledger, _ = nearly_full()
-    candidates = Candidates(ledger, least_most_effort=0)
-    room, wanted = Room(candidates), candidates.shape(costly(49_000))
+    index = NodeIndex(ledger, least_most_effort=0)
+    wanted = costly(49_000)
     for number in range(2):
-        assert room.look(candidates.shape(costly(48_000 + number)), 1) is None
+        assert index.poll(costly(48_000 + number), 1) is None
     for _ in range(200):
-        if room.look(wanted, 10 * EFFORT) is not None:
+        if index.poll(wanted, 10 * EFFORT) is not None:
             return
     pytest.fail("there was never a place for it")

@@ -1,7 +1,7 @@
 """Whatever happens in whatever order, the ledger is the sum of what the objects say and what was promised.
 
 The cluster is the JSON of its objects, changed by the rules; the watch delivers it later, or loses it and lists anew.
-State, candidates and binder are the extender's own; only the API server behind the binder is played.
+State, index and binder are the extender's own; only the API server behind the binder is played.
 TOPOGPU_NIGHTLY=1 makes the histories a thousand.
 """
 
@@ -31,7 +31,7 @@ from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.settings import ServeSettings
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         requests = RequestSettings()
         self.known = LiveCluster(Cluster(requests), lambda: self.now, lambda *_: None)
         self.ledger = self.known.state.ledger
-        self.candidates, self.requests = Candidates(self.ledger), requests
+        self.index, self.requests = NodeIndex(self.ledger), requests
         questions = Questions(
             api=self.cluster,  # type: ignore[arg-type]
             cluster=self.known,
@@ -263,11 +263,9 @@ class Machine(RuleBasedStateMachine):
         answer = (
             kept(sent_to, names)
             if sent_to
-            else reserve(
-                self.candidates, self.known.state, asked, request, names, now=self.now, lease_seconds=lease_seconds
-            )
+            else reserve(self.index, self.known.state, asked, request, names, now=self.now, lease_seconds=lease_seconds)
         )
-        self.candidates.look_ahead()
+        self.index.look_ahead()
         if not answer.result.node_names:
             return ""
         self.promised = [*self.promised[-9:], (pod, answer.result.node_names[0])]
@@ -413,8 +411,8 @@ class Machine(RuleBasedStateMachine):
         typed = msgspec.convert(pod, Pod)
         request = read_request(typed, self.requests)
         assert request is not None
-        candidates = Candidates(other.ledger)
-        answer = reserve(candidates, other, typed, request, list(NODES), now=self.now, lease_seconds=60)
+        index = NodeIndex(other.ledger)
+        answer = reserve(index, other, typed, request, list(NODES), now=self.now, lease_seconds=60)
         reservation = other.ledger.reservation(request.uid)
         if answer.result.node_names and reservation is not None:
             held = "".join(f"{share.uuid},NVIDIA,{share.memory_mib},{share.cores}:" for share in reservation.shares[0])

@@ -11,7 +11,7 @@ from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.nudging import Nudger
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import container, node, pod, pod_json
@@ -41,7 +41,7 @@ async def nudging(
     nudger = Nudger(
         api=api,
         cluster=LiveCluster(cluster, time.monotonic, lambda *_: None),
-        candidates=Candidates(cluster.ledger),
+        index=NodeIndex(cluster.ledger),
         leads=leads,
         nudged=nudged,
         now=now,

@@ -1,13 +1,22 @@
-"""Numbers the states of nodes and GPUs: a result for one holds for every other with the same number."""
+"""Follows a ledger and numbers the states of its nodes: a result for one node holds for others in the same state."""
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
 from proto.devices import MIG_MODE, Device
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.cluster.workload import NO_WORKLOAD
+from scheduler_ext.decide.fgd import Fragmentation, Site
+from scheduler_ext.decide.index.order import Order
+from scheduler_ext.decide.preference import Preference, preference
 from scheduler_ext.decide.score import node_score
+from scheduler_ext.policies import NodePolicy
+from scheduler_ext.requests import ContainerNeed
 
 MOST_NUMBERED = 20_000
 LEAST_NUMBERED = 1_000
@@ -15,39 +24,178 @@ NUMBERED_A_NODE = 32
 """Numbers per node in a larger cluster. As pods come and go, nodes return to states they had before."""
 
 _ALONE = {"uuid", "index", "numa"}
-_by_itself = attrgetter(*(field.name for field in fields(Device) if field.name not in _ALONE))
+_model_of = attrgetter(*(field.name for field in fields(Device) if field.name not in _ALONE))
 """What a GPU is, apart from its name and its place in the machine."""
 
 
-class Kind(NamedTuple):
+class NodeModel(NamedTuple):
     """How a node is built. Equal `layout` numbers mean the same number of GPUs with the same links and places.
 
-    `models`: equal numbers mean GPUs of the same kind, cordoned or not, on nodes that limit containers alike. `mig`: at
+    `gpus`: equal numbers mean GPUs of the same kind, cordoned or not, on nodes that limit containers alike. `mig`: at
     least one GPU is in MIG mode. `mutual`: each pair has the same link in both directions. `slots`: the node's own
     value.
     """
 
     layout: int
-    models: tuple[int, ...]
+    gpus: tuple[int, ...]
     mig: bool
     mutual: bool
     slots: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A node's state now. Equal numbers in `gpus` mean GPUs of the same kind in the same use. Equal `state` means nodes
-    that differ only in their name and the UUIDs of their GPUs. `total` is the node's score.
+class NodeState:
+    """A node now. Equal numbers in `gpus` mean GPUs of the same kind in the same use. An equal `number` means nodes
+    that differ only in their name and the UUIDs of their GPUs.
     """
 
     usage: NodeUsage
-    kind: Kind
+    model: NodeModel
     gpus: tuple[int, ...]
-    state: int
-    total: float
+    number: int
+    score: float
 
 
-class Numbers:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What results must be forgotten: those for the nodes, for `hosts` with `fgd`, or all of them."""
+
+    nodes: Collection[str] = ()
+    hosts: Collection[str] = ()
+    """Nodes with another amount of free CPU and memory."""
+    workload: bool = False
+    """Whether other pods usually come than before. Only `fgd` asks for hosts and workload."""
+    larger_gpu: bool = False
+    """Whether a GPU came that is larger than all before: what a quota leaves was computed with the largest one."""
+
+
+class NodeStates:
+    """The states of a ledger's nodes as of the last `catch_up`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.by_name: dict[str, NodeState] = {}
+        self.orders: Mapping[NodePolicy, Order] = {each: Order() for each in NodePolicy if each is not NodePolicy.FGD}
+        """The order of all nodes, as if the pod fitted on all of them. With `fgd` it depends on the pod."""
+        self.largest = Largest()
+        self.fragmentation = Fragmentation(NO_WORKLOAD)
+        self.last_change = 0
+        self._changes: dict[str, int] = {}
+        """The number of each node's last change, in ascending order."""
+        self._models: dict[str, tuple[RegisteredNode, NodeModel]] = {}
+        self._sites: dict[str, Site] = {}
+        """As far as they were read since their last change."""
+        self._layout_numbers, self._gpu_models, self._gpu_uses, self._numbers = (_Numbers() for _ in range(4))
+
+    def catch_up(self) -> Changes | None:
+        """Read what changed in the ledger. None if nothing did."""
+        nodes, hosts, workload = self._ledger.take_changed(), self._ledger.take_changed_hosts(), self._ledger.workload()
+        if new_workload := workload is not self.fragmentation.workload:
+            self.fragmentation = Fragmentation(workload)
+            self._sites.clear()
+        hosts = hosts if self._sites else set()
+        if not (nodes or hosts or new_workload):
+            return None
+        for name in chain(hosts, nodes):
+            self._sites.pop(name, None)
+        largest_mib = self.largest.gpu_mib
+        if nodes:
+            self._refresh(nodes)
+        return Changes(nodes=nodes, hosts=hosts, workload=new_workload, larger_gpu=self.largest.gpu_mib > largest_mib)
+
+    def changed_since(self, change: int) -> Iterator[str]:
+        """Nodes that were added or changed after the change with this number. `last_change` is the latest number."""
+        return (name for name, number in takewhile(lambda item: item[1] > change, reversed(self._changes.items())))
+
+    def site(self, name: str) -> Site:
+        """What counts of the node for `fgd`."""
+        site = self._sites.get(name)
+        if site is None:
+            state = self.by_name[name]
+            site = self.fragmentation.site(state.usage, self._ledger.host_left(name), state.number)
+            self._sites[name] = site
+        return site
+
+    def _refresh(self, names: Collection[str]) -> None:
+        self.last_change += 1
+        most = min(LEAST_NUMBERED + NUMBERED_A_NODE * len(self.by_name), MOST_NUMBERED)
+        for numbers in (self._layout_numbers, self._gpu_models, self._gpu_uses, self._numbers):
+            numbers.forget_beyond(most)
+        for name in names:
+            self._changes.pop(name, None)
+            usage = self._ledger.usage(name)
+            if usage is None:
+                self.by_name.pop(name, None)
+                self._models.pop(name, None)
+            else:
+                self._changes[name] = self.last_change
+                self.by_name[name] = self._state(usage)
+        for policy, order in self.orders.items():
+            order.put({name: self._unjudged(name, policy) for name in names})
+
+    def _unjudged(self, name: str, policy: NodePolicy) -> Preference | None:
+        state = self.by_name.get(name)
+        return None if state is None else preference(policy, name, state.score, 0)
+
+    def _state(self, usage: NodeUsage) -> NodeState:
+        model = self._model(usage.node)
+        number = self._gpu_uses.number
+        used = zip(model.gpus, usage.gpus, strict=True)
+        gpus = tuple([number((kind, gpu.slots, gpu.memory_mib, gpu.cores)) for kind, gpu in used])
+        occupied = [gpu.placements for gpu in usage.gpus]
+        state = self._numbers.number((model.layout, model.slots, gpus, tuple(occupied) if any(occupied) else ()))
+        return NodeState(usage=usage, model=model, gpus=gpus, number=state, score=node_score(usage.gpus).total)
+
+    def _model(self, node: RegisteredNode) -> NodeModel:
+        known, model = self._models.get(node.name, (None, None))
+        if model is None or known is not node:
+            self.largest.see(node)
+            model = self._read_model(node)
+            self._models[node.name] = node, model
+        return model
+
+    def _read_model(self, node: RegisteredNode) -> NodeModel:
+        devices = node.devices
+        uuids = [device.uuid for device in devices]
+        rows = [node.pair_scores.get(uuid, {}) for uuid in uuids]
+        links = tuple([tuple(map(row.get, uuids)) for row in rows])
+        places = tuple([(device.index, device.numa) for device in devices])
+        kinds = [(*_model_of(each), each.is_mig, each.uuid in node.cordoned, node.limits) for each in devices]
+        return NodeModel(
+            layout=self._layout_numbers.number((links, places)),
+            gpus=tuple(map(self._gpu_models.number, kinds)),
+            mig=any(each.mode == MIG_MODE for each in devices),
+            mutual=links == tuple(zip(*links, strict=True)),
+            slots=node.slots,
+        )
+
+
+class Largest:
+    """The largest GPU and the largest MIG instance ever seen. No GPU gives a container more than that."""
+
+    def __init__(self) -> None:
+        self.gpu_mib = self._instance_mib = self._instance_cores = 0
+
+    def see(self, node: RegisteredNode) -> None:
+        profiles = list(chain.from_iterable(device.mig_profiles for device in node.devices))
+        self.gpu_mib = max(self.gpu_mib, *(device.memory_mib for device in node.devices))
+        self._instance_mib = max(self._instance_mib, *(profile.memory_mib for profile in profiles), 0)
+        self._instance_cores = max(self._instance_cores, *(profile.cores for profile in profiles), 0)
+
+    def taken(self, needs: Iterable[ContainerNeed | None]) -> tuple[int, int, int]:
+        """Memory in MiB, cores and GPUs that a pod takes of its quota at most. A quota that admits them refuses
+        nothing.
+        """
+        memory_mib = cores = gpus = 0
+        for need in needs:
+            if need is not None:
+                memory_mib += need.count * max(need.reserved_mib(self.gpu_mib), self._instance_mib)
+                cores += need.count * max(need.reserved_cores, self._instance_cores)
+                gpus += need.count
+        return memory_mib, cores, gpus
+
+
+class _Numbers:
     """Gives equal values equal numbers. After it forgets, a value gets a new number: no number is used twice."""
 
     def __init__(self) -> None:
@@ -65,46 +213,3 @@ class Numbers:
         """Forget all numbers if there are more than `most`."""
         if len(self._known) > most:
             self._known.clear()
-
-
-class Standings:
-    """Makes standings, and numbers what they have in common."""
-
-    def __init__(self) -> None:
-        self._layouts = Numbers()
-        self._models = Numbers()
-        self._gpus = Numbers()
-        self._states = Numbers()
-
-    def forget_beyond(self, nodes: int) -> None:
-        """Keep the memory in proportion to the number of nodes, however many pods come and go."""
-        most = min(LEAST_NUMBERED + NUMBERED_A_NODE * nodes, MOST_NUMBERED)
-        for numbers in (self._layouts, self._models, self._gpus, self._states):
-            numbers.forget_beyond(most)
-
-    def kind(self, node: RegisteredNode) -> Kind:
-        devices = node.devices
-        uuids = [device.uuid for device in devices]
-        rows = [node.pair_scores.get(uuid, {}) for uuid in uuids]
-        links = tuple([tuple(map(row.get, uuids)) for row in rows])
-        places = tuple([(device.index, device.numa) for device in devices])
-        return Kind(
-            layout=self._layouts.number((links, places)),
-            models=tuple([self._models.number(_model(each, node)) for each in devices]),
-            mig=any(each.mode == MIG_MODE for each in devices),
-            mutual=links == tuple(zip(*links, strict=True)),
-            slots=node.slots,
-        )
-
-    def standing(self, usage: NodeUsage, kind: Kind) -> Standing:
-        """The node's standing; `kind` is the node's."""
-        used = zip(kind.models, usage.gpus, strict=True)
-        number = self._gpus.number
-        gpus = tuple([number((model, gpu.slots, gpu.memory_mib, gpu.cores)) for model, gpu in used])
-        occupied = [gpu.placements for gpu in usage.gpus]
-        state = self._states.number((kind.layout, kind.slots, gpus, tuple(occupied) if any(occupied) else ()))
-        return Standing(usage=usage, kind=kind, gpus=gpus, state=state, total=node_score(usage.gpus).total)
-
-
-def _model(device: Device, node: RegisteredNode) -> object:
-    return (*_by_itself(device), device.is_mig, device.uuid in node.cordoned, node.limits)

@@ -1,24 +1,24 @@
 """Judges whether and how well pods of one shape fit on a node, without choosing GPUs where possible.
 
 A GPU's verdict on a container depends on that GPU alone, unless earlier containers use it too. Where those cannot
-change any verdict on a node, the verdicts tell everything: whether the pod fits, which reasons it gets, and how well
+change any verdict on a node, the verdicts decide everything: whether the pod fits, which reasons it gets, and how well
 the best GPUs are connected. Nodes whose GPUs have the same verdicts are judged once.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from proto.devices import VENDOR, Device, DeviceShare
+from proto.devices import VENDOR
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
-from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.best_subset import is_exact
-from scheduler_ext.decide.decision import place
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.fit import Rules, why_not
-from scheduler_ext.decide.index.node_states import Kind, Standing
+from scheduler_ext.decide.fit import Rules, share_of, why_not
+from scheduler_ext.decide.index.node_states import NodeState
 from scheduler_ext.decide.misfit import Misfit, Reason
+from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import compares_connections, connected
 from scheduler_ext.decide.shared_ids import with_shared_slots
 from scheduler_ext.decide.topology import best_connected, pair_matrix
@@ -41,8 +41,120 @@ UNBOUNDED = 1 << 62
 Found = int | Unfit
 """The connection between the pod's GPUs (0 where links are not compared), or why the pod does not fit."""
 
+_asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "node_topology", "host")
+"""All fields of a request that do not say whose it is."""
 
-class Word(NamedTuple):
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PodShape:
+    """What two pods have in common if they ask the same of every node: their request, and what their quota leaves.
+
+    `request` is that of any pod of the shape.
+    """
+
+    request: GpuRequest
+    quota: Quota | None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PodShape):
+            return NotImplemented
+        return self.quota == other.quota and _asked(self.request) == _asked(other.request)
+
+    def __hash__(self) -> int:
+        """Hash the fields that nearly always differ: hashing a whole request costs more than comparing two."""
+        return hash(self.request.needs)
+
+    @property
+    def names_gpus(self) -> bool:
+        """Whether the pod names GPUs: then nodes in the same state are not alike."""
+        return bool(self.request.filter.refused_uuids or self.request.filter.uuids)
+
+    def names_one_of(self, usage: NodeUsage) -> bool:
+        filters = self.request.filter
+        return any(
+            gpu.device.uuid in filters.refused_uuids or gpu.device.uuid in (filters.uuids or ()) for gpu in usage.gpus
+        )
+
+
+class ShapeJudge:
+    """Judges nodes for one shape. `largest_mib` is the memory of the largest GPU, `nodes` the number of nodes."""
+
+    def __init__(self, shape: PodShape, largest_mib: int, nodes: int) -> None:
+        self._shape = shape
+        self._names_gpus = shape.names_gpus
+        self._compares = compares_connections(shape.request)
+        self.effort = Effort()
+        self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
+        seen = shape, largest_mib, self._most_known, self.effort
+        self._containers = {slots: _Containers(*seen, slots=slots) for slots in (False, True)}
+        self._by_state: dict[int, Found] = {}
+        self._best_connection: dict[int, int] = {}
+        """By layout."""
+
+    def best_connection(self, state: NodeState) -> int:
+        """An upper bound: no choice of GPUs on a node of this layout is better connected."""
+        if not self._compares:
+            return 0
+        layout = state.model.layout
+        best = self._best_connection.get(layout)
+        if best is None:
+            _make_room(self._best_connection, self._most_known)
+            best = self._best_connection[layout] = self._on_empty_node(state)
+        return best
+
+    def judge(self, state: NodeState) -> Found:
+        self.effort.made += 1
+        if self._names_gpus and self._shape.names_one_of(state.usage):
+            return self._placed(state.usage)
+        found = self._by_state.get(state.number)
+        if found is None:
+            self.effort.made += 1
+            found = None if state.model.mig else self._by_verdicts(state)
+            if found is None:
+                found = self._placed(state.usage)
+            _make_room(self._by_state, self._most_known)
+            self._by_state[state.number] = found
+        return found
+
+    def _by_verdicts(self, state: NodeState) -> Found | None:
+        """What the verdicts of the GPUs decide; None if the GPUs have to be chosen."""
+        containers = self._containers[state.model.slots]
+        verdicts = containers.verdicts(state)
+        key = (state.model.layout, *verdicts) if containers.layout_matters else verdicts
+        try:
+            return containers.known[key]
+        except KeyError:
+            self.effort.made += 1 + sum(len(each.by_container) for each in verdicts) // 8
+            found: Found | None = None
+            if containers.decide_all(verdicts, mutual=state.model.mutual):
+                found = self._placed(state.usage)
+            elif not self._compares and containers.fit_surely(verdicts):
+                found = 0
+            _make_room(containers.known, self._most_known)
+            containers.known[key] = found
+            return found
+
+    def _placed(self, usage: NodeUsage) -> Found:
+        self.effort.made += EFFORT_OF_A_NODE
+        shares = place(self._shape.request, usage, self._shape.quota, self.effort)
+        if isinstance(shares, Misfit):
+            return unfit_of(shares)
+        return connected(shares, usage.node.pair_scores) if self._compares else 0
+
+    def _on_empty_node(self, state: NodeState) -> int:
+        model, devices = state.model, state.usage.node.devices
+        counts = [need.count for need in self._shape.request.needs if need is not None]
+        if model.mig or not model.mutual or not all(is_exact(len(devices), count) for count in counts):
+            return UNBOUNDED
+        matrix = pair_matrix(state.usage.node.pair_scores, [device.uuid for device in devices])
+        total = 0
+        for count in counts:
+            chosen = best_connected(matrix, count, weigh_remainder=False) if count <= len(devices) else ()
+            total += sum(matrix[a][b] or 0 for n, a in enumerate(chosen or ()) for b in (chosen or ())[n + 1 :])
+        return total
+
+
+class _Verdict(NamedTuple):
     """One GPU's verdict on one container: a reason why it does not serve, or None.
 
     `now` is the verdict on the GPU as it is; `then` after a share for each earlier container that may use it. A GPU
@@ -55,194 +167,92 @@ class Word(NamedTuple):
     too_small: bool
 
 
-Words = tuple[Word, ...]
-"""One GPU's verdict on each container that asks for GPUs. Empty for a GPU that is not NVIDIA's."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _GpuVerdicts:
+    """One GPU's verdict on each container that asks for GPUs; empty for a GPU that is not NVIDIA's.
+
+    Equal verdicts are one object, which is compared and hashed by its identity: comparing their reasons takes longer.
+    """
+
+    by_container: tuple[_Verdict, ...]
 
 
-class Judge:
-    """Judges nodes for one shape. `largest_mib` is the memory of the largest GPU, `nodes` the number of nodes."""
-
-    def __init__(self, request: GpuRequest, quota: Quota | None, largest_mib: int, nodes: int) -> None:
-        self._request = request
-        self._quota = quota
-        filters = request.filter
-        self._named = filters.refused_uuids | (filters.uuids or frozenset())
-        self._compares = compares_connections(request)
-        self.effort = Effort()
-        self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
-        seen = request, quota, largest_mib, self._most_known, self.effort
-        self._views = {slots: _View(*seen, slots=slots) for slots in (False, True)}
-        self._by_state: dict[int, Found] = {}
-        self._most: dict[int, int] = {}
-
-    def most(self, standing: Standing) -> int:
-        """An upper bound: no choice of GPUs on a node of this layout is better connected."""
-        if not self._compares:
-            return 0
-        layout = standing.kind.layout
-        most = self._most.get(layout)
-        if most is None:
-            self._make_room(self._most)
-            most = self._most[layout] = self._best_empty(standing)
-        return most
-
-    def judge(self, standing: Standing) -> Found:
-        self.effort.made += 1
-        if self._named and any(gpu.device.uuid in self._named for gpu in standing.usage.gpus):
-            return self._placed(standing.usage)
-        found = self._by_state.get(standing.state)
-        if found is None:
-            self.effort.made += 1
-            found = None if standing.kind.mig else self._by_the_words(standing)
-            if found is None:
-                found = self._placed(standing.usage)
-            self._make_room(self._by_state)
-            self._by_state[standing.state] = found
-        return found
-
-    def _by_the_words(self, standing: Standing) -> Found | None:
-        view = self._views[standing.kind.slots]
-        said = view.numbers(standing)
-        key = (standing.kind.layout, *said) if view.layout_matters else said
-        try:
-            return view.known[key]
-        except KeyError:
-            self._make_room(view.known)
-            found = view.known[key] = self._told(standing, view, view.words(said))
-            return found
-
-    def _told(self, standing: Standing, view: "_View", words: Sequence[Words]) -> Found | None:
-        self.effort.made += 1 + sum(map(len, words)) // 8
-        if view.tells_all(standing.kind, words):
-            return self._placed(standing.usage)
-        return 0 if not self._compares and view.fits_surely(words) else None
-
-    def _placed(self, usage: NodeUsage) -> Found:
-        self.effort.made += EFFORT_OF_A_NODE
-        shares = place(self._request, usage, self._quota, self.effort)
-        if isinstance(shares, Misfit):
-            return unfit_of(shares)
-        return connected(shares, usage.node.pair_scores) if self._compares else 0
-
-    def _make_room(self, known: dict[Any, Any]) -> None:
-        if len(known) >= self._most_known:
-            known.clear()
-
-    def _best_empty(self, standing: Standing) -> int:
-        kind, devices = standing.kind, standing.usage.node.devices
-        counts = [need.count for need in self._request.needs if need is not None]
-        if kind.mig or not kind.mutual or not all(is_exact(len(devices), count) for count in counts):
-            return UNBOUNDED
-        matrix = pair_matrix(standing.usage.node.pair_scores, [device.uuid for device in devices])
-        total = 0
-        for count in counts:
-            chosen = best_connected(matrix, count, weigh_remainder=False) if count <= len(devices) else ()
-            total += sum(matrix[a][b] or 0 for n, a in enumerate(chosen or ()) for b in (chosen or ())[n + 1 :])
-        return total
-
-
-class _View:
+class _Containers:
     """The pod's containers as nodes with slots, or without, see them; and the verdicts of GPUs on them."""
 
-    def __init__(
-        self,
-        request: GpuRequest,
-        quota: Quota | None,
-        largest_mib: int,
-        most_known: int,
-        effort: Effort,
-        *,
-        slots: bool,
-    ) -> None:
-        inherits = False
+    def __init__(self, shape: PodShape, largest_mib: int, most_known: int, effort: Effort, *, slots: bool) -> None:
+        request, inherits = shape.request, False
         if slots and ContainerKind.INIT in request.kinds:
             request, sharing = with_shared_slots(request)
             # Whether such a container fits depends on the GPUs that the container before it got.
             inherits = any(heir < position for position, heir in sharing.items())
         self._request = request
-        self._steps = tuple(_steps(request, quota, largest_mib))
+        self._steps = tuple(_steps(request, shape.quota, largest_mib))
         counts = [step.need.count for step in self._steps]
-        self._numa = request.numa_bound and max(counts) > 1
+        numa = request.numa_bound and max(counts) > 1
         compares = compares_connections(request)
-        self.layout_matters = compares or self._numa
+        self.layout_matters = compares or numa
         self._counts = counts if compares else []
         keys = request.policies.gpu.bound_keys
-        scattered = self._numa and keys[0] not in (SortKey.NUMA, SortKey.NUMA_DESCENDING)
+        scattered = numa and keys[0] not in (SortKey.NUMA, SortKey.NUMA_DESCENDING)
         moves = compares and not all(step.lasts for step in self._steps)
-        self._clueless = inherits or scattered or moves
+        self._depends_on_choice = inherits or scattered or moves
         """Whether the result always depends on which GPUs are chosen."""
-        self._guesses = not (inherits or self._numa)
+        self._can_be_counted = not (inherits or numa)
         self._effort = effort
         self._most_known = most_known
-        self.known: dict[tuple[int, ...], Found | None] = {}
-        """What was found, by the numbers of the GPUs' verdicts; None where the verdicts do not decide."""
-        self._numbers: dict[int, int] = {}
-        """The number of each verdict, by the GPU's number in a standing."""
-        self._number_of: dict[Words, int] = {}
-        self._words: dict[int, Words] = {}
-        self._last = 0
+        self.known: dict[tuple[object, ...], Found | None] = {}
+        """What was found, by the GPUs' verdicts; None where the verdicts do not decide."""
+        self._of_gpu: dict[int, _GpuVerdicts] = {}
+        """By the GPU's number in a node's state."""
+        self._same: dict[tuple[_Verdict, ...], _GpuVerdicts] = {}
 
-    def numbers(self, standing: Standing) -> tuple[int, ...]:
-        """Returns for each GPU the number of its verdicts."""
+    def verdicts(self, state: NodeState) -> tuple[_GpuVerdicts, ...]:
         try:
-            return tuple([self._numbers[gpu] for gpu in standing.gpus])
+            return tuple([self._of_gpu[gpu] for gpu in state.gpus])
         except KeyError:
-            return self._heard(standing)
+            self._read(state)
+            return tuple([self._of_gpu[gpu] for gpu in state.gpus])
 
-    def words(self, numbers: Sequence[int]) -> list[Words]:
-        return [self._words[number] for number in numbers]
-
-    def tells_all(self, kind: Kind, words: Sequence[Words]) -> bool:
-        """Whether the verdicts alone decide whether the pod fits, and how well."""
-        if self._clueless or any(word.now is not word.then for each in words for word in each):
+    def decide_all(self, verdicts: Sequence[_GpuVerdicts], *, mutual: bool) -> bool:
+        """Whether the verdicts alone decide whether the pod fits, and how well. `mutual` is the node model's."""
+        if self._depends_on_choice or any(one.now is not one.then for each in verdicts for one in each.by_container):
             return False
-        return not self._counts or (kind.mutual and all(is_exact(len(words), count) for count in self._counts))
+        return not self._counts or (mutual and all(is_exact(len(verdicts), count) for count in self._counts))
 
-    def fits_surely(self, words: Sequence[Words]) -> bool:
+    def fit_surely(self, verdicts: Sequence[_GpuVerdicts]) -> bool:
         """Whether the pod fits whichever GPUs are chosen: earlier containers use up no more GPUs than they ask for."""
-        if not self._guesses:
+        if not self._can_be_counted:
             return False
         for position, step in enumerate(self._steps):
-            said = [each[position] for each in words if each]
-            always = sum(word.then is None for word in said)
-            left = sum(word.now is None for word in said) - step.before if step.quota is None else 0
+            on_step = [each.by_container[position] for each in verdicts if each.by_container]
+            always = sum(one.then is None for one in on_step)
+            left = sum(one.now is None for one in on_step) - step.before if step.quota is None else 0
             if max(always, left) < step.need.count:
                 return False
         return True
 
-    def _heard(self, standing: Standing) -> tuple[int, ...]:
-        node, numbers = standing.usage.node, self._numbers
-        if len(numbers) >= self._most_known:
-            for known in (numbers, self._number_of, self._words):
-                known.clear()
-        rules = self._rules(node)
-        for number, gpu in zip(standing.gpus, standing.usage.gpus, strict=True):
-            if number not in numbers:
-                numbers[number] = self._numbered(self._ask(gpu, rules))
-        return tuple([numbers[number] for number in standing.gpus])
-
-    def _numbered(self, words: Words) -> int:
-        """A number is never used again for other verdicts."""
-        number = self._number_of.get(words)
-        if number is None:
-            self._last = number = self._last + 1
-            self._number_of[words], self._words[number] = number, words
-        return number
-
-    def _rules(self, node: RegisteredNode) -> Rules:
+    def _read(self, state: NodeState) -> None:
+        node = state.usage.node
+        if len(self._of_gpu) >= self._most_known:
+            self._of_gpu.clear()
+            self._same.clear()
         request = self._request
-        return Rules(node=node, filter=request.filter, policy=request.policies.gpu, numa_bound=request.numa_bound)
+        rules = Rules(node=node, filter=request.filter, policy=request.policies.gpu, numa_bound=request.numa_bound)
+        for number, gpu in zip(state.gpus, state.usage.gpus, strict=True):
+            if number not in self._of_gpu:
+                found = tuple(self._verdicts_of(gpu, rules))
+                self._of_gpu[number] = self._same.setdefault(found, _GpuVerdicts(found))
 
-    def _ask(self, gpu: GpuUsage, rules: Rules) -> Words:
+    def _verdicts_of(self, gpu: GpuUsage, rules: Rules) -> Iterator[_Verdict]:
         if VENDOR not in gpu.device.type and VENDOR.lower() not in gpu.device.type.lower():
-            return ()
-        words, then = [], gpu
+            return
+        then = gpu
         for step in self._steps:
-            words.append(step.ask(gpu, then, rules))
+            self._effort.made += 2
+            yield step.verdict(gpu, then, rules)
             if step.lasts and len(self._steps) > 1:
-                then = then.plus(step.share(gpu.device))
-        self._effort.made += 2 * len(words)
-        return tuple(words)
+                then = then.plus(share_of(gpu, step.need))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,20 +269,14 @@ class _Step:
     quota: Quota | None
     quota_then: Quota | None
 
-    def share(self, device: Device) -> DeviceShare:
-        """The share of a GPU that is not in MIG mode."""
-        need = self.need
-        memory_mib = need.reserved_mib(device.memory_mib)
-        return DeviceShare(uuid=device.uuid, memory_mib=memory_mib, cores=need.reserved_cores)
-
-    def ask(self, gpu: GpuUsage, then: GpuUsage, rules: Rules) -> Word:
+    def verdict(self, gpu: GpuUsage, then: GpuUsage, rules: Rules) -> _Verdict:
         """`then` is the GPU with a share of each earlier container that lasts."""
         need, device = self.need, gpu.device
         first = last = why_not(gpu, need, rules, self.quota)
         if then is not gpu or self.quota_then is not self.quota:
             last = why_not(then, need, rules, self.quota_then)
         too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores
-        return Word(first, last, too_small)
+        return _Verdict(first, last, too_small)
 
 
 def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterator[_Step]:
@@ -293,3 +297,8 @@ def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterat
 def _most_of(need: ContainerNeed, count: int, largest_mib: int) -> Footprint:
     """`count` shares for the container, on the largest GPUs."""
     return Footprint(count, count * need.reserved_mib(largest_mib), count * need.reserved_cores)
+
+
+def _make_room(known: dict[Any, Any], most: int) -> None:
+    if len(known) >= most:
+        known.clear()

@@ -9,7 +9,7 @@ from proto.kubernetes.objects import Resources
 from scheduler_ext.cluster.accounting import Footprint, effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.decide.decision import place
+from scheduler_ext.decide.place import place
 from scheduler_ext.policies import parse_gpu_policy
 from scheduler_ext.requests import RequestSettings, container_kinds, read_request
 from tests.deviceplugin.allocation.slot_rig import as_recorded

@@ -2,7 +2,7 @@ from proto.annotations import keys
 from proto.kubernetes.notices import Notice
 from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -11,7 +11,7 @@ def filtered(**annotations: str) -> Filtered:
     cluster = Cluster()
     cluster.ledger.replace_nodes([node("n", [device(0)])])
     wanted = pod(container(gpu=1), annotations={getattr(keys, key): text for key, text in annotations.items()})
-    return reserve(Candidates(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+    return reserve(NodeIndex(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
 
 
 def test_each_unknown_policy_word_is_an_event_of_its_own_and_the_pod_is_placed() -> None:
@@ -37,7 +37,7 @@ def test_of_a_reason_that_many_nodes_have_the_first_are_named() -> None:
     cluster.ledger.replace_nodes([node(name, [device(0, memory_mib=100)]) for name in names])
     wanted = pod(container(gpu=1, gpumem=1000))
     answer = reserve(
-        Candidates(cluster.ledger), cluster, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0
+        NodeIndex(cluster.ledger), cluster, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0
     )
     assert answer.notices()[0].message == (
         f"no available node, 25 nodes do not meet: 25 CardInsufficientMemory ({','.join(names[:5])},…)"
@@ -52,7 +52,7 @@ def test_an_event_says_what_to_do_where_nothing_limits_a_container() -> None:
     cluster.ledger.replace_nodes([unlimited, node("b", [device(0, memory_mib=100)])])
     wanted = pod(container(gpu=1, gpumem=1000))
     answer = reserve(
-        Candidates(cluster.ledger), cluster, wanted, request(wanted), ["a", "b"], now=0.0, lease_seconds=60.0
+        NodeIndex(cluster.ledger), cluster, wanted, request(wanted), ["a", "b"], now=0.0, lease_seconds=60.0
     )
     assert answer.notices()[0].message == (
         "no available node, 2 nodes do not meet: "

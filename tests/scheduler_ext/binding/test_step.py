@@ -27,7 +27,7 @@ from scheduler_ext.binding.step import GIVING_UP, OVER, TABLE, Attempt, Effect, 
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.settings import ServeSettings
 from tests.binding_document import document
 from tests.builders import container, node, pod
@@ -121,7 +121,7 @@ class Binds(RuleBasedStateMachine):
     def start(self) -> None:
         self.live = LiveCluster(Cluster(), self.clock, lambda *_: None)
         self.state = self.live.state
-        self.candidates = Candidates(self.state.ledger)
+        self.index = NodeIndex(self.state.ledger)
         self.live.apply(Listed(Node, [node(name, [device(0, slots=1)]) for name in NODES]))
         self.list_pods()
         self.questions = Played(self.bound.get)
@@ -180,7 +180,7 @@ class Binds(RuleBasedStateMachine):
         chosen, asked = direct, asking(name)
         if chosen is None and not (chosen := self.state.ledger.sent_to(f"uid-{name}")):
             answer = reserve(
-                *(self.candidates, self.state, asked, request(asked), list(NODES)),
+                *(self.index, self.state, asked, request(asked), list(NODES)),
                 now=self.clock(),
                 lease_seconds=lease_seconds,
             )

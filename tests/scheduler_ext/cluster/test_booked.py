@@ -16,7 +16,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.stories import Story
 from scheduler_ext.decide.account import account
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -33,7 +33,7 @@ def telling(**changes: int) -> Node:
 
 
 def asked(cluster: Cluster, wanted: Pod) -> Filtered:
-    return reserve(Candidates(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+    return reserve(NodeIndex(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
 
 
 def why_not(cluster: Cluster, wanted: Pod) -> str:

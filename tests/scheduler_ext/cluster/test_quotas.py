@@ -16,7 +16,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota, quota_for
 from scheduler_ext.debugging import encode_snapshot
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import placed
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import RequestSettings, read_request
@@ -65,14 +65,14 @@ def made_with(*written: Json) -> tuple[Ledger, Callable[[Json], bool]]:
     """And whether a pod fits: every way to decide says the same."""
     made = ledger()
     made.replace_quotas(quota(each) for each in written)
-    candidates = Candidates(made)
+    index = NodeIndex(made)
 
     def fits(asking: Json) -> bool:
         request = read_request(pod(asking), RequestSettings())
         assert request is not None
         nodes = {
             decide(request, made.snapshot(), ["n"]).node,
-            candidates.choose(request, ["n"]).node,
+            index.choose(request, ["n"]).node,
             placed(made, request, priority=0, node="n", gone=()).node,
         }
         (node,) = nodes

@@ -22,7 +22,7 @@ from scheduler_ext.cluster.reservations import (
     verdict_of,
 )
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -52,14 +52,14 @@ class Asked:
         self.cluster, self.now = Cluster(), 0.0
         self.ledger = self.cluster.ledger
         self.ledger.replace_nodes([node(name, [device(0, slots=1)]) for name in self.names])
-        self.candidates = Candidates(self.ledger)
+        self.index = NodeIndex(self.ledger)
 
     def filter(self, waiting: Pod, most: int = 1) -> Sequence[str]:
         return self.answer(waiting, most).node_names or []
 
     def answer(self, waiting: Pod, most: int = 1) -> FilterResult:
         return reserve(
-            *(self.candidates, self.cluster, waiting, request(waiting), self.names),
+            *(self.index, self.cluster, waiting, request(waiting), self.names),
             now=self.now,
             lease_seconds=LEASE_SECONDS,
             most=most,

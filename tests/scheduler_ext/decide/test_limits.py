@@ -93,8 +93,8 @@ def test_of_gpus_of_two_sizes_several_are_taken_only_whole() -> None:
 def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None:
     full = [GpuUsage(device(n), 10, WHOLE, 100) for n in range(2)]
     decision = decided(pod(container(gpu=1, gpumem=1000)), Limits.NONE, full)
-    failed, hopeless = told_apart(decision.misfits)
-    assert (failed, hopeless) == ({}, {"n": "CardLimitsNotEnforced(no HAMi-core)"})
+    failed, unresolvable = told_apart(decision.misfits)
+    assert (failed, unresolvable) == ({}, {"n": "CardLimitsNotEnforced(no HAMi-core)"})
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (no HAMi-core on the node holds containers to a part of a GPU; ask for "
         "whole GPUs, install HAMi-core there, or set unenforced_shares of its daemon to allow)"

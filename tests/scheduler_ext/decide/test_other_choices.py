@@ -12,10 +12,11 @@ from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
-from scheduler_ext.decide.decision import decide, place
+from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.index.node_index import Candidates
+from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preempt import Holder, finished, victims
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request, usage
@@ -146,7 +147,7 @@ def test_the_ranking_of_nodes_finds_what_a_decision_finds(policy: str) -> None:
     ledger = Ledger()
     ledger.replace_nodes([node("small", [device(0)]), node("n", [device(0), device(1)])])
     wanted = request(asking(HALF, HALF, WHOLE, policy=policy))
-    choice = Candidates(ledger).choose(wanted, ["small", "n"])
+    choice = NodeIndex(ledger).choose(wanted, ["small", "n"])
     decision = decide(wanted, ledger.snapshot(), ["small", "n"])
     assert (choice.node, choice.shares) == (decision.node, decision.shares)
     assert choice.node == "n"

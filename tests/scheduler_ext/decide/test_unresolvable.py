@@ -7,7 +7,7 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.misfit import NotOffered
-from scheduler_ext.decide.unresolvable import is_hopeless
+from scheduler_ext.decide.unresolvable import is_unresolvable
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import device, request, snapshot, usage
 from tests.scheduler_ext.mig_gpus import mig_device
@@ -18,7 +18,7 @@ PAIR = pod(container(gpu=2, gpumem=1000))
 
 
 @pytest.mark.parametrize(
-    ("gpus", "wanted", "hopeless"),
+    ("gpus", "wanted", "unresolvable"),
     [
         ([FULL, FULL], PAIR, False),
         ([FULL], PAIR, True),
@@ -32,11 +32,11 @@ PAIR = pod(container(gpu=2, gpumem=1000))
     ],
 )
 def test_evicting_helps_where_enough_gpus_could_ever_serve_the_pod(
-    gpus: list[GpuUsage], wanted: Pod, hopeless: bool
+    gpus: list[GpuUsage], wanted: Pod, unresolvable: bool
 ) -> None:
     decision = decide(request(wanted), snapshot(usage("n", gpus)), ["n"])
-    assert is_hopeless(decision.misfits["n"]) == hopeless
+    assert is_unresolvable(decision.misfits["n"]) == unresolvable
 
 
-def test_a_node_that_offers_nothing_is_hopeless() -> None:
-    assert is_hopeless(NotOffered("node unregistered"))
+def test_a_node_that_offers_nothing_is_unresolvable() -> None:
+    assert is_unresolvable(NotOffered("node unregistered"))

@@ -1,4 +1,4 @@
-"""`Candidates` remembers what it found out; its choice is always the one `decide` takes afresh."""
+"""`NodeIndex` remembers what it found out; its choice is always the one `decide` takes afresh."""
 
 import dataclasses
 from collections import Counter
@@ -27,8 +27,10 @@ from proto.kubernetes.objects import (
     Resources,
 )
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.decide.choice import Tally, choice_of
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.index.node_index import MOST_SHAPES, Candidates, Tally, choice_of
+from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.decide.index.node_index import MOST_SHAPES
 from scheduler_ext.decide.priorities import preferences
 from tests.builders import container, node, pod
 from tests.scheduler_ext.decide.test_laws import asking, pods
@@ -113,7 +115,7 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
     kinds = data.draw(st.lists(machines(), min_size=1, max_size=2))
     asked = data.draw(st.lists(shapes(), min_size=1, max_size=3))
     ledger = Ledger()
-    candidates = Candidates(ledger, breath=1)
+    index = NodeIndex(ledger, step_effort=1)
 
     def some_node(name: str) -> Node:
         cordoned, allocation = data.draw(st.integers(0, 3)) == 0, data.draw(st.sampled_from(["slots", "immediate"]))
@@ -137,7 +139,7 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
         lambda: ledger.expire(data.draw(st.sampled_from([5.0, 20.0]))),
     ]
     changes = tuple(events)
-    events += [lambda: _filter(ledger, candidates, some_pod(), data, changes)] * 14
+    events += [lambda: _filter(ledger, index, some_pod(), data, changes)] * 14
     ledger.replace_nodes([some_node(name) for name in NAMES])
     for event in data.draw(st.lists(st.sampled_from(events), min_size=5, max_size=25)):
         event()
@@ -145,7 +147,7 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
 
 def _filter(
     ledger: Ledger,
-    candidates: Candidates,
+    index: NodeIndex,
     wanted: Pod,
     data: st.DataObject,
     changes: Sequence[Callable[[], object]],
@@ -153,18 +155,18 @@ def _filter(
     """As `/filter` does it; the cluster changes meanwhile, and a pod may be seen bound and filtered again."""
     uid, asked = wanted.metadata.uid, request(wanted)
     offered = data.draw(st.lists(st.sampled_from([*NAMES, "nowhere"]), max_size=6))
-    for _ in candidates.preparing(asked, offered, every=data.draw(st.booleans())):
+    for _ in index.prepare(asked, offered, every=data.draw(st.booleans())):
         if data.draw(st.integers(0, 3)) == 0:
             data.draw(st.sampled_from(changes))()
     if data.draw(st.integers(0, 3)) == 0:
         data.draw(st.sampled_from(changes))()
     ledger.forget(uid)
     expected = decide(asked, ledger.snapshot(uid), offered)
-    choice = candidates.choose(asked, offered)
+    choice = index.choose(asked, offered)
     assert (choice, choice.tally()) == (choice_of(expected), choice_of(expected).tally())
-    assert candidates.fitting(asked, offered) == preferences(asked.policies.node, expected)
+    assert index.fitting(asked, offered) == preferences(asked.policies.node, expected)
     if data.draw(st.booleans()):
-        candidates.look_ahead()
+        index.look_ahead()
     if expected.node is None:
         return
     ledger.reserve(uid, wanted, expected.node, expected.shares, until=data.draw(st.sampled_from([5.0, 20.0])))
@@ -191,7 +193,7 @@ def test_of_many_fitting_nodes_only_the_chosen_ones_score_is_named() -> None:
     names = [f"n{number:02d}" for number in range(30)]
     ledger.replace_nodes([node(name, [device(0)]) for name in names])
     asked = request(pod(container(gpu=1, gpumem=1000)))
-    choice = Candidates(ledger).choose(asked, [*names, "nowhere"])
+    choice = NodeIndex(ledger).choose(asked, [*names, "nowhere"])
     assert (choice.node, choice.tally()) == ("n00", Tally(fitting=30, scores={"n00": 0.0}))
 
 
@@ -208,19 +210,19 @@ class _Asked(list[str]):
 def test_the_names_that_were_offered_are_gone_through_once_for_a_pod() -> None:
     ledger, names = Ledger(), _Asked(["b", "a"])
     ledger.replace_nodes([node(name, [device(0)]) for name in names])
-    candidates, asked = Candidates(ledger), request(pod(container(gpu=1, gpumem=1000)))
-    assert list(candidates.preparing(asked, names)) == []
-    assert candidates.choose(asked, names, prepared=True).node == "a"
+    index, asked = NodeIndex(ledger), request(pod(container(gpu=1, gpumem=1000)))
+    assert list(index.prepare(asked, names)) == []
+    assert index.choose(asked, names, prepared=True).node == "a"
     assert names.times == 1
 
 
 def test_a_node_that_went_after_the_pod_was_prepared_is_not_chosen() -> None:
     ledger, names = Ledger(), ["a", "b"]
     ledger.replace_nodes([node(name, [device(0)]) for name in names])
-    candidates, asked = Candidates(ledger), request(pod(container(gpu=1, gpumem=1000)))
-    assert list(candidates.preparing(asked, names)) == []
+    index, asked = NodeIndex(ledger), request(pod(container(gpu=1, gpumem=1000)))
+    assert list(index.prepare(asked, names)) == []
     ledger.remove_node("a")
-    assert candidates.choose(asked, names, prepared=True).node == "b"
+    assert index.choose(asked, names, prepared=True).node == "b"
 
 
 def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
@@ -232,7 +234,7 @@ def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
         ledger.apply_node(made)
     apps = container("a", gpu=1, gpumem=1000), container("b", gpu=2, gpumem=20000)
     wanted = request(pod(*apps, inits=[container("i", gpu=1, gpumem=30000)]))
-    choice = Candidates(ledger).choose(wanted, ["a", "b"])
+    choice = NodeIndex(ledger).choose(wanted, ["a", "b"])
     assert choice == choice_of(decide(wanted, ledger.snapshot(), ["a", "b"]))
     assert choice.node == "b"
 
@@ -243,22 +245,22 @@ def test_what_holds_for_a_node_with_hami_core_holds_for_no_node_without() -> Non
         made = node(name, [device(0)])
         made.metadata.annotations[keys.NODE_LIMITS] = limits
         ledger.apply_node(made)
-    candidates, part = Candidates(ledger), request(pod(container(gpu=1, gpumem=1000)))
-    choice = candidates.choose(part, ["a", "b", "c"])
+    index, part = NodeIndex(ledger), request(pod(container(gpu=1, gpumem=1000)))
+    choice = index.choose(part, ["a", "b", "c"])
     assert choice == choice_of(decide(part, ledger.snapshot(), ["a", "b", "c"]))
     assert (choice.node, choice.tally().fitting) == ("b", 1)
     made.metadata.annotations[keys.NODE_LIMITS] = "unenforced"
     ledger.apply_node(made)
-    assert candidates.choose(part, ["a", "c"]).node == "c"
+    assert index.choose(part, ["a", "c"]).node == "c"
 
 
 def test_more_shapes_than_are_remembered_are_answered_all_the_same() -> None:
     ledger = Ledger()
     ledger.replace_nodes([node("n", [device(0, memory_mib=100)])])
-    candidates = Candidates(ledger)
+    index = NodeIndex(ledger)
     for _ in range(2):
         fits = [
-            candidates.choose(request(pod(container(gpu=1, gpumem=50 + each))), ["n"]).node is not None
+            index.choose(request(pod(container(gpu=1, gpumem=50 + each))), ["n"]).node is not None
             for each in range(2 * MOST_SHAPES)
         ]
         assert fits == [each <= 50 for each in range(2 * MOST_SHAPES)]
@@ -292,7 +294,7 @@ def test_nodes_that_differ_in_one_thing_are_not_taken_for_alike(
         taken = DeviceShare(uuid=DeviceUUID(f"{name}-0"), memory_mib=memory_mib, cores=cores, instance=instance)
         ledger.reserve(f"on-{name}", pod(container(gpu=1)), name, ((taken,),), until=1.0)
     expected = choice_of(decide(request(wanted), ledger.snapshot(), ["a", "b"]))
-    choice = Candidates(ledger).choose(request(wanted), ["a", "b"])
+    choice = NodeIndex(ledger).choose(request(wanted), ["a", "b"])
     assert (expected.node, expected.tally().fitting) == ("b", 1)
     assert (choice, choice.tally()) == (expected, expected.tally())
 
@@ -303,7 +305,7 @@ def test_nodes_whose_links_differ_are_not_taken_for_alike() -> None:
         links = {(i, j): score for i in range(2) for j in range(2)}
         ledger.apply_node(Machine((device(0), device(1)), links).node(name, first_cordoned=False, allocation="slots"))
     wanted = request(pod(container(gpu=2, gpumem=1000), annotations=TOPOLOGY))
-    assert Candidates(ledger).choose(wanted, ["a", "b"]).node == "b"
+    assert NodeIndex(ledger).choose(wanted, ["a", "b"]).node == "b"
 
 
 @pytest.mark.parametrize("busy", [0, 1])
@@ -317,7 +319,7 @@ def test_a_link_that_is_worth_more_from_one_side_counts_as_decide_reads_it(busy:
     wanted = request(pod(container(gpu=2, gpumem=1000), annotations=TOPOLOGY))
     expected = decide(wanted, ledger.snapshot(), ["a", "b"])
     assert set(expected.connections.values()) == {10, 400}
-    assert Candidates(ledger).choose(wanted, ["a", "b"]) == choice_of(expected)
+    assert NodeIndex(ledger).choose(wanted, ["a", "b"]) == choice_of(expected)
 
 
 def test_what_is_remembered_of_a_small_cluster_stays_small_however_many_states_its_nodes_were_in(
@@ -327,16 +329,16 @@ def test_what_is_remembered_of_a_small_cluster_stays_small_however_many_states_i
         monkeypatch.setattr(f"scheduler_ext.decide.{least}", 50)
     ledger = Ledger()
     ledger.replace_nodes([node("a", [device(0)])])
-    candidates, asked = Candidates(ledger), request(pod(container(gpu=1, gpumem=100)))
+    index, asked = NodeIndex(ledger), request(pod(container(gpu=1, gpumem=100)))
 
     def after(states: range) -> Counter[str]:
         for memory_mib in states:
             other = pod(container(gpu=1, gpumem=memory_mib))
             shares = ((DeviceShare(uuid=DeviceUUID("G0"), memory_mib=memory_mib, cores=0),),)
             ledger.reserve("other", other, "a", shares, until=60.0)
-            assert candidates.choose(asked, ["a"]).node == "a"
-        return sizes([("candidates", candidates)], ["scheduler_ext"])
+            assert index.choose(asked, ["a"]).node == "a"
+        return sizes([("index", index)], ["scheduler_ext"])
 
     few, many = after(range(1, 50)), after(range(50, 500))
-    for store in ("Judge._by_state", "_View._numbers", "Numbers._known"):
+    for store in ("ShapeJudge._by_state", "_Containers._of_gpu", "_Numbers._known"):
         assert many[store] < 4 * few[store]

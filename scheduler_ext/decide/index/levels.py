@@ -1,16 +1,66 @@
-"""Bounds how good it can be to place a pod on a node, without choosing its GPUs.
+"""Levels of `fgd`: how good it is for the cluster to place pods of one shape on a node, and a bound without placing.
 
-Most nodes need no closer look: even their best case is worse than what another node offers.
+Most nodes need no closer look: even their best case is worse than what another node offers. Nodes in one state share
+the result.
 """
 
-from proto.devices import MIG_MODE
+from collections.abc import Callable
+from typing import cast
+
+from proto.devices import MIG_MODE, PodShares
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import Fragmentation, Gpu, Rates, Site, level_of
+from scheduler_ext.decide.index.verdicts import PodShape
+from scheduler_ext.decide.place import place
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
-MOST_KNOWN = 4_000
+MOST_KNOWN = 20_000
+MOST_GPUS_KNOWN = 4_000
 """Entries remembered."""
+EFFORT_OF_A_BOUND = 2
+EFFORT_OF_A_LEVEL = 20
+"""Effort for one node in a new state, in addition to choosing its GPUs."""
 _ROUNDING = 1e-9
 """More than sums of the same numbers differ by their order."""
+
+
+class Levels:
+    """Levels of one shape in one workload. `sites` are by node."""
+
+    def __init__(self, shape: PodShape, fragmentation: Fragmentation, sites: Callable[[str], Site]) -> None:
+        self._shape = shape
+        self._names_gpus = shape.names_gpus
+        self._fragmentation = fragmentation
+        self._sites = sites
+        self._best_case = BestCase(shape.request, fragmentation)
+        self._known: dict[tuple[int, tuple[float, float]], int] = {}
+
+    def most(self, name: str, effort: Effort) -> int:
+        """An upper bound of `level`."""
+        before = self._fragmentation.effort.made
+        level = self._best_case.level(self._sites(name))
+        effort.made += EFFORT_OF_A_BOUND + self._fragmentation.effort.made - before
+        return level
+
+    def level(self, name: str, state: int, effort: Effort) -> int:
+        """The level of a node on which the pod fits, from 0 to 100. `state` is the state's number."""
+        site = self._sites(name)
+        if self._names_gpus and self._shape.names_one_of(site.usage):
+            return self._placed(site, effort)
+        key = state, site.room
+        level = self._known.get(key)
+        if level is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            level = self._known[key] = self._placed(site, effort)
+        return level
+
+    def _placed(self, site: Site, effort: Effort) -> int:
+        before = self._fragmentation.effort.made
+        shares = cast("PodShares", place(self._shape.request, site.usage, self._shape.quota, effort))
+        level = self._fragmentation.level(self._shape.request, site, shares)
+        effort.made += EFFORT_OF_A_LEVEL + self._fragmentation.effort.made - before
+        return level
 
 
 class BestCase:
@@ -73,7 +123,7 @@ class BestCase:
         """The least and the most that the largest container takes of this GPU, and how often it may take that of one in
         MIG mode; None if it finds no room there.
         """
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MOST_GPUS_KNOWN:
             self._known.clear()
         taken = self._known[gpu.number] = self._looked_at(gpu, need)
         return taken

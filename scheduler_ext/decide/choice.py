@@ -1,0 +1,48 @@
+"""The part of a decision that `/filter` answers with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from proto.devices import PodShares
+from scheduler_ext.decide.decision import Decision
+from scheduler_ext.decide.unresolvable import told_apart
+
+MOST_NODES_NAMED = 20
+"""If more nodes than this fit, only the score of the chosen one is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many of the offered nodes fit, and their scores. If many fit: only the score of the chosen one."""
+
+    fitting: int = 0
+    unknown: int = 0
+    """Number of nodes that were not judged. The chosen node is better in any case."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A decision without the reasons why nodes failed when one fits: in a large cluster no reader needs them.
+
+    `tally` counts when it is called, usually before the next choice: kube-scheduler does not wait for it.
+    """
+
+    node: str | None
+    shares: PodShares = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """When none fits: the reasons of the nodes where evicting other pods may help. `unresolvable` has the other nodes.
+    """
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+    tally: Callable[[], Tally] = field(default=Tally, compare=False)
+
+
+def choice_of(decision: Decision) -> Choice:
+    if decision.node is None:
+        failed, unresolvable = told_apart(decision.misfits)
+        return Choice(node=None, failed=failed, unresolvable=unresolvable, error=decision.error)
+    scores = decision.scores
+    named = scores if len(scores) <= MOST_NODES_NAMED else {decision.node: scores[decision.node]}
+    tally = Tally(fitting=len(scores), scores=named)
+    return Choice(node=decision.node, shares=decision.shares, tally=lambda: tally)

@@ -1,0 +1,136 @@
+"""Places a pod on one node: the GPUs of each container, or why the first container that fails does not fit."""
+
+from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
+from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.fit import Rules, fit
+from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.other_choices import other_choices
+from scheduler_ext.decide.score import sort_gpus
+from scheduler_ext.decide.shared_ids import Sharing, with_shared_slots
+from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
+
+
+def place(
+    request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort | None = None
+) -> PodShares | Misfit:
+    """The GPUs of every container of the pod on this node, or why the first container that fails does not fit.
+
+    Each container takes what the policy prefers, in the pod's order. If one fails then, the containers before it may
+    leave room with other GPUs.
+    """
+    sharing: Sharing = {}
+    if usage.node.slots and ContainerKind.INIT in request.kinds:
+        request, sharing = with_shared_slots(request)
+    rules = Rules(
+        node=usage.node,
+        filter=request.filter,
+        policy=request.policies.gpu,
+        numa_bound=request.numa_bound,
+        effort=effort or Effort(),
+    )
+    placing = _Placing(request, usage, quota, rules)
+    misfit = placing.add_all() or placing.gather_inits(sharing)
+    if misfit is None:
+        return tuple(placing.shares)
+    # The first container that asks for GPUs had the whole choice.
+    if any(placing.shares):
+        for choice in other_choices(request, usage.gpus, rules, quota, failed=len(placing.shares)):
+            placing = _Placing(request, usage, quota, rules)
+            placing.add_all(choice)
+            rules.effort.made += len(choice) * len(usage.gpus) // 2
+            if placing.gather_inits(sharing) is None:
+                return tuple(placing.shares)
+    return misfit
+
+
+class _Placing:
+    """Places one pod on one node, container by container.
+
+    App containers and sidecars add up on one copy of the node's GPUs. An init container sees that copy as it is when
+    the container runs, and leaves nothing on it.
+    """
+
+    def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None, rules: Rules) -> None:
+        self.shares: list[ContainerShares] = []
+        self._request = request
+        self._inits: dict[int, tuple[list[GpuUsage], Quota | None]] = {}
+        self._gpus = list(usage.gpus)
+        self._quota = quota
+        self._rules = rules
+
+    def add_all(self, choice: PodShares = ()) -> Misfit | None:
+        """Give every container its part of the choice; without one, what the policy prefers."""
+        for position, need in enumerate(self._request.needs):
+            misfit = self._add(position, need, choice[position] if choice else ())
+            if misfit is not None:
+                return misfit
+        return None
+
+    def _add(self, position: int, need: ContainerNeed | None, chosen: ContainerShares) -> Misfit | None:
+        if need is None:
+            self.shares.append(())
+            return None
+        lasting = self._request.kinds[position] is not ContainerKind.INIT
+        gpus = self._gpus if lasting else list(self._gpus)
+        sort_gpus(gpus, need, self._request)
+        last = not any(self._request.needs[position + 1 :])
+        shares = chosen or fit(need, gpus[::-1], self._rules, self._quota, last=last)
+        if isinstance(shares, Misfit):
+            return shares
+        self.shares.append(shares)
+        if lasting:
+            _apply(gpus, shares)
+            self._quota = None if self._quota is None else self._quota.charged(shares)
+        else:
+            self._inits[position] = (gpus, self._quota)
+            _occupy(self._gpus, shares)
+        return None
+
+    def gather_inits(self, sharing: Sharing) -> Misfit | None:
+        """Move init containers to the GPUs of the pod's other containers where they must share or where they fit.
+
+        Kubelet gives an init container's device ids to later containers, so GPUs that the pod has anyway are best.
+        """
+        lasting = {share.uuid for n, shares in enumerate(self.shares) if n not in self._inits for share in shares}
+        for position, (gpus, quota) in self._inits.items():
+            self._rules.effort.made += len(gpus)
+            need = self._request.needs[position]
+            if position in sharing and need is not None:
+                there = self.shares[sharing[position]]
+                same = [gpu for gpu in gpus if gpu.device.uuid in _uuids(there) and gpu.device.mode != MIG_MODE]
+                # A sidecar that starts after an earlier init container may have left too little for this one.
+                misfit = fit(need, same, self._rules, quota) if same and sharing[position] < position else None
+                if isinstance(misfit, Misfit):
+                    return misfit
+                self.shares[position] = there
+                continue
+            own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in lasting and gpu.device.mode != MIG_MODE]
+            if need is None or len(own) < need.count or _uuids(self.shares[position]) <= lasting:
+                continue
+            shares = fit(need, own, self._rules, quota)
+            if not isinstance(shares, Misfit):
+                self.shares[position] = shares
+        return None
+
+
+def _apply(gpus: list[GpuUsage], shares: ContainerShares) -> None:
+    for share in shares:
+        position = _position(gpus, share)
+        gpus[position] = gpus[position].plus(share)
+
+
+def _occupy(gpus: list[GpuUsage], shares: ContainerShares) -> None:
+    """Keep the placements of an init container's MIG instances: they exist as long as its pod does."""
+    for share in shares:
+        if share.instance is not None:
+            position = _position(gpus, share)
+            gpus[position] = gpus[position].occupied(share.instance)
+
+
+def _position(gpus: list[GpuUsage], share: DeviceShare) -> int:
+    return next(position for position, gpu in enumerate(gpus) if gpu.device.uuid == share.uuid)
+
+
+def _uuids(shares: ContainerShares) -> set[DeviceUUID]:
+    return {share.uuid for share in shares}
