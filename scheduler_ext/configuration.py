@@ -16,7 +16,6 @@ from program.settings.kinds import (
     DURATION_OR_ZERO,
     OPTIONAL_ADDRESS,
     RESOURCE,
-    Number,
     Parsed,
     Several,
     Switch,
@@ -32,7 +31,7 @@ from scheduler_ext.admission.settings import BypassMode, CorePolicy
 from scheduler_ext.cluster.packing_facts import seeds
 from scheduler_ext.exchange import is_local
 from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
-from scheduler_ext.requests import MOST_GPU_CONTAINERS, MOST_GPUS, RequestError, RequestSettings, ResourceNames
+from scheduler_ext.requests import RequestError, RequestSettings, ResourceNames
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, MetricsDetail
 from scheduler_ext.usual_pods import USUAL_PODS_PATTERN, UsualPods, read_usual_pods, write_usual_pods
 
@@ -138,18 +137,6 @@ class Configuration:
         unit="s",
         chart="scheduler.settings.{flag}",
     )
-    kube_qps: float = _connection(
-        0.0,
-        Number(maximum=1_000_000),
-        "Writes per second to the API server, events among them; 0 does not limit them.",
-        chart="scheduler.settings.{flag}",
-    )
-    kube_burst: int = _connection(
-        10,
-        Whole(minimum=1),
-        "Writes allowed at once after a pause, with --kube-qps.",
-        chart="scheduler.settings.{flag}",
-    )
     node_scheduler_policy: NodePolicy = _request(
         NodePolicy.BINPACK,
         words_of(NodePolicy),
@@ -159,12 +146,6 @@ class Configuration:
         parse_gpu_policy("spread"),
         _GPU_POLICY,
         f"Which of the GPUs that fit go first: {', '.join(GPU_WORDS)}, or a comma list of them.",
-    )
-    node_topology: str = _request(
-        "on",
-        Words(words=("on", "off")),
-        "Whether a topology-aware pod of several GPUs goes first to the node that connects them best; off is "
-        "HAMi's order of nodes.",
     )
     usual_pods: tuple[UsualPods, ...] = _request(
         (),
@@ -189,14 +170,6 @@ class Configuration:
         Whole(minimum=0),
         "MiB in one unit of requested GPU memory, and of a quota for it; 0 is 1.",
         device_config="nvidia.memoryFactor",
-    )
-    max_gpu_containers: int = _request(
-        MOST_GPU_CONTAINERS,
-        Whole(minimum=1),
-        "Containers of one pod that may ask for GPUs, init containers included; a pod with more is refused.",
-    )
-    max_gpus_per_container: int = _request(
-        MOST_GPUS, Whole(minimum=1), "GPUs that one container may ask for; a pod that asks for more is refused."
     )
     resource_name: str = _resource(
         keys.RESOURCE_COUNT,
@@ -449,6 +422,7 @@ TABLE = Table(
     conflicts,
     without_effect={
         "profiling": "there is no Go profiler here; use py-spy, or the histograms of /metrics",
+        **dict.fromkeys(("kube-qps", "kube-burst"), "one write is made for a pod, and none is held up"),
         **dict.fromkeys(
             ("logtostderr", "alsologtostderr", "stderrthreshold", "log_dir", "log_file", "log_file_max_size"),
             _STANDARD_ERROR,

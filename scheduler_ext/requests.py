@@ -88,10 +88,6 @@ class RequestSettings:
     memory_factor: int = 1
     node_policy: NodePolicy = NodePolicy.BINPACK
     gpu_policy: GpuPolicy = field(default_factory=lambda: parse_gpu_policy("spread"))
-    node_topology: bool = True
-    """Whether a topology-aware pod of several GPUs goes to the node that connects them best. HAMi does not compare
-    nodes so.
-    """
     most_gpu_containers: int = MOST_GPU_CONTAINERS
     """Containers of one pod that may ask for GPUs, init containers and sidecars included."""
     usual_pods: tuple[UsualPods, ...] = ()
@@ -181,7 +177,6 @@ class GpuRequest:
     policies: Policies
     filter: DeviceFilter = field(default_factory=DeviceFilter)
     numa_bound: bool = False
-    node_topology: bool = True
     host: HostAmount = NO_HOST
     """CPU and memory that the pod asks of its node, if the node policy reads them."""
 
@@ -212,7 +207,6 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         policies=policies,
         filter=_device_filter(annotations),
         numa_bound=annotations.get(keys.NUMA_BIND, "") in TRUE,
-        node_topology=settings.node_topology,
         host=host_requested(pod) if policies.node is NodePolicy.FGD else NO_HOST,
     )
 

@@ -20,6 +20,8 @@ _WIDTH = 100
 def written() -> Iterator[tuple[Path, str]]:
     """Every file with settings in it, as it should be."""
     schema = json.loads(SCHEMA.read_text("utf-8"))
+    for part in ("devicePlugin", "scheduler"):
+        schema["properties"][part]["properties"]["settings"]["properties"].clear()
     for page, table in TABLES.items():
         put_into_schema(schema, table)
         path = ROOT / page

@@ -135,7 +135,11 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
 
 
 def _without_effect(name: str) -> Callable[[Any], Any]:
-    return click.option(f"--{name}", name, is_flag=False, flag_value="true", hidden=True)
+    return click.option(f"--{name}", _parameter(name), is_flag=False, flag_value="true", hidden=True)
+
+
+def _parameter(flag: str) -> str:
+    return flag.replace("-", "_")
 
 
 def _metavar(kind: Kind) -> str:
@@ -165,7 +169,9 @@ def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C
             table,
             Sources(
                 flags=dict(_flags(table, given)),
-                ignored=tuple(name for name in table.without_effect if given.get(name) not in (None, "", "false")),
+                ignored=tuple(
+                    name for name in table.without_effect if given.get(_parameter(name)) not in (None, "", "false")
+                ),
                 environment=os.environ,
                 own=_file(given.get("config")),
                 named=_named(given.get("configs"), given.get("config_name")),

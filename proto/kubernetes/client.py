@@ -22,7 +22,6 @@ from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreacha
 from proto.kubernetes.kubeconfig import Configure, load_configuration
 from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource, Status
 from proto.kubernetes.official import ConfigException
-from proto.kubernetes.pace import Pace
 from proto.kubernetes.wire import (
     Added,
     Bookmark,
@@ -78,19 +77,15 @@ class ApiServer:
         timeout_seconds: float,
         user_agent: str,
         silent_seconds: float = SILENT_SECONDS,
-        writes: Pace | None = None,
     ) -> None:
-        """Creates a client. `silent_seconds` applies to watches; `writes` limits the rate of writes, without it there
-        is no limit.
-
-        Raises SSLError, OSError and ValueError where the certificates cannot be used.
+        """Creates a client. `silent_seconds` applies to watches. Raises SSLError, OSError and ValueError where the
+        certificates cannot be used.
         """
         self._configuration = configuration
         self._connections = Connections(configuration)
         self._configure = configure
         self.timeout_seconds = timeout_seconds
         self._silent_seconds = silent_seconds
-        self._writes = writes
         self._user_agent = user_agent
         self.url: str = configuration.host
 
@@ -102,7 +97,6 @@ class ApiServer:
         timeout_seconds: float = 10.0,
         silent_seconds: float = SILENT_SECONDS,
         user_agent: str = "topogpu",
-        writes: Pace | None = None,
     ) -> "ApiServer":
         """Returns a client for the named kubeconfig, else $KUBECONFIG, else ~/.kube/config, else for the cluster of
         this pod.
@@ -117,7 +111,6 @@ class ApiServer:
                 timeout_seconds=timeout_seconds,
                 user_agent=user_agent,
                 silent_seconds=silent_seconds,
-                writes=writes,
             )
         except (ssl.SSLError, OSError, ValueError) as error:
             raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
@@ -285,8 +278,6 @@ class ApiServer:
         content_type: str = "application/json",
         pool: Pool = Pool.OTHER,
     ) -> bytes:
-        if method != "GET" and self._writes is not None:
-            await asyncio.sleep(self._writes.take(asyncio.get_running_loop().time()))
         send = partial(self._send, method, path, pool=pool, body=body, content_type=content_type)
         try:
             async with asyncio.timeout(self.timeout_seconds):

@@ -7,7 +7,6 @@ from socket import gethostname
 
 from program.settings.effective import Effective
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.pace import Pace
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode
 from scheduler_ext.certificates.secret import SecretPlace
 from scheduler_ext.configuration import DEFAULT_TIMEOUT_SECONDS, Configuration
@@ -33,8 +32,6 @@ def warnings(effective: Effective[Configuration]) -> Iterator[str]:
     configuration = effective.configuration
     yield from effective.warnings
     yield from alias_warnings(configuration.gpu_scheduler_policy.text)
-    if not configuration.kube_qps and not effective.is_default("kube_burst"):
-        yield "--kube-burst changes nothing without --kube-qps: writes are not limited"
     if (seconds := configuration.node_lock_retry_timeout) > LONGEST_LOCK_WAIT_SECONDS:
         longest = f"{LONGEST_LOCK_WAIT_SECONDS:g}s"
         yield (
@@ -57,9 +54,6 @@ def request_settings(configuration: Configuration) -> RequestSettings:
         usual_pods=configuration.usual_pods,
         node_policy=configuration.node_scheduler_policy,
         gpu_policy=configuration.gpu_scheduler_policy,
-        node_topology=configuration.node_topology == "on",
-        most_gpu_containers=configuration.max_gpu_containers,
-        most_gpus=configuration.max_gpus_per_container,
         denies_bypass=configuration.deny_bypass is BypassMode.DENY,
         core_policy=configuration.gpu_core_policy.value,
     )
@@ -127,10 +121,8 @@ def certificate_place(configuration: Configuration) -> CertificatePaths | Secret
 
 async def connected(configuration: Configuration) -> ApiServer:
     """A client of the API server. Raises ApiServerUnconfigured."""
-    per_second = configuration.kube_qps
     return await ApiServer.connect(
         configuration.kubeconfig or None,
         timeout_seconds=configuration.kube_timeout or DEFAULT_TIMEOUT_SECONDS,
         user_agent="topogpu-scheduler",
-        writes=Pace(per_second=per_second, burst=configuration.kube_burst) if per_second else None,
     )

@@ -58,13 +58,13 @@ def compared_connections(request: GpuRequest, snapshot: Snapshot, placed: Mappin
 
 
 def compares_connections(request: GpuRequest) -> bool:
-    """Whether links are compared: for topology-aware pods with a container of several GPUs, unless the cluster keeps
-    HAMi's order.
+    """Whether links are compared: for topology-aware pods with a container of several GPUs. HAMi does not compare nodes
+    so.
 
     A pod takes equally many pairs on every node, so the sums are comparable.
     """
     several = any(need is not None and need.count > 1 for need in request.needs)
-    return several and request.node_topology and request.policies.gpu.topology_aware
+    return several and request.policies.gpu.topology_aware
 
 
 def connected(shares: PodShares, scores: PairScores) -> int:

@@ -67,7 +67,6 @@ def test_every_setting_of_requests_reaches_them() -> None:
             resource_mem_percentage: a/p
             resource_cores: a/c
             resource_priority: a/q
-            node_topology: off
         """
     ).configuration
     assert request_settings(configuration) == RequestSettings(
@@ -77,7 +76,6 @@ def test_every_setting_of_requests_reaches_them() -> None:
         memory_factor=1024,
         node_policy=NodePolicy.SPREAD,
         gpu_policy=parse_gpu_policy("binpack"),
-        node_topology=False,
     )
 
 
@@ -134,12 +132,11 @@ def test_a_name_for_two_resources_is_refused() -> None:
 
 
 def test_what_counts_otherwise_than_written_is_said() -> None:
-    found = written(kube_burst="20", node_lock_retry_timeout="28s", gpu_scheduler_policy="topology")
+    found = written(node_lock_retry_timeout="28s", gpu_scheduler_policy="topology")
     assert list(warnings(found)) == [
         "--gpu-scheduler-policy: 'topology' is read as 'topology-aware'; write that",
-        "--kube-burst changes nothing without --kube-qps: writes are not limited",
         "--node-lock-retry-timeout 28s counts as 22s: after that kube-scheduler gives up the bind",
     ]
     settings = serve_settings(found.configuration)
     assert (settings.lock_wait_seconds, settings.bind_deadline_seconds) == (22.0, 24.0)
-    assert list(warnings(written(kube_burst="20", kube_qps="5"))) == []
+    assert list(warnings(written(node_lock_retry_timeout="22s"))) == []

@@ -41,7 +41,7 @@ UNBOUNDED = 1 << 62
 Found = int | Unfit
 """The connection between the pod's GPUs (0 where links are not compared), or why the pod does not fit."""
 
-_asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "node_topology", "host")
+_asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "host")
 """All fields of a request that do not say whose it is."""
 
 

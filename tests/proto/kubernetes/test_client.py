@@ -29,7 +29,6 @@ from proto.kubernetes.objects import (
     ObjectMeta,
     ObjectReference,
 )
-from proto.kubernetes.pace import Pace
 from tests.proto.kubernetes.scripted_server import (
     Scripted,
     answer,
@@ -69,33 +68,6 @@ async def test_for_a_server_without_tls_no_certificate_is_read(
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", read.append)
     await (await ApiServer.connect(str(server.kubeconfig))).close()
     assert read == []
-
-
-class CountedPace(Pace):
-    """Never makes anybody wait."""
-
-    def __init__(self) -> None:
-        super().__init__(per_second=1, burst=1)
-        self.taken = 0
-
-    def take(self, now: float) -> float:
-        self.taken += 1
-        return 0.0
-
-
-async def test_writes_go_at_their_pace_and_reads_do_not(server: Scripted, api: ApiServer) -> None:
-    writes = CountedPace()
-    paced = await ApiServer.connect(str(server.kubeconfig), writes=writes)
-    try:
-        server.lists.append(answer(200, node("n1", 5)))
-        server.others.extend([answer(200, node("n1", 6)), answer(201, {})])
-        await paced.get(NODES, "n1")
-        assert writes.taken == 0
-        await paced.patch(NODES, "n1", {})
-        await paced.bind(Binding(metadata=ObjectMeta(name="p", namespace="default"), target=ObjectReference(name="n1")))
-        assert writes.taken == 2
-    finally:
-        await paced.close()
 
 
 async def test_new_credentials_are_read_when_the_old_ones_are_refused(server: Scripted, api: ApiServer) -> None:

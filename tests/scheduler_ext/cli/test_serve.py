@@ -64,7 +64,7 @@ def refusal(*args: str, status: int = 2) -> str:
             "flag --kube-scheduler-healthz is 'https://10.0.0.1:10259/healthz'; expected a URL of this host, such as",
         ),
         (("--kube-scheduler-healthz", "127.0.0.1:10259"), "flag --kube-scheduler-healthz is '127.0.0.1:10259'; expe"),
-        (("--kube-qps", "nan"), "flag --kube-qps is 'nan'; expected a number from 0 up to 1000000"),
+        (("--kube-timeout", "nan"), "flag --kube-timeout is 'nan'; expected a whole number from 0 to 2147483647"),
         (("--node-lock-retry-timeout", "soon"), "flag --node-lock-retry-timeout is 'soon'; expected 0 or a duration"),
     ],
 )
