@@ -16,6 +16,10 @@ _FOLDER = Path(__file__).parent
 SHORT = {
     "dgx-a100": "dgxa100-8x-a100-40g",
     "hgx-h100": "hgxh100-8x-h100-80g",
+    "hgx-h200": "hgxh200-8x-h200-141g",
+    "hgx-b200": "hgxb200-8x-b200-180g",
+    "l40s": "8x-l40s",
+    "l4": "8x-l4",
     "gb200": "gb200-nvl72-tray",
     "t4": "1x-t4-vm",
 }

@@ -277,8 +277,8 @@ def test_two_machines_of_a_kind_have_different_gpus() -> None:
     assert gpu_uuid("4x-gh200", 0, "a") != gpu_uuid("4x-gh200", 0, "b")
 
 
-def test_all_ten_machines_are_known() -> None:
-    assert len([load(name) for name in names()]) == 10
+def test_all_fourteen_machines_are_known() -> None:
+    assert len([load(name) for name in names()]) == 14
     assert load("cpu-only").software.library == "missing"
 
 
