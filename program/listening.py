@@ -13,7 +13,7 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +43,6 @@ _ARRIVAL_PASSES = 10
 """Passes of the event loop in which a connection can ask, however long the system let this process wait."""
 _SHARE_OF_FILES = 8
 """A port's connections may use this part of the files that the process may open."""
-_SWEEP_SECONDS = 0.5
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
 
 
@@ -89,19 +88,23 @@ async def serving(
         logger=log,
         shutdown_timeout=shutdown_seconds,
         handler_cancellation=patience.gives_up,
+        max_line_size=LONGEST_HEADER,
+        max_field_size=LONGEST_HEADER,
+        max_headers=MOST_HEADERS,
+        # A small body that unpacks to a large one would be read before its size is known.
+        auto_decompress=False,
     )
     await runner.setup()
     try:
         listeners = await _listeners(host, port, patience.kernel_bytes)
         server = cast("web.Server", runner.server)
-        for work in (*map(door.accept, listeners), door.admit(server), door.sweep()):
+        for work in (*map(door.accept, listeners), door.admit(server)):
             door.tasks.begin(work)
         try:
             found_host, found_port = listeners[0].getsockname()[:2]
             yield str(found_host), int(found_port)
         finally:
-            await door.tasks.end()
-            door.lobby.close()
+            await door.close()
             for listener in listeners:
                 listener.close()
     finally:
@@ -141,39 +144,43 @@ class _Visitor:
     """One connection. `since` is when it connected, sent a request or received an answer last, in monotonic seconds."""
 
     address: str
-    handler: web.RequestHandler
+    protocol: asyncio.Protocol
     came: float
     came_in: int
     """The pass of the event loop."""
     since: float
     greeting: asyncio.Task[None] | None = None
     """The task that makes its transport, TLS handshake included."""
+    transport: asyncio.Transport | None = None
     request: web.Request | None = None
     """Its request that is not answered yet."""
-    has_asked: bool = False
+    deadline: asyncio.TimerHandle | None = None
 
     @property
-    def is_gone(self) -> bool:
-        return self.handler.transport is None and (self.greeting is None or self.greeting.done())
+    def is_greeted(self) -> bool:
+        return self.greeting is not None and self.greeting.done()
 
     @property
     def awaits_us(self) -> bool:
         """Whether a whole request has arrived, and the client has taken what was answered so far."""
         if self.request is None or not self.request.content.is_eof():
             return False
-        return self.handler.transport is None or not self.handler.transport.get_write_buffer_size()
+        transport = self.request.transport
+        return transport is None or not transport.get_write_buffer_size()
 
-    def overstays(self, now: float, patience: Patience) -> bool:
-        waited = now - self.since
-        if self.request is None:
-            return not self.has_asked and waited >= patience.header_seconds
-        return waited >= (patience.answer_seconds if self.awaits_us else patience.body_seconds)
+    def allow(self, seconds: float | None, expired: Callable[[], None] | None = None) -> None:
+        """Drops the connection after this time, or calls `expired`, unless this method is called again before."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+        loop = asyncio.get_running_loop()
+        self.deadline = None if seconds is None else loop.call_later(seconds, expired or self.drop)
 
     def drop(self) -> None:
+        self.allow(None)
         if self.greeting is not None:
             self.greeting.cancel()
-        if self.handler.transport is not None:
-            self.handler.transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
 
 class _Door:
@@ -183,12 +190,17 @@ class _Door:
         self._patience = patience
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._visitors: dict[web.RequestHandler, _Visitor] = {}
-        self._came = asyncio.Event()
+        self._visitors: dict[asyncio.Protocol, _Visitor] = {}
         self._passes = 0
         """Counted where connections are admitted: at least so many."""
-        self.lobby = Lobby(affordable(_MOST_WAITING, _SHARE_OF_FILES))
+        self._lobby = Lobby(affordable(_MOST_WAITING, _SHARE_OF_FILES))
         self.tasks = Tasks()
+
+    async def close(self) -> None:
+        await self.tasks.end()
+        self._lobby.close()
+        for visitor in self._visitors.values():
+            visitor.allow(None)
 
     async def accept(self, listener: socket.socket) -> None:
         """Accepts until cancelled."""
@@ -201,43 +213,33 @@ class _Door:
                 # No file descriptor is left for it, or the client has closed it already.
                 await asyncio.sleep(_AFTER_FAILED_ACCEPT_SECONDS)
                 continue
-            if not self.lobby.enter(connection, str(address[0])):
+            if not self._lobby.enter(connection, str(address[0])):
                 await asyncio.sleep(_FULL_SECONDS / 10)
 
     async def admit(self, server: web.Server) -> None:
         """Until cancelled, one connection at a time, so that others are answered between two handshakes."""
         while True:
-            await self.lobby.wait()
+            await self._lobby.wait()
             await asyncio.sleep(0)
             self._passes += 1
+            self._forget_those_gone(server)
             places = Counter(visitor.address for visitor in self._visitors.values())
-            address = self.lobby.next(places)
+            address = self._lobby.next(places)
             if not self._make_room(address, places):
                 await asyncio.sleep(_FULL_SECONDS)
                 continue
-            connection = self.lobby.take(address)
-            handler = web.RequestHandler(
-                server,
-                loop=self._loop,
-                access_log=None,  # type: ignore[arg-type]
-                logger=log,
-                max_line_size=LONGEST_HEADER,
-                max_field_size=LONGEST_HEADER,
-                max_headers=MOST_HEADERS,
-                # A small body that unpacks to a large one would be read before its size is known.
-                auto_decompress=False,
-            )
-            now = self._loop.time()
-            visitor = self._visitors[handler] = _Visitor(address, handler, now, self._passes, now)
-            self._came.set()
-            visitor.greeting = self.tasks.begin(self._greet(connection, handler))
+            connection, now = self._lobby.take(address), self._loop.time()
+            visitor = _Visitor(address, server(), now, self._passes, now)
+            self._visitors[visitor.protocol] = visitor
+            visitor.allow(self._patience.header_seconds)
+            visitor.greeting = self.tasks.begin(self._greet(visitor, connection))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
 
-    async def _greet(self, connection: socket.socket, handler: web.RequestHandler) -> None:
+    async def _greet(self, visitor: _Visitor, connection: socket.socket) -> None:
         handshake = None if self._tls is None else self._patience.header_seconds
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: handler, connection, ssl=self._tls, ssl_handshake_timeout=handshake
+            visitor.transport, _ = await self._loop.connect_accepted_socket(
+                lambda: visitor.protocol, connection, ssl=self._tls, ssl_handshake_timeout=handshake
             )
         except OSError as error:
             log.debug("cannot accept a connection: %s", error)
@@ -248,7 +250,8 @@ class _Door:
         visitor = self._visitors.get(request.protocol)
         if visitor is None:
             raise web.HTTPServiceUnavailable
-        visitor.has_asked, visitor.request, visitor.since = True, request, self._loop.time()
+        visitor.request, visitor.since = request, self._loop.time()
+        visitor.allow(self._patience.body_seconds, partial(self._end_of_body, visitor))
         try:
             answer = await handler(request)
             # A client that has left is not an error of ours.
@@ -264,35 +267,28 @@ class _Door:
             raise web.HTTPBadRequest from error
         finally:
             visitor.request, visitor.since = None, self._loop.time()
+            visitor.allow(None)
 
-    async def sweep(self) -> None:
-        """Until cancelled. Without a connection it waits for one."""
-        while True:
-            if not self._visitors:
-                self._came.clear()
-                await self._came.wait()
-            await asyncio.sleep(_SWEEP_SECONDS)
-            self._forget_those_gone()
-            now = self._loop.time()
-            for visitor in [each for each in self._visitors.values() if each.overstays(now, self._patience)]:
-                visitor.drop()
+    def _end_of_body(self, visitor: _Visitor) -> None:
+        """Drops the connection, unless the whole body has arrived: then the rest of the answer's time is left."""
+        if visitor.request is not None and visitor.request.content.is_eof():
+            visitor.allow(max(0.0, self._patience.answer_seconds - self._patience.body_seconds))
+        else:
+            visitor.drop()
 
-    def _forget_those_gone(self) -> None:
-        for handler in [handler for handler, visitor in self._visitors.items() if visitor.is_gone]:
-            del self._visitors[handler]
+    def _forget_those_gone(self, server: web.Server) -> None:
+        there = set(server.connections)
+        for gone in [each for each in self._visitors.values() if each.is_greeted and each.protocol not in there]:
+            self._visitors.pop(gone.protocol).allow(None)
 
     def _make_room(self, address: str, places: Mapping[str, int]) -> bool:
         """Whether there is a place for the address, if need be after another connection has left."""
         if len(self._visitors) < self._patience.most_connections:
             return True
-        self._forget_those_gone()
-        if len(self._visitors) < self._patience.most_connections:
-            return True
         visitor = self._next_to_leave(address, places)
         if visitor is None:
             return False
-        del self._visitors[visitor.handler]
-        visitor.drop()
+        self._visitors.pop(visitor.protocol).drop()
         return True
 
     def _next_to_leave(self, address: str, places: Mapping[str, int]) -> _Visitor | None:

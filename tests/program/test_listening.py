@@ -13,7 +13,6 @@ from io import BytesIO
 import pytest
 from aiohttp import web
 
-from program import listening
 from program.listening import Patience, affordable, serving
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
@@ -60,17 +59,6 @@ async def test_who_says_nothing_or_half_a_header_is_dropped() -> None:
                 b"HTTP/1.0 400 Bad Request\r\n",
                 b"HTTP/1.1 400 Bad Request\r\n",
             )
-
-
-async def test_a_port_without_a_connection_wakes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = asyncio.Event()
-    monkeypatch.setattr(listening, "_SWEEP_SECONDS", 0.01)
-    monkeypatch.setattr(listening._Door, "_forget_those_gone", lambda _: looked.set())
-    async with port(LENIENT) as number:
-        await asyncio.sleep(0.1)
-        assert not looked.is_set()
-        await connected(number)
-        await asyncio.wait_for(looked.wait(), 60)
 
 
 async def test_who_does_not_end_a_body_is_dropped() -> None:
@@ -126,8 +114,7 @@ async def test_those_who_do_not_read_their_answers_make_room() -> None:
         assert await told(await connected(number, ASKED)) == b"HTTP/1.1 200 OK\r\n"
 
 
-async def test_who_does_not_read_an_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_SWEEP_SECONDS", 0.05)
+async def test_who_does_not_read_an_answer_is_dropped() -> None:
     async with long_answers(replace(HASTY, answer_seconds=0.3)) as (number, asked):
         slow = await connected(number, ASKED)
         assert await told(slow) == b"HTTP/1.1 200 OK\r\n"
