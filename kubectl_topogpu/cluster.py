@@ -15,6 +15,7 @@ from scheduler_ext.cluster.holdings import Holding, read_holding
 from scheduler_ext.cluster.kept import KeptRooms
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
+from scheduler_ext.decide.reasons import out_of_service
 from scheduler_ext.outlook import unused
 from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings, pod_key, read_needs
 
@@ -94,7 +95,7 @@ class Gpu:
     @property
     def state(self) -> str:
         """One word for why no pod may get it, or `` if pods may."""
-        return "" if self.serves else "unhealthy" if not self.device.healthy else "cordoned"
+        return out_of_service(healthy=self.device.healthy, cordoned=self.cordoned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import connected
 from scheduler_ext.decide.score import node_score
 from scheduler_ext.outlook.unused import free_cores, free_memory_mib
-from scheduler_ext.outlook.words import WHY_GPUS, WHY_NODE, WORDS
+from scheduler_ext.outlook.words import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
 
 MOST_NODES = 5
@@ -116,7 +116,7 @@ def _gpus(request: GpuRequest, snapshot: Snapshot, usage: NodeUsage, taken: set[
             used_percent=round(100 * (score.slots + score.cores + score.memory) / 3),
             free_memory_mib=free_memory_mib(gpu),
             free_cores_percent=free_cores(gpu),
-            problem="" if reason is None else WORDS[reason],
+            problem="" if reason is None else reason.words,
         )
 
 

@@ -16,8 +16,9 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.explain import need_sentence
-from scheduler_ext.decide.misfit import REMEDIES, Misfit, Reason, unheld
+from scheduler_ext.decide.misfit import Misfit, unheld
 from scheduler_ext.decide.preference import rank_nodes
+from scheduler_ext.decide.reasons import REMEDIES, Reason
 from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.outlook.evictions import Way, ways
 from scheduler_ext.outlook.largest import Amount, Smaller, smaller
@@ -145,7 +146,7 @@ def _waiting(
             nodes=candidates(decision, ranked),
             hints=(*told, hint),
         )
-    sentence, refused = f"waits: {_nowhere(len(decision.misfits))}", grouped(decision.misfits)
+    sentence, refused = f"waits: {_nowhere(len(decision.misfits))}", grouped(decision.misfits, request.filter)
     if brief:
         return Answer(pod=name, phase=phase(pod), sentence=sentence, asks=asks, refused=refused)
     found = ways(cluster.deciding(), request, decision.misfits, cluster.holders)

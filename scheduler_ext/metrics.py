@@ -11,7 +11,7 @@ from itertools import chain, islice
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from scheduler_ext.decide.misfit import Reason
+from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.metric_families import Seen, families
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

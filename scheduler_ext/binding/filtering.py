@@ -1,29 +1,24 @@
 """Answers `/filter`: the best node or a few of them, with the GPUs reserved before the next question."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
+from program.words import counted
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import Asked, Decided, Refused
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.choice import Choice, choice_of
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own, in_that_of_others
-from scheduler_ext.decide.misfit import REMEDIES
+from scheduler_ext.decide.reasons import REMEDIES, Reason, words_of
 from scheduler_ext.decide.unresolvable import told_apart
 from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key
 
-GROUP_MEMBER_LOST = "GroupMemberLost"
-"""Reason for every node, with the member of the pod's group that lost its GPUs to others while it waited for
-this pod.
-"""
 MOST_LAPSED = 64
 """Members whose GPUs are searched for again in one question."""
 LONGEST_PROBLEM = 256
@@ -110,12 +105,12 @@ def reserve(
     ledger = cluster.ledger
     asked, crowded = len(node_names), ledger.refused_by_kubelet(pod, node_names)
     if crowded:
-        crowded = {name: f"{TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
+        crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
         node_names = [name for name in node_names if name not in crowded]
     until = now + ledger.lease_seconds(pod, lease_seconds)
     lost = _lost_member(index, cluster, pod, now=now, until=until)
     if lost:
-        choice = Choice(node=None, unresolvable=dict.fromkeys(node_names, f"{GROUP_MEMBER_LOST}({lost})"))
+        choice = Choice(node=None, unresolvable=dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})"))
     elif crowded and not node_names:
         choice = Choice(node=None)
     else:
@@ -215,15 +210,20 @@ def _fits(choice: Choice, asked: int) -> Notice:
 
 def _no_node(choice: Choice, asked: int) -> Notice:
     """One line with the summary and the number of nodes for each reason: one event a minute is enough."""
-    reasons = {**choice.failed, **choice.unresolvable}
-    counted = sorted(Counter(reasons.values()).items(), key=lambda each: (-each[1], each[0]))
-    details = "; ".join(f"{count} {reason} ({_first_names(reasons, reason, count)})" for reason, count in counted)
-    remedies = {remedy for reason in dict(counted) for word, remedy in REMEDIES.items() if word in reason}
+    nodes: dict[str, list[str]] = {}
+    for lasting, reasons in ((False, choice.failed), (True, choice.unresolvable)):
+        words = {answer: ", ".join(words_of(answer, lasting=lasting)) for answer in set(reasons.values())}
+        for name, answer in reasons.items():
+            nodes.setdefault(words[answer], []).append(name)
+    ranked = sorted(nodes.items(), key=lambda each: (-len(each[1]), each[0]))
+    details = "; ".join(f"{counted(len(names), 'node')} ({_first(names)}): {reason}" for reason, names in ranked)
+    answers = {*choice.failed.values(), *choice.unresolvable.values()}
+    remedies = {remedy for answer in answers for word, remedy in REMEDIES.items() if word in answer}
     summary = f"no available node, {asked} nodes do not meet"
     return _failure(". ".join([f"{summary}: {details}" if details else summary, *sorted(remedies)]))
 
 
-def _first_names(reasons: Mapping[str, str], reason: str, count: int) -> str:
-    """Names of the nodes with this reason: all if they are few, else the first ones."""
-    names = nsmallest(_MOST_NAMED, (node for node, its_reason in reasons.items() if its_reason == reason))
-    return ",".join([*names, "…"] if count > len(names) else names)
+def _first(names: Sequence[str]) -> str:
+    """All names if they are few, else the first ones."""
+    first = nsmallest(_MOST_NAMED, names)
+    return ",".join([*first, "…"] if len(names) > len(first) else first)

@@ -79,7 +79,7 @@ def _lines(answer: Answer) -> Iterator[RenderableType]:
     if decision.node is None:
         nodes = counted(len(decision.misfits), "node")
         yield pod.append(f" fits on none of {nodes}" if decision.misfits else f": {answer.error}", "red")
-        for group in grouped(decision.misfits) if not answer.explanation else ():
+        for group in grouped(decision.misfits, request.filter) if not answer.explanation else ():
             yield Text(f"  {counted(len(group.nodes), 'node')} ({_named(group.nodes)}): {group.reason}")
             if group.lacks:
                 yield Text(f"    nearest is {group.nearest}: {group.lacks}")

@@ -7,18 +7,11 @@ from proto.annotations import keys
 from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
-from scheduler_ext.decide.misfit import Amounts, Misfit, NotOffered, Reason, Refusal, Unit
+from scheduler_ext.decide.misfit import Amounts, Misfit, NotOffered, Refusal, Unit
 from scheduler_ext.decide.preference import rank_nodes
+from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
-
-_PLAIN_SENTENCES = {
-    Reason.NOT_HEALTHY: "is not healthy",
-    Reason.CORDONED: f"is listed in the node's {keys.DEVICE_CORDON}",
-    Reason.LIMITS: "is on a node where nothing limits a container to a part of it",
-    Reason.NUMA: "fits, but its NUMA node has fewer than {count} that fit",
-    Reason.TOO_FEW: "fits, but fewer than {count} GPUs do",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,21 +93,33 @@ def refusal_clause(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) 
     if refusal.amounts is not None:
         return _amount_clause(refusal, refusal.amounts, need)
     match refusal.reason:
+        case Reason.NUMA:
+            return f"fits, but its NUMA node has fewer than {need.count} that fit"
+        case Reason.TOO_FEW:
+            return f"fits, but fewer than {need.count} GPUs do"
+    detail = _detail(refusal, need, wanted)
+    return f"{refusal.reason.words}: {detail}" if detail else refusal.reason.words
+
+
+def _detail(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+    """What explains a reason without figures."""
+    detail = ""
+    match refusal.reason:
+        case Reason.CORDONED:
+            detail = f"the node's {keys.DEVICE_CORDON} names it"
         case Reason.TYPE:
-            why = _type_sentence(refusal, wanted)
+            detail = _type_sentence(refusal, wanted)
         case Reason.UUID if refusal.uuid in wanted.refused_uuids:
-            why = f"is listed in the pod's {keys.NO_USE_GPU_UUID}"
+            detail = f"the pod's {keys.NO_USE_GPU_UUID} names it"
         case Reason.UUID:
-            why = f"is not in the pod's {keys.USE_GPU_UUID}"
+            detail = f"the pod's {keys.USE_GPU_UUID} does not name it"
         case Reason.MIG:
-            why = f"has no free MIG instance with {_memory(need)}"
+            detail = f"the container needs {_memory(need)}"
         case Reason.LIMITS if need.lifted_by:
-            why = f"is shared only with containers that are limited, and the container's {need.lifted_by} lifts limits"
+            detail = f"the container's {need.lifted_by} lifts its limits"
         case Reason.LIMITS if need.count > 1:
-            why = "is on a node where nothing limits a container to parts of several GPUs"
-        case _:
-            why = _PLAIN_SENTENCES[refusal.reason].format(count=need.count)
-    return why
+            detail = "HAMi-core does not hold parts of several GPUs"
+    return detail
 
 
 def _fitting_line(name: str, decision: Decision) -> NodeLine:
@@ -174,13 +179,13 @@ def _amount_clause(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> s
 
 def _type_sentence(refusal: Refusal, wanted: DeviceFilter) -> str:
     if wanted.modes is not None and refusal.mode not in wanted.modes:
-        return f"is in mode {refusal.mode}, the pod's {keys.VGPU_MODE} is {wanted.modes!r}"
+        return f"it is in mode {refusal.mode}, the pod's {keys.VGPU_MODE} is {wanted.modes!r}"
     model = refusal.type.lower()
     refused = [word for word in wanted.refused_types if word in model]
     if refused:
-        return f"is a {refusal.type}, the pod's {keys.NO_USE_GPU_TYPE} refuses {', '.join(refused)}"
+        return f"it is a {refusal.type}, the pod's {keys.NO_USE_GPU_TYPE} refuses {', '.join(refused)}"
     allowed = ", ".join(wanted.types or ())
-    return f"is a {refusal.type}, the pod's {keys.USE_GPU_TYPE} allows {allowed or 'none'}"
+    return f"it is a {refusal.type}, the pod's {keys.USE_GPU_TYPE} allows {allowed or 'none'}"
 
 
 def _memory(need: ContainerNeed) -> str:

@@ -9,35 +9,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from program.words import counted, ranges
 from proto.devices import DeviceUUID
-from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
+from scheduler_ext.decide.reasons import (
+    LIFTED,
+    NO_GPU_SO_LARGE,
+    NO_HOOK,
+    SEVERAL,
+    UNHELD,
+    Reason,
+    by_importance,
+    words_of,
+)
 from scheduler_ext.requests import ContainerNeed
-
-
-class Reason(StrEnum):
-    """Why a GPU or a node does not serve; the words of HAMi's failure texts."""
-
-    NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
-    NOT_HEALTHY = "CardNotHealth"
-    CORDONED = "CardCordoned"
-    TYPE = "CardTypeMismatch"
-    UUID = "CardUuidMismatch"
-    LIMITS = "CardLimitsNotEnforced"
-    """The GPU's node has nothing that limits a container to a part of the GPU."""
-    SLOTS = "CardTimeSlicingExhausted"
-    EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
-    QUOTA = "ResourceQuotaNotFit"
-    MEMORY = "CardInsufficientMemory"
-    CORES = "CardInsufficientCore"
-    CORES_EXHAUSTED = "CardComputeUnitsExhausted"
-    MIG = "CardMigTopologyInfeasible"
-    NUMA = "NumaNotFit"
-    """The GPU fits, but its NUMA node has too few that fit."""
-    TOO_FEW = "AllocatedCardsInsufficientRequest"
-    """The GPU fits, but too few GPUs do."""
-    NOT_LOOKED_AT = "NotLookedAtYet"
-    """Given for a whole node: the answer's effort was used up first. The next answer continues there."""
 
 
 class Unit(StrEnum):
@@ -46,25 +31,6 @@ class Unit(StrEnum):
     SLOTS = "slots"
     GPUS = "GPUs"
 
-
-NO_HOOK = "no HAMi-core"
-SEVERAL = "parts of several GPUs"
-LIFTED = "{variable} of the container lifts what limits it to a part of a GPU; remove it, or ask for whole GPUs"
-_UNHELD = {
-    NO_HOOK: "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core "
-    "there, or set unenforced_shares of its daemon to allow",
-    SEVERAL: "HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs or for one GPU in each "
-    "container, or set unenforced_shares of the node's daemon to allow",
-}
-REMEDIES = {
-    NO_HOOK: "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow",
-    SEVERAL: "Ask for whole GPUs or for one GPU in each container, or set unenforced_shares of the daemons to allow",
-    **{
-        name: f"Remove {name} from the container, or ask for whole GPUs"
-        for name in (*lifting(DEFAULT_CORE_POLICY), *LIFTING_PREFIXES)
-    },
-}
-"""What to do about CardLimitsNotEnforced, by what stands behind the word in `Misfit.brief`."""
 
 Verdict = tuple[GpuUsage, Reason]
 
@@ -121,6 +87,21 @@ class Misfit:
             return Reason.NODE_INSUFFICIENT_DEVICE
         return _brief(tuple(reason for _, reason in self.verdicts), self.cards, unheld(self.need))
 
+    def words(self, *, named: bool = False) -> tuple[str, ...]:
+        """The reasons for people, the most important first. `named` adds which GPUs are out of service."""
+        if not self.verdicts:
+            return (f"{counted(self.cards, 'GPU')}, {self.need.count} asked for",)
+        if all(self.need.reserved_mib(gpu.device.memory_mib) > gpu.device.memory_mib for gpu, _ in self.verdicts):
+            return (NO_GPU_SO_LARGE,)
+        found = []
+        for reason in by_importance(reason for _, reason in self.verdicts):
+            gpus = sorted({gpu.device.index for gpu, each in self.verdicts if each is reason})
+            is_named = named and reason in (Reason.NOT_HEALTHY, Reason.CORDONED)
+            found.append(
+                f"GPU {ranges(gpus)} {'is' if len(gpus) == 1 else 'are'} {reason.words}" if is_named else reason.words
+            )
+        return tuple(found)
+
     @property
     def refusals(self) -> tuple[Refusal, ...]:
         return tuple(
@@ -146,6 +127,9 @@ class NotOffered:
     def brief(self) -> str:
         return self.reason
 
+    def words(self) -> tuple[str, ...]:
+        return words_of(self.reason)
+
 
 def unheld(need: ContainerNeed) -> str:
     """What keeps the container from being held to parts of GPUs, by which `REMEDIES` are known."""
@@ -156,7 +140,7 @@ def unheld(need: ContainerNeed) -> str:
 def _counted(reasons: tuple[Reason, ...], cards: int, cause: str) -> str:
     counted = sorted(f"{count}/{cards} {reason}" for reason, count in Counter(reasons).items())
     return ", ".join(counted) + (
-        f" ({_UNHELD.get(cause) or LIFTED.format(variable=cause)})" if Reason.LIMITS in reasons else ""
+        f" ({UNHELD.get(cause) or LIFTED.format(variable=cause)})" if Reason.LIMITS in reasons else ""
     )
 
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from proto.devices import MIG_MODE
 from scheduler_ext.cluster.snapshot import GpuUsage
-from scheduler_ext.decide.misfit import Misfit, NotOffered, Reason
+from scheduler_ext.decide.misfit import Misfit, NotOffered
+from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.requests import ContainerNeed
 
 _LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.UUID, Reason.LIMITS})

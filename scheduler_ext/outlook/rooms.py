@@ -24,7 +24,7 @@ class Room:
     gpus: tuple[int, ...] = ()
     part: Footprint = NOTHING
     reason: str
-    """Why one more pod does not fit, as an event says it."""
+    """Why one more pod does not fit, in words."""
 
 
 def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
@@ -60,7 +60,7 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
     while pods < MOST_PODS:
         shares = place(request, usage, None)
         if isinstance(shares, Misfit):
-            return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=shares.brief)
+            return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason="; ".join(shares.words()))
         if not pods:
             parts = effective(request.kinds, shares)
             gpus = frozenset(gpu.device.index for gpu in usage.gpus if gpu.device.uuid in parts)

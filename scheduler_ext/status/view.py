@@ -14,6 +14,7 @@ from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.recent import Happened, What
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.explain import need_sentence
+from scheduler_ext.decide.reasons import out_of_service
 from scheduler_ext.outlook.unused import unused
 from scheduler_ext.status.look import NodeLook, WaitingLook
 from scheduler_ext.status.why import Why
@@ -116,7 +117,7 @@ def _gpu(gpu: GpuUsage, held: Iterable[Held], cordoned: frozenset[DeviceUUID]) -
         slots=(gpu.slots, device.slots),
         numa=device.numa,
         mig=device.is_mig,
-        state="unhealthy" if not device.healthy else "cordoned" if device.uuid in cordoned else "",
+        state=out_of_service(healthy=device.healthy, cordoned=device.uuid in cordoned),
         held=tuple(sorted(held, key=lambda each: each.pod)),
     )
 

@@ -88,7 +88,7 @@ def why_of(request: GpuRequest, misfits: Misfits, crowd: Crowd) -> Why:
     named = {node: misfits.by_node[node] for node in crowd.nodes}
     found = ways(crowd, request, named, crowd.holders)
     return Why(
-        refused=tuple(map(_refused, grouped(misfits.by_node)[:MOST_GROUPS])),
+        refused=tuple(map(_refused, grouped(misfits.by_node, request.filter)[:MOST_GROUPS])),
         ways=tuple(
             Way(
                 node=way.node,

@@ -88,13 +88,13 @@ def test_why_tells_what_is_missing_and_which_pods_would_have_to_go() -> None:
     text = said("why", "target")
     assert "pod default/target waits: its GPUs fit on none of 3 nodes" in text
     assert "2 nodes: 1 GPU, 2 asked for" in text
-    assert "GPU 0 has 0 MiB of memory free, 4.0 GiB asked for" in text
+    assert "GPU 0: needs 4 096 MiB, 0 free of 81 920" in text
     assert "on n1 without 2 pods: default/a, default/b" in text
 
 
 def test_why_names_the_quota_and_what_it_has_left() -> None:
     text = said("why", "target", state=state_of("72-quota-memory"))
-    assert "the quota has 4.9 GiB left, 8.0 GiB asked for" in text
+    assert "needs 8 192 MiB, the namespace's quota has 5 000 left of 65 000" in text
     assert "The ResourceQuota of the namespace has to grow" in text
 
 
@@ -112,9 +112,7 @@ def test_why_says_how_a_pod_that_asks_for_parts_of_several_gpus_would_fit() -> N
 
 
 def test_amounts_that_round_to_the_same_are_told_apart() -> None:
-    assert "GPU 0 has 40 960 MiB of memory free, 40 961 MiB asked for" in said(
-        "why", "target", state=state_of("39-mem-one-over")
-    )
+    assert "GPU 0: needs 40 961 MiB, 40 960 free of 81 920" in said("why", "target", state=state_of("39-mem-one-over"))
 
 
 def test_why_says_when_gpus_are_not_what_a_pod_waits_for() -> None:

@@ -35,8 +35,9 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.index.levels import EFFORT_OF_A_LEVEL
 from scheduler_ext.decide.index.node_index import MOST_SHAPES
 from scheduler_ext.decide.index.verdicts import EFFORT_OF_A_NODE
-from scheduler_ext.decide.misfit import Misfit, Reason
+from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
+from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.shared_ids import heirs, with_shared_slots
 from scheduler_ext.nudging import EFFORT
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy

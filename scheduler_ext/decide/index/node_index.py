@@ -12,9 +12,9 @@ from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
 from scheduler_ext.decide.index.ranking import Best, Ranking
 from scheduler_ext.decide.index.verdicts import PodShape
-from scheduler_ext.decide.misfit import Reason
 from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.priorities import preferences
+from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
 

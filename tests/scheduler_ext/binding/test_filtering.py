@@ -40,7 +40,7 @@ def test_of_a_reason_that_many_nodes_have_the_first_are_named() -> None:
         NodeIndex(cluster.ledger), cluster, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0
     )
     assert answer.notices()[0].message == (
-        f"no available node, 25 nodes do not meet: 25 CardInsufficientMemory ({','.join(names[:5])},…)"
+        f"no available node, 25 nodes do not meet: 25 nodes ({','.join(names[:5])},…): too few GPUs are that large"
     )
     assert answer.result.failed_and_unresolvable_nodes == dict.fromkeys(names, "CardInsufficientMemory")
 
@@ -56,6 +56,6 @@ def test_an_event_says_what_to_do_where_nothing_limits_a_container() -> None:
     )
     assert answer.notices()[0].message == (
         "no available node, 2 nodes do not meet: "
-        "1 CardInsufficientMemory (b); 1 CardLimitsNotEnforced(no HAMi-core) (a). "
+        "1 node (a): nothing holds the container to a part of a GPU; 1 node (b): too few GPUs are that large. "
         "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow"
     )

@@ -306,8 +306,8 @@ def test_reasons_are_grouped_with_the_nearest_node(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == [
         "pod default/target fits on none of 3 nodes",
         "  2 nodes (n2, n3): 1 GPU, 2 asked for",
-        "  1 node (n1): too few free cores; too little free memory",
-        "    nearest is n1: GPU 0 has 0 MiB of memory free, 4.0 GiB asked for",
+        "  1 node (n1): too little free memory; too few free cores",
+        "    nearest is n1: GPU 0: needs 4 096 MiB, 0 free of 81 920",
     ]
 
 

@@ -12,7 +12,8 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.cluster.workload import Popular, class_of
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
-from scheduler_ext.decide.misfit import Amounts, Misfit, Reason, Refusal, Unit
+from scheduler_ext.decide.misfit import Amounts, Misfit, Refusal, Unit
+from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import NodeScore
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import device, request, snapshot, usage
@@ -21,6 +22,9 @@ from tests.scheduler_ext.gpus import device, request, snapshot, usage
 def lines(cluster: Snapshot, wanted: Pod) -> tuple[NodeLine, ...]:
     asked = request(wanted)
     return explain(asked, decide(asked, cluster, sorted(cluster.nodes)))
+
+
+OTHER, MODEL = "GPU 3: not one of the GPUs asked for: ", "GPU 3: another model than asked for: "
 
 
 def why(
@@ -62,7 +66,7 @@ GPU = device(3)
             "GPU 3: the pod needs a GPU for itself, this one has 2 containers",
         ),
         (GpuUsage(GPU, 1, 0, 100), SMALL, "CardComputeUnitsExhausted", "GPU 3: all 100 % of the cores are reserved"),
-        (GpuUsage(dataclasses.replace(GPU, healthy=False)), SMALL, "CardNotHealth", "GPU 3: is not healthy"),
+        (GpuUsage(dataclasses.replace(GPU, healthy=False)), SMALL, "CardNotHealth", "GPU 3: unhealthy"),
     ],
 )
 def test_a_gpu_is_refused_with_the_numbers(gpu: GpuUsage, wanted: Container, word: str, sentence: str) -> None:
@@ -78,25 +82,35 @@ def test_a_gpu_is_refused_with_the_numbers(gpu: GpuUsage, wanted: Container, wor
             "ExclusiveDeviceAllocateConflict",
             "GPU 3: the pod needs a GPU for itself, this one has 1 container",
         ),
-        (keys.USE_GPU_UUID, "G1,G2", "CardUuidMismatch", "GPU 3: is not in the pod's nvidia.com/use-gpuuuid"),
-        (keys.NO_USE_GPU_UUID, "G3", "CardUuidMismatch", "GPU 3: is listed in the pod's nvidia.com/nouse-gpuuuid"),
+        (
+            keys.USE_GPU_UUID,
+            "G1,G2",
+            "CardUuidMismatch",
+            f"{OTHER}the pod's nvidia.com/use-gpuuuid does not name it",
+        ),
+        (
+            keys.NO_USE_GPU_UUID,
+            "G3",
+            "CardUuidMismatch",
+            f"{OTHER}the pod's nvidia.com/nouse-gpuuuid names it",
+        ),
         (
             keys.USE_GPU_TYPE,
             "H100,A30",
             "CardTypeMismatch",
-            "GPU 3: is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/use-gputype allows h100, a30",
+            f"{MODEL}it is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/use-gputype allows h100, a30",
         ),
         (
             keys.NO_USE_GPU_TYPE,
             "A100,V100",
             "CardTypeMismatch",
-            "GPU 3: is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/nouse-gputype refuses a100",
+            f"{MODEL}it is a NVIDIA A100-SXM4-40GB, the pod's nvidia.com/nouse-gputype refuses a100",
         ),
         (
             keys.VGPU_MODE,
             "mps",
             "CardTypeMismatch",
-            "GPU 3: is in mode hami-core, the pod's nvidia.com/vgpu-mode is 'mps'",
+            f"{MODEL}it is in mode hami-core, the pod's nvidia.com/vgpu-mode is 'mps'",
         ),
     ],
 )
@@ -122,7 +136,7 @@ def test_a_quota_is_told_by_what_is_left_of_it(quota: Quota, sentence: str) -> N
 def test_a_cordoned_gpu_is_told_by_the_annotation_of_the_node() -> None:
     node = RegisteredNode(name="n", devices=(GPU,), cordoned=frozenset({GPU.uuid}))
     (line,) = lines(Snapshot(nodes={"n": NodeUsage(node=node, gpus=(GpuUsage(GPU),))}), pod(SMALL))
-    assert [gpu.sentence for gpu in line.gpus] == ["GPU 3: is listed in the node's hami.io/device-cordon"]
+    assert [gpu.sentence for gpu in line.gpus] == ["GPU 3: cordoned: the node's hami.io/device-cordon names it"]
 
 
 def test_gpus_that_would_do_but_are_too_few_are_told_apart() -> None:

@@ -77,7 +77,9 @@ def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
         "or for one GPU in each container, or set unenforced_shares of the node's daemon to allow)"
     )
     (line,) = explain(request(wanted), decision)
-    assert line.gpus[0].sentence == "GPU 1: is on a node where nothing limits a container to parts of several GPUs"
+    assert line.gpus[0].sentence == (
+        "GPU 1: nothing holds the container to a part of a GPU: HAMi-core does not hold parts of several GPUs"
+    )
 
 
 def test_two_containers_may_have_a_part_of_a_gpu_each() -> None:
@@ -100,7 +102,7 @@ def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None
         "whole GPUs, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
     )
     (line,) = explain(request(pod(container(gpu=1, gpumem=1000))), decision)
-    assert line.gpus[0].sentence == "GPU 1: is on a node where nothing limits a container to a part of it"
+    assert line.gpus[0].sentence == "GPU 1: nothing holds the container to a part of a GPU"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvV
         assert told_apart(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
         assert decision.failed["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
         (line,) = explain(request(pod(part)), decision)
-        assert line.gpus[0].sentence.endswith("are limited, and the container's CUDA_DISABLE_CONTROL lifts limits")
+        assert line.gpus[0].sentence.endswith("a part of a GPU: the container's CUDA_DISABLE_CONTROL lifts its limits")
 
 
 @pytest.mark.parametrize(

@@ -211,10 +211,10 @@ async def test_a_waiting_pod_learns_what_each_node_lacks_and_which_pods_would_ha
         why = found[0]["why"]
         assert why["refused"] == [
             {
-                "reason": "fits, but there are too few such GPUs; too little free memory",
+                "reason": "too little free memory",
                 "nodes": 1,
                 "nearest": "n",
-                "lacks": "GPU 0 has 0 MiB of memory free, 79.6 GiB asked for",
+                "lacks": "GPU 0: needs 81 559 MiB, 0 free of 81 559",
             }
         ]
         (way,) = why["ways"]

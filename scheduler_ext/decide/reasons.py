@@ -1,0 +1,105 @@
+"""The reasons why a GPU or a node does not serve a pod: the code on the wire, the words for people, and their order.
+
+`/filter` answers with codes, which HAMi's consumers read. Events, `explain`, the status page, the kubectl plugin and
+the planner give words, of several reasons the most important first.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+
+from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
+from scheduler_ext.cluster.registered import UNREGISTERED
+from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
+
+
+class Reason(StrEnum):
+    """The codes, the most important first: what no waiting mends comes before what a pod that ends may mend."""
+
+    words: str
+
+    def __new__(cls, code: str, words: str) -> "Reason":
+        reason = str.__new__(cls, code)
+        reason._value_, reason.words = code, words
+        return reason
+
+    UNREGISTERED = UNREGISTERED, "offers no GPU"
+    NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice", "has fewer GPUs than asked for"
+    NOT_HEALTHY = "CardNotHealth", "unhealthy"
+    CORDONED = "CardCordoned", "cordoned"
+    TYPE = "CardTypeMismatch", "another model than asked for"
+    UUID = "CardUuidMismatch", "not one of the GPUs asked for"
+    LIMITS = "CardLimitsNotEnforced", "nothing holds the container to a part of a GPU"
+    GROUP_MEMBER_LOST = "GroupMemberLost", "a member of its group has lost its GPUs to others while it waited"
+    TOTAL_EXCEEDED = (
+        TOTAL_EXCEEDED,
+        "kubelet would refuse the pod: its node's totals of GPU memory or cores are used up",
+    )
+    QUOTA = "ResourceQuotaNotFit", "the namespace's quota is used up"
+    MIG = "CardMigTopologyInfeasible", "no free MIG instance that is large enough"
+    MEMORY = "CardInsufficientMemory", "too little free memory"
+    CORES = "CardInsufficientCore", "too few free cores"
+    CORES_EXHAUSTED = "CardComputeUnitsExhausted", "all cores reserved"
+    SLOTS = "CardTimeSlicingExhausted", "no slot left"
+    EXCLUSIVE = "ExclusiveDeviceAllocateConflict", "a whole GPU is asked for, and this one is shared"
+    NUMA = "NumaNotFit", "too few such GPUs on one NUMA node"
+    """The GPU fits, but its NUMA node has too few that fit."""
+    TOO_FEW = "AllocatedCardsInsufficientRequest", "too few GPUs that fit"
+    """The GPU fits, but too few GPUs do."""
+    NOT_LOOKED_AT = "NotLookedAtYet", "not judged yet"
+    """Given for a whole node: the answer's effort was used up first. The next answer continues there."""
+
+
+NO_GPU_SO_LARGE = "no GPU is that large"
+TOO_FEW_SO_LARGE = "too few GPUs are that large"
+"""Words for `Reason.MEMORY` where no pod that ends makes a difference."""
+
+NO_HOOK = "no HAMi-core"
+SEVERAL = "parts of several GPUs"
+LIFTED = "{variable} of the container lifts what limits it to a part of a GPU; remove it, or ask for whole GPUs"
+UNHELD = {
+    NO_HOOK: "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core "
+    "there, or set unenforced_shares of its daemon to allow",
+    SEVERAL: "HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs or for one GPU in each "
+    "container, or set unenforced_shares of the node's daemon to allow",
+}
+REMEDIES = {
+    NO_HOOK: "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow",
+    SEVERAL: "Ask for whole GPUs or for one GPU in each container, or set unenforced_shares of the daemons to allow",
+    **{
+        name: f"Remove {name} from the container, or ask for whole GPUs"
+        for name in (*lifting(DEFAULT_CORE_POLICY), *LIFTING_PREFIXES)
+    },
+}
+"""What to do about CardLimitsNotEnforced, by what stands behind the word in `Misfit.brief`."""
+
+_BY_CODE = {str(reason): reason for reason in Reason}
+_IMPORTANCE = {reason: number for number, reason in enumerate(Reason)}
+_CODE = re.compile(r"(?P<code>[A-Za-z ]*[A-Za-z])(\([^()]*\))?(: (?P<detail>.*))?( \d+/\d+)?")
+"""One reason of a node in an answer of `/filter`: `CardInsufficientMemory 2/4`, `node unregistered: …`."""
+
+
+def by_importance(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """Each reason once, the most important first. That some GPUs fit counts only if nothing is known of the others."""
+    found = set(reasons)
+    return tuple(sorted(found - {Reason.TOO_FEW} or found, key=_IMPORTANCE.__getitem__))
+
+
+def out_of_service(*, healthy: bool, cordoned: bool) -> str:
+    """The word for why no pod may get a GPU; empty if pods may."""
+    return Reason.NOT_HEALTHY.words if not healthy else Reason.CORDONED.words if cordoned else ""
+
+
+def words_of(answer: str, *, lasting: bool = False) -> tuple[str, ...]:
+    """The words for a node's reason in an answer of `/filter`. Text without a code stays as it is.
+
+    `lasting` says that no pod that ends makes a difference on the node.
+    """
+    found = [match for part in answer.split(" + ") if (match := _CODE.fullmatch(part)) and match["code"] in _BY_CODE]
+    if not found:
+        return (answer,)
+    details = [match["detail"] for match in found if match["detail"]]
+    reasons = by_importance(_BY_CODE[match["code"]] for match in found)
+    if lasting and reasons == (Reason.MEMORY,):
+        return (TOO_FEW_SO_LARGE,)
+    return tuple(details) or tuple(reason.words for reason in reasons)
