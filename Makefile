@@ -17,13 +17,15 @@ help: ## this list
 $(RUNTIME): pyproject.toml simulation/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "TopoGPU needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt install python3-venv" >&2; exit 1; }
-	@echo "installing TopoGPU into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --editable ./simulation
+	@echo "installing TopoGPU and what it needs into $(VENV), about a minute ..."
+	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --editable . --editable ./simulation
+	@command -v cc gcc clang > /dev/null || { echo "no C compiler here: installing one from PyPI, ziglang, for the simulated driver ..."; \
+	  $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check ziglang; }
 	@touch $@
 
 $(DEVELOPMENT): $(RUNTIME)
 	@echo "installing development tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 $(DOCUMENTS): $(RUNTIME)

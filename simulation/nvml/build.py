@@ -1,4 +1,7 @@
-"""Builds the fake libnvidia-ml.so.1 with the system's C compiler, once per version of its sources."""
+"""Builds the fake libnvidia-ml.so.1 once per version of its sources.
+
+It takes the system's C compiler, else the one in the PyPI package ziglang.
+"""
 
 import contextlib
 import hashlib
@@ -7,8 +10,10 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.c")))
@@ -64,8 +69,10 @@ def _compiler() -> list[str]:
         path = shutil.which(name)
         if path is not None:
             return [path, *chosen[1:]]
+    if not chosen and find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
     missing = f"$CC names {chosen[0]!r}, which is not found" if chosen else "no C compiler (cc, gcc or clang) is found"
-    raise NoCompiler(f"{_CANNOT}: {missing}; install gcc")
+    raise NoCompiler(f"{_CANNOT}: {missing}; install gcc, or the Python package ziglang")
 
 
 def _unfinished(library: Path) -> Path:

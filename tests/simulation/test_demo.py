@@ -106,8 +106,8 @@ def test_without_a_compiler_it_says_what_to_install(demo: Demo, empty_folder: Pa
     demo.env = {"PATH": str(empty_folder), "XDG_CACHE_HOME": str(empty_folder / "cache")}
     status, output, errors = demo.run("--json")
     assert (status, output) == (1, "")
-    why = "cannot build the fake NVML library: no C compiler (cc, gcc or clang) is found; install gcc"
-    assert errors.splitlines()[-1] == f"Error: {why}"
+    why = "no C compiler (cc, gcc or clang) is found; install gcc, or the Python package ziglang"
+    assert errors.splitlines()[-1] == f"Error: cannot build the fake NVML library: {why}"
     assert demo.left_behind() == []
 
 
