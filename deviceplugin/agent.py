@@ -180,9 +180,7 @@ class Agent:
             now=time.time,
             announce=self._events.record,
         )
-        self._folders = FolderSweep(
-            [f"{settings.hook_path}/vgpu/{name}" for name in CONTAINER_FOLDERS], settings.folder_quota
-        )
+        self._folders = FolderSweep([f"{settings.hook_path}/vgpu/{name}" for name in CONTAINER_FOLDERS])
         self._plugins: dict[str, PluginServer] = {}
 
     async def run(self, *beside: Coroutine[None, None, None]) -> None:

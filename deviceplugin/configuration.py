@@ -6,15 +6,23 @@ from functools import partial
 from typing import Literal
 
 from deviceplugin.container.edits import DeviceListStrategy
-from deviceplugin.settings import Feedback, HamiScheduler, Remedy, RequestedAllocation, TaintWhen, UnenforcedShares
+from deviceplugin.settings import (
+    Feedback,
+    HamiScheduler,
+    RemediationSettings,
+    Remedy,
+    RequestedAllocation,
+    TaintWhen,
+    UnenforcedShares,
+)
 from program.address import ListenAddress
-from program.settings.declared import Table, setting
+from program.settings.declared import Setting, Table, part, setting
 from program.settings.kinds import (
-    DNS_LABEL,
-    DNS_NAME,
+    NAMESPACED,
     OPTIONAL_ADDRESS,
     RESOURCE,
     Number,
+    Seconds,
     Several,
     Switch,
     Text,
@@ -38,6 +46,7 @@ _request = partial(setting, group="What pods ask for", chart=_CHART)
 _share = partial(setting, group="How GPUs are shared", chart=_CHART)
 _container = partial(setting, group="What containers get", chart=_CHART)
 _health = partial(setting, group="Health and remediation", chart=_CHART)
+_of_health = partial(Setting, group="Health and remediation", chart=_CHART)
 _observe = partial(setting, group="Metrics and logs", chart=_CHART)
 
 
@@ -295,17 +304,6 @@ class Configuration:
         "HAMi-core is in the folder vgpu below this one; without it no container gets it.",
         chart="hamiCore.hookPath",
     )
-    container_folder_files: int = _container(
-        64,
-        Whole(minimum=8, maximum=100_000),
-        "Files that one container may have in a folder of the host that HAMi-core needs. The rest is removed.",
-    )
-    container_folder_mib: int = _container(
-        16,
-        Whole(minimum=4, maximum=100_000),
-        "MiB that one container may have there. The rest is removed.",
-        unit="MiB",
-    )
     libcuda_log_level: str = _container(
         "1",
         Words(words=("", "0", "1", "2", "3", "4")),
@@ -330,43 +328,38 @@ class Configuration:
     health_recovery_seconds: float = _health(
         60.0, Number(maximum=_MANY), "How long a GPU must have no fault before it is healthy again.", unit="s"
     )
-    remediation: Remedy = _health(
-        Remedy.OFF,
-        words_of(Remedy),
-        "What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy says so. "
-        "evict-waiting: also pods that wait for such a GPU are evicted. evict: also those that run on one.",
-    )
-    remediation_taint: TaintWhen = _health(
-        TaintWhen.NEVER,
-        words_of(TaintWhen),
-        "The Node gets the taint topogpu.io/gpu-unhealthy:NoSchedule while all or any of its GPUs stay unhealthy.",
-    )
-    remediation_seconds: float = _health(
-        600.0,
-        Number(above=0, maximum=_MANY),
-        "How long a GPU must have been unhealthy before anything is done about it.",
-        unit="s",
-    )
-    remediation_most_seconds: float = _health(
-        3600.0,
-        Number(above=0, maximum=_MANY),
-        "The same time for evictions while most GPUs of the node are unhealthy, for example when the driver fails.",
-        unit="s",
-    )
-    remediation_evictions_at_once: int = _health(
-        1, Whole(minimum=1, maximum=1000), "Evicted pods of a node that may still be ending at a time."
-    )
-    remediation_evictions_per_hour: int = _health(
-        10, Whole(minimum=1, maximum=1000), "Pods that may be evicted from a node within an hour."
-    )
-    remediation_cluster_evictions_per_hour: int = _health(
-        30, Whole(minimum=1, maximum=1000), "Pods that the daemons of all nodes together may evict within an hour."
-    )
-    remediation_lease: str = _health(
-        "topogpu-system/topogpu-remediation",
-        Text(expected="namespace/name", pattern=rf"{DNS_LABEL}/{DNS_NAME}"),
-        "The Lease on which the daemons of all nodes count their evictions. Without it no pod is evicted.",
-        chart="",
+    remediation: RemediationSettings = part(
+        RemediationSettings,
+        remedy=_of_health(
+            kind=words_of(Remedy),
+            help="What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy says so. "
+            "evict-waiting: also pods that wait for such a GPU are evicted. evict: also those that run on one.",
+            key="remediation",
+        ),
+        taint=_of_health(
+            kind=words_of(TaintWhen),
+            help="The Node gets the taint topogpu.io/gpu-unhealthy:NoSchedule while all or any of its GPUs stay "
+            "unhealthy.",
+            key="remediation_taint",
+        ),
+        after=_of_health(
+            kind=Seconds(of=Number(above=0, maximum=_MANY)),
+            help="How long a GPU must have been unhealthy before anything is done about it. For evictions while most "
+            "GPUs of the node are unhealthy, for example when the driver fails, six times as long.",
+            key="remediation_seconds",
+            unit="s",
+        ),
+        cluster_per_hour=_of_health(
+            kind=Whole(minimum=1, maximum=1000),
+            help="Pods that the daemons of all nodes together may evict within an hour.",
+            key="remediation_evictions_per_hour",
+        ),
+        lease=_of_health(
+            kind=NAMESPACED,
+            help="The Lease on which the daemons of all nodes count their evictions. Without it no pod is evicted.",
+            key="remediation_lease",
+            chart="",
+        ),
     )
     metrics_bind_address: ListenAddress | None = _observe(
         ListenAddress(host=None, port=9394),

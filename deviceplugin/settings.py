@@ -95,14 +95,6 @@ class TotalNames:
         return iter((self.memory, self.memory_percentage, self.cores, self.priority))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderQuota:
-    """What one container may leave in one of its folders on the host. HAMi-core leaves one file of about 2 MiB."""
-
-    files: int = 64
-    mib: int = 16
-
-
 class Remedy(StrEnum):
     """What is done about GPUs that stay unhealthy. Each does what the one before it does, too."""
 
@@ -139,8 +131,6 @@ class RemediationSettings:
     taint: TaintWhen = TaintWhen.NEVER
     after: timedelta = timedelta(minutes=10)
     """How long a GPU must have been unhealthy."""
-    most_after: timedelta = timedelta(hours=1)
-    """The same for evictions while most GPUs of the node are unhealthy: rather the driver's fault than theirs."""
     at_once: int = 1
     """Pods of the node that may be on their way out at a time."""
     per_hour: int = 10
@@ -149,6 +139,13 @@ class RemediationSettings:
     """Evictions by the daemons of all nodes."""
     lease: tuple[str, str] = ("topogpu-system", "topogpu-remediation")
     """Namespace and name of the Lease on which the daemons of all nodes count their evictions."""
+
+    @property
+    def most_after(self) -> timedelta:
+        """How long GPUs must have been unhealthy before evictions while most GPUs of the node are: that many failures
+        at once suggest a fault of the driver.
+        """
+        return 6 * self.after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +156,6 @@ class AgentSettings:
     hook_path: str = "/usr/local"
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
     feedback: Feedback = Feedback.OFF
-    folder_quota: FolderQuota = FolderQuota()
-    """The limits of each folder of the host to which one container may write."""
     allocate_seconds: float = 2.0
     """How long one Allocate may wait for news of its pod."""
     prefer_seconds: float = 0.5

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +32,7 @@ from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import (
     AgentSettings,
-    FolderQuota,
     KubeletSettings,
-    RemediationSettings,
     TotalNames,
 )
 from program.commands import modules_kept
@@ -133,7 +131,6 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         hook_path=configuration.hook_path,
         feedback=configuration.feedback,
         unenforced_shares=configuration.unenforced_shares,
-        folder_quota=FolderQuota(files=configuration.container_folder_files, mib=configuration.container_folder_mib),
         read_seconds=configuration.read_seconds,
         allocation=configuration.allocation,
         cdi_directory=configuration.cdi_directory,
@@ -143,21 +140,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         node_totals=configuration.node_totals,
         feature_labels=configuration.feature_labels,
         total_names=total_names(configuration),
-        remediation=remediation_settings(configuration),
-    )
-
-
-def remediation_settings(configuration: Configuration) -> RemediationSettings:
-    namespace, _, name = configuration.remediation_lease.partition("/")
-    return RemediationSettings(
-        remedy=configuration.remediation,
-        taint=configuration.remediation_taint,
-        after=timedelta(seconds=configuration.remediation_seconds),
-        most_after=timedelta(seconds=configuration.remediation_most_seconds),
-        at_once=configuration.remediation_evictions_at_once,
-        per_hour=configuration.remediation_evictions_per_hour,
-        cluster_per_hour=configuration.remediation_cluster_evictions_per_hour,
-        lease=(namespace, name),
+        remediation=configuration.remediation,
     )
 
 

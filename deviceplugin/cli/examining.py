@@ -17,7 +17,6 @@ from deviceplugin.cli.build import (
     driver_root,
     kubelet_settings,
     node_sharing,
-    remediation_settings,
     total_names,
 )
 from deviceplugin.cli.named import in_use
@@ -114,7 +113,7 @@ def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
 
 
 async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
-    sharing, remediation = node_sharing(configuration), remediation_settings(configuration)
+    sharing, remediation = node_sharing(configuration), configuration.remediation
     seen, cluster = await asyncio.gather(
         _node_facts(configuration),
         cluster_facts(

@@ -11,13 +11,13 @@ import re
 import stat
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
 from deviceplugin.container.folder_removal import removing, take_apart
 from deviceplugin.container.hook_names import LIBRARY
-from deviceplugin.settings import FolderQuota
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,17 @@ def opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -
         os.close(descriptor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderQuota:
+    """What one container may leave in one of its folders on the host. HAMi-core leaves one file of about 2 MiB."""
+
+    files: int = 64
+    mib: int = 16
+
+
+_QUOTA = FolderQuota()
+
+
 class FolderSweep:
     """Removes what containers leave beyond the quota, and the folders of pods that have been gone for a while. It
     closes parents that an earlier release left open.
@@ -100,7 +111,7 @@ class FolderSweep:
     `parents` are the folders that hold them. It blocks.
     """
 
-    def __init__(self, parents: Sequence[str], quota: FolderQuota) -> None:
+    def __init__(self, parents: Sequence[str], quota: FolderQuota = _QUOTA) -> None:
         self._parents = parents
         self._quota = quota
         self._unknown: Mapping[tuple[str, str], float] = {}

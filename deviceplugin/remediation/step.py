@@ -293,8 +293,7 @@ def _due_at(state: State, illness: Illness, settings: RemediationSettings) -> da
     if illness.seen_at is None:
         return None
     latest = max(each.counts_from for each in state.ill.values())
-    most_after = max(settings.after, settings.most_after)
-    patience = latest + most_after if state.most else illness.counts_from + settings.after
+    patience = latest + settings.most_after if state.most else illness.counts_from + settings.after
     return max(patience, illness.seen_at + _settled(settings))
 
 

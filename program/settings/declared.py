@@ -1,8 +1,13 @@
-"""How a program declares its settings: each is a field of one frozen dataclass, with all its properties."""
+"""How a program declares its settings: as fields of one frozen dataclass, with all their properties.
 
-from collections.abc import Callable, Iterable, Mapping
+A part of the program has a frozen dataclass of its own settings. The program's dataclass has it as a field, with the
+declarations of those fields that users may set: the part gets what was read, without a copy.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from program.settings.kinds import Kind
@@ -21,7 +26,7 @@ class Setting:
     key: str = ""
     """Its name in our own file, and the name of the field."""
     kind: Kind
-    default: object
+    default: object = None
     help: str
     group: str = ""
     """Heading under which `--help` and the manual list it."""
@@ -62,6 +67,25 @@ def setting(default: object, kind: Kind, help: str, **declared: Any) -> Any:  # 
     return field(default=default, metadata={_DECLARED: Setting(kind=kind, default=default, help=help, **declared)})
 
 
+def part(of: type[C], **declared: Setting) -> Any:
+    """Declares a field of a table whose value is the settings of a part. `declared` are those of its fields that users
+    may set; their defaults are those of the fields.
+    """
+    return field(default_factory=of, metadata={_DECLARED: declared})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a setting's value in the table's dataclass."""
+
+    outer: str
+    inner: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"{self.outer}.{self.inner}" if self.inner else self.outer
+
+
 @dataclass(frozen=True)
 class Table(Generic[C]):
     """Every setting of one program."""
@@ -75,8 +99,45 @@ class Table(Generic[C]):
     @cached_property
     def settings(self) -> Mapping[str, Setting]:
         """Returns the settings by key, in the order of the dataclass."""
-        of_fields = fields(self.configuration)  # type: ignore[arg-type]
-        return {one.name: _named(one.name, one.metadata[_DECLARED]) for one in of_fields}
+        return {setting.key: setting for _, setting in self._declared}
+
+    @cached_property
+    def _declared(self) -> tuple[tuple[_Place, Setting], ...]:
+        return tuple(_declared(self.configuration))
+
+    def value(self, configuration: C, key: str) -> Any:
+        """Returns the value of one setting."""
+        return attrgetter(self._paths[key])(configuration)
+
+    @cached_property
+    def _paths(self) -> Mapping[str, str]:
+        return {setting.key: place.path for place, setting in self._declared}
+
+    def filled(self, **values: object) -> C:
+        """Returns the configuration with these values by key, and defaults for the rest."""
+        outer: dict[str, Any] = {}
+        inner: dict[str, dict[str, object]] = {}
+        for place, setting in self._declared:
+            if setting.key in values:
+                target = inner.setdefault(place.outer, {}) if place.inner else outer
+                target[place.inner or place.outer] = values[setting.key]
+        default: Any = self.configuration()
+        parts = {name: replace(getattr(default, name), **given) for name, given in inner.items()}
+        filled: C = replace(default, **outer, **parts)
+        return filled
+
+
+def _declared(configuration: type) -> Iterator[tuple[_Place, Setting]]:
+    for one in fields(configuration):
+        declared = one.metadata[_DECLARED]
+        if isinstance(declared, Setting):
+            yield _Place(one.name), _named(declared.key or one.name, declared)
+            continue
+        of_part: Any = one.default_factory
+        defaults = of_part()
+        for name, setting in declared.items():
+            with_default = replace(setting, default=getattr(defaults, name))
+            yield _Place(one.name, name), _named(setting.key or name, with_default)
 
 
 def _named(key: str, declared: Setting) -> Setting:

@@ -89,7 +89,7 @@ def _merge(table: Table[C], notes: tuple[Note, ...]) -> Effective[C]:
         problems += missing
     if problems:
         raise ConfigurationError(problem.sentence for problem in problems)
-    configuration = table.configuration(**values)
+    configuration = table.filled(**values)
     if contradictions := tuple(table.conflicts(configuration)):
         raise ConfigurationError(contradictions)
     origins = {note.key: note.origin for note in notes if isinstance(note, Written)}
@@ -115,7 +115,7 @@ def as_yaml(table: Table[C], effective: Effective[C]) -> str:
     """Returns a file that `--config` reads as the same configuration, each line with its source."""
     lines = []
     for key, setting in table.settings.items():
-        plain = setting.kind.to_file(getattr(effective.configuration, key))
+        plain = setting.kind.to_file(table.value(effective.configuration, key))
         in_list = yaml.safe_dump([plain], default_flow_style=True, width=10**6)
         line = f"{key}: {in_list.strip()[1:-1]}"
         origin = " ".join(effective.origins[key].split())

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -197,6 +198,30 @@ class Number(Kind):
         return self.from_file(number)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds(Kind):
+    """A number of seconds, as a span of time."""
+
+    of: Number
+
+    @property
+    def expected(self) -> str:
+        return self.of.expected
+
+    @property
+    def schema(self) -> Schema:
+        return self.of.schema
+
+    def from_file(self, written: object) -> timedelta:
+        return timedelta(seconds=self.of.from_file(written))
+
+    def from_text(self, written: str) -> timedelta:
+        return timedelta(seconds=self.of.from_text(written))
+
+    def to_file(self, value: Any) -> object:
+        return value.total_seconds()
+
+
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 """Reads a boolean as Go's strconv.ParseBool does; HAMi reads its flags and environment with it."""
@@ -300,6 +325,19 @@ OPTIONAL_ADDRESS = Parsed(
     write=lambda address: "" if address is None else str(address),
     pattern=f"({ADDRESS_PATTERN})?",
 )
+
+_NAMESPACED_PATTERN = rf"{DNS_LABEL}/{DNS_NAME}"
+
+
+def _read_namespaced(text: str) -> tuple[str, str]:
+    """Reads `namespace/name`. Raises ValueError."""
+    if not re.fullmatch(_NAMESPACED_PATTERN, text):
+        raise ValueError(f"{text!r} is not namespace/name")
+    namespace, _, name = text.partition("/")
+    return namespace, name
+
+
+NAMESPACED = Parsed(expected="namespace/name", read=_read_namespaced, write="/".join, pattern=_NAMESPACED_PATTERN)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _DURATION_PATTERN = rf"0|({_DURATION.pattern})+"

@@ -18,7 +18,7 @@ from program.settings.effective import (
     as_yaml,
     resolve,
 )
-from program.settings.kinds import Kind, Number, Parsed, Several, Switch, Text, Whole, Words
+from program.settings.kinds import Kind, Number, Parsed, Seconds, Several, Switch, Text, Unfit, Whole, Words
 from tests.deviceplugin.configuration.written import refused, written
 
 LADDER = {
@@ -188,14 +188,28 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
         Number: lambda number: st.floats(number.above or 0.0, number.maximum, exclude_min=number.above is not None),
         Switch: lambda _: st.booleans(),
         Several: lambda several: st.lists(values(several.of), min_size=several.at_least, max_size=4).map(tuple),
-        Parsed: lambda bind: st.sampled_from(["", ":1", "[::1]:9394", "node.example:80"]).map(bind.from_text),
+        Seconds: lambda seconds: values(Whole(minimum=1, maximum=int(seconds.of.maximum))).map(seconds.from_file),
+        Parsed: lambda parsed: st.sampled_from([text for text in PARSED if read(parsed, text) is not UNREADABLE]).map(
+            parsed.from_text
+        ),
     }
     return strategies[type(kind)](kind)
 
 
+PARSED = ("", ":1", "[::1]:9394", "node.example:80", "a/b", "topogpu-system/a.b-c")
+UNREADABLE = object()
+
+
+def read(kind: Kind, text: str) -> object:
+    try:
+        return kind.from_text(text)
+    except Unfit:
+        return UNREADABLE
+
+
 RESOURCES = st.sampled_from(["nvidia.com/gpu", "a/b", "gpu.example.com/H100_80.gb"])
 configurations = st.builds(
-    Configuration,
+    TABLE.filled,
     **{key: values(setting.kind) for key, setting in TABLE.settings.items()}
     | {key: RESOURCES for key in TABLE.settings if key == "resource_name" or key.endswith("_resource")}
     | {"node_name": st.sampled_from(["n", "1", "gpu-07.rack-3.example.com"])},

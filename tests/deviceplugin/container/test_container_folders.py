@@ -9,8 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from deviceplugin.container.container_folders import KEPT_SECONDS, FolderSweep, make_fresh
-from deviceplugin.settings import FolderQuota
+from deviceplugin.container.container_folders import KEPT_SECONDS, FolderQuota, FolderSweep, make_fresh
 
 UID = "0d4f0000-0000-0000-0000-000000000000"
 OTHER = "77aa0000-0000-0000-0000-000000000000"

@@ -7,7 +7,6 @@ import pytest
 from deviceplugin.container.container_folders import KEPT_SECONDS, FolderSweep
 from deviceplugin.container.folder_removal import remove_folder, removing
 from deviceplugin.removal.files import remove
-from deviceplugin.settings import FolderQuota
 
 UID = "0d4f0000-0000-0000-0000-000000000000"
 DEEPER_THAN_THE_STACK = 3000
@@ -53,7 +52,7 @@ def test_folders_nested_deeper_than_the_stack_stop_nobody(tmp_path: Path) -> Non
     containers = tmp_path / "vgpu/containers"
     container = containers / f"{UID}_main"
     fill(container)
-    sweep = FolderSweep([str(containers)], FolderQuota())
+    sweep = FolderSweep([str(containers)])
     sweep.sweep((), 0.0)
     sweep.sweep((), KEPT_SECONDS)
     assert list(containers.iterdir()) == []

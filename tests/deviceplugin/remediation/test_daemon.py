@@ -204,7 +204,7 @@ async def test_evictions_are_counted_with_those_of_other_nodes_before_they_happe
         # Another node's daemon writes it at the same moment.
         server.inject(Fault(verbs=frozenset({"patch"}), resources=frozenset({"leases"}), status=409, times=2))
 
-    flags = (*SOON, "--remediation", "evict", "--remediation-cluster-evictions-per-hour", "3")
+    flags = (*SOON, "--remediation", "evict", "--remediation-evictions-per-hour", "3")
     async with daemon(*flags, runtime_version=SLOTS, before=before) as node:
         bind_owned(node, "p", 2)
         bind_owned(node, "q", 2)
@@ -236,8 +236,7 @@ async def test_when_the_driver_fails_no_pod_is_evicted() -> None:
 
 
 async def test_a_daemon_that_cannot_ask_the_driver_evicts_no_pod_that_runs() -> None:
-    at_once = ("--remediation-most-seconds", "0.5", "--remediation-evictions-at-once", "2")
-    async with daemon(*SOON, *at_once, "--remediation", "evict", runtime_version=SLOTS, before=with_lease) as node:
+    async with daemon(*SOON, "--remediation", "evict", runtime_version=SLOTS, before=with_lease) as node:
         for name, gpu in (("runs", 2), ("waits", 3)):
             bind_owned(node, name, gpu)
         await node.runs("runs", "waits")
