@@ -41,6 +41,8 @@ class Inventory:
 
     devices: tuple[Device, ...] = ()
     """The devices of the shared resource, by NVML index."""
+    kept: tuple[Device, ...] = ()
+    """The devices as pods that have begun may hold them: with what the driver's GPUs have, whatever is shared now."""
     scores: PairScores = field(default_factory=dict)
     instances: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
     """MIG devices by the kubelet resource of their profile."""
@@ -107,6 +109,10 @@ class Gpus:
     def by_uuid(self) -> dict[DeviceUUID, Device]:
         return {device.uuid: device for device in self.inventory.devices}
 
+    def kept_by_uuid(self) -> dict[DeviceUUID, Device]:
+        """The GPUs for pods that have begun: a GPU that can be shared no longer is as `by_uuid` has it."""
+        return self.by_uuid() | {device.uuid: device for device in self.inventory.kept}
+
     def set_ailing(self, problems: Mapping[DeviceUUID, str]) -> None:
         """Takes what health found, by GPU, and reads the machine again, because links may have changed with the GPUs.
 
@@ -144,7 +150,7 @@ class Gpus:
             if str(error) != self.problem:
                 self.problem = str(error)
                 log.warning("%s Trying again every %g s.", self.problem, self._settings.retry_seconds)
-            found = replace(self._found, devices=(), instances={})
+            found = replace(self._found, devices=(), kept=(), instances={})
         finally:
             overdue.cancel()
         self.known = True
@@ -166,10 +172,10 @@ class Gpus:
 
     def _judge(self) -> None:
         instances = {resource: self._judged(devices) for resource, devices in self._found.instances.items()}
-        devices = self._judged(self._found.devices)
+        devices, kept = self._judged(self._found.devices), self._judged(self._found.kept)
         ill = [device.uuid for found in (devices, *instances.values()) for device in found if not device.healthy]
         problems = {uuid: self._problem(uuid) for uuid in ill}
-        inventory = replace(self._found, devices=devices, instances=instances, problems=problems)
+        inventory = replace(self._found, devices=devices, kept=kept, instances=instances, problems=problems)
         if inventory == self.inventory:
             return
         if inventory.is_simulated and not self.inventory.is_simulated:

@@ -76,6 +76,8 @@ class Proven:
 
     pod: Pod
     slots: tuple[ProvenSlot, ...]
+    is_kept: bool = False
+    """It is served because it has begun, with GPUs or amounts that its node does not offer any more."""
 
 
 @dataclass(frozen=True, slots=True)

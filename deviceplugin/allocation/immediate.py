@@ -38,6 +38,8 @@ class Proven:
     shares: ContainerShares
     served: frozenset[int] = frozenset()
     """Positions served before this one."""
+    is_kept: bool = False
+    """It is served because its pod has begun, with GPUs or amounts that its node does not offer any more."""
 
 
 @dataclass(frozen=True, slots=True)

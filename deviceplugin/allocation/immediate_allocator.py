@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from deviceplugin.allocation.answered import answers_to, why_unlimited
-from deviceplugin.allocation.capacity import Holds, exceeded, held_by
+from deviceplugin.allocation.capacity import Holds, exceeded, has_begun, held_by
 from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, prove
@@ -154,6 +155,16 @@ class ImmediateAllocator:
             remembered=self._served_pods.served,
             recorded=self._witness(),
         )
+        answer = self._fitting(view, ids)
+        if isinstance(answer, Proven):
+            return answer
+        kept = prove(replace(view, inventory=self._gpus.kept_by_uuid()), ids)
+        if isinstance(kept, Proven) and (kept.served or has_begun(kept.pod)):
+            return replace(kept, is_kept=True)
+        return answer
+
+    def _fitting(self, view: NodeView, ids: int) -> Proven | Refused:
+        """Finds the container, if its pod fits beside the others into what the node offers."""
         answer = prove(view, ids)
         if isinstance(answer, Refused):
             return answer
@@ -165,10 +176,11 @@ class ImmediateAllocator:
     async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
         container = proven.pod.all_containers[proven.container]
         facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
-        inventory, settings = self._gpus.inventory, self._settings
+        known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
+        hardware, settings = self._gpus.inventory.hardware, self._settings
         prepared = partial(
             prepared_edits,
-            *(proven.shares, self._gpus.by_uuid(), facts, self._allocation, inventory.hardware),
+            *(proven.shares, known, facts, self._allocation, hardware),
             root=settings.hook_path,
             allowed=settings.unenforced_shares,
         )
@@ -180,7 +192,7 @@ class ImmediateAllocator:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
             self._served_pods.refuse(proven.pod)
             raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
-        limited = must_be_limited(proven.shares, self._gpus.by_uuid(), settings.unenforced_shares)
+        limited = must_be_limited(proven.shares, known, settings.unenforced_shares)
         problem = outdone(container.name, container.env, edits.env, limited=limited)
         if problem:
             self._served_pods.refuse(proven.pod)

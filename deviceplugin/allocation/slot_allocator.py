@@ -18,6 +18,7 @@ from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
+from deviceplugin.allocation.promises import Promises
 from deviceplugin.allocation.slot_files import SlotFiles, Spec
 from deviceplugin.allocation.slot_specs import SlotSpecs
 from deviceplugin.allocation.slots import Start, applied, container_id, named, refused
@@ -96,8 +97,7 @@ class SlotAllocator:
         pause = {} if pause_seconds is None else {"pause_seconds": pause_seconds}
         self.specs = SlotSpecs(files, lambda: own.pods, monotonic=monotonic, **pause)
         self._folders = asyncio.Semaphore(_FOLDERS_AT_ONCE)
-        self._begun: set[str] = set()
-        """Pods of which a container was served: its status may say so later."""
+        self._promises = Promises()
         self._answered: dict[frozenset[str], str] = {}
         """The last answer for these ids, unless a later answer has one of them."""
         self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
@@ -148,8 +148,16 @@ class SlotAllocator:
             raise CannotAllocate(refusal)
 
     async def run(self) -> None:
-        """Removes specs that are no longer needed, until cancelled."""
-        await self.specs.run()
+        """Removes specs that are no longer needed, and notes which pods have begun, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.specs.run())
+            group.create_task(self._note())
+
+    async def _note(self) -> None:
+        while True:
+            change = self._changes.next()
+            self._promises.note(self._own.pods)
+            await change.wait()
 
     async def end(self) -> None:
         """Ends its tasks; no container starts after this."""
@@ -163,7 +171,7 @@ class SlotAllocator:
             if isinstance(answer, Unproven):
                 return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
             # At once: the next container that asks counts it.
-            self._begun = {uid for uid in self._begun if uid in self._own.pods} | {answer.pod.metadata.uid}
+            self._promises.begin(answer.pod)
             try:
                 async with self._folders:
                     specs = await asyncio.to_thread(self._prepared, ids, answer)
@@ -222,12 +230,22 @@ class SlotAllocator:
             problem=problem,
             answered=self._answered.get(ids, ""),
         )
-        answer = prove_slot(ids, evidence)
-        if isinstance(answer, Unproven):
+        self._promises.note(self._own.pods)
+        answer, offered, given = prove_slot(ids, evidence), evidence.inventory, self._gpus.kept_by_uuid()
+        problem = self._exceeded(answer.pod, offered) if isinstance(answer, Proven) else ""
+        fits = isinstance(answer, Proven) and not problem and not any(slot.problem for slot in answer.slots)
+        if fits or (isinstance(answer, Unproven) and given == offered):
             return answer
-        holders = self._holders.of(self._own.pods, evidence.inventory)
-        problem = exceeded(answer.pod, holders, evidence.inventory, self._resource, self._begun)
-        return Unproven(f"pod {pod_name(answer.pod)}: {problem}", may_change=True) if problem else answer
+        kept = prove_slot(ids, replace(evidence, inventory=given))
+        if isinstance(kept, Proven) and self._promises.is_kept(kept.pod):
+            return replace(kept, is_kept=True)
+        return Unproven(problem, may_change=True) if problem else answer
+
+    def _exceeded(self, pod: Pod, offered: Mapping[DeviceUUID, Device]) -> str:
+        """Returns why the pod does not fit beside the others into what the node offers; empty if it does."""
+        holders = self._holders.of(self._own.pods, offered)
+        problem = exceeded(pod, holders, offered, self._resource, self._promises)
+        return f"pod {pod_name(pod)}: {problem}" if problem else ""
 
     async def _read(self, name: str, deadline: float) -> Pod | None:
         try:
@@ -251,18 +269,19 @@ class SlotAllocator:
         """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
         HookUnusable or CannotWriteSpec.
         """
+        known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
         others = why_unlimited(
-            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}, self._gpus.by_uuid()),
+            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}, known),
             settings=self._settings,
             resource=self._resource,
         )
         if others:
             raise HookUnusable(others)
-        return {slot.name: self._prepared_one(proven.pod, slot) for slot in proven.slots}
+        return {slot.name: self._prepared_one(proven.pod, slot, known) for slot in proven.slots}
 
-    def _prepared_one(self, pod: Pod, slot: ProvenSlot) -> Spec:
+    def _prepared_one(self, pod: Pod, slot: ProvenSlot, known: Mapping[DeviceUUID, Device]) -> Spec:
         facts = slot_facts(pod, slot.containers, self._allocation.priority_resource)
-        known, hardware = self._gpus.by_uuid(), self._gpus.inventory.hardware
+        hardware = self._gpus.inventory.hardware
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
             return self._files.spec(slot.name, refused(slot.problem, hardware.driver_mounts if by_files else ()))

@@ -225,6 +225,9 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             notes = (*notes, _NO_UNIFIED_MEMORY)
         return Inventory(
             devices=devices,
+            kept=resources(machine, sharing.of_running_pods(), configuration.resource_name)[
+                configuration.resource_name
+            ],
             scores=pair_scores(build_topology(machine), [device.uuid for device in devices]),
             instances=found,
             problems={gpu.uuid: gpu.problem for gpu in machine.gpus if not gpu.healthy},

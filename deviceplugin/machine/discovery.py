@@ -7,7 +7,7 @@ all alike. `mixed` gives every profile its own resource.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading
@@ -38,6 +38,16 @@ class NodeSharing:
 
     def hides(self, uuid: DeviceUUID, index: int | None) -> bool:
         return uuid in self.hidden_uuids or index in self.hidden_indices
+
+    def of_running_pods(self) -> "NodeSharing":
+        """What pods hold that were placed when less was hidden or more was shared."""
+        return replace(
+            self,
+            memory_scaling=max(self.memory_scaling, 1.0),
+            core_scaling=max(self.core_scaling, 1.0),
+            hidden_uuids=frozenset(),
+            hidden_indices=frozenset(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

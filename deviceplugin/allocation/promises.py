@@ -1,0 +1,42 @@
+"""What pods were promised: a setting that changes affects pods only until a container of theirs was served.
+
+A pod that has begun keeps the GPUs and amounts that its annotation then had, up to what the driver's GPUs have, also
+where its node offers others less by now. An annotation that changes later is no promise.
+"""
+
+from collections.abc import Mapping
+
+from deviceplugin.allocation.capacity import has_begun, lives
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.kubernetes.objects import Pod
+
+
+class Promises:
+    def __init__(self) -> None:
+        self._seen: Mapping[str, Pod] = {}
+        self._promised: dict[str, str] = {}
+        """Decisions by pod UID, as they were when the pod was first seen to have begun."""
+
+    def __contains__(self, uid: object) -> bool:
+        """Tells whether a container of the pod was served or created."""
+        return uid in self._promised
+
+    def note(self, pods: Mapping[str, Pod]) -> None:
+        """Takes the node's pods after each change. They are never changed in place."""
+        if pods is self._seen:
+            return
+        begun = {uid: _decision(pod) for uid, pod in pods.items() if lives(pod) and has_begun(pod)}
+        known = {uid: decision for uid, decision in self._promised.items() if uid in pods}
+        self._seen, self._promised = pods, {**begun, **known}
+
+    def begin(self, pod: Pod) -> None:
+        """Takes a pod of which a container is being served: its status may say so later."""
+        self._promised.setdefault(pod.metadata.uid, _decision(pod))
+
+    def is_kept(self, pod: Pod) -> bool:
+        """Tells whether the pod has begun, and with the decision that it has now."""
+        return self._promised.get(pod.metadata.uid) == _decision(pod)
+
+
+def _decision(pod: Pod) -> str:
+    return pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
