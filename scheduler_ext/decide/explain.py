@@ -164,7 +164,7 @@ def _amount_clause(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> s
         case Reason.SLOTS:
             return f"all {total} slots are taken"
         case Reason.EXCLUSIVE:
-            users = amounts.total - amounts.free
+            users = amounts.used
             return f"the pod needs a GPU for itself, this one has {_number(users)} container{'s' if users != 1 else ''}"
         case Reason.CORES_EXHAUSTED:
             return f"all {total} % of the cores are reserved"

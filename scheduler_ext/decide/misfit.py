@@ -37,12 +37,17 @@ Verdict = tuple[GpuUsage, Reason]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """How much was needed, free and there in total: of the GPU, or of the namespace's quota."""
+    """How much was needed, in use and there in total: of the GPU, or of the namespace's quota."""
 
     needed: int
-    free: int
+    used: int
     total: int
     unit: Unit
+
+    @property
+    def free(self) -> int:
+        """Nothing where pods hold more than the total, which got smaller while they run."""
+        return max(self.total - self.used, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,15 +163,13 @@ def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | 
     match reason:
         case Reason.MEMORY:
             needed = need.reserved_mib(device.memory_mib)
-            free = device.memory_mib - gpu.memory_mib
-            return Amounts(needed=needed, free=free, total=device.memory_mib, unit=Unit.MIB)
+            return Amounts(needed=needed, used=gpu.memory_mib, total=device.memory_mib, unit=Unit.MIB)
         case Reason.CORES | Reason.CORES_EXHAUSTED:
-            free = device.cores - gpu.cores
-            return Amounts(needed=need.reserved_cores, free=free, total=device.cores, unit=Unit.PERCENT)
+            return Amounts(needed=need.reserved_cores, used=gpu.cores, total=device.cores, unit=Unit.PERCENT)
         case Reason.SLOTS:
-            return Amounts(needed=1, free=device.slots - gpu.slots, total=device.slots, unit=Unit.SLOTS)
+            return Amounts(needed=1, used=gpu.slots, total=device.slots, unit=Unit.SLOTS)
         case Reason.EXCLUSIVE:
-            return Amounts(needed=device.slots, free=device.slots - gpu.slots, total=device.slots, unit=Unit.SLOTS)
+            return Amounts(needed=device.slots, used=gpu.slots, total=device.slots, unit=Unit.SLOTS)
         case Reason.QUOTA:
             return None if quota is None else _quota_amounts(gpu, need, quota)
     return None
@@ -177,12 +180,10 @@ def _quota_amounts(gpu: GpuUsage, need: ContainerNeed, quota: Quota) -> Amounts:
     cores.
     """
     if quota.gpus is not None and quota.used.slots + need.count > quota.gpus:
-        free = quota.gpus - quota.used.slots
-        return Amounts(needed=need.count, free=free, total=quota.gpus, unit=Unit.GPUS)
+        return Amounts(needed=need.count, used=quota.used.slots, total=quota.gpus, unit=Unit.GPUS)
     needed = need.count * need.reserved_mib(gpu.device.memory_mib)
     if quota.memory_mib is not None and (quota.cores is None or quota.used.memory_mib + needed > quota.memory_mib):
-        free = quota.memory_mib - quota.used.memory_mib
-        return Amounts(needed=needed, free=free, total=quota.memory_mib, unit=Unit.MIB)
+        return Amounts(needed=needed, used=quota.used.memory_mib, total=quota.memory_mib, unit=Unit.MIB)
     limit = quota.cores or 0
     needed = need.count * need.reserved_cores
-    return Amounts(needed=needed, free=limit - quota.used.cores, total=limit, unit=Unit.PERCENT)
+    return Amounts(needed=needed, used=quota.used.cores, total=limit, unit=Unit.PERCENT)

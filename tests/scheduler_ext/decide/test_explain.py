@@ -58,6 +58,8 @@ GPU = device(3)
             "CardInsufficientCore",
             "GPU 3: needs 50 % of cores, 40 free of 100",
         ),
+        (GpuUsage(GPU, 1, 50000), SMALL, "CardInsufficientMemory", "GPU 3: needs 1 000 MiB, 0 free of 40 960"),
+        (GpuUsage(GPU, 12), SMALL, "CardTimeSlicingExhausted", "GPU 3: all 10 slots are taken"),
         (GpuUsage(GPU, 10), SMALL, "CardTimeSlicingExhausted", "GPU 3: all 10 slots are taken"),
         (
             GpuUsage(GPU, 2),
@@ -196,7 +198,7 @@ def test_a_refusal_is_a_value_with_what_is_needed_free_and_there() -> None:
     asked = request(pod(container(gpu=1, gpumem=30000)))
     misfit = decide(asked, snapshot(usage("n", [GpuUsage(GPU, 1, 28672)])), ["n"]).misfits["n"]
     assert isinstance(misfit, Misfit)
-    amounts = Amounts(needed=30000, free=12288, total=40960, unit=Unit.MIB)
+    amounts = Amounts(needed=30000, used=28672, total=40960, unit=Unit.MIB)
     assert misfit.refusals == (
         Refusal(
             uuid=DeviceUUID("G3"),
