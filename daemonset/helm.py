@@ -19,7 +19,7 @@ class NoHelm(Exception):
     """Helm is missing; the message is one sentence on what to do."""
 
 
-class BuildFailed(Exception):
+class HelmBuildFailed(Exception):
     """Go could not build it."""
 
 
@@ -48,7 +48,7 @@ def build() -> Path:
     print(f"building helm {version} into {helm.parent}, once ...", file=sys.stderr, flush=True)
     command = ["go", "build", "-mod=readonly", "-trimpath", "-o", f"{partial}/", "-ldflags", stamp, "tool"]
     if subprocess.run(command, cwd=MODULE, env={**os.environ, "CGO_ENABLED": "0"}, check=False).returncode:
-        raise BuildFailed(f"Helm {version} could not be built: see the output of Go above")
+        raise HelmBuildFailed(f"Helm {version} could not be built: see the output of Go above")
     partial.rename(helm.parent)
     return helm
 
@@ -67,7 +67,7 @@ def _version() -> str:
 if __name__ == "__main__":
     try:
         print(build())
-    except BuildFailed as problem:
+    except HelmBuildFailed as problem:
         raise SystemExit(f"{problem}.") from None
     except NoHelm as problem:
         print(f"{problem}.", file=sys.stderr)

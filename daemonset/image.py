@@ -57,7 +57,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ImageBuilder:
     program: str
 
     @property
@@ -133,15 +133,15 @@ class Engine:
             run([*self.words, "rm", container])
 
 
-def find_engine() -> Engine:
+def find_engine() -> ImageBuilder:
     """The first that answers. Raises CannotBuild."""
     for program in ("buildah", "podman", "docker"):
         if shutil.which(program) and not subprocess.run([program, "info"], capture_output=True, check=False).returncode:
-            return Engine(program)
+            return ImageBuilder(program)
     raise CannotBuild("Neither buildah nor podman nor docker works here; install one (Debian: apt install buildah).")
 
 
-def debian_base(engine: Engine, purpose: str, arch: str) -> str:
+def debian_base(engine: ImageBuilder, purpose: str, arch: str) -> str:
     """The name of an image made of Debian's packages, of today or yesterday. Raises CannotBuild."""
     if shutil.which("mmdebstrap") is None:
         raise CannotBuild(
@@ -232,7 +232,7 @@ def simulated(product: str) -> str:
     return f"{name}-simulated:{number}"
 
 
-def pack(engine: Engine, tag: str) -> Path:
+def pack(engine: ImageBuilder, tag: str) -> Path:
     """Raises CannotBuild."""
     archive = OUT / f"{tag.replace('/', '-').replace(':', '-')}.tar"
     engine.pack(tag, archive)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ArchivedFile:
     """`content` is a digest of a file's bytes, or a link's target."""
 
     mode: int
@@ -46,9 +46,9 @@ class Archive:
         """Their digests, the base's first."""
         return [layer["digest"] for layer in self._manifest["layers"]]
 
-    def files(self, first: int = 0) -> dict[str, File]:
+    def files(self, first: int = 0) -> dict[str, ArchivedFile]:
         """By path without a leading slash, of all layers together, or of those from this one on."""
-        found: dict[str, File] = {}
+        found: dict[str, ArchivedFile] = {}
         for digest in self.layers()[first:]:
             for name, file in self._layer(digest):
                 folder, _, last = name.rpartition("/")
@@ -68,12 +68,12 @@ class Archive:
                         return content.read() if content else b""
         raise KeyError(name)
 
-    def _layer(self, digest: str) -> Iterator[tuple[str, File]]:
+    def _layer(self, digest: str) -> Iterator[tuple[str, ArchivedFile]]:
         with self._open(digest) as layer:
             for one in layer:
                 content = layer.extractfile(one) if one.isfile() else None
                 said = hashlib.sha256(content.read()).hexdigest() if content else one.linkname
-                yield one.name.removeprefix("./"), File(one.mode, (one.uid, one.gid), one.size, said)
+                yield one.name.removeprefix("./"), ArchivedFile(one.mode, (one.uid, one.gid), one.size, said)
 
     def _open(self, digest: str) -> tarfile.TarFile:
         blob = self._blob(digest)

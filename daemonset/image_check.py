@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from daemonset import image, prune
-from daemonset.image_archive import Archive, File
+from daemonset.image_archive import Archive, ArchivedFile
 
 BILL = "opt/topogpu/sbom.cdx.json"
 MOST_MIB = 120
@@ -31,13 +31,13 @@ _SIMULATES = (
 _STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "kubectl_topogpu --help")
 
 
-def differences(one: Mapping[str, File], other: Mapping[str, File]) -> list[str]:
+def differences(one: Mapping[str, ArchivedFile], other: Mapping[str, ArchivedFile]) -> list[str]:
     """A line for each file that only one of two images has, or that differs."""
     lines = [f"{name}: only once" for name in sorted(one.keys() ^ other.keys())]
     return lines + [f"{name}: differs" for name in sorted(one.keys() & other.keys()) if one[name] != other[name]]
 
 
-def unwanted(files: Mapping[str, File], user: str) -> list[str]:
+def unwanted(files: Mapping[str, ArchivedFile], user: str) -> list[str]:
     """A sentence for everything that the image must not be."""
     problems = [f"/{name} is in the image." for name in sorted(files) if _UNWANTED.search(name)]
     problems += [
@@ -65,7 +65,7 @@ def licences(bill: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def with_licence_file(files: Mapping[str, File]) -> set[str]:
+def with_licence_file(files: Mapping[str, ArchivedFile]) -> set[str]:
     """Names of the packages whose licence lies beside their metadata."""
     return {match[1].lower().replace("_", "-") for match in map(_LICENCE_FILE.search, files) if match}
 
@@ -139,7 +139,7 @@ def main() -> None:
         look_at_simulated(product, simulated, image.simulated(tag))
 
 
-def _is_link(file: File) -> bool:
+def _is_link(file: ArchivedFile) -> bool:
     return file.mode & 0o777 == 0o777 and file.size == 0
 
 

@@ -111,7 +111,7 @@ def checksums(folder: Path) -> str:
 
 def build(number: str, base: str, folder: Path, url: str = "") -> None:
     """All or nothing: what is not complete is removed. `url` is where users will download the kubectl plugin. Without
-    it there is no manifest for krew. Raises image.CannotBuild, helm.NoHelm, helm.BuildFailed, plugin.BuildError.
+    it there is no manifest for krew. Raises image.CannotBuild, helm.NoHelm, helm.HelmBuildFailed, plugin.BuildError.
     """
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -203,5 +203,5 @@ def _tagged(*which: str) -> list[str]:
 if __name__ == "__main__":
     try:
         main()
-    except (CannotRelease, image.CannotBuild, helm.NoHelm, helm.BuildFailed, plugin.BuildError) as problem:
+    except (CannotRelease, image.CannotBuild, helm.NoHelm, helm.HelmBuildFailed, plugin.BuildError) as problem:
         raise SystemExit(str(problem)) from None

@@ -129,5 +129,5 @@ if __name__ == "__main__":
     except helm.NoHelm as problem:
         print(f"{problem}.", file=sys.stderr)
         raise SystemExit(helm.NOTHING_TO_BUILD_WITH) from None
-    except (CannotRender, helm.BuildFailed) as problem:
+    except (CannotRender, helm.HelmBuildFailed) as problem:
         raise SystemExit(str(problem)) from None

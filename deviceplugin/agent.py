@@ -50,7 +50,7 @@ from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.slim_pods import slim
 from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
@@ -414,7 +414,7 @@ class Agent:
             told = inventory
 
     async def _announce_limits(self) -> None:
-        told: Limits | None = None
+        told: NodeLimits | None = None
         async for limits in self._changes.of(lambda: self._hook.limits):
             notice = unlimited(told, limits)
             if notice is not None:

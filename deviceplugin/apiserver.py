@@ -21,7 +21,7 @@ from proto.kubernetes.objects import (
     Pod,
     Resource,
 )
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, Resumed, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, Resumed, reflect
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +90,10 @@ class OwnNode:
                     self.node = objects[0] if objects else None
                     if not objects:
                         log.warning("there is no node %s in the cluster yet", self.name)
-                case Applied(node):
+                case ObjectApplied(node):
                     self._answered(NODES)
                     self._take_node(node)
-                case Removed():
+                case ObjectRemoved():
                     self._answered(NODES)
                     self.node = None
                     log.warning("node %s was removed from the cluster", self.name)
@@ -114,12 +114,12 @@ class OwnNode:
                     self._answered(PODS)
                     self.pods, self.pods_known = in_order(objects, self.pods), True
                     self.pods_version = _number(version)
-                case Applied(pod):
+                case ObjectApplied(pod):
                     self._answered(PODS)
                     self._slim(pod)
                     self.pods = {**self.pods, pod.metadata.uid: pod}
                     self.pods_version = _number(pod.metadata.resource_version)
-                case Removed(pod):
+                case ObjectRemoved(pod):
                     self._answered(PODS)
                     self.pods_version = _number(pod.metadata.resource_version)
                     self.pods = {uid: known for uid, known in self.pods.items() if uid != pod.metadata.uid}

@@ -9,7 +9,7 @@ from deviceplugin.container.hook import find_hook
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.report import limits_of
 from deviceplugin.settings import UnenforcedShares
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class HookWatch:
         self._found: Hook | NoHook | None = None
 
     @property
-    def limits(self) -> Limits | None:
+    def limits(self) -> NodeLimits | None:
         return None if self._found is None else limits_of(self._found, self._unenforced)
 
     async def run(self) -> None:

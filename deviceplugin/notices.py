@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from deviceplugin.gpus import Inventory
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.kubernetes.notices import Notice
 
 
@@ -39,21 +39,21 @@ def untotalled(device_class: str, resource: str) -> Notice:
     return Notice(reason="NodeTotalsMissing", message=message, distinct=True)
 
 
-def unlimited(before: Limits | None, now: Limits | None) -> Notice | None:
+def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | None:
     """What a node that begins to give out parts of GPUs without limits says, or one whose HAMi-core has gone."""
-    if now is Limits.PARTLY_ENFORCED:
+    if now is NodeLimits.PARTLY_ENFORCED:
         message = (
             "containers may get parts of several GPUs, and HAMi-core does not hold them to these for sure: "
             "unenforced_shares is allow"
         )
         return Notice(reason="LimitsNotEnforced", message=message, distinct=True)
-    if now is Limits.UNENFORCED:
+    if now is NodeLimits.UNENFORCED:
         message = (
             "containers get parts of GPUs, and nothing enforces their memory and cores: HAMi-core is not "
             "installed, and unenforced_shares is allow"
         )
         return Notice(reason="LimitsNotEnforced", message=message, distinct=True)
-    if before is Limits.HAMI_CORE and now is Limits.NONE:
+    if before is NodeLimits.HAMI_CORE and now is NodeLimits.NONE:
         message = "HAMi-core has gone: containers that were given a part of a GPU are not started any more"
         return Notice(reason="HAMiCoreGone", message=message, distinct=True)
     return None

@@ -16,7 +16,7 @@ from proto.annotations.keys import (
 )
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake, encode_reported
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_register import encode_register, encode_register_text
 from proto.annotations.node_score import encode_scores
 from proto.devices import Device, PairScores
@@ -44,7 +44,7 @@ def report(
     devices: Sequence[Device],
     scores: PairScores,
     mode: AllocationMode,
-    limits: Limits,
+    limits: NodeLimits,
     *,
     simulated: bool = False,
     scheduler: HamiScheduler = HamiScheduler.NONE,
@@ -74,12 +74,12 @@ def report(
     return Report(look_again=due_at)
 
 
-def limits_of(found: Hook | NoHook, unenforced: UnenforcedShares) -> Limits:
+def limits_of(found: Hook | NoHook, unenforced: UnenforcedShares) -> NodeLimits:
     """What the Node is to say."""
     allowed = unenforced is UnenforcedShares.ALLOW
     if isinstance(found, Hook):
-        return Limits.PARTLY_ENFORCED if allowed else Limits.HAMI_CORE
-    return Limits.UNENFORCED if allowed else Limits.NONE
+        return NodeLimits.PARTLY_ENFORCED if allowed else NodeLimits.HAMI_CORE
+    return NodeLimits.UNENFORCED if allowed else NodeLimits.NONE
 
 
 def with_missing(before: Sequence[Device], now: Sequence[Device]) -> tuple[Device, ...]:

@@ -55,7 +55,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldPart:
     """A pod's part of one GPU at its peak: slots, MiB, percent of the GPU's cores (0: no limit)."""
 
     pod: str
@@ -69,10 +69,10 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class GpuView:
     usage: GpuUsage
     cordoned: bool = False
-    holders: tuple[Held, ...] = ()
+    holders: tuple[HeldPart, ...] = ()
 
     @property
     def device(self) -> Device:
@@ -105,7 +105,7 @@ class GpuNode:
     """
 
     name: str
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuView, ...] = ()
     usage: NodeUsage | None = None
     undecided: tuple[str, ...] = ()
     problem: str = ""
@@ -117,7 +117,7 @@ class GpuNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class GpuCluster:
     """The cluster. `nodes` are those that have or should have GPUs, by name."""
 
     nodes: tuple[GpuNode, ...]
@@ -150,7 +150,7 @@ class Cluster:
         return self.ledger
 
 
-def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | None = None) -> Cluster:
+def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | None = None) -> GpuCluster:
     """Builds the cluster as the extender would after a start.
 
     Without decisions, what the pods hold is summed by the ledger's own part for that.
@@ -177,7 +177,7 @@ class _Reading:
         self._resources = frozenset((names.count, names.memory, names.memory_percentage, names.cores))
         self._nodes = Nodes(KeptRooms(), ())
         self._problems: dict[str, str] = {}
-        self._held: dict[tuple[str, DeviceUUID], list[Held]] = {}
+        self._held: dict[tuple[str, DeviceUUID], list[HeldPart]] = {}
         self._holders: dict[str, list[Holder]] = {}
         self._daemons: dict[str, list[tuple[str, str]]] = {}
         self._waiting = 0
@@ -216,7 +216,9 @@ class _Reading:
         asked = asked_for(pod, self._settings) if self._wanted.asks else ""
         for uuid, part in holding.footprints.items():
             self._held.setdefault((holding.node, uuid), []).append(
-                Held(pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asked)
+                HeldPart(
+                    pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asked
+                )
             )
         if self._wanted.decisions:
             self._holders.setdefault(holding.node, []).append(_holder(pod))
@@ -228,7 +230,7 @@ class _Reading:
             for asked in (container.resources.limits, container.resources.requests)
         )
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> GpuCluster:
         nodes = [self._gpu_node(usage) for usage in self._nodes.usages().values()]
         broken = {
             name: reason.partition(": ")[2] for name, reason in self._nodes.unregistered().items() if ": " in reason
@@ -236,7 +238,7 @@ class _Reading:
         nodes += [GpuNode(name=name, problem=reason) for name, reason in broken.items()]
         problems = {} if self.ledger is None else self.ledger.problems()
         quotas = {subject: text for subject, text in problems.items() if subject.startswith("resourcequota")}
-        return Cluster(
+        return GpuCluster(
             nodes=tuple(sorted(nodes, key=lambda node: node.name)),
             ledger=self.ledger,
             settings=self._settings,
@@ -250,7 +252,7 @@ class _Reading:
     def _gpu_node(self, usage: NodeUsage) -> GpuNode:
         node = usage.node
         gpus = tuple(
-            Gpu(
+            GpuView(
                 usage=gpu,
                 cordoned=gpu.device.uuid in node.cordoned,
                 holders=tuple(sorted(self._held.get((node.name, gpu.device.uuid), ()), key=lambda each: each.pod)),
@@ -311,7 +313,7 @@ def phase(pod: Pod) -> str:
     return pod.status.phase or "Unknown"
 
 
-def gpus_named(cluster: Cluster, text: str) -> Iterable[tuple[GpuNode, Gpu]]:
+def gpus_named(cluster: GpuCluster, text: str) -> Iterable[tuple[GpuNode, GpuView]]:
     """Returns the GPUs named by `node/index`, a UUID, or the beginning of one."""
     node_name, _, index = text.rpartition("/")
     for node in cluster.nodes:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Cluster
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.cluster import GpuCluster
+from kubectl_topogpu.report import TableReport
 from program.tables import Column, FittingTable
 from program.words import counted, ranges, spaced
 from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
@@ -49,7 +49,7 @@ def pod_of(
     )
 
 
-def fit(cluster: Cluster, request: GpuRequest) -> Report:
+def fit(cluster: GpuCluster, request: GpuRequest) -> TableReport:
     """Returns a row for each node: how many more pods fit there, and the GPUs that the first of them would get."""
     snapshot = cluster.snapshot()
     found = rooms(request, snapshot)
@@ -65,7 +65,9 @@ def fit(cluster: Cluster, request: GpuRequest) -> Report:
         for room in sorted(found, key=lambda room: (-room.pods, room.node))
     ]
     document = {"pods": total if admitted is None else min(total, admitted), "quota_pods": admitted, "nodes": rows}
-    return Report(rows=rows, document=document, text=lambda wide: _text(found, total, admitted, request, wide=wide))
+    return TableReport(
+        rows=rows, document=document, text=lambda wide: _text(found, total, admitted, request, wide=wide)
+    )
 
 
 def _text(

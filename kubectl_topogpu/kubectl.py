@@ -29,11 +29,11 @@ _GUARD = '"$@" & exec >&- 2>&-; read -r _; kill 0'
 _READS = ("--reject-methods=^(POST|PUT|PATCH|DELETE|CONNECT|OPTIONS)$", "--accept-paths=^/api/v1/")
 
 
-class Unreadable(Exception):
+class ObjectsUnreadable(Exception):
     """The objects cannot be read. The message is for people."""
 
 
-class Refused(Unreadable):
+class RequestRefused(ObjectsUnreadable):
     """The API server answered with an error. `code` is its HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -78,9 +78,9 @@ class Api:
             http.close()
             late = isinstance(error, TimeoutError)
             reason = f"it takes more than {seconds:g} s" if late else str(error) or type(error).__name__
-            raise Unreadable(f"kubectl does not pass on the answer to {path}: {reason}") from error
+            raise ObjectsUnreadable(f"kubectl does not pass on the answer to {path}: {reason}") from error
         if answer.status != 200:
-            raise Refused(answer.status, _message(path, answer.status, body))
+            raise RequestRefused(answer.status, _message(path, answer.status, body))
         return body
 
 
@@ -126,7 +126,7 @@ def connected(connection: Connection) -> Iterator[Api]:
                 if process.stdout is None or not process.stdout.readline():
                     complaints.seek(0)
                     said = " ".join(complaints.read().decode(errors="replace").split())
-                    raise Unreadable(said or "kubectl proxy does not start")
+                    raise ObjectsUnreadable(said or "kubectl proxy does not start")
                 yield Api(path)
             finally:
                 if process.stdin is not None:
@@ -144,9 +144,11 @@ def run(connection: Connection, arguments: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise Unreadable(f"kubectl {' '.join(arguments)} had no answer within {_SECONDS} s") from error
+        raise ObjectsUnreadable(f"kubectl {' '.join(arguments)} had no answer within {_SECONDS} s") from error
     if done.returncode:
-        raise Unreadable(" ".join(done.stderr.decode(errors="replace").split()) or f"kubectl {arguments[0]} failed")
+        raise ObjectsUnreadable(
+            " ".join(done.stderr.decode(errors="replace").split()) or f"kubectl {arguments[0]} failed"
+        )
     return done.stdout.decode(errors="replace")
 
 
@@ -159,7 +161,7 @@ def namespace(connection: Connection) -> str:
 def _kubectl() -> str:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
-        raise Unreadable("kubectl is not in PATH; install it, or give a file with --from")
+        raise ObjectsUnreadable("kubectl is not in PATH; install it, or give a file with --from")
     return kubectl
 
 
@@ -176,7 +178,7 @@ def decoded(path: str, body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise Unreadable(f"the API server's answer to {path} cannot be read: {error}") from error
+        raise ObjectsUnreadable(f"the API server's answer to {path} cannot be read: {error}") from error
 
 
 Labels = Mapping[str, str]

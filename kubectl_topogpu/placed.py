@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kubectl_topogpu.cluster import Gpu, GpuNode, phase
+from kubectl_topogpu.cluster import GpuNode, GpuView, phase
 from kubectl_topogpu.topo import link
 from program.words import ranges, spaced
 from proto.kubernetes.objects import Pod
@@ -59,7 +59,7 @@ class Placement:
 
 
 def placement(
-    request: GpuRequest, snapshot: Snapshot, decision: Decision, node: str, held: Sequence[tuple[GpuNode, Gpu]]
+    request: GpuRequest, snapshot: Snapshot, decision: Decision, node: str, held: Sequence[tuple[GpuNode, GpuView]]
 ) -> Placement:
     """`snapshot` and `decision` are without the pod's own GPUs, which are those `held` on `node`."""
     usage = snapshot.nodes.get(node)
@@ -121,7 +121,7 @@ def _gpus(request: GpuRequest, snapshot: Snapshot, usage: NodeUsage, taken: set[
 
 
 def hints(
-    pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, held: Sequence[tuple[GpuNode, Gpu]]
+    pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, held: Sequence[tuple[GpuNode, GpuView]]
 ) -> Iterable[str]:
     """Returns sentences about the pod's links, and about what has changed since it was placed."""
     node = pod.spec.node_name
@@ -136,7 +136,7 @@ def hints(
         yield "The pod has its GPUs but does not run yet: kubectl describe pod shows what it waits for."
 
 
-def _links(request: GpuRequest, usage: NodeUsage, held: Sequence[tuple[GpuNode, Gpu]]) -> str:
+def _links(request: GpuRequest, usage: NodeUsage, held: Sequence[tuple[GpuNode, GpuView]]) -> str:
     scores = usage.node.pair_scores
     gpus = [gpu for _, gpu in held]
     pairs = [

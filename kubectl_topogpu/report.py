@@ -24,7 +24,7 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TableReport:
     """A report. All `rows` have the same keys. JSON and YAML print `document`, which is the rows unless there is more
     to say.
 

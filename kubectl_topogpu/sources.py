@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from kubectl_topogpu.cluster import Objects
-from kubectl_topogpu.kubectl import Api, Connection, Refused, Unreadable, connected, decoded, namespace
+from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable, RequestRefused, connected, decoded, namespace
 from proto.kubernetes.objects import (
     NODES,
     PODS,
@@ -70,7 +70,7 @@ class Live:
         nodes = self._threads.submit(lambda: tuple(self._all(NODES)))
         try:
             quotas = tuple(self._all(RESOURCE_QUOTAS))
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.code != _FORBIDDEN:
                 raise
             note = f"ResourceQuotas do not count here: {refusal}"
@@ -83,7 +83,7 @@ class Live:
         path = PODS.path(namespace, name)
         try:
             found: Pod = decoded(path, self._api.get(path), Pod)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.code == _NOT_FOUND:
                 return None
             raise
@@ -94,7 +94,7 @@ class Live:
         found = decoded(path, self._api.get(path), _PortsPod)
         ports = [port.container_port for each in found.spec.containers for port in each.ports if port.name == "metrics"]
         if not ports:
-            raise Unreadable(f"pod {namespace}/{pod} has no port named metrics")
+            raise ObjectsUnreadable(f"pod {namespace}/{pod} has no port named metrics")
         return self._api.get(
             f"{PODS.path(namespace, f'{pod}:{ports[0]}')}/proxy/metrics", METRICS_BYTES, METRICS_SECONDS
         )
@@ -119,9 +119,9 @@ class Live:
     def _page(self, path: str) -> bytes:
         try:
             return self._api.get(path)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.code == _FORBIDDEN:
-                raise Refused(refusal.code, f"{refusal}; {_ROLE}") from refusal
+                raise RequestRefused(refusal.code, f"{refusal}; {_ROLE}") from refusal
             raise
 
 
@@ -164,16 +164,16 @@ class Recorded:
             text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
             items = msgspec.json.decode(text, type=_File).items
         except OSError as error:
-            raise Unreadable(f"{file}: {error.strerror or error}") from error
+            raise ObjectsUnreadable(f"{file}: {error.strerror or error}") from error
         except (msgspec.DecodeError, RecursionError) as error:
-            raise Unreadable(f"{file}: is not what kubectl prints ({error}); write it with {_HOW}") from error
+            raise ObjectsUnreadable(f"{file}: is not what kubectl prints ({error}); write it with {_HOW}") from error
         if items is None:
-            raise Unreadable(f"{file}: has no list of objects; write it with {_HOW}")
+            raise ObjectsUnreadable(f"{file}: has no list of objects; write it with {_HOW}")
         self._items: dict[str, list[tuple[int, msgspec.Raw]]] = {}
         for at, item in enumerate(items):
             self._items.setdefault(self._decoded(at, item, _Kind).kind, []).append((at, item))
         if "Node" not in self._items:
-            raise Unreadable(f"{file}: lists no node; write it with {_HOW}")
+            raise ObjectsUnreadable(f"{file}: lists no node; write it with {_HOW}")
 
     def objects(self) -> Objects:
         return Objects(
@@ -193,7 +193,7 @@ class Recorded:
         )
 
     def metrics(self, namespace: str, pod: str) -> bytes:  # noqa: ARG002 - as of the cluster
-        raise Unreadable("a file has no metrics")
+        raise ObjectsUnreadable("a file has no metrics")
 
     def namespace(self) -> str:
         return "default"
@@ -206,7 +206,7 @@ class Recorded:
         try:
             return msgspec.json.decode(item, type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise Unreadable(f"{self._file}: items[{at}]: {error}") from error
+            raise ObjectsUnreadable(f"{self._file}: items[{at}]: {error}") from error
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Cluster, Gpu, GpuNode, Held
-from kubectl_topogpu.report import Report, Row
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, GpuView, HeldPart
+from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.used import NOT_KNOWN, Readings, Used
 from program.tables import Column, FittingTable
 from program.words import counted, gib, model, ranges
@@ -43,7 +43,9 @@ def of_namespace(nodes: Sequence[GpuNode], namespace: str) -> Sequence[GpuNode]:
     return tuple(found)
 
 
-def top(cluster: Cluster, nodes: Sequence[GpuNode], level: Level | None, readings: Readings | None = None) -> Report:
+def top(
+    cluster: GpuCluster, nodes: Sequence[GpuNode], level: Level | None, readings: Readings | None = None
+) -> TableReport:
     """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level. Without a level,
     the rows are those of pods, and the text has less detail if it were too long. `readings` are None if what is used
     was not asked for.
@@ -53,7 +55,7 @@ def top(cluster: Cluster, nodes: Sequence[GpuNode], level: Level | None, reading
         Level.GPUS: lambda: [_gpu_row(node, gpu, readings) for node in nodes for gpu in node.gpus],
         Level.PODS: lambda: [row for node in nodes for gpu in node.gpus for row in pod_rows(node, gpu, readings)],
     }[level or Level.PODS]()
-    return Report(rows=rows, text=lambda wide: _text(cluster, nodes, level, readings, wide=wide))
+    return TableReport(rows=rows, text=lambda wide: _text(cluster, nodes, level, readings, wide=wide))
 
 
 def _fitting_level(nodes: Sequence[GpuNode]) -> Level:
@@ -62,7 +64,7 @@ def _fitting_level(nodes: Sequence[GpuNode]) -> Level:
     return Level.PODS if gpus + pods <= MOST_LINES else Level.GPUS if gpus <= MOST_LINES else Level.NODES
 
 
-def pod_rows(node: GpuNode, gpu: Gpu, readings: Readings | None = None) -> Iterator[Row]:
+def pod_rows(node: GpuNode, gpu: GpuView, readings: Readings | None = None) -> Iterator[Row]:
     where: Row = {
         "node": node.name,
         "gpu": gpu.device.index,
@@ -91,11 +93,11 @@ def _used_row(used: Used, readings: Readings | None) -> Row:
     return {"memory_in_use_mib": used.memory_mib, "cores_in_use_percent": used.cores_percent}
 
 
-def _used_by(held: Held, gpu: Gpu, readings: Readings | None) -> Used:
+def _used_by(held: HeldPart, gpu: GpuView, readings: Readings | None) -> Used:
     return NOT_KNOWN if readings is None else readings.pods.get((held.pod, gpu.device.uuid), NOT_KNOWN)
 
 
-def _gpu_row(node: GpuNode, gpu: Gpu, readings: Readings | None) -> Row:
+def _gpu_row(node: GpuNode, gpu: GpuView, readings: Readings | None) -> Row:
     device, usage = gpu.device, gpu.usage
     return {
         "node": node.name,
@@ -135,7 +137,7 @@ def _node_row(node: GpuNode) -> Row:
 
 
 def _text(
-    cluster: Cluster, nodes: Sequence[GpuNode], asked: Level | None, readings: Readings | None, *, wide: bool
+    cluster: GpuCluster, nodes: Sequence[GpuNode], asked: Level | None, readings: Readings | None, *, wide: bool
 ) -> RenderableType:
     level = asked or _fitting_level(nodes)
     if not cluster.nodes:
@@ -199,17 +201,17 @@ def _lines(node: GpuNode, level: Level, readings: Readings | None, *, wide: bool
         yield _Line(name=Text.assemble(f"    {pod}  ", ("undecided", "yellow")))
 
 
-def _grouped(gpus: Iterable[Gpu], *, wide: bool) -> Iterator[Sequence[Gpu]]:
+def _grouped(gpus: Iterable[GpuView], *, wide: bool) -> Iterator[Sequence[GpuView]]:
     """Joins consecutive free GPUs of one model to one line, unless all are wanted."""
 
-    def key(gpu: Gpu) -> object:
+    def key(gpu: GpuView) -> object:
         return gpu.device.type if gpu.is_free and not wide else gpu.device.uuid
 
     for _, alike in groupby(gpus, key=key):
         yield tuple(alike)
 
 
-def _gpu_line(gpus: Sequence[Gpu], readings: Readings | None, *, wide: bool) -> _Line:
+def _gpu_line(gpus: Sequence[GpuView], readings: Readings | None, *, wide: bool) -> _Line:
     device = gpus[0].device
     name = Text(f"  GPU {ranges([gpu.device.index for gpu in gpus])}")
     if gpus[0].state:
@@ -222,7 +224,7 @@ def _gpu_line(gpus: Sequence[Gpu], readings: Readings | None, *, wide: bool) -> 
     return _amounts(name, gpus, readings, state)
 
 
-def _pod_line(gpu: Gpu, held: Held, readings: Readings | None) -> _Line:
+def _pod_line(gpu: GpuView, held: HeldPart, readings: Readings | None) -> _Line:
     cores = f"{held.cores} %" if held.cores else "no limit"
     phase = "" if held.phase == "Running" else held.phase
     return _Line(
@@ -236,7 +238,7 @@ def _pod_line(gpu: Gpu, held: Held, readings: Readings | None) -> _Line:
     )
 
 
-def _amounts(name: Text, gpus: Sequence[Gpu], readings: Readings | None, state: str | Text) -> _Line:
+def _amounts(name: Text, gpus: Sequence[GpuView], readings: Readings | None, state: str | Text) -> _Line:
     """A line for these GPUs together."""
     used, total = sum(gpu.usage.memory_mib for gpu in gpus), sum(gpu.device.memory_mib for gpu in gpus)
     cores, all_cores = sum(gpu.usage.cores for gpu in gpus), sum(gpu.device.cores for gpu in gpus)
@@ -251,7 +253,7 @@ def _amounts(name: Text, gpus: Sequence[Gpu], readings: Readings | None, state: 
     )
 
 
-def _used_of(gpu: Gpu, readings: Readings | None) -> Used:
+def _used_of(gpu: GpuView, readings: Readings | None) -> Used:
     return NOT_KNOWN if readings is None else readings.gpus.get(gpu.device.uuid, NOT_KNOWN)
 
 
@@ -270,7 +272,7 @@ def _used_words(used: Used) -> str:
     return f"{memory}, {'?' if used.cores_percent is None else used.cores_percent} %"
 
 
-def notes(cluster: Cluster, readings: Readings | None) -> Iterator[Text]:
+def notes(cluster: GpuCluster, readings: Readings | None) -> Iterator[Text]:
     """What the reader has to know besides."""
     if cluster.waiting:
         are = "waits" if cluster.waiting == 1 else "wait"

@@ -10,8 +10,8 @@ from math import cos, pi, sin
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Gpu, GpuNode
-from kubectl_topogpu.report import Report, Row
+from kubectl_topogpu.cluster import GpuNode, GpuView
+from kubectl_topogpu.report import Row, TableReport
 from program.tables import Column, Matrix
 from program.words import model, printable
 
@@ -36,7 +36,7 @@ def link(score: int | None) -> str:
     return f"NV{score // NVLINK}" if score >= NVLINK else _PATHS.get(score, "?")
 
 
-def topo(node: GpuNode) -> Report:
+def topo(node: GpuNode) -> TableReport:
     """Returns a row for each pair of GPUs."""
     rows: list[Row] = [
         {
@@ -49,10 +49,10 @@ def topo(node: GpuNode) -> Report:
         for at, a in enumerate(node.gpus)
         for b in node.gpus[at + 1 :]
     ]
-    return Report(rows=rows, text=lambda wide: _text(node, wide=wide))
+    return TableReport(rows=rows, text=lambda wide: _text(node, wide=wide))
 
 
-def _score(node: GpuNode, a: Gpu, b: Gpu) -> int | None:
+def _score(node: GpuNode, a: GpuView, b: GpuView) -> int | None:
     scores = {} if node.usage is None else node.usage.node.pair_scores
     return scores.get(a.device.uuid, {}).get(b.device.uuid)
 
@@ -74,7 +74,7 @@ _LEGEND = (
 def _matrix(node: GpuNode) -> Matrix:
     columns = [Column(title=""), *(Column(title=str(gpu.device.index), right=True) for gpu in node.gpus)]
 
-    def cell(a: Gpu, b: Gpu) -> Text:
+    def cell(a: GpuView, b: GpuView) -> Text:
         word = "X" if a is b else link(_score(node, a, b))
         return Text(word, _COLOURS.get(_family(word), "dim"))
 
@@ -82,7 +82,7 @@ def _matrix(node: GpuNode) -> Matrix:
     return Matrix(columns=columns, rows=rows)
 
 
-def _holders(gpu: Gpu, *, wide: bool) -> Text:
+def _holders(gpu: GpuView, *, wide: bool) -> Text:
     pods = ", ".join(held.pod for held in gpu.holders) or gpu.state or "free"
     numa = f"  NUMA {gpu.device.numa}  {gpu.device.uuid}" if wide else ""
     return Text(f"GPU {gpu.device.index}  {model(gpu.device.type)}{numa}: {pods}")

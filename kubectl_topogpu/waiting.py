@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Cluster, asked_for, pod_name
-from kubectl_topogpu.report import Report, Row
-from kubectl_topogpu.why import Answer, answer_for
+from kubectl_topogpu.cluster import GpuCluster, asked_for, pod_name
+from kubectl_topogpu.report import Row, TableReport
+from kubectl_topogpu.why import PodAccount, answer_for
 from program.words import counted
 from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import RequestError, read_request
@@ -23,11 +23,11 @@ class Alike:
     """Pods of one namespace that ask for the same; `answer` is that of the first."""
 
     asks: str
-    answer: Answer
+    answer: PodAccount
     pods: tuple[str, ...]
 
 
-def waiting(cluster: Cluster, namespace: str) -> Report:
+def waiting(cluster: GpuCluster, namespace: str) -> TableReport:
     """Returns a row for each pod of the namespace that waits; of all namespaces without one."""
     pods = [pod for pod in cluster.pods if not namespace or (pod.metadata.namespace or "default") == namespace]
     kinds: dict[Hashable, list[Pod]] = {}
@@ -48,10 +48,10 @@ def waiting(cluster: Cluster, namespace: str) -> Report:
         for pod in each.pods
     ]
     left = sum(map(len, largest[MOST_KINDS:]))
-    return Report(rows=rows, text=lambda wide: _text(found, len(pods), left, namespace, wide=wide))
+    return TableReport(rows=rows, text=lambda wide: _text(found, len(pods), left, namespace, wide=wide))
 
 
-def _kind(cluster: Cluster, pod: Pod) -> Hashable:
+def _kind(cluster: GpuCluster, pod: Pod) -> Hashable:
     """Equal for pods that get the same answer."""
     try:
         request = read_request(pod, cluster.settings)
@@ -60,7 +60,7 @@ def _kind(cluster: Cluster, pod: Pod) -> Hashable:
     return None if request is None else repr(replace(request, pod="", uid=""))
 
 
-def _reasons(answer: Answer) -> str:
+def _reasons(answer: PodAccount) -> str:
     return "; ".join(f"{counted(len(each.nodes), 'node')}: {each.reason}" for each in answer.refused)
 
 

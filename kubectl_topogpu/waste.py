@@ -5,8 +5,8 @@ from collections import Counter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Cluster
-from kubectl_topogpu.report import Report, Row
+from kubectl_topogpu.cluster import GpuCluster
+from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.top import notes
 from kubectl_topogpu.used import NOT_KNOWN, Readings
 from program.tables import Column, FittingTable
@@ -18,10 +18,10 @@ from scheduler_ext.outlook.unused import unused
 _MOST_SHOWN = 10
 
 
-def waste(cluster: Cluster, readings: Readings | None = None) -> Report:
+def waste(cluster: GpuCluster, readings: Readings | None = None) -> TableReport:
     """Returns a row for each node, as `outlook.unused` counts. `readings` are None if they were not asked for."""
     rows = [_row(node.name, node.usage, readings) for node in cluster.nodes if node.usage is not None]
-    return Report(rows=rows, text=lambda wide: _waste_text(cluster, rows, readings, wide=wide))
+    return TableReport(rows=rows, text=lambda wide: _waste_text(cluster, rows, readings, wide=wide))
 
 
 def _row(node: str, usage: NodeUsage, readings: Readings | None) -> Row:
@@ -52,7 +52,7 @@ def _not_in_use(usage: NodeUsage, readings: Readings) -> int | None:
     return total
 
 
-def _waste_text(cluster: Cluster, rows: list[Row], readings: Readings | None, *, wide: bool) -> RenderableType:
+def _waste_text(cluster: GpuCluster, rows: list[Row], readings: Readings | None, *, wide: bool) -> RenderableType:
     def total(key: str) -> int:
         return sum(int(row[key] or 0) for row in rows)
 
@@ -90,7 +90,7 @@ def _waste_text(cluster: Cluster, rows: list[Row], readings: Readings | None, *,
     return Group(*lines, *notes(cluster, readings))
 
 
-def frag(cluster: Cluster) -> Report:
+def frag(cluster: GpuCluster) -> TableReport:
     """Returns a row for each number of GPUs on one node: how many pods with that many whole GPUs fit, and the most
     memory of each GPU with which a pod fits.
     """
@@ -103,10 +103,10 @@ def frag(cluster: Cluster) -> Report:
         }
         for each in largest(Snapshot(nodes={node.name: node.usage for node in cluster.nodes if node.usage is not None}))
     ]
-    return Report(rows=rows, text=lambda _: _frag_text(cluster, rows))
+    return TableReport(rows=rows, text=lambda _: _frag_text(cluster, rows))
 
 
-def _frag_text(cluster: Cluster, rows: list[Row]) -> RenderableType:
+def _frag_text(cluster: GpuCluster, rows: list[Row]) -> RenderableType:
     if not rows:
         return Text("no node has GPUs")
     gpus = [gpu for node in cluster.nodes for gpu in node.gpus]

@@ -5,21 +5,21 @@ from collections.abc import Collection, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Cluster, Gpu, GpuNode, gpus_named
-from kubectl_topogpu.report import Report, Row
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, GpuView, gpus_named
+from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.top import pod_rows
 from program.tables import Column, FittingTable
 from program.words import gib, model
 
 
-def holders_of(cluster: Cluster, target: str) -> Report | None:
+def holders_of(cluster: GpuCluster, target: str) -> TableReport | None:
     """Reports on a node, or on GPUs by `node/index`, UUID or its beginning. None if there are none."""
     node = cluster.node(target)
     gpus = [(node, gpu) for gpu in node.gpus] if node is not None else list(gpus_named(cluster, target))
     return _report(gpus, None) if gpus else None
 
 
-def pods_named(cluster: Cluster, name: str, namespace: str = "") -> Report | None:
+def pods_named(cluster: GpuCluster, name: str, namespace: str = "") -> TableReport | None:
     """Reports on the GPUs of pods with this name, of any namespace unless given. None if no such pod holds GPUs."""
     names = {
         held.pod
@@ -32,12 +32,12 @@ def pods_named(cluster: Cluster, name: str, namespace: str = "") -> Report | Non
     return _report(gpus, names) if gpus else None
 
 
-def nothing(pod: str) -> Report:
+def nothing(pod: str) -> TableReport:
     """Reports on a pod that holds no GPU."""
-    return Report(rows=[], text=lambda _: Text(f"pod {pod} holds no GPU"))
+    return TableReport(rows=[], text=lambda _: Text(f"pod {pod} holds no GPU"))
 
 
-def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pods: Collection[str] | None) -> Report:
+def _report(gpus: Sequence[tuple[GpuNode, GpuView]], pods: Collection[str] | None) -> TableReport:
     """`pods` are those to show; None for all, and for GPUs without pods."""
     rows = [row for node, gpu in gpus for row in pod_rows(node, gpu) if pods is None or row["pod"] in pods]
 
@@ -61,7 +61,7 @@ def _report(gpus: Sequence[tuple[GpuNode, Gpu]], pods: Collection[str] | None) -
         ]
         return Group(table, *notes)
 
-    return Report(rows=rows, text=text)
+    return TableReport(rows=rows, text=text)
 
 
 def _cells(row: Row, *, wide: bool) -> Sequence[str]:
@@ -79,12 +79,12 @@ def _cells(row: Row, *, wide: bool) -> Sequence[str]:
     )
 
 
-def gpus_of(cluster: Cluster, pod: str) -> Sequence[tuple[GpuNode, Gpu]]:
+def gpus_of(cluster: GpuCluster, pod: str) -> Sequence[tuple[GpuNode, GpuView]]:
     """Returns the GPUs of which the pod `namespace/name` holds a share."""
     return [(node, gpu) for node in cluster.nodes for gpu in node.gpus if any(each.pod == pod for each in gpu.holders)]
 
 
-def described(gpus: Sequence[tuple[GpuNode, Gpu]], pod: str) -> str:
+def described(gpus: Sequence[tuple[GpuNode, GpuView]], pod: str) -> str:
     """`GPU 3 (A100-SXM4-80GB): 8.0 GiB, 20 %`, one after the other."""
     parts = []
     for _, gpu in gpus:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import Cluster, phase, pod_name
+from kubectl_topogpu.cluster import GpuCluster, phase, pod_name
 from kubectl_topogpu.placed import Candidate, GpuCandidate, Placement, candidates, hints, placement
-from kubectl_topogpu.report import Report, Row
+from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.who import described, gpus_of
 from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
@@ -31,7 +31,7 @@ _UNNAMED = "GPUs that no annotation names"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class FitsWithout:
     """The pod fits on the node once these pods are gone."""
 
     node: str
@@ -39,7 +39,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PodAccount:
     """The answer. `sentence` follows the pod's name; `asks` says what each container asks for."""
 
     pod: str
@@ -48,7 +48,7 @@ class Answer:
     node: str = ""
     asks: tuple[str, ...] = ()
     refused: tuple[Refusing, ...] = ()
-    ways: tuple[Gone, ...] = ()
+    ways: tuple[FitsWithout, ...] = ()
     smaller: Smaller | None = None
     nodes: tuple[Candidate, ...] = ()
     """Nodes on which it fits, the best first; of a placed pod its own node first."""
@@ -57,7 +57,7 @@ class Answer:
     hints: tuple[str, ...] = ()
 
 
-def why(cluster: Cluster, pod: Pod) -> Report:
+def why(cluster: GpuCluster, pod: Pod) -> TableReport:
     """Returns one row for each group of nodes that refuses the pod, or for each node on which it would fit."""
     answer = answer_for(cluster, pod)
     rows: list[Row] = [
@@ -70,24 +70,24 @@ def why(cluster: Cluster, pod: Pod) -> Report:
         }
         for each in answer.refused
     ] or [{"pod": answer.pod, "reason": "", "nodes": 1, "nearest": each.node, "lacks": ""} for each in answer.nodes]
-    return Report(rows=rows, document=answer, text=lambda wide: _text(answer, wide=wide))
+    return TableReport(rows=rows, document=answer, text=lambda wide: _text(answer, wide=wide))
 
 
-def answer_for(cluster: Cluster, pod: Pod, *, brief: bool = False) -> Answer:
+def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAccount:
     """A `brief` answer does not say what would help."""
     name = pod_name(pod)
     try:
         request = read_request(pod, cluster.settings)
     except RequestError as error:
-        return Answer(pod=name, phase=phase(pod), sentence=f"waits: {error}; no node fits until the pod is changed")
+        return PodAccount(pod=name, phase=phase(pod), sentence=f"waits: {error}; no node fits until the pod is changed")
     if pod.has_ended:
-        return Answer(pod=name, phase=phase(pod), sentence=f"has ended ({pod.status.phase}) and holds no GPU")
+        return PodAccount(pod=name, phase=phase(pod), sentence=f"has ended ({pod.status.phase}) and holds no GPU")
     if request is None:
         held = gpus_of(cluster, name)
         sentence = "asks for no GPU; kube-scheduler places it without TopoGPU"
         if held:
             sentence = f"is on node {pod.spec.node_name} with {described(held, name)}, though it asks for no GPU"
-        return Answer(pod=name, phase=phase(pod), node=pod.spec.node_name, sentence=sentence)
+        return PodAccount(pod=name, phase=phase(pod), node=pod.spec.node_name, sentence=sentence)
     snapshot = cluster.snapshot(pod)
     decision = decide(request, snapshot, sorted({*snapshot.nodes, *_broken(snapshot)}))
     if pod.spec.node_name:
@@ -108,12 +108,12 @@ def _asks(request: GpuRequest) -> tuple[str, ...]:
     return tuple(need_sentence(need) for need in request.needs if need is not None)
 
 
-def _placed(cluster: Cluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision) -> Answer:
+def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision) -> PodAccount:
     name, node = pod_name(pod), pod.spec.node_name
     held = gpus_of(cluster, name)
     ranked = _ranked(request, decision)
     order = [node, *(each for each in ranked if each != node)] if node in decision.fits else ranked
-    return Answer(
+    return PodAccount(
         pod=name,
         phase=phase(pod),
         node=node,
@@ -126,8 +126,8 @@ def _placed(cluster: Cluster, pod: Pod, request: GpuRequest, snapshot: Snapshot,
 
 
 def _waiting(
-    cluster: Cluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, *, brief: bool
-) -> Answer:
+    cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, *, brief: bool
+) -> PodAccount:
     name, asks = pod_name(pod), _asks(request)
     refusal = pod.status.unscheduled
     told = (f"kube-scheduler says: {refusal.message}",) if refusal is not None and refusal.message else ()
@@ -138,7 +138,7 @@ def _waiting(
             f"GPUs are not what it waits for. It is placed by scheduler {scheduler}, which also looks at CPUs, memory, "
             "taints and selectors."
         )
-        return Answer(
+        return PodAccount(
             pod=name,
             phase=phase(pod),
             sentence=f"waits, though its GPUs fit on {counted(len(ranked), 'node')} now, best on {ranked[0]}",
@@ -148,9 +148,9 @@ def _waiting(
         )
     sentence, refused = f"waits: {_nowhere(len(decision.misfits))}", grouped(decision.misfits, request.filter)
     if brief:
-        return Answer(pod=name, phase=phase(pod), sentence=sentence, asks=asks, refused=refused)
+        return PodAccount(pod=name, phase=phase(pod), sentence=sentence, asks=asks, refused=refused)
     found = ways(cluster.deciding(), request, decision.misfits, cluster.holders)
-    return Answer(
+    return PodAccount(
         pod=name,
         phase=phase(pod),
         sentence=sentence,
@@ -162,8 +162,8 @@ def _waiting(
     )
 
 
-def _gone(way: Way) -> Gone:
-    return Gone(node=way.node, pods=tuple(sorted(f"{each.namespace}/{each.name}" for each in way.gone)))
+def _gone(way: Way) -> FitsWithout:
+    return FitsWithout(node=way.node, pods=tuple(sorted(f"{each.namespace}/{each.name}" for each in way.gone)))
 
 
 def _nowhere(nodes: int) -> str:
@@ -174,7 +174,7 @@ def _nowhere(nodes: int) -> str:
     )
 
 
-def _hints(cluster: Cluster, decision: Decision, found: Sequence[Way]) -> Iterable[str]:
+def _hints(cluster: GpuCluster, decision: Decision, found: Sequence[Way]) -> Iterable[str]:
     misfits = [misfit for misfit in decision.misfits.values() if isinstance(misfit, Misfit)]
     if not misfits:
         yield "No node offers GPUs: is the node daemon running?"
@@ -198,7 +198,7 @@ def _hints(cluster: Cluster, decision: Decision, found: Sequence[Way]) -> Iterab
         yield "Deleting pods does not help: the pod would not fit on an empty node either."
 
 
-def _text(answer: Answer, *, wide: bool) -> RenderableType:
+def _text(answer: PodAccount, *, wide: bool) -> RenderableType:
     lines: list[RenderableType] = [Text.assemble("pod ", (answer.pod, "bold"), f" {answer.sentence}")]
     lines += [Text(f"  {ask}", "dim") for ask in answer.asks]
     lines += _refused_lines(answer, wide=wide)
@@ -210,7 +210,7 @@ def _text(answer: Answer, *, wide: bool) -> RenderableType:
     return Group(*lines, *map(Text, answer.hints))
 
 
-def _refused_lines(answer: Answer, *, wide: bool) -> Iterable[RenderableType]:
+def _refused_lines(answer: PodAccount, *, wide: bool) -> Iterable[RenderableType]:
     if answer.refused:
         yield Text("Why not:", "bold")
     for each in answer.refused:
@@ -221,7 +221,7 @@ def _refused_lines(answer: Answer, *, wide: bool) -> Iterable[RenderableType]:
             yield Text(f"      {', '.join(each.nodes)}", "dim")
 
 
-def _change_lines(answer: Answer, *, wide: bool) -> Iterable[RenderableType]:
+def _change_lines(answer: PodAccount, *, wide: bool) -> Iterable[RenderableType]:
     if not answer.ways and answer.smaller is None:
         return
     yield Text("It would fit", "bold")

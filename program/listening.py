@@ -79,7 +79,7 @@ async def serving(
     allow_many_files()
     patience = patience or Patience()
     patience = replace(patience, most_connections=affordable(patience.most_connections, _SHARE_OF_FILES))
-    door = _Door(patience, tls)
+    door = _Entrance(patience, tls)
     # What other middlewares do counts as the request's time, too.
     application.middlewares.insert(0, door.note_request)
     runner = web.AppRunner(
@@ -183,7 +183,7 @@ class _Visitor:
             self.transport.abort()
 
 
-class _Door:
+class _Entrance:
     """Accepts connections and records how long each has been idle."""
 
     def __init__(self, patience: Patience, tls: ssl.SSLContext | None) -> None:

@@ -67,7 +67,7 @@ class PodReview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AdmissionVerdict:
     """The answer. `patch` is a list of RFC 6902 operations, empty when the pod stays as it is."""
 
     allowed: bool
@@ -79,14 +79,14 @@ class Verdict:
     """One word for the metric that counts answers; it is not sent."""
 
 
-def denied(message: str, warnings: tuple[str, ...] = (), *, reason: str = "") -> Verdict:
+def denied(message: str, warnings: tuple[str, ...] = (), *, reason: str = "") -> AdmissionVerdict:
     """Refuses the pod; its author reads `message`."""
-    return Verdict(allowed=False, code=FORBIDDEN, message=message, warnings=warnings, reason=reason)
+    return AdmissionVerdict(allowed=False, code=FORBIDDEN, message=message, warnings=warnings, reason=reason)
 
 
-def failed(message: str, code: int = 500, *, reason: str = "") -> Verdict:
+def failed(message: str, code: int = 500, *, reason: str = "") -> AdmissionVerdict:
     """Refuses a pod that cannot be read: `failurePolicy` does not apply to an answer."""
-    return Verdict(allowed=False, code=code, message=message, reason=reason)
+    return AdmissionVerdict(allowed=False, code=code, message=message, reason=reason)
 
 
 class _Request(Object):
@@ -150,7 +150,7 @@ def decode_review(body: bytes) -> PodReview:
     return _pod_review(ReviewIdentity(uid=review.request.uid or "", api_version=version), review.request)
 
 
-def encode_answer(identity: ReviewIdentity, verdict: Verdict) -> bytes:
+def encode_answer(identity: ReviewIdentity, verdict: AdmissionVerdict) -> bytes:
     reason = "Forbidden" if verdict.code == FORBIDDEN else ""
     response = _Response(
         uid=identity.uid,

@@ -26,7 +26,7 @@ from proto.kubernetes.objects import (
     Resource,
     Resources,
 )
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster import events
 from scheduler_ext.quota_class import has_cross_namespace_affinity
@@ -119,9 +119,9 @@ class ClusterWatch:
                 case Replaced(objects):
                     apply(events.Listed(resource.type, objects))
                     self._listed(plural)
-                case Applied(changed):
+                case ObjectApplied(changed):
                     apply(events.Applied(changed))
-                case Removed(removed):
+                case ObjectRemoved(removed):
                     apply(events.Removed(removed))
                 case Interrupted(problem, seconds):
                     if plural != POD_DISRUPTION_BUDGETS.plural:

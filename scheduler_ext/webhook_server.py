@@ -13,9 +13,9 @@ from program.tasks import Tasks
 from proto.admission import (
     FORBIDDEN,
     AdmissionError,
+    AdmissionVerdict,
     PodReview,
     ReviewIdentity,
-    Verdict,
     decode_review,
     encode_answer,
     failed,
@@ -72,7 +72,7 @@ class Webhook:
         self._metrics.admitted(_outcome(verdict), verdict.reason, self._monotonic() - began)
         return web.Response(body=body, content_type="application/json")
 
-    async def _judged(self, request: web.Request) -> tuple[ReviewIdentity, Verdict]:
+    async def _judged(self, request: web.Request) -> tuple[ReviewIdentity, AdmissionVerdict]:
         identity = ReviewIdentity()
         try:
             review = decode_review(await _body(request))
@@ -129,13 +129,13 @@ async def _body(request: web.Request) -> bytes:
     return body
 
 
-def _outcome(verdict: Verdict) -> Admission:
+def _outcome(verdict: AdmissionVerdict) -> Admission:
     if verdict.allowed:
         return Admission.PATCHED if verdict.patch else Admission.ALLOWED
     return Admission.DENIED if verdict.code == FORBIDDEN else Admission.FAILED
 
 
-def _report(review: PodReview, verdict: Verdict) -> None:
+def _report(review: PodReview, verdict: AdmissionVerdict) -> None:
     metadata = review.pod.metadata
     name = f"{review.namespace}/{metadata.name or f'{metadata.generate_name}…'}"
     if not verdict.allowed:

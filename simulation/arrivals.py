@@ -10,7 +10,7 @@ _LASTS_SECONDS = (30.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class LoadPod:
     """A pod that comes so long after the one before it, and is deleted `lasts_seconds` later."""
 
     name: str
@@ -19,13 +19,13 @@ class Arrival:
     lasts_seconds: float
 
 
-def arrivals(pods_per_minute: float, random: Random) -> Iterator[Arrival]:
+def arrivals(pods_per_minute: float, random: Random) -> Iterator[LoadPod]:
     """Endless: pods of the demo's shapes, at random times and for random durations."""
     number = 0
     while True:
         number += 1
         shape = random.choice(SHAPES)
-        yield Arrival(
+        yield LoadPod(
             name=f"load-{number}-{shape.name}",
             shape=shape,
             after_seconds=random.expovariate(pods_per_minute / 60),

@@ -11,10 +11,10 @@ from simulation.fault_names import FAULTS
 from simulation.nvml.machine_file import (
     DOUBLE_BIT_ECC,
     CallHangs,
-    Event,
     FabricIs,
     Fault,
     LinkState,
+    MachineEvent,
     RecoveryActionIs,
     RowsRemapped,
     UncorrectedErrors,
@@ -31,25 +31,25 @@ class CannotBreak(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Gpu:
+class _BrokenGpu:
     index: int
     links: int
     has_fabric: bool
 
 
-def _link_down(gpu: _Gpu) -> Sequence[Fault]:
+def _link_down(gpu: _BrokenGpu) -> Sequence[Fault]:
     return [LinkState(gpu=gpu.index, link=0)]
 
 
-def _links_down(gpu: _Gpu) -> Sequence[Fault]:
+def _links_down(gpu: _BrokenGpu) -> Sequence[Fault]:
     return [LinkState(gpu=gpu.index, link=link) for link in range(gpu.links)]
 
 
-def _memory(gpu: _Gpu) -> Sequence[Fault]:
-    return [UncorrectedErrors(gpu=gpu.index, count=1), Event(gpu=gpu.index, type=DOUBLE_BIT_ECC, data=0)]
+def _memory(gpu: _BrokenGpu) -> Sequence[Fault]:
+    return [UncorrectedErrors(gpu=gpu.index, count=1), MachineEvent(gpu=gpu.index, type=DOUBLE_BIT_ECC, data=0)]
 
 
-_NAMED: Mapping[str, Callable[[_Gpu], Sequence[Fault]]] = {
+_NAMED: Mapping[str, Callable[[_BrokenGpu], Sequence[Fault]]] = {
     "lost": lambda gpu: [lost_gpu(gpu.index)],
     "hang": lambda gpu: [CallHangs(gpu=gpu.index, call="*")],
     "link-down": _link_down,
@@ -78,10 +78,10 @@ def mended(text: str, gpu: int | None) -> str:
     return _joined(line for line in text.splitlines() if not _is_fault(line, gpu))
 
 
-def _faults(name: str, gpu: _Gpu) -> Sequence[Fault]:
+def _faults(name: str, gpu: _BrokenGpu) -> Sequence[Fault]:
     xid = _XID.fullmatch(name)
     if xid is not None:
-        event = Event(gpu=gpu.index, data=int(xid[1]))
+        event = MachineEvent(gpu=gpu.index, data=int(xid[1]))
         return [event, lost_gpu(gpu.index)] if event.data == _OFF_THE_BUS else [event]
     if name not in _NAMED:
         raise CannotBreak(f"there is no fault {name!r}; known are {', '.join(FAULTS)}")
@@ -92,14 +92,14 @@ def _faults(name: str, gpu: _Gpu) -> Sequence[Fault]:
     return _NAMED[name](gpu)
 
 
-def _find(text: str, gpu: int) -> _Gpu:
+def _find(text: str, gpu: int) -> _BrokenGpu:
     words = [line.split() for line in text.splitlines() if not line.startswith("#")]
     count = next((int(line[1]) for line in words if line[:1] == ["gpus"]), 0)
     if not 0 <= gpu < count:
         has = f"GPUs 0 to {count - 1}" if count > 1 else "GPU 0" if count else "no GPU"
         raise CannotBreak(f"the machine has no GPU {gpu}: it has {has}")
     mine = [line[0] for line in words if line[1:2] == [str(gpu)]]
-    return _Gpu(index=gpu, links=mine.count("link"), has_fabric="fabric" in mine)
+    return _BrokenGpu(index=gpu, links=mine.count("link"), has_fabric="fabric" in mine)
 
 
 def _is_fault(line: str, gpu: int | None) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import POD_SCHEDULED, UNSCHEDULABLE, Object, ObjectMeta, Resource
-from proto.kubernetes.reflector import Applied, Removed, Replaced, reflect
+from proto.kubernetes.reflector import ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.requests import ResourceNames
 from simulation import scheduling_queue as queue
 from simulation.moments import Moments
@@ -80,7 +80,7 @@ class KubeSchedulerStandIn:
         self._assumed: dict[str, str] = {}
         """The node of each pod that is bound or about to be, by its uid."""
         self._synced: set[str] = set()
-        self._backoff = queue.Backoff()
+        self._backoff = queue.QueueBackoff()
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
@@ -122,9 +122,9 @@ class KubeSchedulerStandIn:
                     held.update({each.metadata.uid: each.json() for each in objects})
                     self._synced.add(resource.plural)
                     self._changed()
-                case Applied(found):
+                case ObjectApplied(found):
                     self._apply(resource, held, found)
-                case Removed(found):
+                case ObjectRemoved(found):
                     uid = found.metadata.uid
                     held.pop(uid, None)
                     self._backoff.forget(uid)

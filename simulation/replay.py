@@ -76,7 +76,7 @@ class Config(Struct, rename="camel", kw_only=True):
     memory_factor: Natural | None = None
 
 
-class Cluster(Struct, kw_only=True):
+class RecordedCluster(Struct, kw_only=True):
     """A cluster and a pod. Without `node_names` all nodes of the state are offered."""
 
     state: Any
@@ -104,7 +104,7 @@ def _answered(line: bytes, settings: RequestSettings) -> Document:
         if "devices" in keys:
             return answer_single_node(msgspec.json.decode(line, type=SingleNode))
         if "state" in keys:
-            return answer_cluster(msgspec.json.decode(line, type=Cluster), settings)
+            return answer_cluster(msgspec.json.decode(line, type=RecordedCluster), settings)
     except (msgspec.DecodeError, UnicodeError, StateError, PolicyError) as error:
         return {"error": str(error)}
     except RecursionError:
@@ -112,7 +112,7 @@ def _answered(line: bytes, settings: RequestSettings) -> Document:
     return {"error": "the line has neither state and pod nor devices and containers"}
 
 
-def answer_cluster(case: Cluster, settings: RequestSettings) -> Document:
+def answer_cluster(case: RecordedCluster, settings: RequestSettings) -> Document:
     """Answer one case. Raises StateError or PolicyError if it cannot be read."""
     settings = _configured(case.config, settings)
     pod = read_pod(case.pod, "pod")

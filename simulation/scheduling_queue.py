@@ -115,7 +115,7 @@ def unschedulable_message(nodes: int, reasons: Iterable[str]) -> str:
 
 
 @dataclass(slots=True)
-class Backoff:
+class QueueBackoff:
     """When each pod may be tried again, by its uid, in monotonic seconds."""
 
     _attempts: dict[str, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from proto.annotations.node_register import decode_register
 from proto.devices import Device
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, Object, ObjectMeta, Pod, Resource
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from simulation.verification import capacity_violations, total_load
 
 T = TypeVar("T", bound=Object)
@@ -78,9 +78,9 @@ class ClusterView:
                 case Replaced(objects=objects):
                     known.clear()
                     known.update({_name(one): one for one in objects})
-                case Applied(object=one):
+                case ObjectApplied(object=one):
                     known[_name(one)] = one
-                case Removed(object=one):
+                case ObjectRemoved(object=one):
                     known.pop(_name(one), None)
                 case Interrupted():
                     continue

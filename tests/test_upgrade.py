@@ -20,7 +20,7 @@ from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.mig_allocations import decode_mig_allocations, mig_allocations
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid, encode_lock, encode_lock_uid
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
@@ -77,7 +77,7 @@ def written() -> dict[str, Any]:
 
 
 def _reported(scheduler: HamiScheduler) -> Any:
-    due = report(Node(), DEVICES, SCORES, AllocationMode.SLOTS, Limits.HAMI_CORE, scheduler=scheduler, now=NOW).body
+    due = report(Node(), DEVICES, SCORES, AllocationMode.SLOTS, NodeLimits.HAMI_CORE, scheduler=scheduler, now=NOW).body
     assert due is not None
     metadata: Any = due["metadata"]
     return metadata["annotations"]

@@ -12,7 +12,7 @@ from proto.annotations.device_cordon import encode_cordon
 from proto.annotations.mig_allocations import encode_mig_allocations, mig_allocations
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import encode_reported
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
@@ -120,7 +120,7 @@ NODES: dict[str, Sequence[WireName]] = {
             encode_reported(_AT),
         ),
         WireName(keys.NODE_ALLOCATION, "[how Allocate learns whose pod it serves](identity.md)", AllocationMode.SLOTS),
-        WireName(keys.NODE_LIMITS, "[what holds containers to a part of a GPU](hami-core.md)", Limits.HAMI_CORE),
+        WireName(keys.NODE_LIMITS, "[what holds containers to a part of a GPU](hami-core.md)", NodeLimits.HAMI_CORE),
         WireName(
             keys.NODE_UNDECIDED,
             "what kubelet gave to pods that no extender decided",

@@ -13,7 +13,7 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import decode_lock
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
@@ -45,7 +45,7 @@ def judge_annotations(
     devices: Sequence[Device],
     scores: PairScores,
     mode: AllocationMode,
-    limits: Limits,
+    limits: NodeLimits,
     *,
     simulated: bool = False,
     scheduler: HamiScheduler,

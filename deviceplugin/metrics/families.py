@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.usage.used import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.build import BUILD_LABELS, build_labels
 
 MOST_VGPUS = 512
@@ -188,12 +188,12 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
         (
             "topogpu_limits_enforced",
             "1 while HAMi-core is installed to hold containers to their part of a GPU.",
-            view.limits in (Limits.HAMI_CORE, Limits.PARTLY_ENFORCED),
+            view.limits in (NodeLimits.HAMI_CORE, NodeLimits.PARTLY_ENFORCED),
         ),
         (
             "topogpu_unenforced_shares_allowed",
             "1 while containers may get parts of GPUs to which nothing holds them, with HAMi-core of several GPUs.",
-            view.limits in (Limits.UNENFORCED, Limits.PARTLY_ENFORCED),
+            view.limits in (NodeLimits.UNENFORCED, NodeLimits.PARTLY_ENFORCED),
         ),
         ("topogpu_containers_waiting", "Containers whose GPU tasks wait for tasks of higher priority.", view.waiting),
         ("topogpu_pods_known", "1 once the pods of this node have been listed.", view.pods_known),

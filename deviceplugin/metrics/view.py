@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deviceplugin.machine.readings import MissingGpu
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
@@ -33,7 +33,7 @@ class DaemonView:
     """GPUs that have been unhealthy for as long as remediation waits."""
     stranded_pods: int = 0
     """Pods on them."""
-    limits: Limits | None = None
+    limits: NodeLimits | None = None
     """What holds containers to a part of a GPU; None while that is not known."""
     waiting: int = 0
     """Containers whose GPU tasks must wait for others."""

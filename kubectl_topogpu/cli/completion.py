@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import click
 from click.shell_completion import CompletionItem
 
-from kubectl_topogpu.kubectl import Connection, Unreadable, run
+from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable, run
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -27,7 +27,7 @@ def _offered(ctx: click.Context, words: Sequence[str], incomplete: str) -> Seque
     chosen = [f"--namespace={namespace}"] if namespace else []
     try:
         lines = run(connection, ["__complete", *chosen, *words, incomplete]).splitlines()
-    except Unreadable:
+    except ObjectsUnreadable:
         return ()
     # The last line says how the shell should go on; a tab begins a description.
     return [line.partition("\t")[0] for line in lines if line and not line.startswith((":", "_activeHelp_"))]

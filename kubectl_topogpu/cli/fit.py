@@ -3,9 +3,9 @@
 import click
 
 from kubectl_topogpu import fit as fitting
-from kubectl_topogpu.cli.options import Asked, with_options
+from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.report import TableReport
 from program.commands import WholeNumber
 from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import read_request
@@ -23,7 +23,7 @@ from scheduler_ext.requests import read_request
 @click.option("--type", "gpu_type", metavar="MODEL", help="A part of the GPU's model, such as A100.")
 @with_options
 def fit(
-    asked: Asked,
+    asked: CommonOptions,
     *,
     gpus: int,
     memory: int | None,
@@ -32,7 +32,7 @@ def fit(
     gpu_policy: str | None,
     node_policy: str | None,
     gpu_type: str | None,
-) -> Report:
+) -> TableReport:
     """Show how many more pods of one shape fit, and on which nodes."""
     if memory is not None and memory_percent is not None:
         raise click.UsageError("--memory and --memory-percent cannot be used together; give one")

@@ -3,13 +3,13 @@
 import click
 
 from kubectl_topogpu import waste as unasked
-from kubectl_topogpu.cli.options import Asked, with_options
+from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.report import TableReport
 
 
 @click.command()
 @with_options
-def frag(asked: Asked) -> Report:
+def frag(asked: CommonOptions) -> TableReport:
     """Show how large a request still fits: whole GPUs together on a node, and the largest share."""
     return unasked.frag(asked.cluster(Wanted()))

@@ -9,9 +9,9 @@ from functools import wraps
 import click
 
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES
-from kubectl_topogpu.cluster import Cluster, GpuNode, Wanted, read_cluster
-from kubectl_topogpu.kubectl import Connection, Unreadable
-from kubectl_topogpu.report import Output, Report
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, Wanted, read_cluster
+from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable
+from kubectl_topogpu.report import Output, TableReport
 from kubectl_topogpu.sources import Recorded, Source, live
 from program.output import print_text
 from program.words import printable
@@ -23,7 +23,7 @@ _WATCH_SECONDS = 2.0
 _FROM = "Read what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input."
 
 
-class Asked:
+class CommonOptions:
     """The source of objects, and the options that all commands have."""
 
     def __init__(self, source: Source, *, namespace: str, everywhere: bool, output: Output) -> None:
@@ -38,7 +38,7 @@ class Asked:
     def settings(self) -> RequestSettings:
         return RequestSettings()
 
-    def cluster(self, wanted: Wanted) -> Cluster:
+    def cluster(self, wanted: Wanted) -> GpuCluster:
         """Raises Unreadable."""
         objects = self.source.objects()
         self.notes = objects.notes
@@ -70,7 +70,7 @@ class Asked:
         return found
 
 
-Command = Callable[..., Report]
+Command = Callable[..., TableReport]
 
 
 def with_options(command: Command) -> Callable[..., None]:
@@ -108,7 +108,7 @@ def with_options(command: Command) -> Callable[..., None]:
             raise click.UsageError("--watch cannot be used with --from: a file does not change")
         try:
             with _source(Connection(kubeconfig=kubeconfig, context=kube_context), file) as source:
-                asked = Asked(source, namespace=chosen, everywhere=everywhere, output=Output(output))
+                asked = CommonOptions(source, namespace=chosen, everywhere=everywhere, output=Output(output))
                 while True:
                     report = command(asked, **arguments)
                     if watch:
@@ -119,7 +119,7 @@ def with_options(command: Command) -> Callable[..., None]:
                     del report
                     gc.collect()
                     time.sleep(_WATCH_SECONDS)
-        except (Unreadable, LookupError, RequestError) as error:
+        except (ObjectsUnreadable, LookupError, RequestError) as error:
             raise click.ClickException(printable(str(error))) from error
 
     return run
@@ -134,7 +134,7 @@ def _source(connection: Connection, file: str) -> Iterator[Source]:
         yield source
 
 
-def _show(report: Report, asked: Asked) -> None:
+def _show(report: TableReport, asked: CommonOptions) -> None:
     for_people = asked.output in (Output.TEXT, Output.WIDE)
     if for_people:
         print_text(report.text(asked.output is Output.WIDE))
@@ -144,7 +144,7 @@ def _show(report: Report, asked: Asked) -> None:
         click.secho(f"! {printable(note)}", fg="yellow", err=not for_people)
 
 
-def node_of(cluster: Cluster, name: str) -> GpuNode:
+def node_of(cluster: GpuCluster, name: str) -> GpuNode:
     """Raises LookupError."""
     node = cluster.node(name)
     if node is None:

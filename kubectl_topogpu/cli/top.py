@@ -4,10 +4,10 @@ import click
 
 from kubectl_topogpu import top as tree
 from kubectl_topogpu.cli.completion import NODES
-from kubectl_topogpu.cli.options import Asked, node_of, with_options
+from kubectl_topogpu.cli.options import CommonOptions, node_of, with_options
 from kubectl_topogpu.cli.readings import readings
 from kubectl_topogpu.cluster import Wanted
-from kubectl_topogpu.report import Output, Report
+from kubectl_topogpu.report import Output, TableReport
 
 
 @click.command()
@@ -16,7 +16,7 @@ from kubectl_topogpu.report import Output, Report
               help=f"Level of detail [default: pods; as text at most {tree.MOST_LINES} lines].")  # fmt: skip
 @click.option("--used", is_flag=True, help="Show what processes use now. Reads the metrics of each node's daemon.")
 @with_options
-def top(asked: Asked, nodes: tuple[str, ...], level: str | None, *, used: bool) -> Report:
+def top(asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used: bool) -> TableReport:
     """Show nodes, their GPUs, and the pods that hold them: memory, cores and slots.
 
     With --namespace, GPUs on which a pod of that namespace is, and these pods alone.

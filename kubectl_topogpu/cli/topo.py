@@ -6,22 +6,22 @@ import click
 
 from kubectl_topogpu import topo as links
 from kubectl_topogpu.cli.completion import NODES
-from kubectl_topogpu.cli.options import Asked, node_of, with_options
+from kubectl_topogpu.cli.options import CommonOptions, node_of, with_options
 from kubectl_topogpu.cluster import Wanted
-from kubectl_topogpu.kubectl import Unreadable
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.kubectl import ObjectsUnreadable
+from kubectl_topogpu.report import TableReport
 
 
 @click.command()
 @click.argument("node", shell_complete=NODES)
 @click.option("--svg", metavar="FILE", type=click.Path(), help="Also draw it as SVG, to FILE.")
 @with_options
-def topo(asked: Asked, node: str, svg: str | None) -> Report:
+def topo(asked: CommonOptions, node: str, svg: str | None) -> TableReport:
     """Show how the GPUs of NODE are connected, and who holds them."""
     found = node_of(asked.cluster(Wanted()), node)
     if svg:
         try:
             Path(svg).write_text(links.topo_svg(found), encoding="utf-8")
         except OSError as error:
-            raise Unreadable(f"{svg}: {error.strerror or error}") from error
+            raise ObjectsUnreadable(f"{svg}: {error.strerror or error}") from error
     return links.topo(found)

@@ -3,16 +3,16 @@
 import click
 
 from kubectl_topogpu import waste as unasked
-from kubectl_topogpu.cli.options import Asked, with_options
+from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cli.readings import readings
 from kubectl_topogpu.cluster import Wanted
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.report import TableReport
 
 
 @click.command()
 @click.option("--used", is_flag=True, help="Show held memory that no process uses. Reads the metrics of each daemon.")
 @with_options
-def waste(asked: Asked, *, used: bool) -> Report:
+def waste(asked: CommonOptions, *, used: bool) -> TableReport:
     """Show memory that no pod asked for: idle, unused, and stranded where no pod can get it."""
     cluster = asked.cluster(Wanted())
     return unasked.waste(cluster, readings(asked.source, cluster, cluster.nodes) if used else None)

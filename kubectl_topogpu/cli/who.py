@@ -4,15 +4,15 @@ import click
 
 from kubectl_topogpu import who as holding
 from kubectl_topogpu.cli.completion import TARGETS
-from kubectl_topogpu.cli.options import Asked, with_options
+from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
-from kubectl_topogpu.report import Output, Report
+from kubectl_topogpu.report import Output, TableReport
 
 
 @click.command()
 @click.argument("target", shell_complete=TARGETS)
 @with_options
-def who(asked: Asked, target: str) -> Report:
+def who(asked: CommonOptions, target: str) -> TableReport:
     """Show who holds TARGET: a node, a GPU (NODE/INDEX, or the beginning of its UUID), or a pod ([NAMESPACE/]NAME).
 
     With --all-namespaces, pods of this name in any namespace.

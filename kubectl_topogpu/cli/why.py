@@ -5,9 +5,9 @@ import click
 from kubectl_topogpu import waiting
 from kubectl_topogpu import why as reasons
 from kubectl_topogpu.cli.completion import PODS
-from kubectl_topogpu.cli.options import Asked, with_options
+from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.report import TableReport
 from proto.annotations.keys import NODE_POLICY
 from scheduler_ext.policies import NodePolicy
 
@@ -15,7 +15,7 @@ from scheduler_ext.policies import NodePolicy
 @click.command()
 @click.argument("pod", required=False, shell_complete=PODS)
 @with_options
-def why(asked: Asked, pod: str | None) -> Report:
+def why(asked: CommonOptions, pod: str | None) -> TableReport:
     """Explain why POD ([NAMESPACE/]NAME) waits and what would help, or why it has its node and its GPUs.
 
     Without POD, the pods of the namespace that wait, by reason. It checks only the nodes' GPUs. kube-scheduler checks

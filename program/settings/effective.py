@@ -28,7 +28,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class SettingSources:
     """Everything that the sources say, as read."""
 
     flags: Mapping[str, str]
@@ -59,7 +59,7 @@ class Effective(Generic[C]):
 DEFAULT = "default"
 
 
-def resolve(table: Table[C], sources: Sources) -> Effective[C]:
+def resolve(table: Table[C], sources: SettingSources) -> Effective[C]:
     """Merges the sources. In order of precedence: flags, environment, config.json, device-config.yaml, the named file,
     our own file, defaults.
 

@@ -14,7 +14,7 @@ Schema = Mapping[str, Any]
 """JSON schema, draft 7."""
 
 
-class Unfit(Exception):
+class UnfitValue(Exception):
     """The written value is not one of this kind. The text says why, where `expected` is not enough."""
 
 
@@ -64,9 +64,9 @@ class Text(Kind):
 
     def from_file(self, written: object) -> str:
         if not isinstance(written, str) or len(written) > self.longest or _UNPRINTABLE.search(written):
-            raise Unfit
+            raise UnfitValue
         if not re.fullmatch(self.pattern, written):
-            raise Unfit
+            raise UnfitValue
         return written
 
     from_text = from_file
@@ -120,14 +120,14 @@ class Words(Kind):
     def from_file(self, written: object) -> str:
         if isinstance(written, str | int | float):
             return self.from_text(str(written))
-        raise Unfit
+        raise UnfitValue
 
     def from_text(self, written: str) -> str:
         word = _SWITCH_WORDS.get(written.lower(), written.lower())
         if word in self.refusals:
-            raise Unfit(self.refusals[word])
+            raise UnfitValue(self.refusals[word])
         if word not in self.words:
-            raise Unfit
+            raise UnfitValue
         return self.make(word)
 
     def to_file(self, value: Any) -> object:
@@ -155,12 +155,12 @@ class Whole(Kind):
 
     def from_file(self, written: object) -> int:
         if not isinstance(written, int) or isinstance(written, bool) or not self.minimum <= written <= self.maximum:
-            raise Unfit
+            raise UnfitValue
         return written
 
     def from_text(self, written: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,18}", written):
-            raise Unfit
+            raise UnfitValue
         return self.from_file(int(written))
 
 
@@ -182,19 +182,19 @@ class Number(Kind):
 
     def from_file(self, written: object) -> float:
         if not isinstance(written, int | float) or isinstance(written, bool):
-            raise Unfit
+            raise UnfitValue
         fits = written >= 0 if self.above is None else written > self.above
         if not fits or written > self.maximum:
-            raise Unfit
+            raise UnfitValue
         return float(written)
 
     def from_text(self, written: str) -> float:
         try:
             number = float(written)
         except ValueError as error:
-            raise Unfit from error
+            raise UnfitValue from error
         if not math.isfinite(number):
-            raise Unfit
+            raise UnfitValue
         return self.from_file(number)
 
 
@@ -241,12 +241,12 @@ class Switch(Kind):
 
     def from_file(self, written: object) -> bool:
         if not isinstance(written, bool):
-            raise Unfit
+            raise UnfitValue
         return written
 
     def from_text(self, written: str) -> bool:
         if written not in _TRUE | _FALSE:
-            raise Unfit
+            raise UnfitValue
         return written in _TRUE
 
 
@@ -273,13 +273,13 @@ class Several(Kind):
         if isinstance(written, str):
             return self.from_text(written)
         if not isinstance(written, list) or len(written) < self.at_least:
-            raise Unfit
+            raise UnfitValue
         return tuple(self.of.from_file(one) for one in written)
 
     def from_text(self, written: str) -> tuple[object, ...]:
         words = [word.strip() for word in written.split(",")] if written.strip() else []
         if len(words) < self.at_least:
-            raise Unfit
+            raise UnfitValue
         return tuple(self.of.from_text(word) for word in words)
 
     def to_file(self, value: Any) -> object:
@@ -303,14 +303,14 @@ class Parsed(Kind):
 
     def from_file(self, written: object) -> object:
         if not isinstance(written, str):
-            raise Unfit
+            raise UnfitValue
         return self.from_text(written)
 
     def from_text(self, written: str) -> object:
         try:
             return self.read(written)
         except ValueError as error:
-            raise Unfit from error
+            raise UnfitValue from error
 
     def to_file(self, value: Any) -> object:
         return self.write(value)

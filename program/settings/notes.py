@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from program.settings.declared import Setting
 from program.settings.documents import Unreadable, read_yaml
-from program.settings.kinds import Unfit
+from program.settings.kinds import UnfitValue
 
 _LONGEST_SHOWN = 80
 
@@ -79,7 +79,7 @@ def from_text(setting: Setting, text: str, origin: str) -> Note:
     """A flag or an environment variable."""
     try:
         return Written(setting.key, setting.kind.from_text(text), origin)
-    except Unfit as unfit:
+    except UnfitValue as unfit:
         return Problem(_refusal(setting, text, origin, unfit), setting.key)
 
 
@@ -87,11 +87,11 @@ def from_file(setting: Setting, written: object, origin: str) -> Note:
     """A value of a YAML or JSON file."""
     try:
         return Written(setting.key, setting.kind.from_file(written), origin)
-    except Unfit as unfit:
+    except UnfitValue as unfit:
         return Problem(_refusal(setting, written, origin, unfit), setting.key)
 
 
-def _refusal(setting: Setting, written: object, origin: str, unfit: Unfit) -> str:
+def _refusal(setting: Setting, written: object, origin: str, unfit: UnfitValue) -> str:
     why = f": {unfit}" if str(unfit) else f"; expected {setting.kind.expected}"
     return f"{origin} is {shown(written)}{why}"
 

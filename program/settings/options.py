@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from program.settings.declared import C, Setting, Table
-from program.settings.effective import ConfigurationError, Effective, File, Sources, as_yaml, resolve
+from program.settings.effective import ConfigurationError, Effective, File, SettingSources, as_yaml, resolve
 from program.settings.kinds import Kind, Several, Switch, Words
 from program.settings.named import ENDING, is_name, missing
 from program.text_files import read_text
@@ -167,7 +167,7 @@ def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C
     try:
         return resolve(
             table,
-            Sources(
+            SettingSources(
                 flags=dict(_flags(table, given)),
                 ignored=tuple(
                     name for name in table.without_effect if given.get(_parameter(name)) not in (None, "", "false")

@@ -35,19 +35,19 @@ class MigAllocation:
     real: RealMigInstance | None = None
 
 
-class _Placement(msgspec.Struct):
+class _MigPlacement(msgspec.Struct):
     start: Int32
     size: Int32
 
 
-class _Row(msgspec.Struct, omit_defaults=True):
+class _MigRow(msgspec.Struct, omit_defaults=True):
     """Field order is Go's."""
 
     container: Int32 = msgspec.field(name="containerIndex")
     device: Int32 = msgspec.field(name="deviceIndex")
     gpu: str = msgspec.field(name="gpuUUID")
     profile: str
-    placement: _Placement
+    placement: _MigPlacement
     mig_uuid: str | None = msgspec.field(name="migUUID", default=None)
     gpu_instance: Int32 | None = msgspec.field(name="gpuInstanceID", default=None)
     compute_instance: Int32 | None = msgspec.field(name="computeInstanceID", default=None)
@@ -71,7 +71,7 @@ def decode_mig_allocations(value: str) -> tuple[MigAllocation, ...]:
     """Reads the rows in the order written. Raises AnnotationError naming the row and field; one bad row makes the list
     unreadable.
     """
-    rows = decode_json(MIG_ALLOCATIONS, value, list[_Row])
+    rows = decode_json(MIG_ALLOCATIONS, value, list[_MigRow])
     seen: set[tuple[int, int]] = set()
     for position, row in enumerate(rows):
         _refuse_nonsense(f"$[{position}]", row)
@@ -82,7 +82,7 @@ def decode_mig_allocations(value: str) -> tuple[MigAllocation, ...]:
     return tuple(_allocation(row) for row in rows)
 
 
-def _refuse_nonsense(where: str, row: _Row) -> None:
+def _refuse_nonsense(where: str, row: _MigRow) -> None:
     numbers = {
         "containerIndex": row.container,
         "deviceIndex": row.device,
@@ -105,21 +105,21 @@ def _refuse_nonsense(where: str, row: _Row) -> None:
         )
 
 
-def _row(allocation: MigAllocation) -> _Row:
+def _row(allocation: MigAllocation) -> _MigRow:
     real, placement = allocation.real, allocation.instance.placement
-    return _Row(
+    return _MigRow(
         container=allocation.container,
         device=allocation.device,
         gpu=allocation.gpu,
         profile=allocation.instance.profile,
-        placement=_Placement(start=placement.start, size=placement.size),
+        placement=_MigPlacement(start=placement.start, size=placement.size),
         mig_uuid=None if real is None else real.uuid,
         gpu_instance=None if real is None else real.gpu_instance,
         compute_instance=None if real is None else real.compute_instance,
     )
 
 
-def _allocation(row: _Row) -> MigAllocation:
+def _allocation(row: _MigRow) -> MigAllocation:
     real = None
     if row.mig_uuid is not None and row.gpu_instance is not None and row.compute_instance is not None:
         real = RealMigInstance(

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Limits(StrEnum):
+class NodeLimits(StrEnum):
     HAMI_CORE = "hami-core"
     """HAMi-core is installed. It holds a container to a part of one GPU: parts of several are not given out."""
     PARTLY_ENFORCED = "partly-enforced"
@@ -16,10 +16,10 @@ class Limits(StrEnum):
     """Nothing enforces shares, and the node's settings allow that."""
 
 
-def decode_limits(value: str | None) -> Limits:
+def decode_limits(value: str | None) -> NodeLimits:
     """Reads the annotation. HAMi's plugin, which comes with HAMi-core and gives out parts of several GPUs, does not
     write it. An unknown word promises nothing.
     """
     if value is None:
-        return Limits.PARTLY_ENFORCED
-    return Limits(value) if value in set(Limits) else Limits.NONE
+        return NodeLimits.PARTLY_ENFORCED
+    return NodeLimits(value) if value in set(NodeLimits) else NodeLimits.NONE

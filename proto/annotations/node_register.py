@@ -35,7 +35,7 @@ class _Profile(msgspec.Struct, rename={"memory_mb": "memoryMB", "slice_count": "
     placements: list[_Placement] = []
 
 
-class _Row(msgspec.Struct, omit_defaults=True, rename={"mig_profiles": "migProfiles"}):
+class _RegisterRow(msgspec.Struct, omit_defaults=True, rename={"mig_profiles": "migProfiles"}):
     """Field order is Go's; a field equal to its default is not written."""
 
     id: str = ""
@@ -93,8 +93,8 @@ def _refuse_negative(position: int, device: Device) -> None:
             raise AnnotationError(NODE_REGISTER, f"$[{position}].{field}", f"negative: {number}")
 
 
-def _row(device: Device) -> _Row:
-    return _Row(
+def _row(device: Device) -> _RegisterRow:
+    return _RegisterRow(
         id=device.uuid,
         index=device.index,
         count=device.slots,
@@ -117,7 +117,7 @@ def _row(device: Device) -> _Row:
     )
 
 
-def _device(row: _Row) -> Device:
+def _device(row: _RegisterRow) -> Device:
     """Reads one GPU. Names are interned: thousands of nodes have the same ones, and pair scores and pods repeat the
     UUIDs.
     """
@@ -145,7 +145,7 @@ def _device(row: _Row) -> Device:
 
 
 def _decode_json(text: str) -> tuple[Device, ...]:
-    return tuple(_device(row) for row in decode_json(NODE_REGISTER, text, list[_Row]))
+    return tuple(_device(row) for row in decode_json(NODE_REGISTER, text, list[_RegisterRow]))
 
 
 def _text(device: Device, fields: TextFields) -> str:

@@ -14,7 +14,7 @@ from proto.annotations.values import Int32, decode_integer, decode_json
 from proto.devices import DeviceUUID, PairScores
 
 
-class _Row(msgspec.Struct):
+class _ScoreRow(msgspec.Struct):
     uuid: DeviceUUID
     score: dict[DeviceUUID, Int32 | str] = {}
 
@@ -27,11 +27,11 @@ def encode_scores(scores: PairScores, order: Sequence[DeviceUUID]) -> str:
 
 def decode_scores(value: str) -> PairScores:
     """Reads scores by GPU and peer. Raises AnnotationError naming the GPU and peer that cannot be read."""
-    rows = decode_json(NODE_SCORE, value, list[_Row])
+    rows = decode_json(NODE_SCORE, value, list[_ScoreRow])
     return {DeviceUUID(intern(row.uuid)): _row_scores(row) for row in rows}
 
 
-def _row_scores(row: _Row) -> dict[DeviceUUID, int]:
+def _row_scores(row: _ScoreRow) -> dict[DeviceUUID, int]:
     return {DeviceUUID(intern(peer)): _score(row.uuid, peer, score) for peer, score in row.score.items()}
 
 

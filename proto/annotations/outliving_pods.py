@@ -35,7 +35,7 @@ class Outliving:
         return uid not in self.pods and deleted_at <= self.as_of
 
 
-class _Document(msgspec.Struct, rename="camel", omit_defaults=True):
+class _OutlivingDocument(msgspec.Struct, rename="camel", omit_defaults=True):
     version: int
     as_of: str
     pods: dict[str, dict[DeviceUUID, tuple[int, int, int]]] = {}
@@ -48,12 +48,12 @@ def encode_outliving(outliving: Outliving) -> str:
     named = sorted(outliving.pods)[:MOST_PODS]
     rows = {uid: dict(sorted(outliving.pods[uid].items())) for uid in named}
     as_of = outliving.as_of if len(named) == len(outliving.pods) else 0
-    return msgspec.json.encode(_Document(version=VERSION, as_of=str(as_of), pods=rows)).decode()
+    return msgspec.json.encode(_OutlivingDocument(version=VERSION, as_of=str(as_of), pods=rows)).decode()
 
 
 def decode_outliving(value: str) -> Outliving:
     """Reads the pods. Raises AnnotationError for another version, or naming what cannot be read."""
-    document = decode_json(NODE_OUTLIVING, value, _Document)
+    document = decode_json(NODE_OUTLIVING, value, _OutlivingDocument)
     if document.version != VERSION:
         raise AnnotationError(NODE_OUTLIVING, "$.version", f"expected {VERSION}, found {document.version}")
     if not (document.as_of.isascii() and document.as_of.isdigit() and len(document.as_of) < 20):

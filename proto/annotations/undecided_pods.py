@@ -21,7 +21,7 @@ MOST_PODS = 64
 """The most pods: with 16 GPUs each about 50 KB. A Node's annotations together may have 256 KiB."""
 
 
-class _Document(msgspec.Struct, omit_defaults=True):
+class _UndecidedDocument(msgspec.Struct, omit_defaults=True):
     version: int
     pods: dict[str, dict[DeviceUUID, Int32]] = {}
     more: int = 0
@@ -31,14 +31,14 @@ def encode_undecided(pods: Mapping[str, Given]) -> str:
     """Writes pods in order of their UIDs, up to the limit."""
     named = sorted(pods)[:MOST_PODS]
     rows = {uid: dict(sorted(pods[uid].items())) for uid in named}
-    return msgspec.json.encode(_Document(version=VERSION, pods=rows, more=len(pods) - len(named))).decode()
+    return msgspec.json.encode(_UndecidedDocument(version=VERSION, pods=rows, more=len(pods) - len(named))).decode()
 
 
 def decode_undecided(value: str) -> Mapping[str, Given]:
     """Reads what each pod holds, by UID. Raises AnnotationError for another version, or naming the pod that cannot be
     read.
     """
-    document = decode_json(NODE_UNDECIDED, value, _Document)
+    document = decode_json(NODE_UNDECIDED, value, _UndecidedDocument)
     if document.version != VERSION:
         raise AnnotationError(NODE_UNDECIDED, "$.version", f"expected {VERSION}, found {document.version}")
     for uid, given in document.pods.items():

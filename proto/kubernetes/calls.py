@@ -53,7 +53,7 @@ class Calls:
         self._options = options
         self._turns = asyncio.Semaphore(most)
         self._idle_seconds = idle_seconds
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[_CallConnection] = deque()
         """Free connections; the most recently used is last."""
 
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
@@ -74,7 +74,7 @@ class Calls:
                     kept = None
             return await self._asked(kept or await self._connected(), said)
 
-    async def _asked(self, connection: "_Connection", said: bytes) -> Reply:
+    async def _asked(self, connection: "_CallConnection", said: bytes) -> Reply:
         try:
             return await connection.ask(said)
         finally:
@@ -92,17 +92,17 @@ class Calls:
         while self._idle and self._idle[0].used_at < oldest:
             self._idle.popleft().abort()
 
-    def _kept(self) -> "_Connection | None":
+    def _kept(self) -> "_CallConnection | None":
         while self._idle:
             connection = self._idle.pop()
             if connection.is_free():
                 return connection
         return None
 
-    async def _connected(self) -> "_Connection":
+    async def _connected(self) -> "_CallConnection":
         loop = asyncio.get_running_loop()
         transport, connection = await loop.create_connection(
-            _Connection,
+            _CallConnection,
             self._host,
             self._port,
             ssl=self._tls,
@@ -115,7 +115,7 @@ class Calls:
         return connection
 
 
-class _Connection(asyncio.Protocol):
+class _CallConnection(asyncio.Protocol):
     """One connection; the parser calls the `on_…` methods."""
 
     def __init__(self) -> None:

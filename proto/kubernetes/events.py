@@ -42,7 +42,7 @@ class _Quiet:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Waiting:
+class _WaitingEvent:
     """Kinds of events, in the order in which they are written."""
 
     is_ordinary: bool
@@ -63,7 +63,7 @@ class EventRecorder:
         self._component = component
         self._now = now
         self._monotonic = monotonic
-        self._queue: asyncio.PriorityQueue[_Waiting] = asyncio.PriorityQueue(LONGEST_QUEUE)
+        self._queue: asyncio.PriorityQueue[_WaitingEvent] = asyncio.PriorityQueue(LONGEST_QUEUE)
         self._quiet: dict[tuple[str, str, str], _Quiet] = {}
         """The most recently written are last."""
         self._ordinary = Pace(per_second=ORDINARY_PER_SECOND, burst=ORDINARY_AT_ONCE)
@@ -76,7 +76,7 @@ class EventRecorder:
         if count and self._queue.qsize() < (LONGEST_QUEUE if notice.warning else MOST_ORDINARY):
             self._number += 1
             self._queue.put_nowait(
-                _Waiting(not notice.warning, self._number, subject, notice, count=count, at=self._now())
+                _WaitingEvent(not notice.warning, self._number, subject, notice, count=count, at=self._now())
             )
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
@@ -111,7 +111,7 @@ class EventRecorder:
         self._quiet[key] = _Quiet(until=now + WINDOW_SECONDS)
         return 1 + (quiet.held_back if quiet is not None else 0)
 
-    def _event(self, waiting: _Waiting) -> Event:
+    def _event(self, waiting: _WaitingEvent) -> Event:
         subject, notice = waiting.subject, waiting.notice
         stamp = waiting.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return Event(
@@ -129,7 +129,7 @@ class EventRecorder:
             last_timestamp=stamp,
         )
 
-    async def _post(self, waiting: _Waiting) -> None:
+    async def _post(self, waiting: _WaitingEvent) -> None:
         event = self._event(waiting)
         try:
             await self._api.create(EVENTS, event, namespace=event.metadata.namespace)

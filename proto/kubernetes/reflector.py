@@ -31,14 +31,14 @@ class Replaced(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Applied(Generic[T]):
+class ObjectApplied(Generic[T]):
     """Added or modified."""
 
     object: T
 
 
 @dataclass(frozen=True, slots=True)
-class Removed(Generic[T]):
+class ObjectRemoved(Generic[T]):
     object: T
 
 
@@ -55,7 +55,7 @@ class Resumed:
     """The API server has accepted a watch again; a list means the same."""
 
 
-Change = Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed
+Change = Replaced[T] | ObjectApplied[T] | ObjectRemoved[T] | Interrupted | Resumed
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ async def reflect(
     silent_seconds: float = SILENT_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     trim: Callable[[T], None] = lambda _: None,
-) -> AsyncGenerator[Replaced[T] | Applied[T] | Removed[T] | Interrupted | Resumed, None]:
+) -> AsyncGenerator[Replaced[T] | ObjectApplied[T] | ObjectRemoved[T] | Interrupted | Resumed, None]:
     """Yields the objects, then every change to them, without end. It never raises for errors of the API server.
 
     A watch without events for `silent_seconds` is opened again at its position: its connection may be dead. `trim` may
@@ -181,14 +181,16 @@ async def _list(
             return Replaced(tuple(objects), metadata.resource_version)
 
 
-def _change(event: Added[T] | Modified[T] | Deleted[T] | Bookmark) -> tuple[str, Applied[T] | Removed[T] | None]:
+def _change(
+    event: Added[T] | Modified[T] | Deleted[T] | Bookmark,
+) -> tuple[str, ObjectApplied[T] | ObjectRemoved[T] | None]:
     match event:
         case Bookmark(version):
             return version, None
         case Added(found) | Modified(found):
-            return _version(found), Applied(found)
+            return _version(found), ObjectApplied(found)
         case Deleted(found):
-            return _version(found), Removed(found)
+            return _version(found), ObjectRemoved(found)
 
 
 def _version(found: Object) -> str:

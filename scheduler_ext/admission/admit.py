@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
 
-from proto.admission import Json, PodReview, Verdict, denied, failed
+from proto.admission import AdmissionVerdict, Json, PodReview, denied, failed
 from proto.annotations import keys
 from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.admission.bypass import bypasses
@@ -51,20 +51,22 @@ class Why(StrEnum):
     UNREADABLE = "UnreadableRequest"
 
 
-def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = None) -> Verdict:
+def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = None) -> AdmissionVerdict:
     """Judge a new pod. `quota` is what the namespace's quotas leave to it. A second call on the patched pod patches
     nothing.
     """
     if review.operation != "CREATE":
-        return Verdict(allowed=True, reason=Why.NOT_CREATED)
+        return AdmissionVerdict(allowed=True, reason=Why.NOT_CREATED)
     edited = _editable(review.object)
     strip(edited)
     ignored = review.pod.metadata.labels.get(keys.WEBHOOK) == keys.WEBHOOK_IGNORE
-    verdict = Verdict(allowed=True, reason=Why.IGNORED) if ignored else _judged(review.pod, edited, settings, quota)
+    verdict = (
+        AdmissionVerdict(allowed=True, reason=Why.IGNORED) if ignored else _judged(review.pod, edited, settings, quota)
+    )
     return replace(verdict, patch=tuple(difference(review.object, edited))) if verdict.allowed else verdict
 
 
-def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None) -> Verdict:
+def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None) -> AdmissionVerdict:
     """The verdict without its patch. `edited` is a copy of the pod and is completed in place."""
     if not pod.spec.containers:
         return denied("pod has no containers", reason=Why.NO_CONTAINERS)
@@ -74,7 +76,7 @@ def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | 
         return denied("; ".join(found), reason=Why.BYPASS)
     if not ours:
         message = "pod already has different scheduler assigned"
-        verdict = Verdict(allowed=True, message=message, warnings=found, reason=Why.OTHER_SCHEDULER)
+        verdict = AdmissionVerdict(allowed=True, message=message, warnings=found, reason=Why.OTHER_SCHEDULER)
     else:
         verdict = _completed(pod, edited, settings, quota, found)
     # A bypass that is only audited is recorded with the reason for which it would have been refused.
@@ -83,7 +85,7 @@ def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | 
 
 def _completed(
     pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None, found: tuple[str, ...]
-) -> Verdict:
+) -> AdmissionVerdict:
     """Complete a pod that we place. `found` are its bypasses."""
     try:
         completed = _complete_containers(edited, pod, settings)
@@ -95,9 +97,9 @@ def _completed(
     except (BadPercentage, RequestError) as error:
         return failed(str(error), reason=Why.UNREADABLE)
     if not any(gets_gpus(container, settings) for container in completed):
-        return Verdict(allowed=True, warnings=found, reason=Why.NO_GPUS)
+        return AdmissionVerdict(allowed=True, warnings=found, reason=Why.NO_GPUS)
     _place(edited["spec"], settings)
-    verdict = _refusal(pod, needs, settings, quota) or Verdict(allowed=True, reason=Why.GPUS)
+    verdict = _refusal(pod, needs, settings, quota) or AdmissionVerdict(allowed=True, reason=Why.GPUS)
     return replace(verdict, warnings=(*found, *_policy_warnings(pod, settings), *_priority_warnings(needs, settings)))
 
 
@@ -134,7 +136,7 @@ def _place(spec: Json, settings: AdmissionSettings) -> None:
 
 def _refusal(
     pod: Pod, needs: Sequence[ContainerNeed | None], settings: AdmissionSettings, quota: Quota | None
-) -> Verdict | None:
+) -> AdmissionVerdict | None:
     """Why a pod that gets GPUs may not be created; None if it may."""
     for container in pod.all_containers:
         if (container.security_context or {}).get("privileged"):

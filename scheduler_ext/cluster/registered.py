@@ -15,7 +15,7 @@ from proto.annotations.keys import (
     NODE_UNDECIDED,
 )
 from proto.annotations.node_allocation import AllocationMode, decode_mode
-from proto.annotations.node_limits import Limits, decode_limits
+from proto.annotations.node_limits import NodeLimits, decode_limits
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.annotations.undecided_pods import Given, decode_undecided
@@ -46,7 +46,7 @@ class RegisteredNode:
     cordoned: frozenset[DeviceUUID] = frozenset()
     slots: bool = False
     """Whether its daemon knows containers by the device ids that kubelet gave them."""
-    limits: Limits = Limits.PARTLY_ENFORCED
+    limits: NodeLimits = NodeLimits.PARTLY_ENFORCED
     simulated: bool = False
     """Whether its GPUs are not real."""
     given: Mapping[str, Given] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.devices import MIG_MODE, VENDOR, ContainerShares, DeviceShare, PairScores
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -212,16 +212,16 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
 
 
 @cache
-def _is_held(limits: Limits, *, lifted: bool, several: bool) -> bool:
+def _is_held(limits: NodeLimits, *, lifted: bool, several: bool) -> bool:
     """Whether a container is held to parts of GPUs, or need not be: one that lifts its limits, or has several GPUs."""
     match limits:
-        case Limits.HAMI_CORE:
+        case NodeLimits.HAMI_CORE:
             return not lifted and not several
-        case Limits.PARTLY_ENFORCED:
+        case NodeLimits.PARTLY_ENFORCED:
             return not lifted
-        case Limits.NONE:
+        case NodeLimits.NONE:
             return False
-        case Limits.UNENFORCED:
+        case NodeLimits.UNENFORCED:
             return True
 
 

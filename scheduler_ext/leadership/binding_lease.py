@@ -9,7 +9,7 @@ from program.tasks import Tasks
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import LEASES, Lease, ObjectMeta
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.leadership.turn import BEGIN_SECONDS, RENEW_SECONDS, Turn, after_seen, free_at, lease_seconds
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,9 @@ class BindingLease:
             match change:
                 case Replaced(leases):
                     self._saw(next(iter(leases), None))
-                case Applied(lease):
+                case ObjectApplied(lease):
                     self._saw(lease)
-                case Removed():
+                case ObjectRemoved():
                     self._saw(None)
                 case Interrupted(problem, seconds):
                     log.warning(

@@ -11,7 +11,7 @@ from proto.annotations.keys import SCHEDULER_ROLE
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import LEASES, PODS, Lease
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.leadership.binding_lease import BindingLease
 from scheduler_ext.leadership.election import (
     Role,
@@ -160,9 +160,9 @@ class Leadership:
             match change:
                 case Replaced(leases):
                     self._saw(next(iter(leases), None))
-                case Applied(lease):
+                case ObjectApplied(lease):
                     self._saw(lease)
-                case Removed():
+                case ObjectRemoved():
                     self._saw(None)
                 case Interrupted(problem, seconds):
                     self._interrupted = f"the watch of the lease is interrupted: {problem}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from proto.quantity import parse_quantity
 from simulation.apiserver.errors import JsonObject, invalid
-from simulation.apiserver.kinds import EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, Kind
+from simulation.apiserver.kinds import EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, ServedKind
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -26,7 +26,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _TLS = "kubernetes.io/tls"
 
 
-def check(kind: Kind, item: JsonObject, before: JsonObject | None = None) -> None:
+def check(kind: ServedKind, item: JsonObject, before: JsonObject | None = None) -> None:
     """Refuses what may not be written, as a new object or in place of `before`. Raises ApiRefusal (422)."""
     problems = [*_metadata_problems(item["metadata"]), *_RULES.get(kind, _nothing)(item)]
     if before is not None:
@@ -35,13 +35,13 @@ def check(kind: Kind, item: JsonObject, before: JsonObject | None = None) -> Non
         raise invalid(kind, str(item["metadata"]["name"]), *problems)
 
 
-def check_metadata(kind: Kind, name: str, metadata: JsonObject) -> None:
+def check_metadata(kind: ServedKind, name: str, metadata: JsonObject) -> None:
     """Checks metadata; that of a Binding only for its size."""
     if problem := _size_problem(metadata.get("annotations") or {}):
         raise invalid(kind, name, problem)
 
 
-def check_name(kind: Kind, name: str) -> None:
+def check_name(kind: ServedKind, name: str) -> None:
     """Refuses a name that is no DNS subdomain of at most 253 characters."""
     if len(name) > _LONGEST_NAME or not _SUBDOMAIN.fullmatch(name):
         raise invalid(kind, name, f'metadata.name: Invalid value: "{name}": {_SUBDOMAIN_RULE}')
@@ -146,7 +146,7 @@ def _secret_problems(secret: JsonObject) -> Iterator[str]:
                 yield f"data[{key}]: Required value"
 
 
-_RULES: Mapping[Kind, Callable[[JsonObject], Iterable[str]]] = {
+_RULES: Mapping[ServedKind, Callable[[JsonObject], Iterable[str]]] = {
     POD: _pod_problems,
     NODE: _node_problems,
     EVENT: _event_problems,
@@ -155,7 +155,7 @@ _RULES: Mapping[Kind, Callable[[JsonObject], Iterable[str]]] = {
 }
 
 
-def _change_problems(kind: Kind, before: JsonObject, after: JsonObject) -> Iterator[str]:
+def _change_problems(kind: ServedKind, before: JsonObject, after: JsonObject) -> Iterator[str]:
     old, new = before["metadata"].get("finalizers") or [], after["metadata"].get("finalizers") or []
     if before["metadata"].get("deletionTimestamp") and set(new) - set(old):
         problem = "no new finalizers can be added if the object is being deleted"

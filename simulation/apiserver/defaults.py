@@ -6,7 +6,7 @@ Source: Kubernetes API reference, the defaults of each kind.
 from collections.abc import Callable, Mapping
 
 from simulation.apiserver.errors import JsonObject, forbidden
-from simulation.apiserver.kinds import NAMESPACE, POD, PRIORITY_CLASS, SECRET, WEBHOOK, Kind
+from simulation.apiserver.kinds import NAMESPACE, POD, PRIORITY_CLASS, SECRET, WEBHOOK, ServedKind
 
 _NOT_READY_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -22,7 +22,7 @@ _GATED = {
 }
 
 
-def new_object(kind: Kind, item: JsonObject, priority_classes: Mapping[str, int]) -> JsonObject:
+def new_object(kind: ServedKind, item: JsonObject, priority_classes: Mapping[str, int]) -> JsonObject:
     """The new object with what only its creation decides. Raises ApiRefusal."""
     if kind is POD:
         return _new_pod(item, priority_classes)
@@ -33,7 +33,7 @@ def new_object(kind: Kind, item: JsonObject, priority_classes: Mapping[str, int]
     return item | {field: item.get(field) or {} for field in ("spec", "status") if kind.has_status}
 
 
-def written_object(kind: Kind, item: JsonObject) -> JsonObject:
+def written_object(kind: ServedKind, item: JsonObject) -> JsonObject:
     """The object with the fields that its author left out, in whatever way it was written."""
     complete = _COMPLETE.get(kind)
     return item if complete is None else complete(item)
@@ -120,7 +120,7 @@ def _webhooks(configuration: JsonObject) -> JsonObject:
     return configuration | ({"webhooks": filled} if filled else {})
 
 
-_COMPLETE: Mapping[Kind, Callable[[JsonObject], JsonObject]] = {
+_COMPLETE: Mapping[ServedKind, Callable[[JsonObject], JsonObject]] = {
     POD: _pod,
     SECRET: lambda secret: {"type": "Opaque"} | secret,
     WEBHOOK: _webhooks,

@@ -4,7 +4,7 @@ The outline names only what kubectl looks for before it writes: that patches tak
 """
 
 from simulation.apiserver.errors import JsonObject
-from simulation.apiserver.kinds import GROUP_VERSIONS, KINDS, POD, Kind
+from simulation.apiserver.kinds import GROUP_VERSIONS, KINDS, POD, ServedKind
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 VERSION = {
@@ -45,7 +45,7 @@ def _resources(group_version: str) -> JsonObject:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": rows}
 
 
-def _rows(kind: Kind) -> list[JsonObject]:
+def _rows(kind: ServedKind) -> list[JsonObject]:
     base = {"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind}
     short_names = {"shortNames": list(kind.short_names)} if kind.short_names else {}
     rows: list[JsonObject] = [base | {"verbs": _VERBS} | short_names]

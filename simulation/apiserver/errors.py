@@ -5,7 +5,7 @@ Source: Kubernetes API conventions, "Error codes" and "Response status kind".
 
 from typing import Any
 
-from simulation.apiserver.kinds import Kind
+from simulation.apiserver.kinds import ServedKind
 
 JsonObject = dict[str, Any]
 """A Kubernetes object as JSON; what is handed out of the store is shared and must not be changed."""
@@ -45,15 +45,15 @@ def bad_request(message: str) -> ApiRefusal:
     return ApiRefusal(400, "BadRequest", message)
 
 
-def not_found(kind: Kind, name: str) -> ApiRefusal:
+def not_found(kind: ServedKind, name: str) -> ApiRefusal:
     return ApiRefusal(404, "NotFound", f'{kind.qualified_plural} "{name}" not found', about(kind, name))
 
 
-def already_exists(kind: Kind, name: str) -> ApiRefusal:
+def already_exists(kind: ServedKind, name: str) -> ApiRefusal:
     return ApiRefusal(409, "AlreadyExists", f'{kind.qualified_plural} "{name}" already exists', about(kind, name))
 
 
-def conflict(kind: Kind, name: str, why: str) -> ApiRefusal:
+def conflict(kind: ServedKind, name: str, why: str) -> ApiRefusal:
     return conflict_on(kind.qualified_plural, name, why, about(kind, name))
 
 
@@ -63,12 +63,12 @@ def conflict_on(what: str, name: str, why: str, details: JsonObject | None = Non
     return ApiRefusal(409, "Conflict", message, details or {"name": name, "kind": what})
 
 
-def forbidden(kind: Kind, name: str, why: str) -> ApiRefusal:
+def forbidden(kind: ServedKind, name: str, why: str) -> ApiRefusal:
     subject = f'{kind.qualified_plural} "{name}"' if name else kind.qualified_plural
     return ApiRefusal(403, "Forbidden", f"{subject} is forbidden: {why}", about(kind, name))
 
 
-def invalid(kind: Kind, name: str, *problems: str) -> ApiRefusal:
+def invalid(kind: ServedKind, name: str, *problems: str) -> ApiRefusal:
     """Each problem reads `field: Required value` or `field: Invalid value: ...`."""
     return invalid_object(kind.kind, kind.group, name, *problems)
 
@@ -105,7 +105,7 @@ def not_allowed() -> ApiRefusal:
     return ApiRefusal(405, "MethodNotAllowed", message, {})
 
 
-def about(kind: Kind, name: str) -> JsonObject:
+def about(kind: ServedKind, name: str) -> JsonObject:
     """The object as details name it."""
     parts = (("name", name), ("group", kind.group), ("kind", kind.plural))
     return {key: value for key, value in parts if value}
@@ -123,7 +123,7 @@ def runs_nothing(part: str) -> ApiRefusal:
     )
 
 
-def runs_no_controller(kind: Kind) -> ApiRefusal:
+def runs_no_controller(kind: ServedKind) -> ApiRefusal:
     """For what would stay without pods."""
     return ApiRefusal(
         501,

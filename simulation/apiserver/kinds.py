@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class ServedKind:
     """One served kind; `fields` are its field selectors beside metadata.*, with the value that an absent field has."""
 
     kind: str
@@ -44,7 +44,7 @@ def _fields(*paths: str, **defaults: str) -> Mapping[str, str]:
     return dict.fromkeys(paths, "") | defaults
 
 
-POD = Kind(
+POD = ServedKind(
     kind="Pod",
     plural="pods",
     short_names=("po",),
@@ -59,7 +59,7 @@ POD = Kind(
         "status.nominatedNodeName",
     ),
 )
-NODE = Kind(
+NODE = ServedKind(
     kind="Node",
     plural="nodes",
     namespaced=False,
@@ -67,7 +67,7 @@ NODE = Kind(
     has_status=True,
     fields={"spec.unschedulable": "false"},
 )
-NAMESPACE = Kind(
+NAMESPACE = ServedKind(
     kind="Namespace",
     plural="namespaces",
     namespaced=False,
@@ -75,7 +75,7 @@ NAMESPACE = Kind(
     has_status=True,
     fields=_fields("status.phase"),
 )
-EVENT = Kind(
+EVENT = ServedKind(
     kind="Event",
     plural="events",
     short_names=("ev",),
@@ -93,44 +93,44 @@ EVENT = Kind(
         "type",
     ),
 )
-QUOTA = Kind(kind="ResourceQuota", plural="resourcequotas", short_names=("quota",), has_status=True)
-SECRET = Kind(kind="Secret", plural="secrets", fields=_fields("type"))
-LEASE = Kind(kind="Lease", plural="leases", group="coordination.k8s.io", unconditional=False)
-WEBHOOK = Kind(
+QUOTA = ServedKind(kind="ResourceQuota", plural="resourcequotas", short_names=("quota",), has_status=True)
+SECRET = ServedKind(kind="Secret", plural="secrets", fields=_fields("type"))
+LEASE = ServedKind(kind="Lease", plural="leases", group="coordination.k8s.io", unconditional=False)
+WEBHOOK = ServedKind(
     kind="MutatingWebhookConfiguration",
     plural="mutatingwebhookconfigurations",
     group="admissionregistration.k8s.io",
     namespaced=False,
     unconditional=False,
 )
-BUDGET = Kind(
+BUDGET = ServedKind(
     kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy", short_names=("pdb",), has_status=True
 )
-PRIORITY_CLASS = Kind(
+PRIORITY_CLASS = ServedKind(
     kind="PriorityClass",
     plural="priorityclasses",
     group="scheduling.k8s.io",
     namespaced=False,
     short_names=("pc",),
 )
-DEVICE_CLASS = Kind(kind="DeviceClass", plural="deviceclasses", group="resource.k8s.io", namespaced=False)
+DEVICE_CLASS = ServedKind(kind="DeviceClass", plural="deviceclasses", group="resource.k8s.io", namespaced=False)
 _CONTROLLED = (
-    Kind(kind="Deployment", plural="deployments", group="apps", short_names=("deploy",), controlled=True),
-    Kind(kind="ReplicaSet", plural="replicasets", group="apps", short_names=("rs",), controlled=True),
-    Kind(kind="StatefulSet", plural="statefulsets", group="apps", short_names=("sts",), controlled=True),
-    Kind(kind="DaemonSet", plural="daemonsets", group="apps", short_names=("ds",), controlled=True),
-    Kind(kind="Job", plural="jobs", group="batch", controlled=True),
-    Kind(kind="CronJob", plural="cronjobs", group="batch", short_names=("cj",), controlled=True),
+    ServedKind(kind="Deployment", plural="deployments", group="apps", short_names=("deploy",), controlled=True),
+    ServedKind(kind="ReplicaSet", plural="replicasets", group="apps", short_names=("rs",), controlled=True),
+    ServedKind(kind="StatefulSet", plural="statefulsets", group="apps", short_names=("sts",), controlled=True),
+    ServedKind(kind="DaemonSet", plural="daemonsets", group="apps", short_names=("ds",), controlled=True),
+    ServedKind(kind="Job", plural="jobs", group="batch", controlled=True),
+    ServedKind(kind="CronJob", plural="cronjobs", group="batch", short_names=("cj",), controlled=True),
 )
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[ServedKind, ...] = (
     POD,
     NODE,
     NAMESPACE,
     EVENT,
     QUOTA,
-    Kind(kind="ConfigMap", plural="configmaps", short_names=("cm",)),
+    ServedKind(kind="ConfigMap", plural="configmaps", short_names=("cm",)),
     SECRET,
-    Kind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",)),
+    ServedKind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",)),
     LEASE,
     WEBHOOK,
     BUDGET,
@@ -138,7 +138,7 @@ KINDS: tuple[Kind, ...] = (
     DEVICE_CLASS,
     *_CONTROLLED,
 )
-BY_PLURAL: Mapping[str, Kind] = {kind.plural: kind for kind in KINDS}
-BY_NAME: Mapping[str, Kind] = {kind.kind: kind for kind in KINDS if not kind.controlled}
+BY_PLURAL: Mapping[str, ServedKind] = {kind.plural: kind for kind in KINDS}
+BY_NAME: Mapping[str, ServedKind] = {kind.kind: kind for kind in KINDS if not kind.controlled}
 """Those that can be written."""
 GROUP_VERSIONS: tuple[str, ...] = tuple(dict.fromkeys(kind.group_version for kind in KINDS))

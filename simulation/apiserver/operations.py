@@ -22,7 +22,7 @@ from simulation.apiserver.errors import (
     invalid_patch,
     not_found,
 )
-from simulation.apiserver.kinds import BUDGET, KINDS, NAMESPACE, POD, Kind
+from simulation.apiserver.kinds import BUDGET, KINDS, NAMESPACE, POD, ServedKind
 from simulation.apiserver.routes import Target
 from simulation.apiserver.selectors import Selector
 from simulation.apiserver.store import Store, key_of
@@ -235,7 +235,7 @@ class Operations:
         self.store.put(target.kind.plural, evictions.disrupted(pod, at))
         self.delete(target, options)
 
-    def _grace_seconds(self, kind: Kind, item: JsonObject, options: JsonObject) -> int:
+    def _grace_seconds(self, kind: ServedKind, item: JsonObject, options: JsonObject) -> int:
         """Only a pod that is bound and not finished gets time to stop."""
         phase = (item.get("status") or {}).get("phase")
         if kind is not POD or not item["spec"].get("nodeName") or phase in {"Succeeded", "Failed"}:
@@ -355,7 +355,7 @@ def _read_continue(token: str) -> tuple[int, tuple[str, str]]:
         raise bad_request("continue key is not valid") from e
 
 
-def _kept_parts(kind: Kind, before: JsonObject, body: JsonObject, *, status: bool) -> JsonObject:
+def _kept_parts(kind: ServedKind, before: JsonObject, body: JsonObject, *, status: bool) -> JsonObject:
     """The body with what its writer may not change taken from `before`: identity, and status or all but status."""
     old = before["metadata"]
     metadata = {key: value for key, value in _metadata_of(body).items() if key not in _KEPT_METADATA}

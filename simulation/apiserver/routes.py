@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simulation.apiserver.kinds import KINDS, NAMESPACE, Kind
+from simulation.apiserver.kinds import KINDS, NAMESPACE, ServedKind
 
 _KINDS = {(kind.root, kind.plural): kind for kind in KINDS}
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
@@ -17,7 +17,7 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 class Target:
     """What a path addresses: a collection while `name` is empty."""
 
-    kind: Kind
+    kind: ServedKind
     namespace: str = ""
     name: str = ""
     subresource: str = ""

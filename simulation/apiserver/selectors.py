@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from simulation.apiserver.errors import JsonObject, bad_request
-from simulation.apiserver.kinds import Kind
+from simulation.apiserver.kinds import ServedKind
 
 Selector = Callable[[JsonObject], bool]
 Requirement = Callable[[Mapping[str, str]], bool]
@@ -17,7 +17,7 @@ _EQUALITY = re.compile(r"^(?P<key>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>
 _EXISTS = re.compile(r"^(?P<no>!?)\s*(?P<key>[^=!<>\s]+)$")
 
 
-def selector(kind: Kind, *, labels: str = "", fields: str = "") -> Selector:
+def selector(kind: ServedKind, *, labels: str = "", fields: str = "") -> Selector:
     """Tells whether an object is selected by both texts; a broken text is refused with 400."""
     wanted_labels = [_label_requirement(term) for term in split_terms(labels)]
     wanted_fields = [_field_requirement(kind, term) for term in split_terms(fields)]
@@ -63,7 +63,7 @@ def _label_requirement(term: str) -> Requirement:
     raise bad_request(f"unable to parse requirement: {term!r} in the label selector")
 
 
-def _field_requirement(kind: Kind, term: str) -> Selector:
+def _field_requirement(kind: ServedKind, term: str) -> Selector:
     found = _EQUALITY.match(term)
     if not found:
         raise bad_request(f"invalid field selector: {term!r}; expected FIELD=VALUE or FIELD!=VALUE")

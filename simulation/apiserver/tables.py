@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from simulation.apiserver.errors import JsonObject
-from simulation.apiserver.kinds import Kind
+from simulation.apiserver.kinds import ServedKind
 
 Cell = str | int
 Column = tuple[str, int, Callable[[JsonObject, datetime], Cell]]
 """Heading, priority (0 always, 1 with -o wide), value."""
 
 
-def table(kind: Kind, items: Sequence[JsonObject], now: datetime, *, headings: bool = True) -> JsonObject:
+def table(kind: ServedKind, items: Sequence[JsonObject], now: datetime, *, headings: bool = True) -> JsonObject:
     """The objects as a Table; kubectl takes the headings from the first table of a watch only."""
     columns = _COLUMNS.get(kind.plural, (_NAMED, _AGED))
     definitions = [

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulation.apiserver.errors import JsonObject, NotOfItsType
-from simulation.apiserver.kinds import EVENT, LEASE, NODE, POD, QUOTA, SECRET, Kind
+from simulation.apiserver.kinds import EVENT, LEASE, NODE, POD, QUOTA, SECRET, ServedKind
 from simulation.apiserver.quantities import amounts
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 
 
-def as_typed(kind: Kind, item: JsonObject) -> JsonObject:
+def as_typed(kind: ServedKind, item: JsonObject) -> JsonObject:
     """Raises NotOfItsType."""
     form = _FORMS.get(kind)
     typed = item | {"metadata": _metadata(item["metadata"])}
@@ -120,7 +120,7 @@ def _secret(secret: JsonObject) -> JsonObject:
     return kept | ({"data": data} if data else {})
 
 
-_FORMS: Mapping[Kind, Callable[[JsonObject], JsonObject]] = {
+_FORMS: Mapping[ServedKind, Callable[[JsonObject], JsonObject]] = {
     POD: _pod,
     NODE: _node,
     QUOTA: _quota,

@@ -14,7 +14,7 @@ CHECKPOINT_NAME = "kubelet_internal_checkpoint"
 NO_NUMA = -1
 
 
-class CheckpointUnreadable(Exception):
+class ForeignCheckpoint(Exception):
     """The file is not one that kubelet wrote."""
 
 
@@ -45,11 +45,11 @@ def decode_checkpoint(text: str) -> tuple[list[CheckpointEntry], dict[str, tuple
         whole: dict[str, Any] = json.loads(text)
         data = whole["Data"]
         if fnv32a(json.dumps(data, separators=(",", ":")).encode()) != whole["Checksum"]:
-            raise CheckpointUnreadable("checkpoint is corrupted")
+            raise ForeignCheckpoint("checkpoint is corrupted")
         entries = [_read_entry(entry) for entry in data["PodDeviceEntries"]]
         return entries, {resource: tuple(ids) for resource, ids in data["RegisteredDevices"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointUnreadable(f"checkpoint is corrupted: {error}") from error
+        raise ForeignCheckpoint(f"checkpoint is corrupted: {error}") from error
 
 
 def fnv32a(data: bytes) -> int:

@@ -69,14 +69,14 @@ class CdiSpec(_Lenient):
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class CreatedMount:
     container_path: str
     host_path: str
     read_only: bool
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNode:
+class CreatedDeviceNode:
     container_path: str
     host_path: str
     permissions: str
@@ -90,8 +90,8 @@ class CreatedContainer:
     phase: Phase
     device_ids: tuple[str, ...]
     env: Mapping[str, str]
-    mounts: tuple[Mount, ...]
-    devices: tuple[DeviceNode, ...]
+    mounts: tuple[CreatedMount, ...]
+    devices: tuple[CreatedDeviceNode, ...]
     annotations: Mapping[str, str]
     cdi_devices: tuple[str, ...]
 
@@ -165,17 +165,21 @@ def _edited_env(edits: Sequence[CdiEdits]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _answered_mounts(answers: Sequence[ContainerAllocateResponse]) -> tuple[Mount, ...]:
-    return tuple(Mount(m.container_path, m.host_path, m.read_only) for answer in answers for m in answer.mounts)
+def _answered_mounts(answers: Sequence[ContainerAllocateResponse]) -> tuple[CreatedMount, ...]:
+    return tuple(CreatedMount(m.container_path, m.host_path, m.read_only) for answer in answers for m in answer.mounts)
 
 
-def _edited_mounts(edits: Sequence[CdiEdits]) -> tuple[Mount, ...]:
-    return tuple(Mount(m.container_path, m.host_path, "ro" in m.options) for edit in edits for m in edit.mounts)
+def _edited_mounts(edits: Sequence[CdiEdits]) -> tuple[CreatedMount, ...]:
+    return tuple(CreatedMount(m.container_path, m.host_path, "ro" in m.options) for edit in edits for m in edit.mounts)
 
 
-def _answered_devices(answers: Sequence[ContainerAllocateResponse]) -> tuple[DeviceNode, ...]:
-    return tuple(DeviceNode(d.container_path, d.host_path, d.permissions) for answer in answers for d in answer.devices)
+def _answered_devices(answers: Sequence[ContainerAllocateResponse]) -> tuple[CreatedDeviceNode, ...]:
+    return tuple(
+        CreatedDeviceNode(d.container_path, d.host_path, d.permissions) for answer in answers for d in answer.devices
+    )
 
 
-def _edited_devices(edits: Sequence[CdiEdits]) -> tuple[DeviceNode, ...]:
-    return tuple(DeviceNode(d.path, d.host_path or d.path, d.permissions) for edit in edits for d in edit.device_nodes)
+def _edited_devices(edits: Sequence[CdiEdits]) -> tuple[CreatedDeviceNode, ...]:
+    return tuple(
+        CreatedDeviceNode(d.path, d.host_path or d.path, d.permissions) for edit in edits for d in edit.device_nodes
+    )

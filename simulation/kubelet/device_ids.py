@@ -27,7 +27,7 @@ class AdvertisedDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class IdChoice:
     """What kubelet may choose from for one container: `kept` is already decided, `size` is the number in all."""
 
     available: tuple[str, ...]
@@ -45,11 +45,11 @@ def choices(
     in_use: Collection[str],
     reusable: Collection[str],
     wanted: int,
-) -> Choice:
+) -> IdChoice:
     """Ids of the pod's finished init containers come first. Raises AdmissionRefused when too few are free."""
     kept = tuple(sorted(reusable)[:wanted])
     if len(kept) == wanted:
-        return Choice(available=kept, kept=kept, size=wanted)
+        return IdChoice(available=kept, kept=kept, size=wanted)
     free = tuple(sorted(name for name, device in devices.items() if device.healthy and name not in in_use))
     missing = wanted - len(kept)
     if len(free) < missing:
@@ -57,10 +57,10 @@ def choices(
             f"Allocate failed due to requested number of devices unavailable for {resource}. "
             f"Requested: {missing}, Available: {len(free)}, which is unexpected"
         )
-    return Choice(available=tuple(sorted({*free, *kept})), kept=kept, size=wanted)
+    return IdChoice(available=tuple(sorted({*free, *kept})), kept=kept, size=wanted)
 
 
-def settle(choice: Choice, preferred: Sequence[str]) -> tuple[str, ...]:
+def settle(choice: IdChoice, preferred: Sequence[str]) -> tuple[str, ...]:
     """The plugin's preference as far as it is available, then any other available id."""
     wished = [name for name in preferred if name in choice.available and name not in choice.kept]
     rest = [name for name in choice.available if name not in choice.kept and name not in wished]

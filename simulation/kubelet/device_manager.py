@@ -41,7 +41,7 @@ class PreStartRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldDevices:
     """What one container holds of one resource."""
 
     pod_uid: str
@@ -75,7 +75,7 @@ class DeviceManager(RegistrationServicer):
         """The plugin that is asked, by resource."""
         self._devices: dict[str, dict[str, AdvertisedDevice]] = {}
         """The devices of each resource, as any of its plugins told last."""
-        self._held: list[Held] = []
+        self._held: list[HeldDevices] = []
         self._known: set[str] = set()
         """Resources that were ever registered here, also before a restart."""
         self._server: aio.Server | None = None
@@ -149,7 +149,7 @@ class DeviceManager(RegistrationServicer):
             for resource, devices in self._devices.items()
         }
 
-    def held(self, pod_uid: str = "") -> tuple[Held, ...]:
+    def held(self, pod_uid: str = "") -> tuple[HeldDevices, ...]:
         """What containers hold; of one pod, or of all."""
         return tuple(held for held in self._held if pod_uid in ("", held.pod_uid))
 
@@ -161,7 +161,7 @@ class DeviceManager(RegistrationServicer):
         """Returns the resources of the registered plugins."""
         return tuple(self._called)
 
-    def ids_by_numa(self, held: Held) -> dict[int, tuple[str, ...]]:
+    def ids_by_numa(self, held: HeldDevices) -> dict[int, tuple[str, ...]]:
         """The ids of one container grouped as kubelet groups them in its checkpoint."""
         devices = self.devices(held.resource)
         groups: dict[int, list[str]] = {}
@@ -253,7 +253,7 @@ class DeviceManager(RegistrationServicer):
         if len(answer.container_responses) != 1:
             raise AdmissionRefused("Allocate failed due to no containers in allocation response, which is unexpected")
         self._held.append(
-            Held(
+            HeldDevices(
                 pod_uid=pod_uid,
                 container=container.name,
                 resource=resource,
@@ -309,7 +309,7 @@ class DeviceManager(RegistrationServicer):
         entries, registered = decode_checkpoint(file.read_text())
         self._known |= registered.keys()
         self._held = [
-            Held(
+            HeldDevices(
                 pod_uid=entry.pod_uid,
                 container=entry.container,
                 resource=entry.resource,

@@ -13,12 +13,12 @@ from proto.podresources.podresources_v1_pb2_grpc import (
     add_PodResourcesListerServicer_to_server,
 )
 from simulation.kubelet.device_ids import AdvertisedDevice
-from simulation.kubelet.device_manager import DeviceManager, Held
+from simulation.kubelet.device_manager import DeviceManager, HeldDevices
 
 _STOP_GRACE_SECONDS = 0.2
 
 
-class PodResources(PodResourcesListerServicer):
+class PodResourcesServer(PodResourcesListerServicer):
     """Serves `<directory>/kubelet.sock`; `pods` gives the pods this kubelet has accepted."""
 
     def __init__(self, directory: Path, devices: DeviceManager, pods: Callable[[], Iterable[Pod]]) -> None:
@@ -93,7 +93,7 @@ class PodResources(PodResourcesListerServicer):
             ],
         )
 
-    def _entries(self, held: Held) -> list[wire.ContainerDevices]:
+    def _entries(self, held: HeldDevices) -> list[wire.ContainerDevices]:
         devices = self._devices.devices(held.resource)
         return [_entry(held.resource, name, devices.get(name)) for name in held.ids]
 

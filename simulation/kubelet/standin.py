@@ -10,7 +10,7 @@ from pathlib import Path
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Container, Pod
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from simulation.kubelet import status
 from simulation.kubelet.admission import check_totals
 from simulation.kubelet.apiserver import NodeApi, StatusNotWritten
@@ -25,7 +25,7 @@ from simulation.kubelet.container import (
 )
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
-from simulation.kubelet.pod_resources import PodResources
+from simulation.kubelet.pod_resources import PodResourcesServer
 
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
@@ -62,7 +62,9 @@ class KubeletStandIn:
         self.created: dict[str, list[CreatedContainer]] = {}
         self._running: dict[str, dict[str, CreatedContainer]] = {}
         self._pods: dict[str, Pod] = {}
-        self.pod_resources = PodResources(root / "pod-resources", self.devices, lambda: tuple(self._pods.values()))
+        self.pod_resources = PodResourcesServer(
+            root / "pod-resources", self.devices, lambda: tuple(self._pods.values())
+        )
         self._api = api
         self._writes = NodeApi(api_url, node_name)
         self._now = now
@@ -160,9 +162,9 @@ class KubeletStandIn:
                         await self._forget(uid)
                     for pod in pods:
                         await self._apply(pod)
-                case Applied(object=pod):
+                case ObjectApplied(object=pod):
                     await self._apply(pod)
-                case Removed(object=pod):
+                case ObjectRemoved(object=pod):
                     await self._forget(pod.metadata.uid)
                 case Interrupted():
                     pass

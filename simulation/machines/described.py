@@ -15,13 +15,13 @@ from deviceplugin.machine.readings import (
 from proto.devices import DeviceUUID
 from simulation.machines.description import (
     FABRIC_STATES,
-    Gpu,
+    DescribedFabric,
+    DescribedGpu,
     MachineDescription,
     cpu_numbers,
     gpu_uuid,
     mig_uuid,
 )
-from simulation.machines.description import Fabric as DescribedFabric
 
 _LEVELS = {
     "INTERNAL": PcieLevel.INTERNAL,
@@ -94,7 +94,7 @@ def _gpu(machine: MachineDescription, index: int, instance: str) -> GpuReading:
     )
 
 
-def _host_node(machine: MachineDescription, gpu: Gpu) -> int:
+def _host_node(machine: MachineDescription, gpu: DescribedGpu) -> int:
     return host_node(gpu.numa, (), (), {node.id: cpu_numbers(node.cpus) for node in machine.host.numa})
 
 
@@ -126,7 +126,7 @@ def _pair(machine: MachineDescription, first: int, second: int) -> PairReading:
     )
 
 
-def _peer_status(first: Gpu, second: Gpu) -> PeerStatus:
+def _peer_status(first: DescribedGpu, second: DescribedGpu) -> PeerStatus:
     statuses = {first.p2p.pci, second.p2p.pci}
     if statuses == {"OK"}:
         return PeerStatus.OK

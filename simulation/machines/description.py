@@ -113,7 +113,7 @@ class MigDevice(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return gpu, int(found["compute"] or gpu) if found else 0
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class DescribedGpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, with the machine's defaults filled in."""
 
     bus: str
@@ -176,7 +176,7 @@ class DirectLinks(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     links: int
 
 
-class Switch(msgspec.Struct, frozen=True, kw_only=True):
+class DescribedSwitch(msgspec.Struct, frozen=True, kw_only=True):
     """An NVSwitch; `links` from each of `gpus`."""
 
     links: int
@@ -185,11 +185,11 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where the address is hidden."""
 
 
-class Switches(msgspec.Struct, frozen=True, kw_only=True):
+class DescribedSwitches(msgspec.Struct, frozen=True, kw_only=True):
     """The machine's NVSwitches; hidden ones answer the address FFFFFFFF:FF:FF.0."""
 
     address: Literal["real", "hidden"] = "real"
-    list: tuple[Switch, ...]
+    list: tuple[DescribedSwitch, ...]
 
 
 class Nvlink(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,10 +198,10 @@ class Nvlink(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     mbps: int
     direct: tuple[DirectLinks, ...] = ()
-    switches: Switches | None = None
+    switches: DescribedSwitches | None = None
 
 
-class Fabric(msgspec.Struct, frozen=True, kw_only=True):
+class DescribedFabric(msgspec.Struct, frozen=True, kw_only=True):
     """Registration with the NVLink fabric. A zero cluster is healthy on one machine."""
 
     state: FabricState
@@ -230,10 +230,10 @@ class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...] = ()
     host: Host
     software: Software
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[DescribedGpu, ...]
     pcie_levels: PcieLevels = PcieLevels()
     nvlink: Nvlink | None = None
-    fabric: Fabric | None = None
+    fabric: DescribedFabric | None = None
     unsupported: frozenset[str] = frozenset()
     """NVML calls, `field:N` or `nvlink` that answer NOT_SUPPORTED."""
     topo_m: tuple[tuple[str, ...], ...] = ()
@@ -316,7 +316,7 @@ def _contradictions(machine: MachineDescription) -> Iterator[tuple[str, str]]:
         yield "topo_m", f"expected {len(machine.gpus)} rows of {len(machine.gpus)}"
 
 
-def _gpu_problems(gpus: Sequence[Gpu]) -> Iterator[tuple[str, str]]:
+def _gpu_problems(gpus: Sequence[DescribedGpu]) -> Iterator[tuple[str, str]]:
     seen: dict[str, int] = {}
     for index, gpu in enumerate(gpus):
         if not _BUS.fullmatch(gpu.bus):
@@ -333,7 +333,7 @@ def _gpu_problems(gpus: Sequence[Gpu]) -> Iterator[tuple[str, str]]:
         yield from _mig_problems(f"gpus[{index}].mig_devices", gpu)
 
 
-def _mig_problems(field: str, gpu: Gpu) -> Iterator[tuple[str, str]]:
+def _mig_problems(field: str, gpu: DescribedGpu) -> Iterator[tuple[str, str]]:
     if gpu.mig_devices and gpu.mig != "enabled":
         yield field, f"MIG devices of a GPU whose mig is {gpu.mig}"
     if len(gpu.mig_devices) > _MOST_MIG_DEVICES:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from deviceplugin.machine.matrix import AffinityColumn
 from deviceplugin.machine.topology import SELF, Matrix
-from simulation.machines.smi_affinity import Affinity, AffinityError, read_affinity
+from simulation.machines.smi_affinity import AffinityError, SmiAffinity, read_affinity
 from simulation.machines.smi_lines import Line, clean_lines, without_prefix
 
 
@@ -56,7 +56,7 @@ class _Header:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _SmiRow:
     cells: tuple[str, ...]
     line: Line
     end: int
@@ -201,7 +201,7 @@ def _read_columns(line: Line, text: str, start: int) -> _Header | SmiError:
     )
 
 
-def _read_rows(header: _Header, lines: Sequence[Line], last_line: int) -> tuple[_Row, ...]:
+def _read_rows(header: _Header, lines: Sequence[Line], last_line: int) -> tuple[_SmiRow, ...]:
     """One row a name of the header, in its order; blank lines and the header once more may lie between."""
     names = (*header.gpus, *header.nics)
     again = without_prefix(header.line, header.prefix_words).text.split()
@@ -213,7 +213,7 @@ def _has_words(line: Line) -> bool:
     return any(word.strip("{}") for word in line.text.split())
 
 
-def _read_row(names: Sequence[str], position: int, lines: Iterator[Line], last_line: int) -> _Row:
+def _read_row(names: Sequence[str], position: int, lines: Iterator[Line], last_line: int) -> _SmiRow:
     name = names[position]
     line = next(lines, None)
     if line is None:
@@ -226,7 +226,7 @@ def _read_row(names: Sequence[str], position: int, lines: Iterator[Line], last_l
     return row
 
 
-def _read_cells(line: Line, position: int, name: str, count: int) -> _Row:
+def _read_cells(line: Line, position: int, name: str, count: int) -> _SmiRow:
     cells: list[str] = []
     for _ in range(count):
         position += len(line.text[position:]) - len(line.text[position:].lstrip())
@@ -237,19 +237,19 @@ def _read_cells(line: Line, position: int, name: str, count: int) -> _Row:
             raise SmiError(line.number, position + 1, f"row {name}, cell {len(cells) + 1} of {count}: {problem}")
         cells.append(cell[0])
         position = cell.end()
-    return _Row(tuple(cells), line, position)
+    return _SmiRow(tuple(cells), line, position)
 
 
-def _check_diagonal(row: _Row, name: str, own: int) -> None:
+def _check_diagonal(row: _SmiRow, name: str, own: int) -> None:
     for position, cell in enumerate(row.cells):
         if (cell == SELF) != (position == own):
             problem = f"cell {position + 1} is {cell}, but X belongs where a row meets its own column, cell {own + 1}"
             raise SmiError(row.line.number, row.line.text.find(cell) + 1, f"row {name}: {problem}")
 
 
-def _read_affinities(header: _Header, rows: Sequence[_Row], lines: Sequence[Line]) -> tuple[Affinity, ...]:
+def _read_affinities(header: _Header, rows: Sequence[_SmiRow], lines: Sequence[Line]) -> tuple[SmiAffinity, ...]:
     """The cells after the matrix, row by row."""
-    read: list[Affinity] = []
+    read: list[SmiAffinity] = []
     for row in rows:
         try:
             affinity = read_affinity(row.line.text, row.end, header.affinities)
@@ -263,7 +263,7 @@ def _read_affinities(header: _Header, rows: Sequence[_Row], lines: Sequence[Line
     return tuple(read)
 
 
-def _column(affinities: Sequence[Affinity], name: str) -> AffinityColumn:
+def _column(affinities: Sequence[SmiAffinity], name: str) -> AffinityColumn:
     if not affinities or name not in affinities[0].cells:
         return None
     return tuple(affinity.cells[name] for affinity in affinities)

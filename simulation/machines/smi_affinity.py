@@ -24,7 +24,7 @@ class AffinityError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Affinity:
+class SmiAffinity:
     """The cells by column name: "" for an empty one, None for one that cannot be told from its neighbour."""
 
     cells: Mapping[str, str | None]
@@ -37,13 +37,13 @@ class _Word:
     start: int
 
 
-def read_affinity(line: str, start: int, columns: Sequence[tuple[str, int]]) -> Affinity:
+def read_affinity(line: str, start: int, columns: Sequence[tuple[str, int]]) -> SmiAffinity:
     """The cells of `columns` (name, display column of the header) in `line` from `start`. Raises AffinityError."""
     names = [name for name, _ in columns]
     words = _values(line, start, len(names))
     values = [word.text for word in words]
     if len(values) == len(names):
-        return Affinity(dict(zip(names, values, strict=True)), len(values))
+        return SmiAffinity(dict(zip(names, values, strict=True)), len(values))
     cells: dict[str, str | None] = dict.fromkeys(names, "")
     if GPU_NUMA_ID in cells and values:
         cells[GPU_NUMA_ID] = values[-1]
@@ -52,7 +52,7 @@ def read_affinity(line: str, start: int, columns: Sequence[tuple[str, int]]) -> 
         cells[NUMA] = NOT_AVAILABLE
     elif values:
         cells |= _place(line, start, words[0], dict(columns))
-    return Affinity(cells, len(words))
+    return SmiAffinity(cells, len(words))
 
 
 def _values(line: str, start: int, wanted: int) -> list[_Word]:

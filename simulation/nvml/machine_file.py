@@ -11,8 +11,8 @@ from simulation.machines.description import (
     FABRIC_STATES,
     LEVELS,
     P2P_STATUSES,
+    DescribedGpu,
     FabricState,
-    Gpu,
     MachineDescription,
     cpu_numbers,
     gpu_uuid,
@@ -124,7 +124,7 @@ class FabricIs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class MachineEvent:
     """An event for programs that registered for its type before; it is delivered once. Instances are those of a MIG
     GPU.
     """
@@ -196,7 +196,7 @@ Fault = (
     | LinkState
     | LinkTypesUnknown
     | FabricIs
-    | Event
+    | MachineEvent
     | EventTypesAre
     | RecoveryActionIs
     | RowsRemapped
@@ -207,7 +207,7 @@ Fault = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class GpuLoad:
     """How busy one GPU is; a GPU without one idles."""
 
     gpu: int
@@ -243,7 +243,7 @@ class Counter:
     value: int
 
 
-Usage = Load | Process | Counter
+Usage = GpuLoad | Process | Counter
 
 
 def lost_gpu(gpu: int, at_seconds: float = 0.0) -> CallFails:
@@ -285,7 +285,7 @@ def render_machine_file(
     description: MachineDescription, instance: str, faults: Sequence[Fault] = (), usage: Sequence[Usage] = ()
 ) -> str:
     """The flat text of one machine. Raises UnknownErrorName."""
-    used = [*(Load(gpu=index) for index in range(len(description.gpus))), *usage]
+    used = [*(GpuLoad(gpu=index) for index in range(len(description.gpus))), *usage]
     lines = [*_machine_lines(description, instance), *map(_usage_line, used), *map(fault_line, faults)]
     return "\n".join([*lines, "end", ""])
 
@@ -308,7 +308,7 @@ def _machine_lines(machine: MachineDescription, instance: str) -> Iterator[str]:
             yield f"level {index} {other} {10 * LEVELS.index(machine.level(index, other))}"
 
 
-def _gpu_line(machine: MachineDescription, index: int, gpu: Gpu, instance: str) -> str:
+def _gpu_line(machine: MachineDescription, index: int, gpu: DescribedGpu, instance: str) -> str:
     vendor, _, device = gpu.pci_id.partition(":")
     pcie = gpu.pcie
     pcie_numbers = (pcie.gen, pcie.width, pcie.gen_now, pcie.width_now) if pcie else (0, 0, 0, 0)
@@ -334,14 +334,14 @@ def _gpu_line(machine: MachineDescription, index: int, gpu: Gpu, instance: str) 
     return "gpu " + " ".join(map(str, words))
 
 
-def _place_lines(machine: MachineDescription, index: int, gpu: Gpu) -> Iterator[str]:
+def _place_lines(machine: MachineDescription, index: int, gpu: DescribedGpu) -> Iterator[str]:
     """Returns affinity masks; a GPU with an unknown node is equally near to every CPU."""
     near = [node for node in machine.host.numa if gpu.numa in (-1, node.id)]
     yield f"nodes {index} {','.join(str(node.id) for node in near)}"
     yield f"cpus {index} {','.join(node.cpus for node in near)}"
 
 
-def _mig_lines(machine: MachineDescription, index: int, gpu: Gpu, instance: str) -> Iterator[str]:
+def _mig_lines(machine: MachineDescription, index: int, gpu: DescribedGpu, instance: str) -> Iterator[str]:
     for mig in gpu.mig_devices:
         gpu_slices, compute_slices = mig.slices
         words = (mig_uuid(machine.id, index, mig, instance), mig.profile, mig.memory_mib, mig.gi, mig.ci)
@@ -361,7 +361,7 @@ def _link_lines(machine: MachineDescription, index: int) -> Iterator[str]:
 
 def _usage_line(usage: Usage) -> str:
     match usage:
-        case Load(gpu=gpu):
+        case GpuLoad(gpu=gpu):
             words = (usage.busy_percent, usage.memory_busy_percent, usage.celsius, usage.milliwatts, usage.sm_mhz)
             more = (usage.memory_mhz, usage.encoder_percent, usage.decoder_percent, usage.clock_reasons)
             return f"usage {gpu} {' '.join(map(str, (*words, *more)))}"
@@ -390,7 +390,7 @@ def _fault_words(fault: Fault) -> str:  # noqa: PLR0912 - one branch a kind
             words = "types - 0 0"
         case FabricIs(state=state, status=status):
             words = f"fabric - {FABRIC_STATES.index(state)} {error_number(status)}"
-        case Event(type=kind, data=data):
+        case MachineEvent(type=kind, data=data):
             words = f"event {fault.gpu_instance}/{fault.compute_instance} {kind} {data}"
         case EventTypesAre(types=types):
             words = f"event-types - {types} 0"

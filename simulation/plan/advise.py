@@ -18,7 +18,7 @@ from scheduler_ext.decide.preempt import Look
 from scheduler_ext.requests import GpuRequest, pod_key, read_request
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.objects import Arrival, WholePod, arrival_of
-from simulation.plan.outcome import Run
+from simulation.plan.outcome import PlanRun
 from simulation.plan.question import Kinds, Question
 from simulation.plan.runs import in_order
 
@@ -52,7 +52,7 @@ class Move(Struct, frozen=True, kw_only=True):
     """Whether nothing creates it again: no controller owns it."""
 
 
-class Remedy(Struct, frozen=True, kw_only=True):
+class PodRemedy(Struct, frozen=True, kw_only=True):
     """What lets one of these waiting pods run. Each remedy begins with the cluster as it is."""
 
     asks: str
@@ -81,13 +81,13 @@ class Advice(Struct, frozen=True, kw_only=True):
     policy: str
     placed: int
     """Waiting pods that find room without any move."""
-    remedies: Sequence[Remedy]
+    remedies: Sequence[PodRemedy]
     leaving: Sequence[Leaving]
     """In this order: each gain is what the pod adds after those before it have left."""
     notes: Sequence[str]
 
 
-def advise(question: Question, run: Run, words: str) -> Advice:
+def advise(question: Question, run: PlanRun, words: str) -> Advice:
     """Raises PolicyError for an unknown policy."""
     kinds, cluster = Kinds(question), question.cluster
     engine = Engine(cluster.nodes, question.under(run.policy), question.hosts, cluster.quotas)
@@ -97,7 +97,7 @@ def advise(question: Question, run: Run, words: str) -> Advice:
     for number, arrival in enumerate(arrivals):
         if not isinstance(engine.place(arrival, f"new-{number}", 0.0), Placed) and kinds.asking(arrival).gpus:
             waiting.setdefault(arrival.kind, []).append(arrival)
-    search = _Search(engine, kinds, cluster.held)
+    search = _MoveSearch(engine, kinds, cluster.held)
     remedies = [search.remedy(several) for several in list(waiting.values())[:MOST_KINDS]]
     more = len(waiting) - len(remedies)
     workload = kinds.workload((*map(arrival_of, cluster.held), *arrivals))
@@ -147,7 +147,7 @@ class _SearchEnded(Exception):
     """The limits are reached."""
 
 
-class _Search:
+class _MoveSearch:
     """Searches on one cluster. Each trial is undone."""
 
     def __init__(self, engine: Engine, kinds: Kinds, held: Iterable[Pod]) -> None:
@@ -160,7 +160,7 @@ class _Search:
         self._weights: dict[str, float] = {}
         self._looks = self._trials = self._proven = 0
 
-    def remedy(self, waiting: Sequence[Arrival]) -> Remedy:
+    def remedy(self, waiting: Sequence[Arrival]) -> PodRemedy:
         """For one of these pods, which ask for the same."""
         arrival = waiting[0]
         asking = self._kinds.asking(arrival)
@@ -183,7 +183,7 @@ class _Search:
                 found = self._some(arrival, nodes, fits)
                 least = counted(self._proven + 1, "move")
                 search = f"not proven: at least {least} needed; {MOST_LOOKS} sets of pods were tried, not all"
-        return Remedy(
+        return PodRemedy(
             asks=asking.text,
             pods=len(waiting),
             example=f"{arrival.namespace}/{arrival.name}",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from simulation.plan.outcome import Outcome, percent
+from simulation.plan.outcome import PlanOutcome, percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,15 @@ class Summary:
     never: float | None
 
 
-def summaries(outcomes: Sequence[Outcome]) -> list[Summary]:
+def summaries(outcomes: Sequence[PlanOutcome]) -> list[Summary]:
     """One for each policy, in the order of their first outcomes."""
-    by_policy: dict[str, list[Outcome]] = {}
+    by_policy: dict[str, list[PlanOutcome]] = {}
     for outcome in outcomes:
         by_policy.setdefault(outcome.run.policy, []).append(outcome)
     return [_summary(policy, several) for policy, several in by_policy.items()]
 
 
-def _summary(policy: str, runs: Sequence[Outcome]) -> Summary:
+def _summary(policy: str, runs: Sequence[PlanOutcome]) -> Summary:
     allocated = [run.allocated for run in runs]
     delays = [run.delay for run in runs if run.delay is not None]
     return Summary(
@@ -63,7 +63,7 @@ def _summary(policy: str, runs: Sequence[Outcome]) -> Summary:
     )
 
 
-def _large_refused(run: Outcome) -> int:
+def _large_refused(run: PlanOutcome) -> int:
     largest = max(run.sizes, key=lambda size: size.gpus, default=None)
     return 0 if largest is None or largest.gpus < 2 else largest.pods - largest.placed
 
@@ -73,34 +73,36 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Measure:
     """Of the table that compares policies."""
 
     title: str
     text: Callable[[Summary], str]
 
 
-def columns(found: Sequence[Summary], largest: int) -> list[Column]:
+def columns(found: Sequence[Summary], largest: int) -> list[Measure]:
     """Those for which there are figures. `largest` is the number of GPUs of the largest pods."""
     wanted = [
-        Column(title="policy (nodes/GPUs)", text=lambda one: one.policy),
-        Column(title="runs", text=lambda one: str(one.runs)),
-        Column(title="pods placed", text=lambda one: f"{one.placed:.1f} %"),
-        Column(title="allocated at 100 %", text=lambda one: _percent(one.at_capacity)),
-        Column(title="allocated at the end", text=lambda one: _percent(one.allocated)),
-        Column(title="±", text=lambda one: "" if one.deviation is None else f"{one.deviation:.2f}"),
-        Column(title="fragmented", text=lambda one: _percent(one.fragmented)),
-        Column(title="whole GPUs free", text=lambda one: f"{one.whole_gpus:.0f}"),
-        Column(
+        Measure(title="policy (nodes/GPUs)", text=lambda one: one.policy),
+        Measure(title="runs", text=lambda one: str(one.runs)),
+        Measure(title="pods placed", text=lambda one: f"{one.placed:.1f} %"),
+        Measure(title="allocated at 100 %", text=lambda one: _percent(one.at_capacity)),
+        Measure(title="allocated at the end", text=lambda one: _percent(one.allocated)),
+        Measure(title="±", text=lambda one: "" if one.deviation is None else f"{one.deviation:.2f}"),
+        Measure(title="fragmented", text=lambda one: _percent(one.fragmented)),
+        Measure(title="whole GPUs free", text=lambda one: f"{one.whole_gpus:.0f}"),
+        Measure(
             title="NVLink islands free",
             text=lambda one: f"{one.whole_islands:.0f} of {one.islands}" if one.islands else "",
         ),
-        Column(title=f"{largest}-GPU pods refused", text=lambda one: f"{one.large_refused:.1f}" if largest > 1 else ""),
-        Column(title="GB/s between GPUs", text=lambda one: "" if one.gbps is None else f"{one.gbps:.0f}"),
-        Column(title="mean wait h", text=lambda one: _hours(one.wait_hours)),
-        Column(title="p95 wait h", text=lambda one: _hours(one.p95_hours)),
-        Column(title="allocated while pods wait", text=lambda one: _percent(one.allocated_while_waiting)),
-        Column(title="never placed", text=lambda one: "" if one.never is None else f"{one.never:.1f}"),
+        Measure(
+            title=f"{largest}-GPU pods refused", text=lambda one: f"{one.large_refused:.1f}" if largest > 1 else ""
+        ),
+        Measure(title="GB/s between GPUs", text=lambda one: "" if one.gbps is None else f"{one.gbps:.0f}"),
+        Measure(title="mean wait h", text=lambda one: _hours(one.wait_hours)),
+        Measure(title="p95 wait h", text=lambda one: _hours(one.p95_hours)),
+        Measure(title="allocated while pods wait", text=lambda one: _percent(one.allocated_while_waiting)),
+        Measure(title="never placed", text=lambda one: "" if one.never is None else f"{one.never:.1f}"),
     ]
     replays = any(one.wait_hours is not None for one in found)
     ends = {"allocated at the end", "fragmented", "whole GPUs free", "NVLink islands free", "±"}

@@ -19,7 +19,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Constraints, WholeNode
-from simulation.plan.offers import Asked, Offers
+from simulation.plan.offers import HostRequest, Offers
 
 LEASE_SECONDS = 60.0
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
@@ -40,7 +40,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class PlanRefusal:
     """The pod waits. `nodes` counts nodes by the extender's or kube-scheduler's reason."""
 
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Engine:
         """Nodes on which something has changed. The reader empties it."""
         self._index = NodeIndex(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
         self.offers = Offers(nodes, settings.names, hosts)
-        self._there: dict[str, tuple[Pod, Asked]] = {}
+        self._there: dict[str, tuple[Pod, HostRequest]] = {}
         """Pods with a node, by UID."""
 
     def hold(self, pods: Iterable[Pod]) -> None:
@@ -77,11 +77,13 @@ class Engine:
         """A pod that has a node."""
         return self._there[uid][0]
 
-    def asked(self, uid: str) -> Asked:
+    def asked(self, uid: str) -> HostRequest:
         """What a pod that has a node takes beside GPUs."""
         return self._there[uid][1]
 
-    def place(self, arrival: Arrival, uid: str, now: float, *, only: Collection[str] | None = None) -> Placed | Refused:
+    def place(
+        self, arrival: Arrival, uid: str, now: float, *, only: Collection[str] | None = None
+    ) -> Placed | PlanRefusal:
         """Place the pod as kube-scheduler and the extender would, on one of the nodes `only` if given."""
         pod = arrival.pod(uid)
         constraints, asked = arrival.constraints, self.offers.asked_by(pod)
@@ -91,15 +93,15 @@ class Engine:
         try:
             request = read_request(pod, self.state.requests)
         except RequestError as error:
-            return Refused(error=str(error))
+            return PlanRefusal(error=str(error))
         if request is None:
             node = self.offers.best_for_hosts(offered)
             if node is None:
-                return Refused(nodes=self.offers.refusals(constraints, asked))
+                return PlanRefusal(nodes=self.offers.refusals(constraints, asked))
             self._bind(pod, node, (), asked, now)
             return Placed(node=node)
         if not offered:
-            return Refused(nodes=self.offers.refusals(constraints, asked))
+            return PlanRefusal(nodes=self.offers.refusals(constraints, asked))
         self.state.apply(Applied(pod), now)
         answer = reserve(self._index, self.state, pod, request, offered, now=now, lease_seconds=LEASE_SECONDS)
         choice = answer.choice
@@ -130,7 +132,7 @@ class Engine:
         """The pods that have a node."""
         return [pod for pod, _ in self._there.values()]
 
-    def _bind(self, pod: Pod, node: str, shares: PodShares, asked: Asked, now: float) -> None:
+    def _bind(self, pod: Pod, node: str, shares: PodShares, asked: HostRequest, now: float) -> None:
         metadata = pod.metadata
         if shares:
             at = _BEGINNING + timedelta(seconds=min(now, _LATEST_SECONDS))
@@ -139,7 +141,7 @@ class Engine:
         bound = Pod(metadata=metadata, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running"))
         self._seen(bound, asked, now)
 
-    def _seen(self, pod: Pod, asked: Asked, now: float) -> None:
+    def _seen(self, pod: Pod, asked: HostRequest, now: float) -> None:
         """The watch shows a bound pod."""
         # The state knows no other kinds of pods.
         self.state.apply(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
@@ -147,7 +149,7 @@ class Engine:
         self.offers.take(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
 
-    def _refused(self, answer: Filtered, constraints: Constraints, asked: Asked) -> Refused:
+    def _refused(self, answer: Filtered, constraints: Constraints, asked: HostRequest) -> PlanRefusal:
         result = answer.result
         failed = (*(result.failed_nodes or {}).values(), *(result.failed_and_unresolvable_nodes or {}).values())
-        return Refused(nodes=self.offers.refusals(constraints, asked) + Counter(failed), error=result.error or "")
+        return PlanRefusal(nodes=self.offers.refusals(constraints, asked) + Counter(failed), error=result.error or "")

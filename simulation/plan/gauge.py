@@ -35,7 +35,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     whole_islands: int
 
 
-class _Node(NamedTuple):
+class _GaugedNode(NamedTuple):
     allocated: float = 0.0
     fragmented: float = 0.0
     whole: int = 0
@@ -47,7 +47,7 @@ class Gauge:
         self._engine = engine
         # Only the first of the extender's three terms is the published measure.
         self._stranding = Fragmentation(Workload(classes=workload.classes)) if workload.classes else None
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _GaugedNode] = {}
         self._islands: dict[str, tuple[RegisteredNode, Sequence[Sequence[int]]]] = {}
 
     def read(self) -> Reading:
@@ -70,13 +70,13 @@ class Gauge:
             whole_islands=sum(node.whole_islands for node in known),
         )
 
-    def _measured(self, name: str, usage: NodeUsage) -> _Node:
+    def _measured(self, name: str, usage: NodeUsage) -> _GaugedNode:
         found = self._islands.get(name)
         if found is None or found[0] is not usage.node:
             found = self._islands[name] = usage.node, tuple(nvlink_islands(usage.node))
         free = [_is_free(gpu, usage.node) for gpu in usage.gpus]
         room, stranding = self._engine.state.ledger.host_left(name), self._stranding
-        return _Node(
+        return _GaugedNode(
             allocated=sum(map(taken, usage.gpus)),
             fragmented=0.0 if stranding is None else stranding.stranded(usage, room),
             whole=sum(free),

@@ -17,7 +17,7 @@ Speeds = Mapping[frozenset[DeviceUUID], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class LinkSpeeds:
     """`known` are the speeds of described machines. The speed of other pairs is estimated from their scores."""
 
     known: Speeds = field(default_factory=dict)

@@ -9,7 +9,7 @@ from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.topology import Topology, build_topology, pair_scores
 from proto.annotations import keys
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.devices import Device, DeviceUUID, PairScores
@@ -18,7 +18,7 @@ from simulation import machines
 from simulation.machines.described import describe_reading
 from simulation.machines.description import MachineDescription, cpu_numbers
 from simulation.machines.yaml_tree import MachineDescriptionError
-from simulation.plan.links import Links
+from simulation.plan.links import LinkSpeeds
 from simulation.plan.objects import WholeNode
 from simulation.plan.question import Described
 
@@ -85,7 +85,7 @@ def _several(machine: MachineDescription, names: Sequence[str]) -> Described:
         cpus = sum(len(cpu_numbers(numa.cpus)) for numa in machine.host.numa)
         nodes.append(node_of(name, devices, scores, cpu_milli=1000 * cpus, memory_mib=MIB_A_CPU * cpus))
         known.update(_speeds(topology))
-    return Described(nodes=tuple(nodes), links=Links(known))
+    return Described(nodes=tuple(nodes), links=LinkSpeeds(known))
 
 
 def _speeds(topology: Topology) -> Iterator[tuple[frozenset[DeviceUUID], float]]:
@@ -105,7 +105,7 @@ def node_of(name: str, devices: Sequence[Device], scores: PairScores, *, cpu_mil
             keys.NODE_REGISTER: encode_register(devices),
             keys.NODE_SCORE: encode_scores(scores, [device.uuid for device in devices]),
             keys.NODE_ALLOCATION: AllocationMode.SLOTS.value,
-            keys.NODE_LIMITS: Limits.HAMI_CORE.value,
+            keys.NODE_LIMITS: NodeLimits.HAMI_CORE.value,
         }
     allocatable: dict[str, str | int | float] = {
         "cpu": f"{cpu_milli}m",

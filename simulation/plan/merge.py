@@ -4,14 +4,14 @@ from pathlib import Path
 
 import msgspec
 
-from simulation.plan.outcome import Outcome, Report, Run
+from simulation.plan.outcome import PlanOutcome, PlanReport, PlanRun
 
 
 class MergeError(ValueError):
     """Names the file, and says what does not fit."""
 
 
-def read_reports(folder: str) -> Report:
+def read_reports(folder: str) -> PlanReport:
     """All `*.json` of the folder as one report. Raises MergeError."""
     paths = sorted(Path(folder).glob("*.json"))
     if not paths:
@@ -19,10 +19,10 @@ def read_reports(folder: str) -> Report:
     return merged({str(path): _read(path) for path in paths})
 
 
-def merged(reports: dict[str, Report]) -> Report:
+def merged(reports: dict[str, PlanReport]) -> PlanReport:
     """By file. Slices of different questions do not fit together. Raises MergeError."""
     first_file, first = next(iter(reports.items()))
-    found: dict[Run, tuple[str, Outcome]] = {}
+    found: dict[PlanRun, tuple[str, PlanOutcome]] = {}
     for file, report in reports.items():
         if (report.fingerprint, report.runs) != (first.fingerprint, first.runs):
             raise MergeError(
@@ -40,9 +40,9 @@ def merged(reports: dict[str, Report]) -> Report:
     return msgspec.structs.replace(first, outcomes=outcomes, notes=notes)
 
 
-def _read(path: Path) -> Report:
+def _read(path: Path) -> PlanReport:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        return msgspec.json.decode(path.read_bytes(), type=PlanReport)
     except OSError as error:
         raise MergeError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError) as error:

@@ -19,7 +19,7 @@ _UNLIMITED = 1 << 40
 """Of something of which a node does not state how much it has."""
 
 
-class Asked(NamedTuple):
+class HostRequest(NamedTuple):
     """What a pod takes of a node beside GPUs."""
 
     cpu_milli: int
@@ -33,11 +33,11 @@ class _Left(NamedTuple):
     pods: int
 
 
-def asked_by(pod: Pod, managed: Collection[str]) -> Asked:
+def asked_by(pod: Pod, managed: Collection[str]) -> HostRequest:
     """`managed` resources are left to the extender."""
     host = host_requested(pod)
     names = sorted(name for name in requested_resources(pod) if "/" in name and name not in managed)
-    return Asked(*host, others=tuple((name, requested(pod, name)) for name in names))
+    return HostRequest(*host, others=tuple((name, requested(pod, name)) for name in names))
 
 
 class Offers:
@@ -57,10 +57,10 @@ class Offers:
         """The names of the nodes."""
         return iter(self._nodes)
 
-    def asked_by(self, pod: Pod) -> Asked:
+    def asked_by(self, pod: Pod) -> HostRequest:
         return asked_by(pod, self._managed)
 
-    def offered(self, constraints: Constraints, asked: Asked) -> list[str]:
+    def offered(self, constraints: Constraints, asked: HostRequest) -> list[str]:
         """The nodes with enough beside GPUs, in the order of their list."""
         left, (cpu, memory, others) = self._left, asked
         allowed, _ = self._allowed(constraints)
@@ -69,7 +69,7 @@ class Offers:
         fitting = [name for name, (c, m, pods) in known if c >= cpu and m >= memory and pods > 0]
         return [name for name in fitting if not self._short_of(name, others)] if others else fitting
 
-    def has_room(self, node: str, constraints: Constraints, asked: Asked, gone: Iterable[Asked]) -> bool:
+    def has_room(self, node: str, constraints: Constraints, asked: HostRequest, gone: Iterable[HostRequest]) -> bool:
         """Whether the node would be offered if these pods of it were gone."""
         left = self._left.get(node)
         if left is None or node_problem(self._nodes[node], constraints):
@@ -85,7 +85,7 @@ class Offers:
             and all(self._others_of(node)[name] + others[name] >= amount for name, amount in asked.others)
         )
 
-    def refusals(self, constraints: Constraints, asked: Asked) -> Counter[str]:
+    def refusals(self, constraints: Constraints, asked: HostRequest) -> Counter[str]:
         """How many nodes are not offered for which reason, in kube-scheduler's words."""
         allowed, refused = self._allowed(constraints)
         reasons = Counter(refused.values())
@@ -112,13 +112,13 @@ class Offers:
 
         return min(offered, key=free, default=None)
 
-    def take(self, node: str, asked: Asked) -> None:
+    def take(self, node: str, asked: HostRequest) -> None:
         self._add(node, asked, -1)
 
-    def give(self, node: str, asked: Asked) -> None:
+    def give(self, node: str, asked: HostRequest) -> None:
         self._add(node, asked, 1)
 
-    def _add(self, node: str, asked: Asked, sign: int) -> None:
+    def _add(self, node: str, asked: HostRequest, sign: int) -> None:
         """A pod may be on a node that was not recorded."""
         left = self._left.get(node)
         if left is None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from simulation.plan.gauge import Amount, Reading
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class PlanRun(Struct, frozen=True, kw_only=True):
     """A policy for nodes and GPUs, and the order of the pods. Without a seed they come as they are given."""
 
     policy: str
@@ -34,7 +34,7 @@ class Home(Struct, frozen=True, kw_only=True):
     waited: float = 0.0
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
+class Unplaced(Struct, frozen=True, kw_only=True):
     """Pods of one kind that found no room, with the reasons of the last of them."""
 
     asks: str
@@ -59,7 +59,7 @@ class Delay(Struct, frozen=True, kw_only=True):
     """Percent of all GPUs: the mean over the time in which pods wait, or over all of it if none waits."""
 
 
-class Several(Struct, frozen=True, kw_only=True):
+class SeveralGpus(Struct, frozen=True, kw_only=True):
     """Pods of at least one container with several GPUs."""
 
     pods: int
@@ -76,8 +76,8 @@ class Size(Struct, frozen=True, kw_only=True):
     placed: int
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    run: Run
+class PlanOutcome(Struct, frozen=True, kw_only=True):
+    run: PlanRun
     pods: int
     placed: int
     asked: Amount
@@ -85,9 +85,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     at_capacity: float | None
     """Percent of all GPUs that were allocated when pods had asked for as many as there are; None if they never did."""
     end: Reading
-    several: Several
+    several: SeveralGpus
     sizes: Sequence[Size]
-    waiting: Sequence[Waiting]
+    waiting: Sequence[Unplaced]
     moved: int
     """Pods of drained nodes that found another node."""
     stuck: Sequence[str]
@@ -108,7 +108,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return percent(self.end.fragmented, self.end.gpus)
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class PlanReport(Struct, frozen=True, kw_only=True):
     """The answer to one question. Reports with the same `question` can be merged."""
 
     question: str
@@ -120,7 +120,7 @@ class Report(Struct, frozen=True, kw_only=True):
     runs: int
     """The runs of the whole question, of which this report may hold some."""
     notes: Sequence[str]
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[PlanOutcome]
 
 
 def percent(part: float, whole: float) -> float:

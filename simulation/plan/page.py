@@ -5,7 +5,7 @@ from html import escape
 
 from simulation.plan.chart import Axes, Point, bar_chart, line_chart
 from simulation.plan.compare import columns, summaries
-from simulation.plan.outcome import Outcome, Report, Sample, percent
+from simulation.plan.outcome import PlanOutcome, PlanReport, Sample, percent
 from simulation.plan.tables import MOST_STUCK, REFUSED, first_of_each, largest, refusals, refused_rows
 
 _STYLE = "\n".join(
@@ -21,7 +21,7 @@ _STYLE = "\n".join(
 )
 
 
-def page(report: Report) -> str:
+def page(report: PlanReport) -> str:
     outcomes = first_of_each(report.outcomes)
     parts = [
         f"<h1>What would these policies do?</h1><p>{escape(report.question)}.</p>",
@@ -38,12 +38,12 @@ def page(report: Report) -> str:
     )
 
 
-def chart_of(report: Report) -> str:
+def chart_of(report: PlanReport) -> str:
     """The chart that compares policies."""
     return charts(report)[0]
 
 
-def charts(report: Report) -> list[str]:
+def charts(report: PlanReport) -> list[str]:
     """The comparison first. Lines are the first run of each policy."""
     outcomes = first_of_each(report.outcomes)
     if any(outcome.delay is not None for outcome in outcomes):
@@ -56,7 +56,7 @@ _OVER_ARRIVALS = Axes(title="Allocated GPUs", x=_ARRIVALS, y="percent of all GPU
 _OVER_TIME = Axes(title="Allocated GPUs", x=_TIME, y="percent of all GPUs", low=0, high=100)
 
 
-def _over(x: str, outcomes: Sequence[Outcome], across: Callable[[Sample], float]) -> list[str]:
+def _over(x: str, outcomes: Sequence[PlanOutcome], across: Callable[[Sample], float]) -> list[str]:
     found = [
         _lines(Axes(title="Fragmented GPUs", x=x, y="percent of all GPUs", low=0), outcomes, across, _fragmented),
         _lines(Axes(title="GPUs that no pod uses", x=x, y="GPUs", low=0), outcomes, across, _whole),
@@ -68,7 +68,7 @@ def _over(x: str, outcomes: Sequence[Outcome], across: Callable[[Sample], float]
 
 
 def _lines(
-    axes: Axes, outcomes: Sequence[Outcome], across: Callable[[Sample], float], up: Callable[[Sample], float]
+    axes: Axes, outcomes: Sequence[PlanOutcome], across: Callable[[Sample], float], up: Callable[[Sample], float]
 ) -> str:
     lines: dict[str, list[Point]] = {
         outcome.run.policy: [(across(sample), up(sample)) for sample in outcome.samples] for outcome in outcomes
@@ -76,7 +76,7 @@ def _lines(
     return line_chart(axes, lines)
 
 
-def _waits(report: Report) -> str:
+def _waits(report: PlanReport) -> str:
     found = [one for one in summaries(report.outcomes) if one.wait_hours is not None]
     bars = [(one.policy, one.wait_hours or 0.0, f"{one.wait_hours:.2f} h") for one in found]
     return bar_chart("Mean time for which pods with GPUs wait", bars)
@@ -102,14 +102,14 @@ def _whole(sample: Sample) -> float:
     return sample.reading.whole
 
 
-def _comparison(report: Report) -> str:
+def _comparison(report: PlanReport) -> str:
     found = summaries(report.outcomes)
     wanted = columns(found, largest(report))
     rows = [[column.text(one) for column in wanted] for one in found]
     return _table([column.title for column in wanted], rows)
 
 
-def _moved(outcome: Outcome) -> str:
+def _moved(outcome: PlanOutcome) -> str:
     items = "".join(f"<li>{escape(pod)}</li>" for pod in outcome.stuck[:MOST_STUCK])
     more = len(outcome.stuck) - MOST_STUCK
     rest = f"<p>And {more} more.</p>" if more > 0 else ""

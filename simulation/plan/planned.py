@@ -28,7 +28,7 @@ from simulation.plan.advise import advise as advise_on
 from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 from simulation.plan.merge import MergeError, read_reports
 from simulation.plan.objects import Arrival, WholePod, arrival_of
-from simulation.plan.outcome import Report, Run
+from simulation.plan.outcome import PlanReport, PlanRun
 from simulation.plan.page import chart_of, page
 from simulation.plan.question import Described, Kinds, Question
 from simulation.plan.runs import TooManyPods, in_order
@@ -158,7 +158,7 @@ def _pods(file: str, settings: RequestSettings) -> Sequence[Arrival]:
     return [arrival_of(pod) for pod in read_pods(read_documents(file), file, WholePod, MOST_PODS)]
 
 
-def _runs(policies: Sequence[str], seeds: str) -> list[Run]:
+def _runs(policies: Sequence[str], seeds: str) -> list[PlanRun]:
     """Every policy with every seed. Raises PolicyError."""
     numbers: Sequence[int | None] = [None]
     if seeds:
@@ -170,7 +170,7 @@ def _runs(policies: Sequence[str], seeds: str) -> list[Run]:
             raise click.UsageError(f"--seeds {seeds[:40]}: {wanted}")
         numbers = range(first, last + 1)
     different = dict.fromkeys(map(_policy, policies or DEFAULT_POLICIES))
-    return [Run(policy=policy, seed=seed) for seed in numbers for policy in different]
+    return [PlanRun(policy=policy, seed=seed) for seed in numbers for policy in different]
 
 
 def _number(text: str) -> int | None:
@@ -187,7 +187,7 @@ def _policy(text: str) -> str:
     return f"{node}/{gpu}"
 
 
-def _sliced(runs: Sequence[Run], slice_: str) -> Sequence[Run]:
+def _sliced(runs: Sequence[PlanRun], slice_: str) -> Sequence[PlanRun]:
     if not slice_:
         return runs
     index, _, count = map(_number, slice_.partition("/"))
@@ -196,7 +196,7 @@ def _sliced(runs: Sequence[Run], slice_: str) -> Sequence[Run]:
     return runs[index::count]
 
 
-def _performed(question: Question, runs: Sequence[Run], slice_: str, processes: int) -> Report:
+def _performed(question: Question, runs: Sequence[PlanRun], slice_: str, processes: int) -> PlanReport:
     """Perform the runs behind a progress bar for each."""
     kinds = Kinds(question)
     console = Console(stderr=True)
@@ -213,7 +213,7 @@ def _performed(question: Question, runs: Sequence[Run], slice_: str, processes: 
     ) as bars:
         tasks = {each: bars.add_task(_name(each), total=1.0) for each in mine}
         outcomes = perform(question, mine, processes, lambda each, part: bars.update(tasks[each], completed=part))
-    return Report(
+    return PlanReport(
         question=_in_words(question, kinds),
         fingerprint=_fingerprint(question),
         nodes=len(question.cluster.nodes),
@@ -224,7 +224,7 @@ def _performed(question: Question, runs: Sequence[Run], slice_: str, processes: 
     )
 
 
-def _name(each: Run) -> str:
+def _name(each: PlanRun) -> str:
     return each.policy if each.seed is None else f"{each.policy}, seed {each.seed}"
 
 
@@ -250,7 +250,7 @@ def _fingerprint(question: Question) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(told, order="sorted")).hexdigest()[:16]
 
 
-def _write(report: Report, output: str, json_: str | None, html: str | None, svg: str | None) -> None:
+def _write(report: PlanReport, output: str, json_: str | None, html: str | None, svg: str | None) -> None:
     for file, make in ((json_, _as_json), (html, page), (svg, chart_of)):
         if file is not None:
             with _writing(file):
@@ -289,5 +289,5 @@ def _write_file(path: Path, content: bytes) -> None:
         write_atomically(path, content)
 
 
-def _as_json(report: Report) -> str:
+def _as_json(report: PlanReport) -> str:
     return msgspec.json.encode(report).decode()

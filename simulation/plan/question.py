@@ -14,7 +14,7 @@ from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
 from simulation.plan.choices import HostPolicy
 from simulation.plan.gauge import workload_for
-from simulation.plan.links import Links
+from simulation.plan.links import LinkSpeeds
 from simulation.plan.objects import Arrival, WholeNode
 
 
@@ -25,7 +25,7 @@ class Described:
     nodes: tuple[WholeNode, ...] = ()
     held: tuple[Pod, ...] = ()
     quotas: tuple[ResourceQuota, ...] = ()
-    links: Links = field(default_factory=Links)
+    links: LinkSpeeds = field(default_factory=LinkSpeeds)
     notes: tuple[str, ...] = ()
 
     def beside(self, other: "Described") -> "Described":
@@ -33,7 +33,7 @@ class Described:
             nodes=(*self.nodes, *other.nodes),
             held=(*self.held, *other.held),
             quotas=(*self.quotas, *other.quotas),
-            links=Links({**self.links.known, **other.links.known}),
+            links=LinkSpeeds({**self.links.known, **other.links.known}),
             notes=(*self.notes, *other.notes),
         )
 

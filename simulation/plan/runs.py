@@ -9,10 +9,10 @@ from itertools import chain, count, islice
 from math import ceil, inf
 from statistics import mean
 
-from simulation.plan.engine import Engine, Placed, Refused
+from simulation.plan.engine import Engine, Placed, PlanRefusal
 from simulation.plan.gauge import Gauge
 from simulation.plan.objects import Arrival
-from simulation.plan.outcome import Delay, Home, Outcome, Run, Sample, Several, Size, Waiting, percent
+from simulation.plan.outcome import Delay, Home, PlanOutcome, PlanRun, Sample, SeveralGpus, Size, Unplaced, percent
 from simulation.plan.question import Asking, Kinds, Question
 from simulation.plan.reasons import counted
 
@@ -33,7 +33,7 @@ class TooManyPods(ValueError):
     """The message is one sentence."""
 
 
-def run(question: Question, asked: Run, progress: Progress = lambda _: None) -> Outcome:
+def run(question: Question, asked: PlanRun, progress: Progress = lambda _: None) -> PlanOutcome:
     """Raises PolicyError for an unknown policy, and TooManyPods."""
     replay = _Replay(question, asked)
     for part in replay.steps():
@@ -41,7 +41,7 @@ def run(question: Question, asked: Run, progress: Progress = lambda _: None) -> 
     return replay.outcome()
 
 
-def in_order(question: Question, asked: Run, kinds: Kinds) -> list[Arrival]:
+def in_order(question: Question, asked: PlanRun, kinds: Kinds) -> list[Arrival]:
     """The pods as they come: first those that are moved, then the others as given, or by the seed in random order. With
     times they exchange theirs. Raises TooManyPods.
     """
@@ -83,7 +83,7 @@ class _Waiting:
     number: int
     came: float
     arrival: Arrival
-    refused: Refused
+    refused: PlanRefusal
     gpus: int
 
     @property
@@ -145,7 +145,7 @@ class _Tally:
 
 
 class _Replay:
-    def __init__(self, question: Question, asked: Run) -> None:
+    def __init__(self, question: Question, asked: PlanRun) -> None:
         cluster = question.cluster
         self._question, self._run = question, asked
         self._kinds = Kinds(question)
@@ -183,18 +183,18 @@ class _Replay:
                 yield seen / total
         yield 1.0
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PlanOutcome:
         tally, asking = self._tally, [self._kinds.asking(each) for each in self._arrivals]
         several = [each for each in asking if each.several]
         sizes = Counter(each.gpus for each in asking)
-        return Outcome(
+        return PlanOutcome(
             run=self._run,
             pods=len(self._arrivals),
             placed=tally.placed,
             asked=self._asked,
             at_capacity=self._at_capacity,
             end=self._gauge.read(),
-            several=Several(pods=len(several), placed=tally.several, gbps=mean(tally.gbps) if tally.gbps else None),
+            several=SeveralGpus(pods=len(several), placed=tally.several, gbps=mean(tally.gbps) if tally.gbps else None),
             sizes=[Size(gpus=gpus, pods=sizes[gpus], placed=tally.by_gpus[gpus]) for gpus in sorted(sizes)],
             waiting=self._kinds_that_wait(),
             moved=tally.moved,
@@ -240,11 +240,11 @@ class _Replay:
             if following is not None:
                 heappush(firsts, (following.rank, kind))
 
-    def _try(self, number: int, came: float, now: float) -> Refused | None:
+    def _try(self, number: int, came: float, now: float) -> PlanRefusal | None:
         """None if the pod is placed."""
         arrival = self._arrivals[number]
         found = self._engine.place(arrival, _uid(number), now)
-        if isinstance(found, Refused):
+        if isinstance(found, PlanRefusal):
             return found
         asking, tally = self._kinds.asking(arrival), self._tally
         self._held += asking.amount
@@ -297,10 +297,10 @@ class _Replay:
             allocated=percent(self._busy / self._crowded, self._kinds.gpus) if self._crowded else 0.0,
         )
 
-    def _kinds_that_wait(self) -> list[Waiting]:
+    def _kinds_that_wait(self) -> list[Unplaced]:
         """The most frequent first."""
         kinds = [
-            Waiting(
+            Unplaced(
                 asks=(asking := self._kinds.asking(each[-1].arrival)).text,
                 pods=len(each),
                 gpus=asking.gpus,
@@ -312,11 +312,11 @@ class _Replay:
         return sorted(kinds, key=lambda kind: (-kind.pods, kind.asks))
 
 
-def _reasons(refused: Refused) -> Sequence[tuple[str, int]]:
+def _reasons(refused: PlanRefusal) -> Sequence[tuple[str, int]]:
     return [(refused.error, 0)] if refused.error else counted(refused.nodes) or [("there is no node", 0)]
 
 
-def _why(refused: Refused) -> str:
+def _why(refused: PlanRefusal) -> str:
     return ", ".join(f"{reason} ({nodes})" if nodes else reason for reason, nodes in _reasons(refused))
 
 

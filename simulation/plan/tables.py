@@ -7,16 +7,16 @@ from rich.text import Text
 
 from program.tables import Column, FittingTable
 from program.words import counted
-from simulation.plan.advise import Advice, Leaving, Remedy
+from simulation.plan.advise import Advice, Leaving, PodRemedy
 from simulation.plan.compare import columns, summaries
-from simulation.plan.outcome import Outcome, Report, Waiting
+from simulation.plan.outcome import PlanOutcome, PlanReport, Unplaced
 
 MOST_KINDS = 12
 MOST_STUCK = 20
 REFUSED = ("pods", "ask for", "nodes, and why not")
 
 
-def report_text(report: Report) -> RenderableType:
+def report_text(report: PlanReport) -> RenderableType:
     outcomes = first_of_each(report.outcomes)
     moved = [_moved(outcome) for outcome in outcomes if outcome.moved or outcome.stuck]
     refused = [_refused(title, kinds) for title, kinds in refusals(outcomes)]
@@ -24,7 +24,7 @@ def report_text(report: Report) -> RenderableType:
     return Group(*(line for part in parts for line in (part, Text(""))))
 
 
-def comparison(report: Report) -> FittingTable:
+def comparison(report: PlanReport) -> FittingTable:
     found = summaries(report.outcomes)
     wanted = columns(found, largest(report))
     return FittingTable(
@@ -37,22 +37,22 @@ def comparison(report: Report) -> FittingTable:
     )
 
 
-def largest(report: Report) -> int:
+def largest(report: PlanReport) -> int:
     """GPUs of the largest pods."""
     return max((size.gpus for outcome in report.outcomes for size in outcome.sizes), default=0)
 
 
-def first_of_each(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def first_of_each(outcomes: Sequence[PlanOutcome]) -> list[PlanOutcome]:
     """The first run of each policy."""
-    found: dict[str, Outcome] = {}
+    found: dict[str, PlanOutcome] = {}
     for outcome in outcomes:
         found.setdefault(outcome.run.policy, outcome)
     return list(found.values())
 
 
-def refusals(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Waiting]]]:
+def refusals(outcomes: Sequence[PlanOutcome]) -> list[tuple[str, Sequence[Unplaced]]]:
     """A title and the kinds of pods that found no room; policies that refuse the same share them."""
-    found: list[tuple[list[Outcome], Sequence[Waiting]]] = []
+    found: list[tuple[list[PlanOutcome], Sequence[Unplaced]]] = []
     for outcome in outcomes:
         alike = next((several for several, kinds in found if kinds == outcome.waiting), None)
         if alike is None:
@@ -62,13 +62,13 @@ def refusals(outcomes: Sequence[Outcome]) -> list[tuple[str, Sequence[Waiting]]]
     return [(_title(several), kinds) for several, kinds in found if kinds]
 
 
-def _title(outcomes: Sequence[Outcome]) -> str:
+def _title(outcomes: Sequence[PlanOutcome]) -> str:
     first = outcomes[0]
     order = "" if first.run.seed is None else f", seed {first.run.seed}"
     return f"{', '.join(each.run.policy for each in outcomes)}{order}: {first.pods - first.placed} pods found no room"
 
 
-def refused_rows(kinds: Sequence[Waiting]) -> list[tuple[str, str, str]]:
+def refused_rows(kinds: Sequence[Unplaced]) -> list[tuple[str, str, str]]:
     """How many pods, what they ask for, and why it is nowhere."""
     rows = [(str(kind.pods), kind.asks, reasons(kind.reasons)) for kind in kinds[:MOST_KINDS]]
     rest = kinds[MOST_KINDS:]
@@ -77,7 +77,7 @@ def refused_rows(kinds: Sequence[Waiting]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _refused(title: str, kinds: Sequence[Waiting]) -> FittingTable:
+def _refused(title: str, kinds: Sequence[Unplaced]) -> FittingTable:
     pods, asks, why = REFUSED
     shown = (Column(title=pods, right=True), Column(title=asks, wraps=True), Column(title=why, wraps=True))
     return FittingTable(columns=shown, rows=refused_rows(kinds), title=title)
@@ -87,7 +87,7 @@ def reasons(found: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{number}: {reason}" if number else reason for reason, number in found)
 
 
-def _moved(outcome: Outcome) -> Text:
+def _moved(outcome: PlanOutcome) -> Text:
     lines = [f"{outcome.run.policy}: {outcome.moved} pods of drained nodes have another node"]
     lines += [f"  cannot be placed again: {pod}" for pod in outcome.stuck[:MOST_STUCK]]
     if len(outcome.stuck) > MOST_STUCK:
@@ -107,7 +107,7 @@ def advice_text(advice: Advice) -> RenderableType:
     return Group(*(line for part in parts for line in (part, Text(""))))
 
 
-def _remedy(remedy: Remedy) -> RenderableType:
+def _remedy(remedy: PodRemedy) -> RenderableType:
     pods = remedy.example if remedy.pods == 1 else f"{remedy.example} and {remedy.pods - 1} more"
     asks = f"{pods}: {remedy.asks}"
     if not remedy.node:

@@ -35,7 +35,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _TraceRow:
     where: str
     number: int
     """As an editor counts lines; the header is 1."""
@@ -111,7 +111,7 @@ def read_nodes(text: str, where: str) -> Described:
     return Described(nodes=tuple(found.values()))
 
 
-def _devices(name: str, row: _Row) -> list[Device]:
+def _devices(name: str, row: _TraceRow) -> list[Device]:
     return [
         Device(
             uuid=DeviceUUID(f"{name}-{number}"),
@@ -128,7 +128,7 @@ def _devices(name: str, row: _Row) -> list[Device]:
     ]
 
 
-def _openb_pod(row: _Row, names: ResourceNames) -> Arrival:
+def _openb_pod(row: _TraceRow, names: ResourceNames) -> Arrival:
     gpus, milli = row.whole("num_gpu", MOST_GPUS), row.whole("gpu_milli", 1000)
     if gpus and not milli:
         raise row.problem("gpu_milli", f"expected 1 to 1000 for a pod with {gpus} GPUs")
@@ -139,7 +139,7 @@ def _openb_pod(row: _Row, names: ResourceNames) -> Arrival:
     return _arrival(row, amounts, {keys.USE_GPU_TYPE: types}, at=at, lasts=lasts)
 
 
-def _pod(row: _Row, names: ResourceNames) -> Arrival:
+def _pod(row: _TraceRow, names: ResourceNames) -> Arrival:
     amounts = {
         names.count: row.whole("gpus"),
         names.memory: row.whole("gpu_memory_mib"),
@@ -158,7 +158,7 @@ def _pod(row: _Row, names: ResourceNames) -> Arrival:
 
 
 def _arrival(
-    row: _Row, amounts: Mapping[str, int], annotations: Mapping[str, str], *, at: float, lasts: float
+    row: _TraceRow, amounts: Mapping[str, int], annotations: Mapping[str, str], *, at: float, lasts: float
 ) -> Arrival:
     name = row.text("name")
     if not name:
@@ -174,7 +174,7 @@ def _arrival(
     return arrival_of(pod, at=at, lasts=lasts)
 
 
-def _rows(text: str, where: str) -> tuple[Sequence[str], Iterator[_Row]]:
+def _rows(text: str, where: str) -> tuple[Sequence[str], Iterator[_TraceRow]]:
     # `strict` refuses a quote that is never closed; the rest of the file would be one cell.
     lines = csv.reader(io.StringIO(text), strict=True)
     try:
@@ -186,7 +186,7 @@ def _rows(text: str, where: str) -> tuple[Sequence[str], Iterator[_Row]]:
     return header, _read_rows(lines, header, where)
 
 
-def _read_rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[_Row]:
+def _read_rows(lines: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[_TraceRow]:
     number = 1
     try:
         for number, cells in enumerate(lines, 2):
@@ -196,7 +196,7 @@ def _read_rows(lines: Iterator[list[str]], header: Sequence[str], where: str) ->
                 raise TraceError(where, number, "", f"has {len(cells)} cells, and the first line names {len(header)}")
             if number > MOST_ROWS:
                 raise TraceError(where, number, "", f"a plan reads at most {MOST_ROWS} rows")
-            yield _Row(where, number, dict(zip(header, cells, strict=False)))
+            yield _TraceRow(where, number, dict(zip(header, cells, strict=False)))
     except csv.Error as error:
         raise TraceError(where, number + 1, "", str(error)) from error
 

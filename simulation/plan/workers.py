@@ -8,11 +8,11 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from simulation.plan.outcome import Outcome, Run
+from simulation.plan.outcome import PlanOutcome, PlanRun
 from simulation.plan.question import Question
 from simulation.plan.runs import run
 
-Progress = Callable[[Run, float], None]
+Progress = Callable[[PlanRun, float], None]
 """Called with the part of the run that is done, from 0 to 1."""
 
 
@@ -20,7 +20,7 @@ class WorkerLost(Exception):
     """A process ended early. The message is one sentence."""
 
 
-def perform(question: Question, runs: Sequence[Run], processes: int, progress: Progress) -> list[Outcome]:
+def perform(question: Question, runs: Sequence[PlanRun], processes: int, progress: Progress) -> list[PlanOutcome]:
     """The outcomes in the order of the runs. Raises WorkerLost, and PolicyError for an unknown policy."""
     if processes == 1 or len(runs) == 1:
         return [run(question, each, lambda part, each=each: progress(each, part)) for each in runs]  # type: ignore[misc]
@@ -30,9 +30,9 @@ def perform(question: Question, runs: Sequence[Run], processes: int, progress: P
         raise WorkerLost("a process of the plan ended early, perhaps for lack of memory; try --processes 1") from error
 
 
-def _perform(question: Question, runs: Sequence[Run], processes: int, progress: Progress) -> list[Outcome]:
+def _perform(question: Question, runs: Sequence[PlanRun], processes: int, progress: Progress) -> list[PlanOutcome]:
     """Raises EOFError or ConnectionError if a process has ended."""
-    found: dict[int, Outcome] = {}
+    found: dict[int, PlanOutcome] = {}
     with _workers(question, min(processes, len(runs))) as workers:
         waiting = list(enumerate(runs))[::-1]
         busy: dict[Connection, int] = {}
@@ -43,7 +43,7 @@ def _perform(question: Question, runs: Sequence[Run], processes: int, progress: 
         while busy:
             for connection, told in _news(busy):
                 number = busy[connection]
-                if not isinstance(told, Outcome):
+                if not isinstance(told, PlanOutcome):
                     progress(runs[number], told)
                     continue
                 progress(runs[number], 1.0)
@@ -56,7 +56,7 @@ def _perform(question: Question, runs: Sequence[Run], processes: int, progress: 
     return [found[number] for number in range(len(runs))]
 
 
-def _news(busy: Mapping[Connection, int]) -> Iterator[tuple[Connection, Outcome | float]]:
+def _news(busy: Mapping[Connection, int]) -> Iterator[tuple[Connection, PlanOutcome | float]]:
     for connection in wait(list(busy)):
         if isinstance(connection, Connection):
             yield connection, connection.recv()

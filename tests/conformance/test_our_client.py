@@ -31,7 +31,7 @@ from proto.kubernetes.objects import (
     Resources,
     SelfSubjectAccessReview,
 )
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from tests.cluster.peers import Peer
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -103,9 +103,9 @@ async def test_a_reflector_sees_pods_come_change_and_go(api: ApiServer, namespac
     async with aclosing(reflect(api, PODS, namespace=namespace)) as changes:
         assert await soon(changes) == Replaced(())
         created = await api.create(PODS, a_pod("p"), namespace=namespace)
-        assert await soon(changes) == Applied(created)
+        assert await soon(changes) == ObjectApplied(created)
         patched = await api.patch(PODS, "p", {"metadata": {"annotations": {"a": "b"}}}, namespace=namespace)
-        assert await soon(changes) == Applied(patched)
+        assert await soon(changes) == ObjectApplied(patched)
         assert int(patched.metadata.resource_version) > int(created.metadata.resource_version)
 
 
@@ -116,9 +116,9 @@ async def test_a_pod_is_marked_as_being_deleted_before_it_is_gone(peer: Peer, ap
         status, _ = await peer.send("DELETE", f"/api/v1/namespaces/{namespace}/pods/p")
         assert status == 200
         marked, gone = await soon(changes), await soon(changes)
-    assert isinstance(marked, Applied)
+    assert isinstance(marked, ObjectApplied)
     assert marked.object.metadata.deletion_timestamp
-    assert isinstance(gone, Removed)
+    assert isinstance(gone, ObjectRemoved)
     versions = [each.metadata.resource_version for each in (created, marked.object, gone.object)]
     assert versions == sorted(set(versions), key=int)
 
@@ -183,7 +183,7 @@ async def test_a_reflector_outlives_a_restart_of_the_api_server(peer: Peer, api:
             match await soon(changes):
                 case Replaced(objects):
                     seen = {pod.metadata.name: pod for pod in objects}
-                case Applied(pod):
+                case ObjectApplied(pod):
                     seen[pod.metadata.name] = pod
 
 
@@ -225,7 +225,7 @@ async def test_a_binding_sets_node_annotations_and_in_newer_releases_labels_in_o
         assert isinstance(await soon(changes), Replaced)
         await api.bind(a_binding(pod, "some-node"))
         change = await soon(changes)
-    assert isinstance(change, Applied)
+    assert isinstance(change, ObjectApplied)
     bound = change.object
     assert bound.spec.node_name == "some-node"
     assert bound.metadata.annotations == {"mine": "kept", "hami.io/vgpu-node": "some-node"}
@@ -262,7 +262,7 @@ async def test_a_pod_enters_the_watch_of_its_node_when_it_is_bound(api: ApiServe
         assert await soon(changes) == Replaced(())
         await api.bind(a_binding(pod, "its-node"))
         change = await soon(changes)
-    assert isinstance(change, Applied)
+    assert isinstance(change, ObjectApplied)
     assert change.object.metadata.uid == pod.metadata.uid
 
 
@@ -279,7 +279,7 @@ async def test_a_node_is_followed_by_its_name_and_its_status_is_written_apart(
         assert ignored.status.capacity == {"cpu": "8"}
         written = await api.patch(NODES, name, {"status": {"capacity": {"cpu": "9"}}}, subresource="status")
         assert written.status.capacity == {"cpu": "9"}
-        assert await soon(changes) == Applied(written)
+        assert await soon(changes) == ObjectApplied(written)
 
 
 async def test_annotations_of_more_than_256_kib_are_refused(api: ApiServer, namespace: str) -> None:
@@ -308,11 +308,11 @@ async def test_a_lease_is_followed_to_the_microsecond(api: ApiServer, namespace:
         assert await soon(changes) == Replaced(())
         lease = await api.create(LEASES, Lease(metadata=ObjectMeta(name="scheduler"), spec=spec), namespace=namespace)
         assert lease.spec == spec
-        assert await soon(changes) == Applied(lease)
+        assert await soon(changes) == ObjectApplied(lease)
         renewed = {"spec": {"renewTime": "2030-01-01T00:00:02.123456Z"}}
         again = await api.patch(LEASES, "scheduler", renewed, namespace=namespace)
         assert again.spec.renew_time == "2030-01-01T00:00:02.123456Z"
-        assert await soon(changes) == Applied(again)
+        assert await soon(changes) == ObjectApplied(again)
 
 
 async def test_whoever_may_do_something_is_told_so(api: ApiServer) -> None:

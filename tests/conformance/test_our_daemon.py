@@ -11,7 +11,7 @@ from deviceplugin.report import report
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS
@@ -53,10 +53,10 @@ async def test_what_is_reported_is_written_once_and_then_nothing_is_due(
         while own.node is None:  # noqa: ASYNC110 - polls, with a deadline
             await asyncio.sleep(0.01)
     scores = {A: {B: 100}, B: {A: 100}}
-    due = report(own.node, PAIR, scores, AllocationMode.SLOTS, Limits.HAMI_CORE, now=NOW)
+    due = report(own.node, PAIR, scores, AllocationMode.SLOTS, NodeLimits.HAMI_CORE, now=NOW)
     assert due.body is not None
     await own.patch_node(due.body)
-    assert report(own.node, PAIR, scores, AllocationMode.SLOTS, Limits.HAMI_CORE, now=NOW).body is None
+    assert report(own.node, PAIR, scores, AllocationMode.SLOTS, NodeLimits.HAMI_CORE, now=NOW).body is None
     following.cancel()
     with suppress(asyncio.CancelledError):
         await following

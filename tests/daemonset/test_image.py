@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemonset import image, render
-from daemonset.image import DOCKERFILE, Engine
+from daemonset.image import DOCKERFILE, ImageBuilder
 
 ROOT = render.HERE.parent
 dockerfile = pytest.importorskip(
@@ -103,7 +103,7 @@ def test_a_base_is_made_again_after_a_day_so_that_it_gets_what_debian_has_mended
     monkeypatch.setattr(image, "OUT", tmp_path)
     monkeypatch.setattr(image, "run", run)
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    assert image.debian_base(Engine("podman"), "run", "arm64") == "localhost/topogpu-base-run-arm64:bookworm"
+    assert image.debian_base(ImageBuilder("podman"), "run", "arm64") == "localhost/topogpu-base-run-arm64:bookworm"
     assert sum(words[0] == "mmdebstrap" for words in commands) == made
     assert commands[-1][:3] == ["podman", "import", "--platform=linux/arm64"]
 

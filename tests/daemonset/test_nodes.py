@@ -10,7 +10,7 @@ from daemonset.render import CannotRender, Manifest
 from deviceplugin.cli.build import driver_root
 from deviceplugin.configuration import TABLE, Configuration
 from deviceplugin.container.edits import DeviceListStrategy
-from program.settings.effective import File, Sources, resolve
+from program.settings.effective import File, SettingSources, resolve
 from tests.daemonset.shipped import Container, containers, one
 from tests.daemonset.test_least_privilege import DAEMON_FOLDERS, host_folders
 
@@ -35,7 +35,7 @@ def daemon(manifests: list[Manifest]) -> Container:
 
 def told(manifests: list[Manifest]) -> Configuration:
     text = one(manifests, "ConfigMap", "topogpu-device-plugin")["data"]["settings.yaml"]
-    sources = Sources(flags={"node_name": "n"}, environment={}, own=File(name="settings.yaml", text=text))
+    sources = SettingSources(flags={"node_name": "n"}, environment={}, own=File(name="settings.yaml", text=text))
     return resolve(TABLE, sources).configuration
 
 

@@ -193,7 +193,7 @@ def test_the_chart_is_a_layout_whose_blobs_are_named_by_their_content(tmp_path: 
 def test_both_images_and_the_chart_are_pushed_and_the_tag_comes_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
 ) -> None:
-    monkeypatch.setattr(image, "find_engine", lambda: image.Engine(program))
+    monkeypatch.setattr(image, "find_engine", lambda: image.ImageBuilder(program))
     monkeypatch.setattr(helm, "find", lambda: Path("helm"))
     *pushes, chart, tag = [" ".join(words) for words in release.publish("N", "r.example/t", tmp_path)]
     wanted = []

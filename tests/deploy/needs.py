@@ -43,7 +43,7 @@ def build(release: str = "") -> None:
         images.build()
     except (helm.NoHelm, images.NoImage) as reason:
         raise NoBinaries(str(reason)) from None
-    except helm.BuildFailed as reason:
+    except helm.HelmBuildFailed as reason:
         raise BuildFailed(str(reason)) from None
 
 

@@ -6,9 +6,9 @@ from simulation import machines
 from simulation.nvml.machine_file import (
     CallFails,
     CallHangs,
-    Event,
     FabricIs,
     Fault,
+    MachineEvent,
     RowsRemapped,
     UncorrectedErrors,
     lost_gpu,
@@ -36,10 +36,10 @@ async def test_a_gpu_with_a_fatal_xid_leaves_alone_and_returns_by_itself() -> No
     async with daemon("--health-recovery-seconds", "1") as node:
         await registered_for_events(node)
         writes = node.writes()
-        programs_fault = Event(gpu=2, data=31)
+        programs_fault = MachineEvent(gpu=2, data=31)
         node.machine(programs_fault)
         await until(lambda: node.said("the driver reported XID 31"))
-        node.machine(programs_fault, Event(gpu=1, data=79))
+        node.machine(programs_fault, MachineEvent(gpu=1, data=79))
         await shows(node, 1)
         assert node.writes() == writes + 1
         await shows(node)
@@ -58,7 +58,7 @@ async def test_what_no_event_tells_is_seen_and_each_gpu_has_its_own_reason() -> 
         await shows(node, 2)
         await registered_for_events(node)
         # An ignored XID is followed by a poll all the same, which finds the count that rose.
-        faults += [UncorrectedErrors(gpu=3, count=1), Event(gpu=3, data=31)]
+        faults += [UncorrectedErrors(gpu=3, count=1), MachineEvent(gpu=3, data=31)]
         node.machine(*faults)
         await shows(node, 2, 3)
         node.machine(*faults, lost_gpu(0))
@@ -150,6 +150,6 @@ async def test_a_signal_that_a_driver_calls_an_invalid_argument_keeps_no_gpu_fro
     unknown = [CallFails(gpu=gpu, call="field:230", error="INVALID_ARGUMENT") for gpu in range(4)]
     async with daemon("--health-recovery-seconds", "0", faults=unknown) as node:
         await registered_for_events(node)
-        node.machine(*unknown, Event(gpu=1, data=94))
+        node.machine(*unknown, MachineEvent(gpu=1, data=94))
         await shows(node, 1)
         await shows(node)

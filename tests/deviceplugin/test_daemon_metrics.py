@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.nvml.machine_file import Event, Load, Process
+from simulation.nvml.machine_file import GpuLoad, MachineEvent, Process
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import NODE, A, share
 from tests.polling import until
@@ -44,7 +44,7 @@ async def test_a_scrape_shows_the_daemon_its_gpus_and_what_a_container_really_us
         add_process(tmp_path, FOREIGN, "/system.slice/x.service")
         node.machine(
             usage=(
-                Load(gpu=1, busy_percent=80, celsius=71, milliwatts=312_500),
+                GpuLoad(gpu=1, busy_percent=80, celsius=71, milliwatts=312_500),
                 Process(gpu=1, pid=PID, used_mib=700, sm_percent=60),
                 Process(gpu=1, pid=FOREIGN, used_mib=50),
             )
@@ -112,14 +112,14 @@ async def test_the_page_of_dcgm_s_names_shows_xids_and_who_holds_a_gpu_and_only_
         gpu = f'gpu="1",UUID="{node.uuid(1)}",pci_bus_id="00000000:61:00.0",device="nvidia1",'
         gpu += f'modelName="NVIDIA A100 80GB PCIe",Hostname="{NODE}",DCGM_FI_DRIVER_VERSION="550.90.07"'
         held = f'{{{gpu},namespace="default",pod="train",container="c0"}}'
-        node.machine(usage=[Load(gpu=1, busy_percent=80)])
+        node.machine(usage=[GpuLoad(gpu=1, busy_percent=80)])
         expected = {f"DCGM_FI_DEV_GPU_UTIL{held}": 80, f"DCGM_FI_DEV_XID_ERRORS{held}": 0}
 
         async def shown() -> bool:
             return expected.items() <= (await node.series("/metrics/dcgm")).items()
 
         await until(shown)
-        node.machine(Event(gpu=1, data=43), usage=[Load(gpu=1, busy_percent=80)])
+        node.machine(MachineEvent(gpu=1, data=43), usage=[GpuLoad(gpu=1, busy_percent=80)])
         await until(lambda: node.counts(f"DCGM_FI_DEV_XID_ERRORS{held}", "/metrics/dcgm"))
         assert (await node.series("/metrics/dcgm"))[f"DCGM_FI_DEV_XID_ERRORS{held}"] == 43
         assert not [name for name in await node.series() if name.startswith("DCGM")]

@@ -14,7 +14,7 @@ from proto.annotations.keys import (
     NODE_SIMULATED,
 )
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.kubernetes.objects import Node
@@ -30,7 +30,7 @@ def noted(annotations: dict[str, str]) -> Node:
 
 
 def said(found: Node) -> dict[str, str]:
-    return annotations_of(report(found, PAIR, SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0))
+    return annotations_of(report(found, PAIR, SCORES, AllocationMode.IMMEDIATE, NodeLimits.HAMI_CORE, now=T0))
 
 
 def annotations_of(due: Report) -> dict[str, str]:
@@ -52,7 +52,7 @@ def test_a_silent_node_is_given_all_four_annotations() -> None:
 def test_simulated_gpus_are_marked_and_real_ones_take_the_mark_away() -> None:
     def due(found: Node, *, simulated: bool) -> dict[str, str]:
         return annotations_of(
-            report(found, PAIR, SCORES, AllocationMode.SLOTS, Limits.NONE, simulated=simulated, now=T0)
+            report(found, PAIR, SCORES, AllocationMode.SLOTS, NodeLimits.NONE, simulated=simulated, now=T0)
         )
 
     assert due(noted({}), simulated=True)[NODE_SIMULATED] == "true"
@@ -61,12 +61,14 @@ def test_simulated_gpus_are_marked_and_real_ones_take_the_mark_away() -> None:
 
 
 def test_a_node_that_says_it_already_is_left_alone() -> None:
-    assert report(noted(said(noted({}))), PAIR, SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0) == Report()
+    assert (
+        report(noted(said(noted({}))), PAIR, SCORES, AllocationMode.IMMEDIATE, NodeLimits.HAMI_CORE, now=T0) == Report()
+    )
 
 
 def test_the_order_the_gpus_were_found_in_makes_no_difference() -> None:
     assert (
-        report(noted(said(noted({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, now=T0)
+        report(noted(said(noted({}))), PAIR[::-1], SCORES, AllocationMode.IMMEDIATE, NodeLimits.HAMI_CORE, now=T0)
         == Report()
     )
 
@@ -87,7 +89,7 @@ def due(annotations: dict[str, str], scheduler: HamiScheduler, answered_at: date
         PAIR,
         SCORES,
         AllocationMode.IMMEDIATE,
-        Limits.HAMI_CORE,
+        NodeLimits.HAMI_CORE,
         scheduler=scheduler,
         answered_at=answered_at,
         now=now,
@@ -123,6 +125,6 @@ def test_a_2_9_scheduler_is_made_to_read_again_after_a_change_and_never_else() -
 def test_a_name_that_text_cannot_carry_is_written_with_blanks() -> None:
     odd = replace(PAIR[0], type="NVIDIA A,100:b")
     found = report(
-        noted({}), (odd,), {}, AllocationMode.IMMEDIATE, Limits.HAMI_CORE, scheduler=HamiScheduler.V2_7, now=T0
+        noted({}), (odd,), {}, AllocationMode.IMMEDIATE, NodeLimits.HAMI_CORE, scheduler=HamiScheduler.V2_7, now=T0
     )
     assert "NVIDIA A 100 b" in annotations_of(found)[NODE_REGISTER]

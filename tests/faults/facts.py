@@ -16,7 +16,7 @@ from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.report import report
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.kubernetes.objects import Node
 from simulation.machines.described import describe_reading
 from simulation.recount import Held
@@ -143,7 +143,7 @@ def _computed() -> Mapping[str, Any]:
         discover_devices(reading, NodeSharing()),
         pair_scores(build_topology(reading)),
         AllocationMode.SLOTS,
-        Limits.PARTLY_ENFORCED,
+        NodeLimits.PARTLY_ENFORCED,
         simulated=True,
         now=datetime(2030, 1, 1, tzinfo=UTC),
     )

@@ -20,7 +20,7 @@ from kubectl_topogpu import sources
 from kubectl_topogpu.cli import main
 from kubectl_topogpu.cli import readings as daemons
 from kubectl_topogpu.cli.complete import choices
-from kubectl_topogpu.kubectl import Api, Connection, Unreadable
+from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
@@ -213,7 +213,7 @@ def test_a_word_that_no_pod_can_be_called_is_not_asked_for(tmp_path: Path, name:
         nowhere = sources.Live(Api(str(tmp_path / "no-socket")), Connection(), threads)
         assert nowhere.pod("default", name) is None
         assert nowhere.pod(name, "held") is None
-        with pytest.raises(Unreadable):
+        with pytest.raises(ObjectsUnreadable):
             nowhere.pod("default", "held-0.a")
 
 

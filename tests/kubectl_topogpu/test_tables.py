@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from kubectl_topogpu import fit, top, topo, waste, who
-from kubectl_topogpu.cluster import Cluster, Objects, read_cluster
-from kubectl_topogpu.report import Report
+from kubectl_topogpu.cluster import GpuCluster, Objects, read_cluster
+from kubectl_topogpu.report import TableReport
 from kubectl_topogpu.waiting import waiting
 from kubectl_topogpu.why import why
 from proto.annotations import keys
@@ -46,7 +46,7 @@ def waits() -> Pod:
     return pod(container(gpu=12, gpumem=39_000), name="waits-for-a-dozen-gpus-of-one-node")
 
 
-def cluster() -> Cluster:
+def cluster() -> GpuCluster:
     gpus = [device(at) for at in range(16)]
     scores: PairScores = {a.uuid: {b.uuid: 1800 for b in gpus if b is not a} for a in gpus}
     pods = [held(f"trains-a-large-language-model-{at}", at) for at in range(6)]
@@ -57,7 +57,7 @@ def request_of(wanted: Pod) -> Any:
     return read_request(wanted, SETTINGS)
 
 
-REPORTS: dict[str, Callable[[Cluster], Report | None]] = {
+REPORTS: dict[str, Callable[[GpuCluster], TableReport | None]] = {
     "top": lambda each: top.top(each, each.nodes, top.Level.PODS),
     "top nodes": lambda each: top.top(each, each.nodes, top.Level.NODES),
     "who": lambda each: who.holders_of(each, LONG),
@@ -71,7 +71,7 @@ REPORTS: dict[str, Callable[[Cluster], Report | None]] = {
 }
 
 
-def drawn(report: Report | None, width: int, *, wide: bool = False) -> str:
+def drawn(report: TableReport | None, width: int, *, wide: bool = False) -> str:
     assert report is not None
     text = StringIO()
     Console(file=text, width=width, highlight=False, markup=False, emoji=False).print(report.text(wide))

@@ -11,9 +11,9 @@ import pytest
 from proto.admission import (
     LONGEST_WITH_NULLS,
     AdmissionError,
+    AdmissionVerdict,
     PodReview,
     ReviewIdentity,
-    Verdict,
     decode_review,
     denied,
     encode_answer,
@@ -41,7 +41,7 @@ def test_a_question_of_either_version_is_answered_in_it(version: str) -> None:
     identity = ReviewIdentity(uid="u", api_version=version)
     shown = replace(review, object=written(review))
     assert shown == PodReview(identity=identity, operation="CREATE", namespace="ns", object=POD, pod=READ)
-    assert json.loads(encode_answer(review.identity, Verdict(allowed=True))) == {
+    assert json.loads(encode_answer(review.identity, AdmissionVerdict(allowed=True))) == {
         "apiVersion": version,
         "kind": "AdmissionReview",
         "response": {"uid": "u", "allowed": True, "status": {"code": 200}},
@@ -107,7 +107,7 @@ def test_the_namespace_of_the_request_counts_then_the_pods_then_default() -> Non
 
 def test_a_patch_travels_in_base64_beside_warnings() -> None:
     operation = {"op": "remove", "path": "/metadata/labels/a~1b"}
-    verdict = Verdict(allowed=True, message="m", patch=(operation,), warnings=("w",))
+    verdict = AdmissionVerdict(allowed=True, message="m", patch=(operation,), warnings=("w",))
     response = json.loads(encode_answer(ReviewIdentity(uid="u"), verdict))["response"]
     assert json.loads(base64.b64decode(response.pop("patch"))) == [operation]
     assert response == {
@@ -127,7 +127,7 @@ def test_a_patch_travels_in_base64_beside_warnings() -> None:
         (failed("large", 413), {"code": 413, "message": "large"}),
     ],
 )
-def test_a_refusal_has_code_and_words(verdict: Verdict, status: dict[str, object]) -> None:
+def test_a_refusal_has_code_and_words(verdict: AdmissionVerdict, status: dict[str, object]) -> None:
     response = json.loads(encode_answer(ReviewIdentity(uid="u"), verdict))["response"]
     assert response == {"uid": "u", "allowed": False, "status": status}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from program.settings.effective import ConfigurationError, Effective, File, Sources, resolve
+from program.settings.effective import ConfigurationError, Effective, File, SettingSources, resolve
 from scheduler_ext.cli.build import request_settings, serve_settings, warnings
 from scheduler_ext.configuration import TABLE, Configuration
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy
@@ -33,7 +33,7 @@ cambricon:
 def written(device_config: str | None = None, own: str | None = None, **flags: str) -> Effective[Configuration]:
     return resolve(
         TABLE,
-        Sources(
+        SettingSources(
             flags=flags,
             environment={},
             own=None if own is None else File(name="own.yaml", text=own),

@@ -17,7 +17,7 @@ from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.cli import main
 from deviceplugin.container.hook_install import install_hook
 from proto.annotations.keys import DEVICE_CORDON, NODE_LOCK, NODE_LOCK_UID
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import encode_lock_uid
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
@@ -109,7 +109,7 @@ async def used(life: Life) -> None:
     node.server.delete("pods", "done", namespace="default")
     lock = {NODE_LOCK: LOCK, NODE_LOCK_UID: encode_lock_uid(LOCK, "uid-1")}
     node.server.patch("nodes", NODE, {"metadata": {"annotations": lock}})
-    await until(lambda: {"nvidia.com/gpu.product", Limits.HAMI_CORE} <= set(life.now()["the Node"].split('"')))
+    await until(lambda: {"nvidia.com/gpu.product", NodeLimits.HAMI_CORE} <= set(life.now()["the Node"].split('"')))
     written = life.now()
     assert {"containers", "ld.so.preload", "libvgpu.so"} <= {name.split("/")[-1] for name in written}
     assert f"cdi/{SLOT_SPEC}" in written

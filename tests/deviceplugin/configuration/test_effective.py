@@ -14,11 +14,11 @@ from program.settings.effective import (
     ConfigurationError,
     Effective,
     File,
-    Sources,
+    SettingSources,
     as_yaml,
     resolve,
 )
-from program.settings.kinds import Kind, Number, Parsed, Seconds, Several, Switch, Text, Unfit, Whole, Words
+from program.settings.kinds import Kind, Number, Parsed, Seconds, Several, Switch, Text, UnfitValue, Whole, Words
 from tests.deviceplugin.configuration.written import refused, written
 
 LADDER = {
@@ -76,15 +76,15 @@ def test_driver_files_need_to_know_where_the_driver_is_and_stand_alone() -> None
 
 def test_without_a_node_name_nothing_starts() -> None:
     with pytest.raises(Exception, match="the name of this node is missing: give --node-name or NODE_NAME"):
-        resolve(TABLE, Sources(flags={}, environment={}))
+        resolve(TABLE, SettingSources(flags={}, environment={}))
 
 
 def test_the_node_of_config_json_may_be_named_in_any_of_our_sources() -> None:
     entry = File(name="config.json", text='{"nodeconfig": [{"name": "m", "devicesplitcount": 4}]}')
     own = File(name="own.yaml", text="node_name: m")
     for sources in (
-        Sources(flags={}, environment={}, own=own, node_config=entry),
-        Sources(flags={}, environment={"NODE_NAME": "m"}, node_config=entry),
+        SettingSources(flags={}, environment={}, own=own, node_config=entry),
+        SettingSources(flags={}, environment={"NODE_NAME": "m"}, node_config=entry),
     ):
         assert resolve(TABLE, sources).configuration.device_split_count == 4
 
@@ -203,7 +203,7 @@ UNREADABLE = object()
 def read(kind: Kind, text: str) -> object:
     try:
         return kind.from_text(text)
-    except Unfit:
+    except UnfitValue:
         return UNREADABLE
 
 
@@ -221,7 +221,9 @@ configurations = st.builds(
 @example(Configuration(node_name="n", kubeconfig="/" + "long/" * 100))
 def test_what_print_config_prints_is_read_back_as_the_same(configuration: Configuration) -> None:
     effective = Effective(configuration=configuration, origins=dict.fromkeys(TABLE.settings, "default"), warnings=())
-    read = resolve(TABLE, Sources(flags={}, environment={}, own=File(name="own.yaml", text=as_yaml(TABLE, effective))))
+    read = resolve(
+        TABLE, SettingSources(flags={}, environment={}, own=File(name="own.yaml", text=as_yaml(TABLE, effective)))
+    )
     assert read.configuration == configuration
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.configuration import TABLE, Configuration
-from program.settings.effective import ConfigurationError, Effective, File, Sources, resolve
+from program.settings.effective import ConfigurationError, Effective, File, SettingSources, resolve
 
 HAMI = Path(__file__).parents[2] / "data" / "hami-config"
 
@@ -22,7 +22,7 @@ def written(
     """Of node `n` unless told otherwise."""
     return resolve(
         TABLE,
-        Sources(
+        SettingSources(
             flags={"node_name": "n"} | dict(flags or {}),
             environment=environment or {},
             own=None if own is None else File(name="own.yaml", text=own),

@@ -9,7 +9,7 @@ from deviceplugin.report import report
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import NodeLock, encode_lock
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
@@ -25,7 +25,7 @@ IMMEDIATE = AllocationMode.IMMEDIATE
 
 def written(scheduler: HamiScheduler = HamiScheduler.NONE) -> dict[str, str]:
     """What the daemon writes on a new node."""
-    body = report(node(NODE), PAIR, SCORES, IMMEDIATE, Limits.HAMI_CORE, scheduler=scheduler, now=NOW).body
+    body = report(node(NODE), PAIR, SCORES, IMMEDIATE, NodeLimits.HAMI_CORE, scheduler=scheduler, now=NOW).body
     match body:
         case {"metadata": {"annotations": dict(annotations)}}:
             return dict(annotations)
@@ -44,7 +44,7 @@ def judged(
         devices,
         SCORES,
         IMMEDIATE,
-        Limits.HAMI_CORE,
+        NodeLimits.HAMI_CORE,
         scheduler=scheduler,
         daemon_serves=serves,
         now=NOW,

@@ -30,9 +30,9 @@ from simulation.nvml.machine_file import (
     XID,
     CallFails,
     Cleared,
-    Event,
     EventTypesAre,
     Fault,
+    MachineEvent,
     lost_gpu,
     write_machine_file,
 )
@@ -110,14 +110,14 @@ def xid(
 @pytest.mark.needs_compiler
 def test_events_are_told_with_their_gpu_and_nothing_after_the_stop(tmp_path: Path) -> None:
     told: list[Fault] = [
-        Event(gpu=1, data=79),
-        Event(gpu=0, data=94, gpu_instance=3, compute_instance=0),
-        Event(gpu=0, data=95, gpu_instance=3),
-        Event(gpu=1, data=0, type=DOUBLE_BIT_ECC),
-        Event(gpu=1, data=0, type=RECOVERY_ACTION),
-        Event(gpu=2, data=79),
+        MachineEvent(gpu=1, data=79),
+        MachineEvent(gpu=0, data=94, gpu_instance=3, compute_instance=0),
+        MachineEvent(gpu=0, data=95, gpu_instance=3),
+        MachineEvent(gpu=1, data=0, type=DOUBLE_BIT_ECC),
+        MachineEvent(gpu=1, data=0, type=RECOVERY_ACTION),
+        MachineEvent(gpu=2, data=79),
     ]
-    after: list[Fault] = [*told, Event(gpu=0, data=48)]
+    after: list[Fault] = [*told, MachineEvent(gpu=0, data=48)]
     assert listen(tmp_path, "start", "watch", "hear", told, *["hear"] * 5, "stop", after, machine=CUT) == [
         BOTH,
         xid(79, SECOND),
@@ -132,20 +132,20 @@ def test_events_are_told_with_their_gpu_and_nothing_after_the_stop(tmp_path: Pat
 @pytest.mark.needs_compiler
 def test_an_xid_of_a_gpu_without_mig_names_no_instance(tmp_path: Path) -> None:
     """Some drivers answer instance 0 in place of "none"."""
-    told: list[Fault] = [Event(gpu=0, data=94, gpu_instance=0, compute_instance=0)]
+    told: list[Fault] = [MachineEvent(gpu=0, data=94, gpu_instance=0, compute_instance=0)]
     assert listen(tmp_path, "start", "watch", "hear", told, "hear")[1:] == [xid(94, FIRST)]
 
 
 @pytest.mark.needs_compiler
 def test_a_gpu_off_the_bus_is_known_by_its_handle(tmp_path: Path) -> None:
-    lost: list[Fault] = [lost_gpu(1), Event(gpu=1, data=79)]
+    lost: list[Fault] = [lost_gpu(1), MachineEvent(gpu=1, data=79)]
     assert listen(tmp_path, "start", "watch", "hear", lost, "hear") == [BOTH, xid(79, SECOND)]
 
 
 @pytest.mark.needs_compiler
 def test_only_what_a_gpu_supports_is_registered(tmp_path: Path) -> None:
     few: list[Fault] = [EventTypesAre(gpu=0, types=XID), EventTypesAre(gpu=1, types=0x10)]
-    heard = listen(tmp_path, "start", "watch", "hear", [*few, Event(gpu=0, data=79)], "hear", before=few)
+    heard = listen(tmp_path, "start", "watch", "hear", [*few, MachineEvent(gpu=0, data=79)], "hear", before=few)
     assert heard == [["Monitored", {"gpus": [FIRST], "refused": [SECOND]}], xid(79, FIRST)]
 
 
@@ -166,7 +166,7 @@ def test_monitoring_is_lost_while_no_event_set_works_and_comes_back_by_itself(
     back = [*broken, Cleared()]
     lost = ["Monitored", {"gpus": [], "refused": sorted([FIRST, SECOND])}]
     heard = listen(
-        tmp_path, "start", "watch", "hear", back, "hear", [*back, Event(gpu=0, data=48)], "hear", before=broken
+        tmp_path, "start", "watch", "hear", back, "hear", [*back, MachineEvent(gpu=0, data=48)], "hear", before=broken
     )
     assert heard == [lost, BOTH, xid(48, FIRST)]
 

@@ -22,7 +22,7 @@ from simulation.nvml.machine_file import (
     CallHangs,
     Counter,
     Fault,
-    Load,
+    GpuLoad,
     Process,
     RowsRemapped,
     UncorrectedErrors,
@@ -34,7 +34,7 @@ from simulation.nvml.machine_file import (
 PROBE = Path(__file__).with_name("telemetry_probe.py")
 HGX = load("hgxh100-8x-h100-80g")
 BUSY: tuple[Usage, ...] = (
-    Load(
+    GpuLoad(
         gpu=0,
         busy_percent=80,
         memory_busy_percent=25,

@@ -21,8 +21,8 @@ from simulation.nvml.machine_file import (
     MACHINE_FILE_VARIABLE,
     CallFails,
     Fault,
+    GpuLoad,
     LinkState,
-    Load,
     Process,
     Usage,
     lost_gpu,
@@ -33,7 +33,7 @@ PROBE = Path(__file__).with_name("usage_probe.py")
 MIB = 1 << 20
 MACHINE = "hgxh100-8x-h100-80g"
 BUSY: tuple[Usage, ...] = (
-    Load(gpu=0, busy_percent=80, memory_busy_percent=25, celsius=71, milliwatts=512_500),
+    GpuLoad(gpu=0, busy_percent=80, memory_busy_percent=25, celsius=71, milliwatts=512_500),
     Process(gpu=0, pid=4001, used_mib=1000, sm_percent=60),
     Process(gpu=0, pid=4001, used_mib=1000, kind="graphics"),
     Process(gpu=0, pid=4002, used_mib=500, kind="mps", sm_percent=20),

@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.configuration import TABLE as DAEMON
 from program.settings.declared import Table
-from program.settings.effective import ConfigurationError, File, Sources, resolve
+from program.settings.effective import ConfigurationError, File, SettingSources, resolve
 from program.settings.hami import DEVICE_CONFIG, NODE_CONFIG
 from scheduler_ext.configuration import TABLE as EXTENDER
 
@@ -15,7 +15,9 @@ both = pytest.mark.parametrize("table", [DAEMON, EXTENDER], ids=["daemon", "exte
 
 def warnings(table: Table[Any], text: str) -> tuple[str, ...]:
     environment = {"NODE_NAME": "n"}
-    return resolve(table, Sources(flags={}, environment=environment, device_config=File(name="f", text=text))).warnings
+    return resolve(
+        table, SettingSources(flags={}, environment=environment, device_config=File(name="f", text=text))
+    ).warnings
 
 
 @both

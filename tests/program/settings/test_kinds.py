@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.configuration import TABLE as DAEMON
 from program.settings.declared import Setting
-from program.settings.kinds import DURATION, DURATION_OR_ZERO, Unfit, duration_text, read_duration
+from program.settings.kinds import DURATION, DURATION_OR_ZERO, UnfitValue, duration_text, read_duration
 from scheduler_ext.configuration import TABLE as EXTENDER
 
 EVERY = [*DAEMON.settings.values(), *EXTENDER.settings.values()]
@@ -25,7 +25,7 @@ def test_durations_are_read_as_go_writes_them() -> None:
 
 @pytest.mark.parametrize("text", ["soon", "", "5", "5m x", "-1s", "0s", "0", "99999999999999h", "1s\n"])
 def test_what_is_no_duration_above_zero_is_refused(text: str) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(UnfitValue):
         DURATION.from_text(text)
 
 

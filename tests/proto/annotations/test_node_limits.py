@@ -1,16 +1,18 @@
 import pytest
 
-from proto.annotations.node_limits import Limits, decode_limits
+from proto.annotations.node_limits import NodeLimits, decode_limits
 
 
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        *((limits.value, limits) for limits in Limits),
-        pytest.param(None, Limits.PARTLY_ENFORCED, id="HAMi's plugin says nothing and comes with HAMi-core"),
-        pytest.param("", Limits.NONE, id="empty"),
-        pytest.param("mps", Limits.NONE, id="a later release's word promises nothing to this one"),
+        *((limits.value, limits) for limits in NodeLimits),
+        pytest.param(None, NodeLimits.PARTLY_ENFORCED, id="HAMi's plugin says nothing and comes with HAMi-core"),
+        pytest.param("", NodeLimits.NONE, id="empty"),
+        pytest.param("mps", NodeLimits.NONE, id="a later release's word promises nothing to this one"),
     ],
 )
-def test_only_words_that_are_known_promise_that_parts_of_a_gpu_are_served(written: str | None, read: Limits) -> None:
+def test_only_words_that_are_known_promise_that_parts_of_a_gpu_are_served(
+    written: str | None, read: NodeLimits
+) -> None:
     assert decode_limits(written) is read

@@ -15,12 +15,12 @@ from proto.kubernetes.client import OPENING_SECONDS, SILENT_SECONDS, ApiServer, 
 from proto.kubernetes.connections import DEAD_SECONDS, MOST, Pool
 from proto.kubernetes.errors import ApiUnreachable
 from proto.kubernetes.objects import EVENTS, NODES, Binding, Event, Node, ObjectMeta, ObjectReference
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, Resumed, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, Resumed, reflect
 from simulation.apiserver.relay import Relay
 from tests.polling import until
 from tests.proto.kubernetes.scripted_server import Scripted, answer, connected, event, node, page, write_kubeconfig
 
-Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted | Resumed
+Change = Replaced[Node] | ObjectApplied[Node] | ObjectRemoved[Node] | Interrupted | Resumed
 
 
 @dataclass
@@ -61,7 +61,10 @@ async def test_a_watch_whose_connection_is_dead_goes_on_over_another_where_it_wa
         first = await anext(changes)
         behind.relay.silence_open()
         second = await anext(changes)
-    assert [change.object.metadata.name for change in (first, second) if isinstance(change, Applied)] == ["a", "b"]
+    assert [change.object.metadata.name for change in (first, second) if isinstance(change, ObjectApplied)] == [
+        "a",
+        "b",
+    ]
     assert server.queries("resourceVersion", watch=True)[:2] == ["7", "8"]
 
 
@@ -81,13 +84,13 @@ async def test_while_no_connection_carries_anything_the_watch_is_interrupted_and
         assert isinstance(found[-1], Interrupted)
         assert "no answer in time" in found[-1].problem
         behind.relay.restore()
-        while not isinstance(found[-1], Applied):
+        while not isinstance(found[-1], ObjectApplied):
             found.append(await anext(changes))
     assert [type(change) for change in found if not isinstance(change, Interrupted)] == [
         Replaced,
-        Applied,
+        ObjectApplied,
         Resumed,
-        Applied,
+        ObjectApplied,
     ]
     assert server.queries("resourceVersion", watch=True)[-1] == "8"
 

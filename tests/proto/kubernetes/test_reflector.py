@@ -8,7 +8,7 @@ from aiohttp import web
 from proto.kubernetes import client
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, ObjectMeta
-from proto.kubernetes.reflector import Applied, Backoff, Interrupted, Removed, Replaced, Resumed, reflect
+from proto.kubernetes.reflector import Backoff, Interrupted, ObjectApplied, ObjectRemoved, Replaced, Resumed, reflect
 from tests.proto.kubernetes.scripted_server import (
     Scripted,
     answer,
@@ -25,7 +25,7 @@ from tests.proto.kubernetes.scripted_server import (
     write_kubeconfig,
 )
 
-Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted | Resumed
+Change = Replaced[Node] | ObjectApplied[Node] | ObjectRemoved[Node] | Interrupted | Resumed
 
 
 class Naps:
@@ -71,9 +71,9 @@ def names(found: list[Change]) -> list[str]:
         match change:
             case Replaced(objects):
                 words.append("=" + ",".join(each.metadata.name for each in objects))
-            case Applied(one):
+            case ObjectApplied(one):
                 words.append("+" + one.metadata.name)
-            case Removed(one):
+            case ObjectRemoved(one):
                 words.append("-" + one.metadata.name)
             case Interrupted():
                 words.append("!")
@@ -87,8 +87,8 @@ async def test_pages_make_one_list_and_the_watch_starts_at_its_moment(server: Sc
     server.watches.append(server.silence(event("ADDED", node("d", 8)), event("DELETED", node("a", 9))))
     assert await changes(api, 3, page_size=2) == [
         Replaced((read_node("a", 1), read_node("b", 2), read_node("c", 3))),
-        Applied(read_node("d", 8)),
-        Removed(read_node("a", 9)),
+        ObjectApplied(read_node("d", 8)),
+        ObjectRemoved(read_node("a", 9)),
     ]
     assert server.queries("limit", watch=False) == ["2", "2"]
     assert server.queries("continue", watch=False) == [None, "next"]
@@ -133,7 +133,7 @@ async def test_selectors_go_with_every_request(server: Scripted, api: ApiServer)
     pods = reflect(api, PODS, field_selector="spec.nodeName=n", label_selector="a=b", namespace="ns")
     async with asyncio.timeout(60), aclosing(pods) as found:
         assert isinstance(await anext(found), Replaced)
-        assert isinstance(await anext(found), Applied)
+        assert isinstance(await anext(found), ObjectApplied)
     assert [(seen.path, seen.query["fieldSelector"], seen.query["labelSelector"]) for seen in server.seen] == [
         ("/api/v1/namespaces/ns/pods", "spec.nodeName=n", "a=b")
     ] * 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from proto.admission import Json, PodReview, Verdict
+from proto.admission import AdmissionVerdict, Json, PodReview
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import admit
@@ -47,11 +47,11 @@ def review(pod_json: Json, operation: str = "CREATE") -> PodReview:
     return PodReview(operation=operation, namespace="ns", object=deepcopy(pod_json), pod=read)
 
 
-def judged(pod_json: Json, quota: Quota | None = None, **settings: Any) -> Verdict:
+def judged(pod_json: Json, quota: Quota | None = None, **settings: Any) -> AdmissionVerdict:
     return admit(review(pod_json), AdmissionSettings(**settings), quota)
 
 
-def patched(pod_json: Json, verdict: Verdict) -> Json:
+def patched(pod_json: Json, verdict: AdmissionVerdict) -> Json:
     operations = json.loads(msgspec.json.encode(verdict.patch))
     changed: Json = json_patch(pod_json, operations)
     return changed

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proto.admission import Json, Verdict
+from proto.admission import AdmissionVerdict, Json
 from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
 from scheduler_ext.cluster.accounting import Footprint
@@ -22,16 +22,16 @@ def added_env(name: str, value: str) -> Json:
     return {"op": "add", "path": "/spec/containers/0/env", "value": [{"name": name, "value": value}]}
 
 
-def allowed(*patch: Json, message: str = "", warnings: tuple[str, ...] = ()) -> Verdict:
-    return Verdict(allowed=True, message=message, patch=patch, warnings=warnings)
+def allowed(*patch: Json, message: str = "", warnings: tuple[str, ...] = ()) -> AdmissionVerdict:
+    return AdmissionVerdict(allowed=True, message=message, patch=patch, warnings=warnings)
 
 
-def denied(message: str) -> Verdict:
-    return Verdict(allowed=False, code=403, message=message)
+def denied(message: str) -> AdmissionVerdict:
+    return AdmissionVerdict(allowed=False, code=403, message=message)
 
 
-def failed(message: str) -> Verdict:
-    return Verdict(allowed=False, code=500, message=message)
+def failed(message: str) -> AdmissionVerdict:
+    return AdmissionVerdict(allowed=False, code=500, message=message)
 
 
 WITHOUT_PERCENTAGE = {
@@ -242,7 +242,7 @@ def test_only_creation_is_judged() -> None:
         ),
     ],
 )
-def test_what_is_refused(refused: Json, verdict: Verdict) -> None:
+def test_what_is_refused(refused: Json, verdict: AdmissionVerdict) -> None:
     assert judged(refused) == verdict
 
 

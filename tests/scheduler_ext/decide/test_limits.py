@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.devices import DeviceUUID
 from proto.environment import DISABLE_CONTROL
 from proto.kubernetes.objects import Container, EnvVar, Pod
@@ -24,7 +24,7 @@ WHOLE = 40 * GIB
 
 def decided(
     wanted: Pod,
-    limits: Limits,
+    limits: NodeLimits,
     gpus: Sequence[GpuUsage] = (GpuUsage(device(0)), GpuUsage(device(1))),
     settings: RequestSettings | None = None,
 ) -> Decision:
@@ -46,8 +46,8 @@ def decided(
     ],
 )
 def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(asked: Container, is_part: bool) -> None:
-    assert (decided(pod(asked), Limits.NONE).node is None) == is_part
-    others = (Limits.HAMI_CORE, Limits.PARTLY_ENFORCED, Limits.UNENFORCED)
+    assert (decided(pod(asked), NodeLimits.NONE).node is None) == is_part
+    others = (NodeLimits.HAMI_CORE, NodeLimits.PARTLY_ENFORCED, NodeLimits.UNENFORCED)
     assert [decided(pod(asked), limits).node for limits in others] == ["n", "n", "n"]
 
 
@@ -64,13 +64,16 @@ def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(a
 def test_parts_of_several_gpus_are_refused_unless_the_node_allows_what_hami_core_does_not_hold(
     asked: Container, is_held: bool
 ) -> None:
-    assert (decided(pod(asked), Limits.HAMI_CORE).node == "n") == is_held
-    assert [decided(pod(asked), limits).node for limits in (Limits.PARTLY_ENFORCED, Limits.UNENFORCED)] == ["n", "n"]
+    assert (decided(pod(asked), NodeLimits.HAMI_CORE).node == "n") == is_held
+    assert [decided(pod(asked), limits).node for limits in (NodeLimits.PARTLY_ENFORCED, NodeLimits.UNENFORCED)] == [
+        "n",
+        "n",
+    ]
 
 
 def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
     wanted = pod(container(gpu=2, gpumem=1000))
-    decision = decided(wanted, Limits.HAMI_CORE)
+    decision = decided(wanted, NodeLimits.HAMI_CORE)
     assert told_apart(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(parts of several GPUs)"}
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs "
@@ -83,18 +86,20 @@ def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
 
 
 def test_two_containers_may_have_a_part_of_a_gpu_each() -> None:
-    assert decided(pod(container("a", gpu=1, gpumem=1000), container("b", gpu=1, gpumem=1000)), Limits.HAMI_CORE).node
+    assert decided(
+        pod(container("a", gpu=1, gpumem=1000), container("b", gpu=1, gpumem=1000)), NodeLimits.HAMI_CORE
+    ).node
 
 
 def test_of_gpus_of_two_sizes_several_are_taken_only_whole() -> None:
     large, small = [GpuUsage(device(n, memory_mib=2 * WHOLE)) for n in (0, 1)], [GpuUsage(device(n)) for n in (2, 3)]
-    decision = decided(pod(container(gpu=2, gpumem=WHOLE)), Limits.HAMI_CORE, [*large, *small])
+    decision = decided(pod(container(gpu=2, gpumem=WHOLE)), NodeLimits.HAMI_CORE, [*large, *small])
     assert {share.uuid for share in decision.shares[0]} == {"G2", "G3"}
 
 
 def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None:
     full = [GpuUsage(device(n), 10, WHOLE, 100) for n in range(2)]
-    decision = decided(pod(container(gpu=1, gpumem=1000)), Limits.NONE, full)
+    decision = decided(pod(container(gpu=1, gpumem=1000)), NodeLimits.NONE, full)
     failed, unresolvable = told_apart(decision.misfits)
     assert (failed, unresolvable) == ({}, {"n": "CardLimitsNotEnforced(no HAMi-core)"})
     assert decision.failed["n"] == (
@@ -117,11 +122,11 @@ def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None
 def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvVar, turns_off: bool) -> None:
     part, whole = container(gpu=1, gpumem=1000), container(gpu=1)
     part.env = whole.env = [switch]
-    decision = decided(pod(part), Limits.HAMI_CORE)
+    decision = decided(pod(part), NodeLimits.HAMI_CORE)
     assert (decision.node is None) == turns_off
-    assert decided(pod(whole), Limits.HAMI_CORE).node == "n"
-    assert (decided(pod(part), Limits.PARTLY_ENFORCED).node is None) == turns_off
-    assert decided(pod(part), Limits.UNENFORCED).node == "n"
+    assert decided(pod(whole), NodeLimits.HAMI_CORE).node == "n"
+    assert (decided(pod(part), NodeLimits.PARTLY_ENFORCED).node is None) == turns_off
+    assert decided(pod(part), NodeLimits.UNENFORCED).node == "n"
     if turns_off:
         assert told_apart(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
         assert decision.failed["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
@@ -144,22 +149,22 @@ def test_where_variables_are_only_warned_of_one_without_hami_core_gets_no_part(
     part.env = [EnvVar(name=variable, value="disable")]
     for denies, brief in ((True, denied), (False, audited)):
         settings = RequestSettings(denies_bypass=denies)
-        misfits = decided(pod(part), Limits.HAMI_CORE, settings=settings).misfits
+        misfits = decided(pod(part), NodeLimits.HAMI_CORE, settings=settings).misfits
         assert {node: each.brief for node, each in misfits.items()} == ({"n": brief} if brief else {})
 
 
 def test_what_is_a_part_of_a_large_gpu_may_be_all_of_a_small_one() -> None:
     large, small = GpuUsage(device(0, memory_mib=2 * WHOLE)), GpuUsage(device(1))
-    decision = decided(pod(container(gpu=1, gpumem=WHOLE)), Limits.NONE, [large, small])
+    decision = decided(pod(container(gpu=1, gpumem=WHOLE)), NodeLimits.NONE, [large, small])
     assert [share.uuid for share in decision.shares[0]] == ["G1"]
 
 
 def test_the_hardware_holds_containers_to_mig_instances() -> None:
     instance = replace(device(0, slots=1), uuid=DeviceUUID("MIG-0"))
-    assert decided(pod(container(gpu=1, gpumem=1000, gpucores=10)), Limits.NONE, [GpuUsage(instance)]).node == "n"
-    assert decided(pod(container(gpu=1, gpumem=1000)), Limits.NONE, [GpuUsage(mig_device(0))]).node == "n"
+    assert decided(pod(container(gpu=1, gpumem=1000, gpucores=10)), NodeLimits.NONE, [GpuUsage(instance)]).node == "n"
+    assert decided(pod(container(gpu=1, gpumem=1000)), NodeLimits.NONE, [GpuUsage(mig_device(0))]).node == "n"
 
 
 def test_a_whole_gpu_for_one_container_and_a_part_for_another_is_refused_as_a_whole() -> None:
     both = pod(container("a", gpu=1), container("b", gpu=1, gpumem=1000))
-    assert decided(both, Limits.NONE).node is None
+    assert decided(both, NodeLimits.NONE).node is None

@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.decide.decision import decide
@@ -39,7 +39,7 @@ def test_the_largest_share_is_what_so_many_gpus_of_one_node_have_free() -> None:
 
 def test_where_nothing_limits_a_container_there_is_no_share_but_whole_gpus() -> None:
     shared = usage("a", gpus((10 * GIB, 0), (0, 0)))
-    node: NodeUsage = replace(shared, node=replace(shared.node, limits=Limits.NONE))
+    node: NodeUsage = replace(shared, node=replace(shared.node, limits=NodeLimits.NONE))
     assert [each.share_mib for each in largest(snapshot(node))] == [40 * GIB, 0]
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, Node
-from proto.kubernetes.reflector import Applied, Interrupted, Removed, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import as_json, node
 from tests.polling import until
 
-Change = Replaced[Node] | Applied[Node] | Removed[Node] | Interrupted
+Change = Replaced[Node] | ObjectApplied[Node] | ObjectRemoved[Node] | Interrupted
 Changes = AsyncGenerator[Change, None]
 
 
@@ -44,7 +44,7 @@ async def seen(changes: Changes, name: str) -> list[Change]:
     while True:
         found.append(change := await following(changes))
         objects = change.objects if isinstance(change, Replaced) else ()
-        objects += (change.object,) if isinstance(change, Applied) else ()
+        objects += (change.object,) if isinstance(change, ObjectApplied) else ()
         if any(one.metadata.name == name for one in objects):
             return found
 
@@ -84,7 +84,7 @@ async def test_a_silent_watch_is_left_and_what_it_hid_is_seen(cluster: Cluster) 
         waiting = asyncio.create_task(seen(changes, "b"))
         await cluster.watching()
         cluster.server.create(as_json(node("b", ready=True)))
-        assert isinstance((await waiting)[-1], Applied)
+        assert isinstance((await waiting)[-1], ObjectApplied)
     assert (cluster.requests("list"), cluster.requests("watch")) == (1, 2)
 
 
@@ -106,6 +106,6 @@ async def test_a_watch_that_is_only_just_asked_for_is_cut_with_the_others(cluste
             await asyncio.sleep(0)
         assert cluster.server.drop_watches() == 1
         cluster.server.create(as_json(node("b", ready=True)))
-        while not isinstance(change := await next_change, Applied):
+        while not isinstance(change := await next_change, ObjectApplied):
             next_change = asyncio.create_task(following(changes))
         assert change.object.metadata.name == "b"

@@ -6,7 +6,7 @@ import pytest
 
 from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
 from proto.kubernetes.objects import Container, EnvVar
-from simulation.kubelet.container import CdiError, DeviceNode, Mount, create_container, decode_cdi_spec
+from simulation.kubelet.container import CdiError, CreatedDeviceNode, CreatedMount, create_container, decode_cdi_spec
 
 SPEC = decode_cdi_spec(
     json.dumps(
@@ -39,8 +39,8 @@ def test_a_cdi_device_brings_its_spec() -> None:
     answer = wire.ContainerAllocateResponse(cdi_devices=[wire.CDIDevice(name="topogpu.io/slot=s1")])
     made = create_container(Container(name="c"), "app", ["id"], [answer], [SPEC])
     assert dict(made.env) == {"ALL": "1", "LIMIT": "10m"}
-    assert made.mounts == (Mount("/c", "/h", True),)
-    assert made.devices == (DeviceNode("/dev/nvidia0", "/dev/nvidia0", "rwm"),)
+    assert made.mounts == (CreatedMount("/c", "/h", True),)
+    assert made.devices == (CreatedDeviceNode("/dev/nvidia0", "/dev/nvidia0", "rwm"),)
 
 
 def test_a_cdi_device_without_spec_cannot_be_created() -> None:

@@ -15,7 +15,7 @@ from proto.podresources import podresources_v1_pb2 as resources_wire
 from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
-from simulation.kubelet.pod_resources import PodResources
+from simulation.kubelet.pod_resources import PodResourcesServer
 from tests.builders import pod
 from tests.polling import until
 from tests.simulation.kubelet.plugin import RESOURCE, SmallPlugin
@@ -160,7 +160,7 @@ async def test_pod_resources_lists_app_containers_and_sidecars_only(manager: Dev
     plugin = await registered(manager)
     one = pod(asking("app", 1), inits=(asking("init", 1), asking("sidecar", 1, "Always")), uid="p")
     await manager.admit(one)
-    lister = PodResources(directory / "pod-resources", manager, lambda: [one])
+    lister = PodResourcesServer(directory / "pod-resources", manager, lambda: [one])
     await lister.start()
     async with aio.insecure_channel(f"unix:{directory / 'pod-resources' / 'kubelet.sock'}") as channel:
         answer = await PodResourcesListerStub(channel).List(resources_wire.ListPodResourcesRequest())

@@ -16,7 +16,7 @@ import pytest
 
 from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
-from simulation.kubelet.container import DeviceNode
+from simulation.kubelet.container import CreatedDeviceNode
 from simulation.kubelet.device_manager import PreStartRefused
 from simulation.kubelet.standin import KubeletStandIn
 from tests.polling import until
@@ -239,7 +239,7 @@ async def test_cdi_devices_come_from_the_spec_directory_as_soon_as_it_holds_them
     await cluster.running("p")
     (created,) = cluster.kubelet.created[uid]
     assert created.env["SLOT"] == "1"
-    assert DeviceNode("/dev/nvidia3", "/dev/nvidia3", "rwm") in created.devices
+    assert CreatedDeviceNode("/dev/nvidia3", "/dev/nvidia3", "rwm") in created.devices
 
 
 async def test_a_restarted_container_is_told_to_the_plugin_and_created_anew(cluster: Cluster) -> None:

@@ -16,12 +16,12 @@ from simulation.plan.advise import Advice, advise
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import node_of, read_cluster
 from simulation.plan.objects import Arrival, arrival_of
-from simulation.plan.outcome import Run
+from simulation.plan.outcome import PlanRun
 from simulation.plan.question import Described, Question
 from simulation.plan.recorded import drain
 from tests.builders import container, pod
 
-RUN = Run(policy="binpack/binpack")
+RUN = PlanRun(policy="binpack/binpack")
 
 
 def asking(name: str, gpus: int, percent: int = 100, cpus: int = 1) -> Pod:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proto.annotations import keys
-from proto.annotations.node_limits import Limits
+from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
@@ -119,7 +119,7 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
 
     def some_node(name: str) -> Node:
         cordoned, allocation = data.draw(st.integers(0, 3)) == 0, data.draw(st.sampled_from(["slots", "immediate"]))
-        limits = data.draw(st.sampled_from(Limits)).value
+        limits = data.draw(st.sampled_from(NodeLimits)).value
         kind = data.draw(st.sampled_from(kinds))
         return kind.node(name, first_cordoned=cordoned, allocation=allocation, limits=limits)
 
