@@ -7,6 +7,7 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
+SENTENCES := docs/prose program proto kubectl_topogpu daemonset simulation # folders whose docstrings and comments are sentences
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
 .PHONY: help demo test coverage fuzz test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics pictures promtool manifests check-manifests image image-check kubectl-plugin version release lock
@@ -111,8 +112,13 @@ check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs,
 	@rm -rf build/stubs && mkdir -p build/stubs && $(MAKE) --no-print-directory stubs STUBS_OUT=build/stubs
 	@for f in $$(cd build/stubs && find . -type f); do cmp -s build/stubs/$$f $$f || { echo "generated stub $$f is out of date: run 'make stubs'" >&2; exit 1; }; done
 	@echo "stubs up to date"
+	@$(MAKE) --no-print-directory sentences
 	@if test -x $(ACTIONLINT) || command -v go > /dev/null; then $(MAKE) --no-print-directory workflows; else echo "left out: workflows, for neither $(ACTIONLINT) nor Go is there"; fi
 	@if test -x $(VALE) || command -v go > /dev/null; then $(MAKE) --no-print-directory prose; else echo "left out: plain words, for neither $(VALE) nor Go is there"; fi
+
+.PHONY: sentences
+sentences: $(DEVELOPMENT) ## docstrings, comments and log lines of the folders in SENTENCES are sentences
+	@$(BIN)/python docs/prose/sentences.py $(SENTENCES)
 
 VALE := $(HOME)/.cache/topogpu/vale/3.15.2/vale
 $(VALE): docs/prose/vale/go.mod

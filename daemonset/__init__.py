@@ -1,1 +1,1 @@
-"""How TopoGPU is deployed: the chart, and tools that render it and check the image."""
+"""The deployment of TopoGPU: the chart, and tools that render it and check the image."""

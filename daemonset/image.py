@@ -31,7 +31,7 @@ _BASES = {
     for name, more in (("run", ()), ("build", ("python3-venv",)), ("compile", ("gcc", "libc6-dev")))
 }
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Of the names that images have for processors: the kernel's."""
+"""The kernel's names of processors, by the names that images have for them."""
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 _BASE_SECONDS = 24 * 3600
 """After this time a base is made again, with the packages that Debian has mended meanwhile."""
@@ -68,7 +68,7 @@ class ImageBuilder:
         return [self.program, "--storage-driver=vfs"] if self.program == "buildah" else [self.program]
 
     def load(self, archive: Path, name: str, arch: str) -> None:
-        """The file tree as an image. Raises CannotBuild."""
+        """Loads the file tree as an image. Raises CannotBuild."""
         if self.program != "buildah":
             run([*self.words, "import", *([f"--platform=linux/{arch}"] if arch else []), str(archive), name])
             return
@@ -91,7 +91,7 @@ class ImageBuilder:
         arch: str,
         fresh: bool,
     ) -> None:
-        """`fresh`: from the first step on. Raises CannotBuild."""
+        """Builds the image; `fresh` does not reuse earlier steps. Raises CannotBuild."""
         words = [*self.words, "build", f"--file={dockerfile}", f"--tag={tag}", *(["--no-cache"] if fresh else [])]
         words += [f"--platform=linux/{arch}"] if arch else []
         own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
@@ -117,13 +117,13 @@ class ImageBuilder:
                 run([*self.words, "save", f"--output={archive}", tag])
 
     def published(self, tag: str, name: str) -> list[list[str]]:
-        """The commands that push an image to a registry, under a name of the registry's."""
+        """Returns the commands that push an image to a registry, under a name of the registry's."""
         if self.program == "docker":
             return [["docker", "tag", tag, name], ["docker", "push", name]]
         return [[*self.words, "push", tag, f"docker://{name}"]]
 
     def start(self, tag: str, words: Sequence[str]) -> str:
-        """What the program prints in a container of the image. Raises CannotBuild."""
+        """Returns what the program prints in a container of the image. Raises CannotBuild."""
         if self.program != "buildah":
             return run([*self.words, "run", "--rm", "--read-only", f"--entrypoint={words[0]}", tag, *words[1:]])
         container = run([*self.words, "from", "--pull-never", tag]).strip()
@@ -181,7 +181,7 @@ def commit() -> Commit:
 
 
 def run(words: Sequence[str], environment: Mapping[str, str] | None = None, *, shown: bool = False) -> str:
-    """What it prints, which goes to people instead where it is `shown`. Raises CannotBuild."""
+    """Returns what it prints, which goes to people instead where it is `shown`. Raises CannotBuild."""
     out = sys.stderr if shown else subprocess.PIPE
     try:
         done = subprocess.run(
@@ -201,7 +201,7 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, *, s
 
 
 def build(base: str, tag: str, arch: str = "", *, fresh: bool = False) -> Path:
-    """The path of the image's OCI archive; docker writes its own format. Raises CannotBuild."""
+    """Returns the path of the image's OCI archive; docker writes its own format. Raises CannotBuild."""
     OUT.mkdir(parents=True, exist_ok=True)
     engine, built = find_engine(), commit()
     if engine.program == "buildah":

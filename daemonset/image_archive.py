@@ -33,17 +33,17 @@ class Archive:
             }
         (described,) = json.loads(self._members["index.json"])["manifests"]
         self.digest: str = described["digest"]
-        """Of the manifest: what a registry and `image.digest` call the image."""
+        """The digest of the manifest: a registry and `image.digest` name the image by it."""
         self._manifest: dict[str, Any] = json.loads(self._blob(self.digest))
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Of containers: User, Env, Entrypoint."""
+        """Returns the settings of containers: User, Env, Entrypoint."""
         found: Mapping[str, Any] = json.loads(self._blob(self._manifest["config"]["digest"]))["config"]
         return found
 
     def layers(self) -> list[str]:
-        """Their digests, the base's first."""
+        """Returns their digests, the base's first."""
         return [layer["digest"] for layer in self._manifest["layers"]]
 
     def files(self, first: int = 0) -> dict[str, ArchivedFile]:
@@ -59,7 +59,7 @@ class Archive:
         return found
 
     def read(self, name: str) -> bytes:
-        """A file of the last layer that has it. Raises KeyError."""
+        """Returns a file of the last layer that has it. Raises KeyError."""
         for digest in reversed(self.layers()):
             with self._open(digest) as layer:
                 for one in layer:

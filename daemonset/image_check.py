@@ -1,6 +1,6 @@
 """Builds the image twice and looks into it: `python -m daemonset.image_check`, which `make image-check` calls.
 
-Both must have one digest, from the same commit and base. Then it says what is in the image that must not be there,
+Both must have one digest, from the same commit and base. Then it prints what is in the image that must not be there,
 imports every module of ours, starts the programs as the image's own user, and lists the licences of what it contains.
 With `--simulated` it does so with the image for simulated GPUs, which may add only the simulation.
 """
@@ -17,7 +17,7 @@ from daemonset.image_archive import Archive, ArchivedFile
 
 BILL = "opt/topogpu/sbom.cdx.json"
 MOST_MIB = 120
-"""Beside the base."""
+"""Folders beside the base."""
 _UNWANTED = re.compile(
     r"(^|/)s?bin/(pip3?|gcc|cc|c\+\+|g\+\+|clang|make)[-.\d]*$|^opt/(.*/)?(pip|simulation|tests|benchmarks|hypothesis|pytest)$"
 )
@@ -54,7 +54,7 @@ def unwanted(files: Mapping[str, ArchivedFile], user: str) -> list[str]:
 
 
 def licences(bill: Mapping[str, Any]) -> dict[str, str]:
-    """Of each component of a CycloneDX document its licences; empty where it names none."""
+    """Returns the licences of each component of a CycloneDX document; empty where it names none."""
     return {
         component["name"]: " ".join(
             one.get("expression") or one["license"].get("id") or one["license"].get("name", "")
@@ -71,7 +71,7 @@ def with_licence_file(files: Mapping[str, ArchivedFile]) -> set[str]:
 
 
 def added(product: Archive, simulated: Archive) -> list[str]:
-    """A sentence for everything in the image for simulated GPUs that is neither the product's nor the simulation's."""
+    """Returns a sentence for each file in the image for simulated GPUs that is not ours."""
     count = len(product.layers())
     if simulated.layers()[:count] != product.layers():
         return ["The image for simulated GPUs is not built on the product's image."]
@@ -82,7 +82,7 @@ def added(product: Archive, simulated: Archive) -> list[str]:
 
 
 def twice(build: Callable[[bool], Path]) -> Archive:
-    """What is built, after it was built a second time with the same digest; `build` gets whether it is the second time.
+    """Returns what is built twice with the same digest; `build` gets whether it is the second time.
     Raises image.CannotBuild.
     """
     first = Archive(build(False))

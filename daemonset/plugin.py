@@ -45,11 +45,11 @@ _STARTS_IN = "site/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 Files = Mapping[str, bytes]
-"""By path below the folder from which Python imports."""
+"""Files by path below the folder from which Python imports."""
 
 
 class BuildError(Exception):
-    """The message says what failed."""
+    """The message names what failed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -89,7 +89,7 @@ def release(output: Path, url: str) -> list[Path]:
 
 
 def ours() -> Files:
-    """The project's packages that the plugin imports."""
+    """Returns the project's packages that the plugin imports."""
     return {
         str(path.relative_to(ROOT)): path.read_bytes()
         for package in PACKAGES
@@ -99,7 +99,7 @@ def ours() -> Files:
 
 
 def installed() -> Files:
-    """What is installed here of the distributions that the plugin needs."""
+    """Returns what is installed here of the distributions that the plugin needs."""
     found: dict[str, bytes] = {}
     for name in NEEDS:
         for file in importlib.metadata.distribution(name).files or ():
@@ -109,7 +109,7 @@ def installed() -> Files:
 
 
 def downloaded(tags: Iterable[str]) -> Files:
-    """Pinned wheels for the platform with these tags and for every Python. Raises BuildError."""
+    """Returns pinned wheels for the platform with these tags and for every Python. Raises BuildError."""
     found: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder) / "pins.txt"
@@ -131,7 +131,7 @@ def downloaded(tags: Iterable[str]) -> Files:
 
 
 def pinned(lock: str, names: Iterable[str]) -> str:
-    """The lines of a lock file for these distributions, with their hashes. Raises BuildError."""
+    """Returns the lines of a lock file for these distributions, with their hashes. Raises BuildError."""
     kept = []
     for name in names:
         found = re.search(rf"^{re.escape(name)}==\S+.*(?:\n    --hash=\S+.*)+", lock, re.MULTILINE)
@@ -142,7 +142,7 @@ def pinned(lock: str, names: Iterable[str]) -> str:
 
 
 def program(files: Files) -> bytes:
-    """The single file. The same files make the same bytes."""
+    """Returns the single file. The same files make the same bytes."""
     content = hashlib.sha256()
     for name, data in sorted(files.items()):
         content.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -159,7 +159,7 @@ def program(files: Files) -> bytes:
 
 
 def packed(files: Files) -> bytes:
-    """A .tar.gz of programs, with the licence. The same files make the same bytes."""
+    """Returns a .tar.gz of programs, with the licence. The same files make the same bytes."""
     made = BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
         for name, data, mode in (
@@ -177,7 +177,7 @@ def archive_name(platform: tuple[str, str]) -> str:
 
 
 def manifest(sums: Mapping[tuple[str, str], str], url: str) -> dict[str, object]:
-    """The manifest for krew: `sums` are the SHA-256 of each platform's archive.
+    """Returns the manifest for krew: `sums` are the SHA-256 of each platform's archive.
 
     Source: internal/index/validation and docs of kubernetes-sigs/krew.
     """

@@ -19,7 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 
 def _unpacked() -> str:
-    """The folder with the modules: unpacked once below the user's cache folder, or for this run if it is read-only."""
+    """Returns the folder with the modules: unpacked once into the user's cache, or else for this run."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     kept = os.path.join(cache, "kubectl-topogpu", _DIGEST)
     if not os.path.isdir(kept):

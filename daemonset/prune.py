@@ -16,7 +16,7 @@ from pathlib import Path
 OURS = ("program", "proto", "deviceplugin", "scheduler_ext", "kubectl_topogpu")
 PRUNED = "kubernetes"
 WHOLE = ("kubernetes/aio/config",)
-"""Its modules import each other when a kubeconfig asks for it."""
+"""Its modules import each other when a kubeconfig requests it."""
 
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys
@@ -32,7 +32,7 @@ for name, module in list(sys.modules.items()):
 
 
 def loaded() -> set[Path]:
-    """Files of the pruned package that our modules load, all of them. Raises CalledProcessError with what they said."""
+    """Returns files of the pruned package that our modules load, all of them. Raises CalledProcessError."""
     done = subprocess.run([sys.executable, "-B", "-c", IMPORT_ALL], check=True, stdout=subprocess.PIPE, text=True)
     return {Path(line) for line in done.stdout.splitlines()}
 
@@ -49,7 +49,7 @@ def prune(site: Path) -> None:
     for folder in (*sorted(site.rglob("__pycache__")), *sorted(site.glob("*/tests"))):
         shutil.rmtree(folder)
     loaded()
-    # By content, not by time: the same files give the same image, and nothing is looked at when they are loaded.
+    # The content decides, not the time: the same files give the same image, and loading them checks nothing.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     if not compileall.compile_dir(site, quiet=1, invalidation_mode=mode, workers=1):
         raise SystemExit(f"{site}: not every module can be compiled.")

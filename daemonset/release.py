@@ -33,7 +33,7 @@ class CannotRelease(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """What is to be released. `status` is what `git status --porcelain` prints. `tags` are the tagged versions with
+    """The release that is made. `status` is what `git status --porcelain` prints. `tags` are the tagged versions with
     their commits, `earlier` those of HEAD and of the commits before it.
     """
 
@@ -56,7 +56,7 @@ def tree() -> Tree:
 
 
 def problems(number: str, found: Tree) -> Iterator[str]:
-    """Sentences for all that speaks against it."""
+    """Yields sentences for all that prevents it."""
     if not versions.NUMBER.fullmatch(number):
         yield f"{number or 'Nothing'} is no version: give one such as VERSION=0.2.0 or VERSION=0.2.0-rc.1."
         return
@@ -79,7 +79,7 @@ def problems(number: str, found: Tree) -> Iterator[str]:
 
 
 def missing(base: str, *, tags: bool) -> Iterator[str]:
-    """Sentences for the programs that are not here; `tags`: a tag will be made."""
+    """Yields sentences for the programs that are not here; `tags`: a tag will be made."""
     try:
         image.find_engine()
     except image.CannotBuild as problem:
@@ -97,14 +97,14 @@ def missing(base: str, *, tags: bool) -> Iterator[str]:
 
 
 def section(changelog: str, number: str) -> str:
-    """The text below the heading of this version; empty where there is none."""
+    """Returns the text below the heading of this version; empty where there is none."""
     heading = rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |^\[[^]]+\]: |\Z)"
     found = re.search(heading, changelog, re.MULTILINE | re.DOTALL)
     return found[1].strip() if found else ""
 
 
 def checksums(folder: Path) -> str:
-    """A line for each file, as `sha256sum --check` reads it."""
+    """Returns a line for each file, as `sha256sum --check` reads it."""
     files = sorted(path for path in folder.iterdir() if path.name != SUMS)
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
 
@@ -153,7 +153,7 @@ def tag(number: str, folder: Path) -> None:
 
 
 def publish(number: str, registry: str, folder: Path) -> list[list[str]]:
-    """The commands that publish, in their order: the tag comes last, for it says that all is there."""
+    """Returns the commands that publish, in their order: the tag comes last, for it means that all is there."""
     engine = image.find_engine()
     images = [f"topogpu:{number}", image.simulated(f"topogpu:{number}")]
     return [

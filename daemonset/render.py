@@ -42,7 +42,7 @@ class Manifest:
 
     @property
     def identity(self) -> Identity:
-        """Kind, namespace, name."""
+        """Returns kind, namespace, name."""
         metadata = self.content["metadata"]
         return self.content["kind"], metadata.get("namespace", ""), metadata["name"]
 

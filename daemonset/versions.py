@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(rc|beta)\.[1-9]\d*)?")
-"""Of Semantic Versioning what Python's packages and charts both take."""
+"""The part of Semantic Versioning that Python's packages and charts both accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def order(number: str) -> tuple[int, ...]:
 
 
 def others(number: str, root: Path = ROOT) -> list[str]:
-    """Files with another version, or with none."""
+    """Returns files with another version, or with none."""
 
     def has_it(place: Place) -> bool:
         text = (root / place.path).read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def write(number: str, root: Path = ROOT) -> None:
 
 
 def cut(changelog: str, number: str, date: str) -> str:
-    """With what stands under Unreleased as the section of this version; as it is where there is one."""
+    """Returns the text with the entries under Unreleased as the section of this version; unchanged if there is one."""
     heading = f"## [{number}]"
     if f"\n{heading}" in changelog:
         return changelog

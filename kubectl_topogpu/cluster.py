@@ -29,7 +29,7 @@ _DAEMON = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
     """The objects that `kubectl get nodes,pods,resourcequotas -A -o json` lists. `pods` are read once, one by one.
-    `notes` say what is missing.
+    `notes` name what is missing.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -40,16 +40,16 @@ class Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a command needs of a cluster: less takes less time and memory."""
+    """The parts of a cluster that a command needs: less takes less time and memory."""
 
     decisions: bool = False
     """The ledger, on which decisions are taken."""
     fgd: bool = False
-    """In it, what the policy `fgd` reads: CPU and memory of all pods, and which pods come often."""
+    """The inputs of the policy `fgd`: CPU and memory of all pods, and which pods come often."""
     waiting: bool = False
     """The pods that wait."""
     asks: bool = False
-    """What each pod asks for."""
+    """The request of each pod."""
     holders: bool = True
     """The nodes, and which pods hold their GPUs."""
 
@@ -65,7 +65,7 @@ class HeldPart:
     memory_mib: int
     cores: int
     asks: str = ""
-    """What the pod asks for, if that was wanted: `2 × 8 000 MiB, 20 %`."""
+    """The pod's request, if that was wanted: `2 × 8 000 MiB, 20 %`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +80,12 @@ class GpuView:
 
     @property
     def is_free(self) -> bool:
-        """Tells whether nothing of it is taken and all of it can be."""
+        """Returns whether nothing of it is taken and all of it can be."""
         return not self.usage.slots and self.serves
 
     @property
     def serves(self) -> bool:
-        """Tells whether any pod may get it."""
+        """Returns whether any pod may get it."""
         return self.device.healthy and not self.cordoned
 
     @property
@@ -100,7 +100,7 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNode:
-    """One node. `problem` says why none of its GPUs can be given out; then `gpus` is empty. `undecided` pods hold GPUs
+    """One node. `problem` is why none of its GPUs can be given out; then `gpus` is empty. `undecided` pods hold GPUs
     of it without a decision.
     """
 
@@ -112,7 +112,7 @@ class GpuNode:
 
     @property
     def is_simulated(self) -> bool:
-        """Tells whether its GPUs are not real."""
+        """Returns whether its GPUs are not real."""
         return self.usage is not None and self.usage.node.simulated
 
 
@@ -125,9 +125,9 @@ class GpuCluster:
     """None unless decisions are wanted."""
     settings: RequestSettings
     waiting: int = 0
-    """Pods that ask for GPUs and have no node."""
+    """Pods that request GPUs and have no node."""
     pods: tuple[Pod, ...] = ()
-    """Of these the pods, if they are wanted."""
+    """Pods of this selection, if they are wanted."""
     daemons: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Namespace and name of the pods with the node daemon's labels, by node. Anyone may write these labels."""
     holders: Mapping[str, "tuple[Holder, ...]"] = field(default_factory=dict)
@@ -287,7 +287,7 @@ def _holder(pod: Pod) -> "Holder":
 
 
 def asked_for(pod: Pod, settings: RequestSettings) -> str:
-    """`2 × 8 000 MiB, 20 %` for each container that asks for GPUs."""
+    """Returns `2 × 8 000 MiB, 20 %` for each container that requests GPUs."""
     try:
         needs = read_needs(pod.all_containers, settings)
     except RequestError as error:
@@ -302,7 +302,7 @@ def _asked(need: ContainerNeed) -> str:
 
 
 def pod_name(pod: Pod) -> str:
-    """`namespace/name`."""
+    """Returns `namespace/name`."""
     return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
 
 

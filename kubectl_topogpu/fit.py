@@ -29,7 +29,7 @@ def pod_of(
     node_policy: str = "",
     gpu_type: str = "",
 ) -> Pod:
-    """Returns a pod with one container that asks for this; options that are not given are not asked for."""
+    """Returns a pod with one container that requests this; options that are not given are not requested."""
     amounts = {names.count: gpus, names.memory: memory_mib, names.memory_percentage: memory_percent, names.cores: cores}
     annotations = {GPU_POLICY: gpu_policy, NODE_POLICY: node_policy, USE_GPU_TYPE: gpu_type}
     return Pod(

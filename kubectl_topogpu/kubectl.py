@@ -1,4 +1,4 @@
-"""Asks the API server through kubectl (edge): contexts, credentials and proxies are those of `kubectl get pods`.
+"""Reads from the API server through kubectl (edge): contexts, credentials and proxies are those of `kubectl get pods`.
 
 One `kubectl proxy` on a Unix socket in a folder of our own serves all requests, so kubectl starts and authenticates
 once. It passes on nothing but GET. It ends with this process, however this one ends.

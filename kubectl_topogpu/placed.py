@@ -31,7 +31,7 @@ class Candidate:
     connection: int | None = None
     """The sum of the pair scores of the GPUs that the pod would get; None if it is not compared."""
     level: int | None = None
-    """How little the pod strands, from 0 to 100; None unless the node policy is `fgd`."""
+    """The score for stranding little, from 0 to 100; None unless the node policy is `fgd`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,12 @@ class GpuCandidate:
     free_memory_mib: int
     free_cores_percent: int
     problem: str = ""
-    """Why the pod could not take it now; empty if it could."""
+    """The reason why the pod could not take it now; empty if it could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """`why_node` and `why_gpus` say what the policies prefer. `more_nodes` fit too, `unfit_nodes` do not."""
+    """`why_node` and `why_gpus` are the preferences of the policies. `more_nodes` fit too, `unfit_nodes` do not."""
 
     why_node: str
     more_nodes: int

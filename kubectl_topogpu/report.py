@@ -28,7 +28,7 @@ class TableReport:
     """A report. All `rows` have the same keys. JSON and YAML print `document`, which is the rows unless there is more
     to say.
 
-    `text` returns the text for people; its argument says whether all columns are wanted.
+    `text` returns the text for people; its argument is True if all columns are wanted.
     """
 
     rows: Sequence[Row]

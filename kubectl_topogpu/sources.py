@@ -40,7 +40,7 @@ _ROLE = "the ClusterRole topogpu-view of docs/kubectl.md allows all that is need
 
 
 class Source(Protocol):
-    """Where the objects are. Every method raises Unreadable."""
+    """The place where the objects are. Every method raises Unreadable."""
 
     def objects(self) -> Objects: ...
 
@@ -66,7 +66,7 @@ class Live:
         self._threads = threads
 
     def objects(self) -> Objects:
-        """If quotas may not be listed, the notes say so."""
+        """Reads the objects; a note is added if quotas may not be listed."""
         nodes = self._threads.submit(lambda: tuple(self._all(NODES)))
         try:
             quotas = tuple(self._all(RESOURCE_QUOTAS))
@@ -155,7 +155,7 @@ class _File(Object):
 
 
 class Recorded:
-    """What `kubectl get nodes,pods,resourcequotas -A -o json` printed."""
+    """The output of `kubectl get nodes,pods,resourcequotas -A -o json`."""
 
     def __init__(self, file: str) -> None:
         """`-` is standard input. Raises Unreadable."""

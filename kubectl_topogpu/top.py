@@ -19,7 +19,7 @@ _NO_BAR = " " * (_BAR + 1)
 
 
 MOST_LINES = 1_000
-"""Lines of text, unless a level is asked for: more are hard to read and take long to lay out."""
+"""Lines of text, unless a level is requested: more are hard to read and take long to lay out."""
 
 
 class Level(StrEnum):
@@ -29,7 +29,7 @@ class Level(StrEnum):
 
 
 def of_namespace(nodes: Sequence[GpuNode], namespace: str) -> Sequence[GpuNode]:
-    """Only GPUs that pods of the namespace hold, and of their holders only these pods; all without a namespace."""
+    """Returns GPUs that pods of the namespace hold, and of their holders only these pods; all without a namespace."""
     if not namespace:
         return nodes
     begin = f"{namespace}/"
@@ -48,7 +48,7 @@ def top(
 ) -> TableReport:
     """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level. Without a level,
     the rows are those of pods, and the text has less detail if it were too long. `readings` are None if what is used
-    was not asked for.
+    was not requested.
     """
     rows = {
         Level.NODES: lambda: [_node_row(node) for node in nodes],
@@ -258,7 +258,7 @@ def _used_of(gpu: GpuView, readings: Readings | None) -> Used:
 
 
 def _together(found: Sequence[Used]) -> Used:
-    """The sum; not known unless all parts are."""
+    """Returns the sum; not known unless all parts are."""
     memory = [each.memory_mib for each in found if each.memory_mib is not None]
     cores = [each.cores_percent for each in found if each.cores_percent is not None]
     return Used(

@@ -1,4 +1,4 @@
-"""What processes use of GPUs now, from the metrics of the node daemons. No IO."""
+"""The present use of GPUs by processes, from the metrics of the node daemons. No IO."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -33,11 +33,11 @@ NOT_KNOWN = Used()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What is used: of each GPU, and by each pod of each GPU. `missing` says why a node's daemon was not read."""
+    """The use of each GPU, and of each GPU by each pod. `missing` is the reason why a node's daemon was not read."""
 
     gpus: Mapping[DeviceUUID, Used] = field(default_factory=dict)
     pods: Mapping[tuple[str, DeviceUUID], Used] = field(default_factory=dict)
-    """By `namespace/name` and GPU."""
+    """The use by `namespace/name` and GPU."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,7 +90,7 @@ def _used(memory: float | None, cores: float | None) -> Used:
 
 
 def _number(text: str) -> float | None:
-    """None for what is no amount: NaN, less than nothing, or more than any GPU has."""
+    """Returns None for what is no amount: NaN, less than nothing, or more than any GPU has."""
     try:
         number = float(text)
     except ValueError:

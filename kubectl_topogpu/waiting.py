@@ -20,7 +20,7 @@ MOST_KINDS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Pods of one namespace that ask for the same; `answer` is that of the first."""
+    """Pods of one namespace that request the same; `answer` is that of the first."""
 
     asks: str
     answer: PodAccount

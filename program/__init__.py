@@ -1,1 +1,1 @@
-"""What every program needs in order to run: log lines, listening ports, settings, tasks."""
+"""Everything that a program needs in order to run: log lines, listening ports, settings, tasks."""

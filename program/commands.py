@@ -19,7 +19,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def modules_kept() -> Iterator[None]:
-    """For imports: modules stay in memory, and scanning them again and again takes a tenth of the start."""
+    """Keeps modules out of the collector, because scanning them again and again takes a tenth of the start."""
     gc.disable()
     try:
         yield

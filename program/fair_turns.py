@@ -1,4 +1,4 @@
-"""Turns at a bounded rate for many callers. A caller that asks for many delays no other by more than one turn."""
+"""Turns at a bounded rate for many callers. A caller that requests many delays no other by more than one turn."""
 
 import asyncio
 from collections import deque

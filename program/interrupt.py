@@ -7,7 +7,7 @@ import signal
 import sys
 
 STATUS = 130
-"""As shells have it: 128 and the number of the signal."""
+"""The exit status as shells define it: 128 and the number of the signal."""
 
 
 def end_quietly() -> None:

@@ -3,7 +3,7 @@
 aiohttp waits without limit for a connection's first request, for the rest of a body, and for a client to read its
 answer. asyncio does not count connections whose TLS handshake is unfinished. Here each of these has a time limit. When
 there are too many connections, the address with the most of them loses the one that has been idle longest. One that has
-just come keeps its place for a moment, so that it can ask; the next ones wait, and the address with the fewest
+just come keeps its place for a moment, for its request; the next ones wait, and the address with the fewest
 connections is next.
 """
 
@@ -40,7 +40,7 @@ BACKLOG = 1024
 _MOST_WAITING = 1024
 _FULL_SECONDS = 0.01
 _ARRIVAL_PASSES = 10
-"""Passes of the event loop in which a connection can ask, however long the system let this process wait."""
+"""Passes of the event loop in which a connection can send its request, however long the system delays us."""
 _SHARE_OF_FILES = 8
 """A port's connections may use this part of the files that the process may open."""
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
@@ -52,15 +52,15 @@ class Patience:
 
     most_connections: int = 256
     header_seconds: float = 10.0
-    """From the connection to its first request, including the handshake."""
+    """The time from the connection to its first request, including the handshake."""
     arrival_seconds: float = 0.1
     """A connection keeps its place for so long, also where others wait."""
     body_seconds: float = 30.0
-    """From a request's header to the end of its body."""
+    """The time from a request's header to the end of its body."""
     answer_seconds: float = 120.0
-    """From a request's header until the client has read the answer."""
+    """The time from a request's header until the client has read the answer."""
     kernel_bytes: int | None = None
-    """What the kernel is to hold for a connection in each direction; without a value it may be megabytes."""
+    """The buffer that the kernel has for a connection in each direction; without a value it may be megabytes."""
     gives_up: bool = False
     """Whether a request is given up when its client leaves, or when others need its connection."""
 
@@ -217,7 +217,7 @@ class _Entrance:
                 await asyncio.sleep(_FULL_SECONDS / 10)
 
     async def admit(self, server: web.Server) -> None:
-        """Until cancelled, one connection at a time, so that others are answered between two handshakes."""
+        """Waits until cancelled, one connection at a time, so that others are answered between two handshakes."""
         while True:
             await self._lobby.wait()
             await asyncio.sleep(0)
@@ -282,7 +282,7 @@ class _Entrance:
             self._visitors.pop(gone.protocol).allow(None)
 
     def _make_room(self, address: str, places: Mapping[str, int]) -> bool:
-        """Whether there is a place for the address, if need be after another connection has left."""
+        """Returns whether there is a place for the address, if need be after another connection has left."""
         if len(self._visitors) < self._patience.most_connections:
             return True
         visitor = self._next_to_leave(address, places)
@@ -292,7 +292,7 @@ class _Entrance:
         return True
 
     def _next_to_leave(self, address: str, places: Mapping[str, int]) -> _Visitor | None:
-        """Of the address with the most places, the one that has been idle longest. None while that one has just come,
+        """Returns the idlest connection of the address with the most places. None while that one has just come,
         or when each of them waits for its answer. Where requests may be given up, neither keeps a place from an address
         with fewer.
         """
@@ -304,7 +304,7 @@ class _Entrance:
             since = self._loop.time() - self._patience.arrival_seconds
             passes = self._passes - _ARRIVAL_PASSES
             idle = [each for each in idle if each.came <= since and each.came_in <= passes]
-        # Of requests, the one that came last: the others are answered sooner.
+        # The request that came last is closed, because the others are answered sooner.
         return min(idle, key=lambda each: (True, -each.since) if each.awaits_us else (False, each.since), default=None)
 
 
@@ -323,6 +323,6 @@ def allow_many_files() -> None:
 
 
 def affordable(connections: int, share: int) -> int:
-    """No more connections than the share, such as an eighth, of the files that the process may open."""
+    """Returns no more connections than the share, such as an eighth, of the files that the process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft // share))

@@ -24,7 +24,7 @@ class Lobby:
             await self._came.wait()
 
     def enter(self, connection: socket.socket, address: str) -> bool:
-        """Whether there was room. Otherwise the newest connection of the address with the most is closed."""
+        """Returns whether there was room. Otherwise the newest connection of the address with the most is closed."""
         self._waiting.setdefault(address, deque()).append(connection)
         self._count += 1
         self._came.set()

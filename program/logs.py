@@ -1,4 +1,4 @@
-"""How both programs log: lines on standard error, as text or JSON, without credentials."""
+"""Log lines of both programs: written on standard error, as text or JSON, without credentials."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def set_up_logging(program: str, log_format: str, log_level: str) -> None:
 
 
 class RateLimit(logging.Filter):
-    """Lets some records of a logger through at once, then one a second. That one says how many were left out before."""
+    """Lets some records of a logger through at once, then one a second. That one counts those left out before."""
 
     def __init__(self, *, at_once: int) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ PIPE_WIDTH = 100_000
 """Columns of a pipe or file: there a program or a pager reads, and nothing is wrapped or left out."""
 
 _PLAIN = str.maketrans("█░–—…✓✗→·×≤≥", "#.--~+x>.x<>")
-"""For a terminal that has only ASCII. Each becomes one character, so that columns stay where they are."""
+"""Replacements for a terminal that has only ASCII. Each becomes one character, so that columns stay where they are."""
 
 
 @dataclass(frozen=True, slots=True)

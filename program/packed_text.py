@@ -33,6 +33,6 @@ class PackedText:
         self.gzip_bytes = sum(map(len, slices))
 
     def unpacked(self, number: int) -> bytes:
-        """The text of a slice."""
+        """Returns the text of a slice."""
         packed = self.slices[number].removeprefix(_HEAD) if number == 0 else self.slices[number]
         return zlib.decompressobj(_RAW).decompress(packed)

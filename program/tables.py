@@ -31,7 +31,7 @@ class Column:
     rank: int = 0
     right: bool = False
     wraps: bool = False
-    """Whether a cell may continue on the next line."""
+    """True if a cell may continue on the next line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingTable:
-    """A table for `print_text`. `more` says how to see the columns that are left out."""
+    """A table for `print_text`. `more` is a hint for the columns that are left out."""
 
     columns: Sequence[Column]
     rows: Sequence[Row]
     title: str = ""
     more: str = "A wider terminal shows all."
     everything: bool = False
-    """Whether no column may be left out: `-o wide`."""
+    """True if no column may be left out: `-o wide`."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = [replace(column, rank=0) for column in self.columns] if self.everything else list(self.columns)
@@ -69,7 +69,7 @@ class FittingTable:
             yield Text(f"Left out for lack of room: {', '.join(left_out)}. {self.more}", "dim")
 
     def _block(self, row: Row, console: Console, room: int) -> RenderResult:
-        """The first cell as a heading, and below it a line for each cell that has something to say."""
+        """Returns the first cell as a heading, and below it a line for each cell that is not empty."""
         (first, heading), *rest = zip((column.title for column in self.columns), row, strict=True)
         yield Text(f"{first} {heading}".lstrip(), "bold", overflow="fold")
         lines = [(" " * _GAP + title, cell) for title, cell in rest if str(cell).strip()]
@@ -127,7 +127,7 @@ def parts(widths: Sequence[int], room: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _wrapped(columns: Sequence[Column], widths: Sequence[int], room: int, least: int) -> tuple[int, ...]:
-    """The widths at which they fit: texts that wrap share what the others leave, at least `least` each. Empty if they
+    """Returns the widths at which they fit: texts that wrap share the rest, at least `least` each. Empty if they
     do not fit.
     """
     fitted = list(widths)
@@ -163,7 +163,7 @@ def _grid(
 
 
 def _line(row: Row, widths: Sequence[int], rights: Sequence[bool], console: Console) -> Iterator[Segment]:
-    """One line, or more if a text is wider than its column."""
+    """Yields one line, or more if a text is wider than its column."""
     for cells in zip_longest(*map(partial(_folded, console), row, widths), fillvalue=""):
         for place, (cell, width, right) in enumerate(zip(cells, widths, rights, strict=True)):
             blanks = " " * (width - cell_len(str(cell)))

@@ -5,22 +5,22 @@ from difflib import get_close_matches
 
 
 def gib(mib: int) -> str:
-    """`39.6 GiB`; small amounts in MiB."""
+    """Returns `39.6 GiB`; small amounts in MiB."""
     return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
 
 
 def spaced(number: int) -> str:
-    """`30 000`."""
+    """Returns `30 000`."""
     return f"{number:,}".replace(",", " ")
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 GPU`, `3 GPUs`."""
+    """Returns `1 GPU`, `3 GPUs`."""
     return f"{spaced(number)} {noun}" if number == 1 else f"{spaced(number)} {noun}s"
 
 
 def ranges(indices: Sequence[int]) -> str:
-    """`0–3, 6`."""
+    """Returns `0–3, 6`."""
     runs: list[list[int]] = []
     for index in sorted(indices):
         if runs and index == runs[-1][-1] + 1:

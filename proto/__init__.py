@@ -1,4 +1,4 @@
-"""What both programs exchange: values, annotation codecs, kubelet stubs, Kubernetes objects. Text enters, typed values
+"""Everything that both programs exchange: values, codecs, kubelet stubs, Kubernetes objects. Text enters, typed values
 leave, and back.
 """
 

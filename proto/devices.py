@@ -7,12 +7,12 @@ from typing import NewType
 DeviceUUID = NewType("DeviceUUID", str)
 
 MIG_MODE = "mig"
-"""The `mode` of a GPU whose MIG instances are created as containers ask for them."""
+"""The `mode` of a GPU whose MIG instances are created as containers request them."""
 
 MIG_PREFIX = "MIG-"
 """The prefix of a MIG instance's UUID."""
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
-"""What the resource of MIG instances of one profile begins with; the profile follows."""
+"""The beginning of the name of a resource of MIG instances; the profile follows."""
 
 VENDOR = "NVIDIA"
 """The second field of every device entry on a pod; the vendor, not the model."""
@@ -83,7 +83,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceShare:
-    """What one container holds of one GPU."""
+    """The part of one GPU that one container holds."""
 
     uuid: DeviceUUID
     memory_mib: int

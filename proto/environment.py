@@ -84,7 +84,7 @@ _LIFTING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 LIFTING_PREFIXES = (MEMORY_LIMIT, CORE_LIMIT)
-"""What the names of amounts begin with. No value of these is harmless."""
+"""The beginning of the names of amounts. No value of these is harmless."""
 PRELOADING: Mapping[str, tuple[str, ...]] = MappingProxyType({"LD_PRELOAD": ("",), "LD_AUDIT": ("",)})
 """Variables of the loader. A library may get between a program and HAMi-core, but most do not. So these are refused
 where a pod is created, and nowhere after.
@@ -93,21 +93,21 @@ where a pod is created, and nowhere after.
 
 @cache
 def lifting(core_policy: str) -> Mapping[str, tuple[str, ...]]:
-    """Variables that lift or change the limits of a part of a GPU, with the values that are harmless in a cluster with
+    """Returns variables that lift or change limits, with the values that are harmless in a cluster with
     this policy for cores.
     """
     return {**_LIFTING, CORE_POLICY: (core_policy, FORCED)}
 
 
 def is_judged(name: str) -> bool:
-    """Tells whether the verdict on a container with GPUs depends on this variable after its creation."""
+    """Returns whether the verdict on a container with GPUs depends on this variable after its creation."""
     return name in CHOOSING or name in _LIFTING or name == CORE_POLICY or name.startswith(LIFTING_PREFIXES)
 
 
 def chosen_by(env: Sequence[EnvVar], *, answered: bool) -> tuple[str, ...]:
     """Names the variables by which a container would get devices that were not decided for it.
 
-    `answered`: the container asks for GPUs, so the daemon sets its NVIDIA_VISIBLE_DEVICES.
+    `answered`: the container requests GPUs, so the daemon sets its NVIDIA_VISIBLE_DEVICES.
     """
     shown = answered or any(variable.name == VISIBLE_DEVICES for variable in env)
     return _harmful(env, CHOOSING if shown else _CHOOSING_UNANSWERED)
@@ -119,7 +119,7 @@ def lifted_by(env: Iterable[EnvVar], core_policy: str = DEFAULT_CORE_POLICY) -> 
 
 
 def is_turned_off(env: Iterable[EnvVar]) -> bool:
-    """Tells whether the container turns its limits off for sure, as HAMi's plugin reads that."""
+    """Returns whether the container turns its limits off for sure, as HAMi's plugin reads that."""
     return any(variable.name == DISABLE_CONTROL and variable.value in TRUE for variable in env)
 
 

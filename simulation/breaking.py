@@ -59,7 +59,7 @@ _NAMED: Mapping[str, Callable[[_BrokenGpu], Sequence[Fault]]] = {
     "reset": lambda gpu: [RecoveryActionIs(gpu=gpu.index, action=1)],
     "fabric": lambda gpu: [FabricIs(gpu=gpu.index, state="IN_PROGRESS")],
 }
-"""By the names of FAULTS, but for xidN."""
+"""The faults by the names of FAULTS, but for xidN."""
 
 
 def broken(text: str, gpu: int, names: Iterable[str]) -> str:
@@ -72,7 +72,7 @@ def broken(text: str, gpu: int, names: Iterable[str]) -> str:
 
 
 def mended(text: str, gpu: int | None) -> str:
-    """The machine without the faults of one GPU, or of all. Raises CannotBreak."""
+    """Returns the machine without the faults of one GPU, or of all. Raises CannotBreak."""
     if gpu is not None:
         _find(text, gpu)
     return _joined(line for line in text.splitlines() if not _is_fault(line, gpu))

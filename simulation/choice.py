@@ -34,7 +34,7 @@ def explain_choice(
 
 
 def links_among(gpus: Sequence[int], links: Sequence[Sequence[str]]) -> str:
-    """`NV12 among all 4`; the most frequent token first where they differ."""
+    """Returns `NV12 among all 4`; the most frequent token first where they differ."""
     pairs = [(first, second) for first, second in combinations(gpus, 2) if min(first, second) >= 0]
     tokens = [token for token, _ in Counter(links[first][second] for first, second in pairs).most_common()]
     among = f"all {len(gpus)}" if len(gpus) > 2 else "both"

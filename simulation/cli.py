@@ -35,7 +35,7 @@ _INTERRUPTED = 130
 )
 @click.version_option(__version__, prog_name="topogpu-sim")
 def main() -> None:
-    """Simulated GPU machines: the real daemons and the real scheduler extender, without any GPU or cluster.
+    """Simulate GPU machines: the real daemons and the real scheduler extender, without any GPU or cluster.
 
     Start with `topogpu-sim demo`, which runs once, or `topogpu-sim up`, which keeps running.
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 class _Pace(click.FloatRange):
-    """Which `nan` is not in, though it is neither below nor above."""
+    """The range, in which `nan` is not, though it is neither below nor above."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -92,7 +92,7 @@ _kubeconfig = click.option(
 @_api_port
 @click.option("--keep", is_flag=True, help="Keep the directory with logs, kubeconfig and checkpoints.")
 def demo(*, json_: bool, machines_: tuple[str, ...], nodes: int | None, pods: int, api_port: int, keep: bool) -> None:
-    """The whole path, from GPU to container, verified: exit status 1 when anything differs from what was decided."""
+    """Run the whole path, from GPU to container, and verify it: exit status 1 if anything differs from the decision."""
     _leave_at_once_on_signals()
     from simulation.demo import DemoSettings  # noqa: PLC0415 - takes a second
     from simulation.demo_command import run_command  # noqa: PLC0415
@@ -113,7 +113,7 @@ def demo(*, json_: bool, machines_: tuple[str, ...], nodes: int | None, pods: in
 @click.option("--seed", type=int, default=0, help="Another load of the same size.")
 @_api_port
 def up(*, machines_: tuple[str, ...], nodes: int | None, load: float, seed: int, api_port: int) -> None:
-    """A simulated cluster that keeps running, for kubectl and `kubectl topogpu`. Ctrl-C stops and removes it."""
+    """Run a simulated cluster until Ctrl-C, for kubectl and `kubectl topogpu`. Ctrl-C stops and removes it."""
     _leave_at_once_on_signals()
     from simulation.up import UpSettings  # noqa: PLC0415 - takes a second
     from simulation.up_command import run_command  # noqa: PLC0415
@@ -177,7 +177,7 @@ def mend(*, node: str, gpu: int | None, kubeconfig: str) -> None:
 
 @main.command()
 def machines() -> None:
-    """The machines that can be simulated, as described from real ones."""
+    """List the machines that can be simulated, as described from real ones."""
     from program.output import print_text  # noqa: PLC0415
     from program.tables import Column, FittingTable  # noqa: PLC0415
     from simulation import machines as catalogue  # noqa: PLC0415
@@ -202,7 +202,7 @@ def _few(machines_: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _leave_at_once_on_signals() -> None:
-    """Until the command answers them itself."""
+    """Waits until the command answers them itself."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave_at_once)
 

@@ -43,9 +43,9 @@ _OLD_RUNTIME = "containerd://1.6.36"
 """Knows no CDI, so that the daemon there cannot hand out slots and the extender takes the node lock."""
 
 KUBECONFIG = "kubeconfig"
-"""In the cluster's directory; beside it, a directory for each node."""
+"""The file in the cluster's directory; beside it, a directory for each node."""
 MACHINE_FILE = "machine"
-"""In a node's directory."""
+"""The file in a node's directory."""
 
 
 class SimulationFailed(Exception):
@@ -60,13 +60,13 @@ class ClusterSettings:
     api_port: int = 0
     keep: bool = False
     checks: bool = True
-    """Whether every moment is checked for over-booking."""
+    """True if every moment is checked for over-booking."""
     default_scheduler: bool = False
-    """Whether pods that name no scheduler are scheduled too, as the webhook of an installation has it."""
+    """True if pods that name no scheduler are scheduled too, as the webhook of an installation has it."""
     daemon_options: tuple[str, ...] = ()
     extender_options: tuple[str, ...] = ()
     status_page: bool = False
-    """Whether the extender serves its status page."""
+    """True if the extender serves its status page."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class SimulatedNode:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedCluster:
-    """What runs. `view` follows pods and nodes; `check` raises ProcessFailed when a program has ended."""
+    """The running programs. `view` follows pods and nodes; `check` raises ProcessFailed when a program has ended."""
 
     settings: ClusterSettings
     directory: Path
@@ -91,7 +91,7 @@ class SimulatedCluster:
     view: ClusterView
     library: Path
     described: Mapping[str, MachineDescription]
-    """By the name that the settings have."""
+    """Nodes by the name that the settings have."""
     extender: str = ""
     """Its address."""
     page: str = ""
@@ -122,13 +122,13 @@ class SimulatedCluster:
         return process
 
     async def stop(self) -> None:
-        """All programs at once, so that hanging ones do not wait for each other; then the kubelets."""
+        """Ends all programs at once, so that hanging ones do not wait for each other; then the kubelets."""
         await asyncio.gather(*(process.stop() for process in self.processes), return_exceptions=True)
         await asyncio.gather(*(kubelet.stop() for kubelet in self.kubelets), return_exceptions=True)
 
 
 def machine_kinds(named: tuple[str, ...], nodes: int | None) -> tuple[str, ...]:
-    """A machine for each node: those that are named, or else the four of the demo, in turn until there are `nodes`."""
+    """Returns a machine for each node: named ones, or else the four of the demo, in turn."""
     kinds = named or MACHINES
     return tuple(kinds[place % len(kinds)] for place in range(len(kinds) if nodes is None else nodes))
 
@@ -244,7 +244,7 @@ async def _start_nodes(cluster: SimulatedCluster) -> None:
 
 
 async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> SimulatedNode:
-    """The kubelet first: the daemon registers on its socket."""
+    """Returns the kubelet first: the daemon registers on its socket."""
     root = cluster.directory / name
     description = cluster.described[kind]
     machine_file, sysfs = root / MACHINE_FILE, root / "sys"
@@ -297,7 +297,7 @@ async def start_extender(
 
 
 async def _listening(process: ChildProcess, pattern: str) -> str:
-    """The address that the program says. Started again, it will listen there. Raises ProcessFailed."""
+    """Returns the address that the program logs. Started again, it will listen there. Raises ProcessFailed."""
     address = (await process.wait_for_line(pattern, READY_SECONDS))[1]
     process.arguments[process.arguments.index(_ANY_PORT)] = address.removeprefix("http://")
     return address

@@ -41,7 +41,7 @@ _QUIET_SECONDS = 2.0
 _SECONDS_PER_POD = 2.0
 _SECONDS_BETWEEN_LINES = 2.0
 _MOST_EXPLAINED = 50
-"""Pods that wait for whom the extender is asked again, node by node."""
+"""The number of waiting pods for which the extender is called again, node by node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def _running(view: ClusterView) -> int:
 
 
 async def _refusals(cluster: SimulatedCluster) -> dict[str, dict[str, str]]:
-    """By pod and node, the extender's FailedNodes for the pods that wait, asked as kube-scheduler asks."""
+    """Returns the extender's FailedNodes for the pods that wait, by pod and node, as kube-scheduler would get them."""
     url, pods = cluster.server.url, cluster.view.pods
     waiting = [name for name, pod in pods.items() if is_unschedulable(pod)][:_MOST_EXPLAINED]
     names = [node.name for node in cluster.nodes]

@@ -18,7 +18,7 @@ _PIPED_WIDTH = 100
 
 
 def run_command(settings: DemoSettings, *, json_: bool) -> int:
-    """The exit status. Raises ClickException when the demo could not be run to its end."""
+    """Returns the exit status. Raises ClickException when the demo could not be run to its end."""
     try:
         outcome = run_until_signal(run_demo(settings, progress_on_stderr(), now))
     except SimulationFailed as error:

@@ -15,14 +15,14 @@ _HEADER = struct.Struct("<4sBBBB8xHHIQQQIHHHHHH")
 
 
 def placeholder(machine: str) -> bytes:
-    """A shared object without content, for `machine` as `uname -m` says it."""
+    """Returns a shared object without content, for `machine` as `uname -m` prints it."""
     shared_object = 3
     sizes = (_HEADER.size, 0, 0, 0, 0, 0)
     return _HEADER.pack(b"\x7fELF", 2, 1, 1, 0, shared_object, MACHINES[machine], 1, 0, 0, 0, 0, *sizes)
 
 
 def install_placeholder(root: Path) -> Installation:
-    """Below `<root>/vgpu`, by our installer."""
+    """Installs the library below `<root>/vgpu`, by our installer."""
     machine = os.uname().machine
     with tempfile.TemporaryDirectory() as source:
         Path(source, "libvgpu.so").write_bytes(placeholder(machine))

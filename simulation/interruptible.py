@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 
 def run_until_signal(work: Coroutine[None, None, T]) -> T | None:
-    """The result; None when a signal came. By then the work has stopped everything it started.
+    """Returns the result; None when a signal came. By then the work has stopped everything it started.
 
     Further signals do not cut that short, and are ignored from then on.
     """
@@ -40,7 +40,7 @@ async def _until_signal(work: Coroutine[None, None, T]) -> T | None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(interrupt)
 
-    # Not through the loop, which takes its handlers back when it closes: a late signal would still kill the process.
+    # The loop takes its handlers back when it closes: a late signal would still kill the process.
     for number in SIGNALS:
         signal.signal(number, heard)
     try:

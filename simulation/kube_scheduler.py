@@ -25,7 +25,7 @@ from simulation.moments import Moments
 
 JsonObject = dict[str, Any]
 MANAGED_RESOURCES = frozenset(astuple(ResourceNames()))
-"""What kube-scheduler leaves to the extender, as shipped: `ignoredByScheduler`."""
+"""Resources that kube-scheduler leaves to the extender, as shipped: `ignoredByScheduler`."""
 _STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 _log = logging.getLogger(__name__)
 
@@ -66,9 +66,9 @@ class KubeSchedulerStandIn:
         extender_timeout_seconds: float = 30.0,
         also_default: bool = False,
     ) -> None:
-        """`also_default`: it schedules pods that name no scheduler, too."""
+        """With `also_default` it schedules pods that name no scheduler, too."""
         self.moments = Moments[str]()
-        """Of every call to the extender, by its verb."""
+        """Observers of every call to the extender, by its verb."""
         self._api = api
         self._extender_url = extender_url.rstrip("/")
         self._scheduler_name = scheduler_name
@@ -166,7 +166,7 @@ class KubeSchedulerStandIn:
         return min(waiting, key=queue.order, default=None)
 
     async def _cycle(self, pod: JsonObject) -> None:
-        """One attempt: filter, take the first node, bind in the background; or say why not."""
+        """Makes one attempt: filter, take the first node, bind in the background; or record why not."""
         problems = {node["metadata"]["name"]: self._problem(pod, node) for node in self._nodes.values()}
         passed = sorted(name for name, problem in problems.items() if not problem)
         extended = queue.mentions_managed_resource(pod, self._managed)
@@ -188,7 +188,7 @@ class KubeSchedulerStandIn:
         self._start(self._bind(pod, passed[0], extended=extended))
 
     def _problem(self, pod: JsonObject, node: JsonObject) -> str:
-        """What the node filters before the extender say; empty if the extender is to be asked about the node."""
+        """Returns the reason of the node filters before the extender; empty if the extender gets the node."""
         name = node["metadata"]["name"]
         beside = (
             other
@@ -247,7 +247,7 @@ class KubeSchedulerStandIn:
         await self.moments.after(verb)
         return reply
 
-    # What it writes about pods that have to wait
+    # The conditions that it writes about pods that have to wait
 
     async def _failed(self, pod: JsonObject, message: str, reason: str, *, park: bool) -> None:
         self._backoff.failed(pod["metadata"]["uid"], asyncio.get_running_loop().time(), park=park)
@@ -282,7 +282,7 @@ class KubeSchedulerStandIn:
         await self._write("post", f"{self._api.url}/api/v1/namespaces/{metadata['namespace']}/events", body)
 
     async def _write(self, method: str, url: str, body: JsonObject) -> None:
-        """Best effort: a pod that is gone meanwhile or an API server that is away is only logged."""
+        """Writes with best effort: a pod that is gone meanwhile or an API server that is away is only logged."""
         headers = _STRATEGIC if method == "patch" else {}
         try:
             async with self._http.request(method, url, json=body, headers=headers) as response:
@@ -296,7 +296,7 @@ class KubeSchedulerStandIn:
 
 
 def _same(before: JsonObject, after: JsonObject) -> bool:
-    """Whether a pod's author changed nothing."""
+    """Returns whether a pod's author changed nothing."""
     own = ("labels", "annotations")
     same_metadata = all(before["metadata"].get(key) == after["metadata"].get(key) for key in own)
     return same_metadata and bool(before["spec"] == after["spec"])

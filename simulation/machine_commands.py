@@ -48,7 +48,7 @@ def topo(machine: str | None, smi: str | None, output: str) -> None:
 
 
 def _reading(machine: str) -> MachineReading:
-    """The reading of a name, a file, or standard input. Raises click.ClickException."""
+    """Returns the reading of a name, a file, or standard input. Raises click.ClickException."""
     try:
         is_here = machine != "-"
         found = machines.load(machine) if is_here else read_machine_description(read_text("-"), "standard input")

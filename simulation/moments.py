@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def pass_by(_: object) -> None:
-    """A moment at which nothing happens."""
+    """Does nothing."""
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class NodeOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuGrant:
-    """What a container may use of one GPU."""
+    """The part of one GPU that a container may use."""
 
     index: int
     uuid: str
@@ -56,14 +56,14 @@ class ContainerOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOutcome:
-    """Where a pod went, what it got; `reason` explains one that is Pending or Failed."""
+    """The place where a pod went, what it got; `reason` explains one that is Pending or Failed."""
 
     name: str
     why: str
     phase: str
     node: str
     choice: str
-    """Why these GPUs."""
+    """The reason why these GPUs."""
     containers: tuple[ContainerOutcome, ...]
     annotations: Mapping[str, str]
     reason: str
@@ -128,7 +128,7 @@ def pod_outcome(
 
 
 def _refusal(pod: Pod, node: NodeOutcome, reason: str) -> str:
-    """The extender's sentence; where memory is short, what was wanted and what there is at most."""
+    """Returns the extender's sentence; where memory is short, what was wanted and what there is at most."""
     asked = [integer_quantity(container.resources.limits.get(RESOURCE_MEMORY, 0)) for container in pod.all_containers]
     if "CardInsufficientMemory" not in reason or not any(asked) or not node.devices:
         return reason
@@ -137,7 +137,7 @@ def _refusal(pod: Pod, node: NodeOutcome, reason: str) -> str:
 
 
 def pending_reason(pod: Pod) -> str:
-    """What the pod's status says about why it does not run."""
+    """Returns the reason in the pod's status for which it does not run."""
     if pod.status.message:
         return pod.status.message
     if pod.status.unscheduled is not None:

@@ -24,7 +24,7 @@ fork and exec: gRPC has threads here.
 
 
 class ProcessFailed(Exception):
-    """A program ended, or did not say what was awaited; the text holds its last lines."""
+    """A program ended, or did not print what was awaited; the text holds its last lines."""
 
 
 class ChildProcess:
@@ -52,7 +52,7 @@ class ChildProcess:
         return cls(name, arguments, environment, log, await _started(name, arguments, environment, log))
 
     async def start_again(self) -> None:
-        """After it has ended, with the same arguments. Raises ProcessFailed."""
+        """Starts the program again after it has ended, with the same arguments. Raises ProcessFailed."""
         self._process = await _started(self.name, self.arguments, self._environment, self.log)
 
     @property
@@ -73,7 +73,7 @@ class ChildProcess:
             raise ProcessFailed(f"{self.name} ended with status {self._process.returncode}: {self.last_lines()}")
 
     async def wait_for_line(self, pattern: str, timeout_seconds: float) -> re.Match[str]:
-        """The first match in its output. Raises ProcessFailed when it ends or stays silent."""
+        """Returns the first match in its output. Raises ProcessFailed when it ends or stays silent."""
         expression = re.compile(pattern)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -89,7 +89,7 @@ class ChildProcess:
             ) from None
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after the grace, to what it has started as well."""
+        """Sends SIGTERM, then SIGKILL after the grace, also to what it has started."""
         if self._process.returncode is not None:
             return
         self._process.terminate()

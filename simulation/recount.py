@@ -1,4 +1,4 @@
-"""What pods hold of each GPU, counted again from the JSON of the API server: nothing of the extender is used."""
+"""The use of each GPU by pods, counted again from the JSON of the API server: nothing of the extender is used."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -9,12 +9,12 @@ DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 Amount = tuple[int, int, int]
 """Slots, MiB, cores."""
 Held = Mapping[str, Amount]
-"""By GPU."""
+"""Sums by GPU."""
 NONE: Amount = (0, 0, 0)
 
 
 def recount(pods: Iterable[Mapping[str, Any]]) -> Held:
-    """The most that these pods may hold at once; each may be at the worst of its moments."""
+    """Returns the most that these pods may hold at once; each may be at the worst of its moments."""
     sums: dict[str, Amount] = defaultdict(lambda: NONE)
     for pod in pods:
         for uuid, amount in peak(moments(pod, allocated(pod))).items():
@@ -23,7 +23,7 @@ def recount(pods: Iterable[Mapping[str, Any]]) -> Held:
 
 
 def holds(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod is bound and not over; one that is being deleted is not over."""
+    """Returns whether the pod is bound and not over; one that is being deleted is not over."""
     ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     return bool(pod["spec"].get("nodeName")) and not ended and DEVICES_ALLOCATED in annotations(pod)
 
@@ -34,13 +34,13 @@ def annotations(pod: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def allocated(pod: Mapping[str, Any]) -> list[Held]:
-    """By container, init containers first, as the annotation says."""
+    """Returns the shares by container, init containers first, as the annotation has them."""
     entries = annotations(pod)[DEVICES_ALLOCATED].split(";")[:-1]
     return [{share[0]: (1, int(share[2]), int(share[3])) for share in _shares(entry)} for entry in entries]
 
 
 def peak(states: Iterable[Collection[Held]]) -> Held:
-    """The largest of each amount over moments that each have some containers running."""
+    """Returns the largest of each amount over moments that each have some containers running."""
     largest: dict[str, Amount] = {}
     for running in states:
         for uuid in {uuid for container in running for uuid in container}:
@@ -53,7 +53,7 @@ def peak(states: Iterable[Collection[Held]]) -> Held:
 
 
 def moments(pod: Mapping[str, Any], held: list[Held]) -> Iterator[list[Held]]:
-    """Who runs together, while the init containers take their turns and at last."""
+    """Yields who runs together, while the init containers take their turns and at last."""
     inits = pod["spec"].get("initContainers", [])
     beside: list[Held] = []
     for container, amount in zip(inits, held, strict=False):

@@ -33,7 +33,7 @@ RECORDED_WITH = RequestSettings()
 NODE = "n1"
 NAMESPACE = "default"
 NOT_ASKED = "NOREQ"
-"""The recorded reason for a pod that asks for no GPU."""
+"""The recorded reason for a pod that requests no GPU."""
 REFUSED = "ERR"
 """The recorded reason for a pod whose request cannot be read."""
 

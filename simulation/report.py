@@ -20,7 +20,7 @@ _LINK_STYLES = {"X": "dim", "PIX": "green", "PXB": "green", "PHB": "yellow", "NO
 
 
 def as_json(outcome: DemoOutcome) -> str:
-    """One object: pods, placements, what containers got, pending reasons, verification, seconds."""
+    """Returns one object: pods, placements, what containers got, pending reasons, verification, seconds."""
     document = {
         "nodes": [
             {

@@ -1,4 +1,4 @@
-"""What kube-scheduler does before and after its extender: order, node filters, back-off, messages (pure)."""
+"""The work of kube-scheduler before and after its extender: order, node filters, back-off, messages (pure)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +20,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def is_waiting(pod: JsonObject, scheduler_names: Collection[str]) -> bool:
-    """Whether the scheduler of these names has to find a node for the pod."""
+    """Returns whether the scheduler of these names has to find a node for the pod."""
     spec, phase = pod["spec"], (pod.get("status") or {}).get("phase", "Pending")
     mine = spec.get("schedulerName", DEFAULT_SCHEDULER) in scheduler_names
     free = not spec.get("nodeName") and not spec.get("schedulingGates")
@@ -36,7 +36,7 @@ def order(pod: JsonObject) -> tuple[int, str, int]:
 
 
 def node_problem(pod: JsonObject, node: JsonObject) -> str:
-    """Why the pod cannot go to this node, in kube-scheduler's words; empty if it may be asked about."""
+    """Returns why the pod cannot go to this node, in kube-scheduler's words; empty if the extender gets it."""
     spec = node.get("spec") or {}
     conditions = (node.get("status") or {}).get("conditions") or []
     tolerations = pod["spec"].get("tolerations") or []
@@ -63,9 +63,9 @@ def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
 def insufficient_resource(
     pod: JsonObject, node: JsonObject, beside: Iterable[JsonObject], ignored: Collection[str]
 ) -> str:
-    """NodeResourcesFit's words for an extended resource of which the node has too little; empty if there is none.
+    """Returns NodeResourcesFit's words for an extended resource that the node lacks; empty if there is none.
 
-    `beside` are the pods on the node. What the extender's configuration says to ignore is left to the extender.
+    `beside` are the pods on the node. What the extender's configuration ignores is left to the extender.
     """
     asking = msgspec.convert(pod, Pod)
     names = sorted(name for name in requested_resources(asking) if _is_extended(name) and name not in ignored)
@@ -81,20 +81,20 @@ def insufficient_resource(
 
 
 def _is_extended(name: str) -> bool:
-    """A name with a domain that is not Kubernetes' own."""
+    """Returns a name with a domain that is not Kubernetes' own."""
     domain, _, rest = name.partition("/")
     return bool(rest) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
 def mentions_managed_resource(pod: JsonObject, managed: Collection[str]) -> bool:
-    """Whether a container asks for a managed resource: only then the extender is called."""
+    """Returns whether a container requests a managed resource: only then the extender is called."""
     containers = [*(pod["spec"].get("containers") or []), *(pod["spec"].get("initContainers") or [])]
     asked = [container.get("resources") or {} for container in containers]
     return any(key in managed for one in asked for part in ("limits", "requests") for key in one.get(part) or {})
 
 
 def passed_nodes(reply: Mapping[str, Any], asked: Collection[str]) -> tuple[list[str], dict[str, str]]:
-    """The nodes that passed and the reasons of the others; ValueError with a sentence for a reply that is an error."""
+    """Returns the nodes that passed and the reasons of the others. Raises ValueError for a reply that is an error."""
     if problem := reply.get("Error"):
         raise ValueError(str(problem))
     names = list(reply.get("NodeNames") or [])
@@ -106,7 +106,7 @@ def passed_nodes(reply: Mapping[str, Any], asked: Collection[str]) -> tuple[list
 
 
 def unschedulable_message(nodes: int, reasons: Iterable[str]) -> str:
-    """kube-scheduler's sentence: `0/4 nodes are available: 1 node(s) were unschedulable, 3 …`."""
+    """Returns kube-scheduler's sentence: `0/4 nodes are available: 1 node(s) were unschedulable, 3 …`."""
     if not nodes:
         return "no nodes available to schedule pods"
     counted = sorted(f"{count} {reason}" for reason, count in Counter(reasons).items())
@@ -142,5 +142,5 @@ class QueueBackoff:
         return uid not in self._parked and self._until.get(uid, 0.0) <= now
 
     def next_due(self, uids: Iterable[str]) -> float | None:
-        """The earliest moment at which one of these pods may be tried, None if all are parked."""
+        """Returns the earliest moment at which one of these pods may be tried, None if all are parked."""
         return min((self._until.get(uid, 0.0) for uid in uids if uid not in self._parked), default=None)

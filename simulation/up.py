@@ -24,11 +24,11 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _SETTLED_SECONDS = 30.0
 _TIDY_SECONDS = 60.0
 _EVENT_LIFE = timedelta(hours=1)
-"""As kube-apiserver keeps events."""
+"""The time for which kube-apiserver keeps events."""
 _KEPT_REQUESTS = 1000
 _SUMMARY_SECONDS = 10.0
 SAMPLE = "pod.yaml"
-"""In the cluster's directory: a pod to apply."""
+"""The file in the cluster's directory with a pod to apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

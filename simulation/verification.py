@@ -19,7 +19,7 @@ from simulation.kubelet.container import CreatedContainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is in use of one GPU."""
+    """The use of one GPU."""
 
     slots: int = 0
     memory_mib: int = 0
@@ -41,7 +41,7 @@ class Load:
 
 
 def decided_shares(pod: Pod) -> PodShares:
-    """What the annotation says the pod's containers hold, init containers first. Raises AnnotationError."""
+    """Returns the shares in the annotation of the pod's containers, init containers first. Raises AnnotationError."""
     count = len(pod.spec.init_containers) + len(pod.spec.containers)
     return decode_pod_devices(DEVICES_ALLOCATED, pod.metadata.annotations.get(DEVICES_ALLOCATED, ""), count)
 
@@ -51,13 +51,13 @@ def has_decision(pod: Pod) -> bool:
 
 
 def granted_shares(container: CreatedContainer) -> ContainerShares:
-    """What the container's environment lets it use. Raises ValueError where that cannot be read."""
+    """Returns what the container's environment lets it use. Raises ValueError where that cannot be read."""
     uuids = [uuid for uuid in container.env.get(VISIBLE_DEVICES, "").split(",") if uuid]
     return tuple(_granted(container.env, position, uuid) for position, uuid in enumerate(uuids))
 
 
 def container_violations(pod: Pod, created: Sequence[CreatedContainer]) -> list[str]:
-    """Sentences for every container that differs from its pod's annotation."""
+    """Returns sentences for every container that differs from its pod's annotation."""
     name = f"pod {pod.metadata.name}"
     try:
         decided = decided_shares(pod)
@@ -108,7 +108,7 @@ def total_load(pods: Iterable[Pod]) -> dict[str, Load]:
 
 
 def capacity_violations(loads: Mapping[str, Load], devices: Mapping[str, Device]) -> list[str]:
-    """Sentences for every GPU that is unknown or over its slots, memory or cores."""
+    """Returns sentences for every GPU that is unknown or over its slots, memory or cores."""
     problems = []
     for uuid, load in sorted(loads.items()):
         device = devices.get(uuid)

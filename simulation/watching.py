@@ -55,7 +55,7 @@ class ClusterView:
         return True
 
     async def wait_for_quiet(self, quiet_seconds: float, timeout_seconds: float) -> bool:
-        """Until nothing has changed for that long; False when the time is over first."""
+        """Waits until nothing has changed for that long; returns False when the time is over first."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while await self._next_change(quiet_seconds):

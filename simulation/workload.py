@@ -21,12 +21,12 @@ MACHINES = (
     "4x-a100-pcie-80g-bridged",
     "8x-rtx4090-dual-epyc",
 )
-"""What the nodes are, in turn."""
+"""The machines of the nodes, in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What one container asks for; None leaves the resource out, no GPU leaves all of them out."""
+    """The request of one container; None leaves the resource out, no GPU leaves all of them out."""
 
     name: str
     gpus: int = 0
@@ -46,7 +46,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One kind of pod; `why` is the sentence the report shows, `fits` says that it should run."""
+    """One kind of pod; `why` is the sentence the report shows, `fits` is True if it should run."""
 
     name: str
     why: str
@@ -161,7 +161,7 @@ SHAPES = (
 
 
 def workload(pods: int) -> tuple[tuple[str, Shape], ...]:
-    """That many pods by name, the shapes in turn; later rounds carry their number."""
+    """Returns that many pods by name, the shapes in turn; later rounds carry their number."""
     rounds = (divmod(position, len(SHAPES)) for position in range(pods))
     return tuple(
         (SHAPES[shape].name if turn == 0 else f"{SHAPES[shape].name}-{turn + 1}", SHAPES[shape])
@@ -170,7 +170,7 @@ def workload(pods: int) -> tuple[tuple[str, Shape], ...]:
 
 
 def pod_object(name: str, shape: Shape) -> dict[str, object]:
-    """The Pod as posted to the API server."""
+    """Returns the Pod as posted to the API server."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -184,7 +184,7 @@ def pod_object(name: str, shape: Shape) -> dict[str, object]:
 
 
 def sample_pod() -> dict[str, object]:
-    """A pod as people write it, with a share of one GPU."""
+    """Returns a pod as people write it, with a share of one GPU."""
     limits = Ask(name="main", gpus=1, memory_mib=8192, cores=30).limits()
     container = {"name": "main", "image": "registry.example/cuda-app:1", "resources": {"limits": limits}}
     metadata = {"name": "sample", "namespace": NAMESPACE}

@@ -1,7 +1,7 @@
-"""What the programs say, as Markdown: docstrings, comments, messages, help texts, and the comments of YAML files.
+"""Texts of the programs as Markdown: docstrings, comments, messages, help texts, and the comments of YAML files.
 
-`python docs/prose/words.py FOLDER FILE...` writes one text for each file; its lines are those of the file, so that what
-a linter says of line 12 is said of line 12 of the program.
+`python docs/prose/words.py FOLDER FILE...` writes one text for each file; its lines are those of the file, so that a
+finding on line 12 concerns line 12 of the program.
 """
 
 import ast
@@ -18,7 +18,7 @@ _CODE = re.compile(r"`[^`]*`|<[^>]*>")
 
 
 def said(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each string and comment of a Python file."""
+    """Yields line and text of each string and comment of a Python file."""
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -38,7 +38,7 @@ def ended(text: str) -> str:
 
 
 def commented(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each comment of a YAML file."""
+    """Yields line and text of each comment of a YAML file."""
     for number, line in enumerate(source.splitlines(), 1):
         before, mark, comment = line.partition("# ")
         if mark and not before.strip("# "):
@@ -46,7 +46,7 @@ def commented(source: str) -> Iterator[tuple[int, str]]:
 
 
 def page(texts: Iterator[tuple[int, str]]) -> str:
-    """Each text on the line where it begins; the words of one that begins on a later line of another follow it."""
+    """Returns each text on the line where it begins; the words of a text that begins inside another follow it."""
     lines: dict[int, list[str]] = {}
     for first, text in texts:
         if len(text.split()) >= FEWEST_WORDS or first in lines:

@@ -12,11 +12,11 @@ from click.shell_completion import ShellComplete
 from kubectl_topogpu.cli import main as commands
 
 _FILES, _NO_FILES = 0, 4
-"""Whether the shell may offer files."""
+"""True if the shell may offer files."""
 
 
 def choices(words: list[str]) -> list[str]:
-    """The lines to print."""
+    """Returns the lines to print."""
     *before, incomplete = words or [""]
     found = ShellComplete(commands, {}, "kubectl topogpu", "").get_completions(before, incomplete)
     if any(item.type in ("file", "dir") for item in found):

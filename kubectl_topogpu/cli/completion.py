@@ -11,7 +11,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def completed(*words: str) -> Complete:
-    """What kubectl would offer after these words."""
+    """Returns what kubectl would offer after these words."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in _offered(ctx, words, incomplete)]
@@ -29,7 +29,7 @@ def _offered(ctx: click.Context, words: Sequence[str], incomplete: str) -> Seque
         lines = run(connection, ["__complete", *chosen, *words, incomplete]).splitlines()
     except ObjectsUnreadable:
         return ()
-    # The last line says how the shell should go on; a tab begins a description.
+    # The last line directs the shell; a tab begins a description.
     return [line.partition("\t")[0] for line in lines if line and not line.startswith((":", "_activeHelp_"))]
 
 
@@ -40,7 +40,7 @@ CONTEXTS = completed("config", "use-context")
 
 
 def targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Nodes and pods."""
+    """Returns Nodes and pods."""
     return [*NODES(ctx, parameter, incomplete), *PODS(ctx, parameter, incomplete)]
 
 

@@ -46,18 +46,18 @@ class CommonOptions:
 
     @property
     def chosen_namespace(self) -> str:
-        """The namespace given by `-n`; empty without it, or for all namespaces."""
+        """Returns the namespace given by `-n`; empty without it, or for all namespaces."""
         return "" if self.everywhere else self._namespace
 
     @property
     def namespace(self) -> str:
-        """The namespace of pods that are named without one. Raises Unreadable."""
+        """Returns the namespace of pods that are named without one. Raises Unreadable."""
         if not self._namespace:
             self._namespace = self.source.namespace()
         return self._namespace
 
     def named(self, pod: str) -> tuple[str, str]:
-        """Namespace and name of `[namespace/]name`. Raises Unreadable."""
+        """Returns namespace and name of `[namespace/]name`. Raises Unreadable."""
         namespace, _, name = pod.rpartition("/")
         return (namespace or self.namespace), name
 

@@ -11,7 +11,7 @@ from kubectl_topogpu.used import Readings, joined, read_page
 
 _AT_ONCE = 8
 MOST_SECONDS = 60
-"""No daemon is asked later: where a network is down, each takes as long as it may."""
+"""No daemon is read later: where a network is down, each takes as long as it may."""
 
 
 def readings(source: Source, cluster: GpuCluster, nodes: Sequence[GpuNode]) -> Readings:

@@ -41,20 +41,20 @@ class Setting:
     chart: str = ""
     """Place in the chart's values, dotted; its schema comes from this setting's kind. Empty if none."""
     repeated: bool = False
-    """Whether the flag may be given several times, once for each item of a list."""
+    """True if the flag may be given several times, once for each item of a list."""
     by_node: bool = True
     """Whether it may differ in a configuration that a node's label names."""
     needed_as: str = ""
-    """What an error calls this setting when it is missing; empty for an optional one."""
+    """The name of this setting in the error when it is missing; empty for an optional one."""
 
     @property
     def default_text(self) -> str:
-        """The default as a user would type it; empty if there is none."""
+        """Returns the default as a user would type it; empty if there is none."""
         return f"{typed(self.kind.to_file(self.default))} {self.unit}".strip()
 
 
 def typed(written: object) -> str:
-    """A value as a file spells it."""
+    """Returns a value as a file spells it."""
     if isinstance(written, list):
         return ",".join(map(typed, written))
     if isinstance(written, bool):

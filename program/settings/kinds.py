@@ -27,12 +27,12 @@ class Kind(Protocol):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Words that shell completion offers."""
+        """Returns words that shell completion offers."""
         return ()
 
     @property
     def schema(self) -> Schema:
-        """The schema of the value in a file. It may allow more than `from_file`."""
+        """Returns the schema of the value in a file. It may allow more than `from_file`."""
 
     def from_file(self, written: object) -> object:
         """Converts what YAML or JSON read. Raises Unfit."""
@@ -294,7 +294,7 @@ class Parsed(Kind):
     read: Callable[[str], object]
     write: Callable[[Any], str]
     pattern: str
-    """What `read` reads, for the schema: it may match more."""
+    """The pattern of what `read` reads, for the schema: it may match more."""
     choices: tuple[str, ...] = ()
 
     @property
@@ -346,7 +346,7 @@ _LONGEST_SECONDS = 366 * 24 * 3600.0
 
 
 def read_duration(text: str) -> float:
-    """Seconds in a Go duration such as `5m`, `1m30s` or `500ms`; `0` needs no unit. Raises ValueError."""
+    """Returns seconds in a Go duration such as `5m`, `1m30s` or `500ms`; `0` needs no unit. Raises ValueError."""
     parts = [("0", "s")] if text == "0" else _DURATION.findall(text)
     if not parts or (text != "0" and "".join(number + unit for number, unit in parts) != text):
         raise ValueError(f"{text!r} is not a duration")

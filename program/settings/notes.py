@@ -76,7 +76,7 @@ def from_own_file(settings: Settings, text: str, file: str, *, by_node: bool = F
 
 
 def from_text(setting: Setting, text: str, origin: str) -> Note:
-    """A flag or an environment variable."""
+    """Returns a flag or an environment variable."""
     try:
         return Written(setting.key, setting.kind.from_text(text), origin)
     except UnfitValue as unfit:
@@ -84,7 +84,7 @@ def from_text(setting: Setting, text: str, origin: str) -> Note:
 
 
 def from_file(setting: Setting, written: object, origin: str) -> Note:
-    """A value of a YAML or JSON file."""
+    """Returns a value of a YAML or JSON file."""
     try:
         return Written(setting.key, setting.kind.from_file(written), origin)
     except UnfitValue as unfit:

@@ -22,7 +22,7 @@ NODE_CONDITION = "TopoGPUHealthy"
 NODE_TAINT = "topogpu.io/gpu-unhealthy"
 """The key of a taint."""
 LEASE_EVICTIONS = "topogpu.io/evictions"
-"""On the Lease of the cluster's evictions: which node's daemon evicted a pod, and when."""
+"""The key on the Lease of the cluster's evictions: which node's daemon evicted a pod, and when."""
 NODE_LABELS = "topogpu.io/feature-labels"
 """The labels that the node daemon wrote on its Node, with their values, as JSON."""
 

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 class AllocationMode(StrEnum):
     SLOTS = "slots"
-    """The device ids tell which container asks: each container has its own."""
+    """The device ids identify the container: each container has its own."""
     IMMEDIATE = "immediate"
-    """The node lock tells which pod asks."""
+    """The node lock identifies the pod."""
 
 
 def decode_mode(value: str | None) -> AllocationMode:

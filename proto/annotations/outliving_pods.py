@@ -25,13 +25,13 @@ MOST_PODS = 64
 
 @dataclass(frozen=True, slots=True)
 class Outliving:
-    """What each pod holds, by its UID and by GPU."""
+    """The parts that each pod holds, by its UID and by GPU."""
 
     as_of: int
     pods: Mapping[str, Mapping[DeviceUUID, Amounts]] = field(default_factory=dict)
 
     def has_ended(self, uid: str, deleted_at: int) -> bool:
-        """Tells whether a pod that was deleted at that resourceVersion is known to have no running container."""
+        """Returns whether a pod that was deleted at that resourceVersion is known to have no running container."""
         return uid not in self.pods and deleted_at <= self.as_of
 
 

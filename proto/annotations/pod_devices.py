@@ -42,7 +42,7 @@ def decode_pod_devices(key: str, value: str, containers: int | None = None) -> P
 
 
 def aligned(pod: PodShares, counts: Sequence[int]) -> PodShares:
-    """Returns the entries at their containers' positions; `counts` is how many devices each container asks for.
+    """Returns the entries at their containers' positions; `counts` is how many devices each container requests.
 
     HAMi up to 2.8, and 2.10 on real GPUs, omit the entries of containers without devices, so that later entries move to
     the left. That reading is used where it explains every entry and the plain one does not.

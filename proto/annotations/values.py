@@ -1,4 +1,4 @@
-"""Reads JSON and numbers inside annotation values; errors say where."""
+"""Reads JSON and numbers inside annotation values; errors name the place."""
 
 from typing import Annotated, TypeVar
 

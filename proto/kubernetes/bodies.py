@@ -8,7 +8,7 @@ import aiohttp
 from proto.kubernetes.wire import NotJson
 
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
-"""A longer page is asked for again with fewer objects. A single object may be longer: etcd stores 1.5 MiB of it."""
+"""A longer page is requested again with fewer objects. A single object may be longer: etcd stores 1.5 MiB of it."""
 
 LONGEST_LINE_BYTES = 16 * 1024 * 1024
 """Ten times what etcd stores of one object; a longer line is not a watch event."""

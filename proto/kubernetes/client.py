@@ -134,7 +134,7 @@ class ApiServer:
         label_selector: str = "",
         resource_version: str = "",
     ) -> ObjectList[T]:
-        """Reads one page of `limit` objects, or of fewer if they are large; `metadata.continue_` asks for the next.
+        """Reads one page of `limit` objects, or of fewer if they are large; `metadata.continue_` names the next.
         Without a limit (0) it is the whole list. Objects that cannot be read are logged and left out.
 
         Raises ApiError (Gone when `continue_` has expired) or ApiUnreachable.
@@ -250,7 +250,7 @@ class ApiServer:
         await self._call("POST", path, body=document, pool=Pool.BINDINGS)
 
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
-        """Evicts a pod if its PodDisruptionBudget allows that; `dry_run` only asks whether it would.
+        """Evicts a pod if its PodDisruptionBudget allows that; `dry_run` only checks whether it would.
 
         Raises ApiError (TooManyRequests against the budget, Conflict if another pod has the name) or ApiUnreachable.
         """

@@ -16,11 +16,11 @@ import msgspec
 from proto.kubernetes.calls import Calls, Reply
 
 KEEPALIVE_SECONDS = 15
-"""An idle connection is probed after this many seconds,"""
+"""An idle connection is probed after this many seconds."""
 KEEPALIVE_PROBE_SECONDS = 5
-"""then again at this interval,"""
+"""Further probes have this interval."""
 DEAD_SECONDS = 30
-"""and is closed when no probe and no data was acknowledged for this long."""
+"""The connection is closed when no probe and no data was acknowledged for this long."""
 
 _SOCKET_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

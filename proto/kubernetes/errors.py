@@ -22,7 +22,7 @@ class ApiError(Exception):
 
 
 class Invalid(ApiError):
-    """400 or 422: the same request will never be accepted."""
+    """Status 400 or 422: the same request will never be accepted."""
 
 
 class Unauthorized(ApiError):
@@ -30,11 +30,11 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403. A kube-apiserver that has just started refuses all requests until it has read its roles."""
+    """Status 403. A kube-apiserver that has just started refuses all requests until it has read its roles."""
 
 
 class NotFound(ApiError):
-    """404."""
+    """Status 404."""
 
 
 class Conflict(ApiError):

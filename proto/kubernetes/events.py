@@ -35,7 +35,7 @@ LONGEST_MESSAGE = 1024
 
 @dataclass(slots=True)
 class _Quiet:
-    """What was written of one object and reason. `until` is monotonic seconds; `held_back` counts repetitions since."""
+    """The last event of one object and reason. `until` is monotonic seconds; `held_back` counts repetitions since."""
 
     until: float
     held_back: int = 0

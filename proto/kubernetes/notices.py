@@ -11,4 +11,4 @@ class Notice:
     message: str
     warning: bool = True
     distinct: bool = False
-    """Whether another message counts as a new event, even right after one with the same reason."""
+    """True if another message counts as a new event, even right after one with the same reason."""

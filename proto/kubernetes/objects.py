@@ -59,7 +59,7 @@ class Container(Object):
 
     @property
     def is_sidecar(self) -> bool:
-        """The restart policy of an init container."""
+        """Returns the restart policy of an init container."""
         return self.restart_policy == "Always"
 
 
@@ -148,7 +148,7 @@ class PodStatus(Object):
 
     @property
     def unscheduled(self) -> Condition | None:
-        """The condition that kube-scheduler sets on a pod that it could not place."""
+        """Returns the condition that kube-scheduler sets on a pod that it could not place."""
         return next((each for each in self.conditions if (each.type, each.status) == (POD_SCHEDULED, "False")), None)
 
 
@@ -164,12 +164,12 @@ class Pod(Object):
 
     @property
     def is_pending(self) -> bool:
-        """Tells whether some of its containers have not been started yet."""
+        """Returns whether some of its containers have not been started yet."""
         return self.status.phase in ("", "Pending")
 
     @property
     def is_running(self) -> bool:
-        """Tells whether its init containers have ended and its app containers have been started."""
+        """Returns whether its init containers have ended and its app containers have been started."""
         return self.status.phase == "Running"
 
     @property
@@ -178,7 +178,7 @@ class Pod(Object):
 
     @property
     def has_ended(self) -> bool:
-        """Tells whether all its containers ended and none starts again: it holds no GPU."""
+        """Returns whether all its containers ended and none starts again: it holds no GPU."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
@@ -299,7 +299,7 @@ class MutatingWebhookConfiguration(Object):
 
 class DeviceClassSpec(Object):
     extended_resource_name: str | None = None
-    """Pods that ask for this resource may be served by devices of the class."""
+    """Pods that request this resource may be served by devices of the class."""
 
 
 class DeviceClass(Object):

@@ -76,7 +76,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Position:
-    """The resourceVersion at which the next watch starts; None asks for a list first."""
+    """The resourceVersion at which the next watch starts; None causes a list first."""
 
     resource_version: str | None = None
 
@@ -146,7 +146,7 @@ async def reflect(
 
 
 def _may_go_on_at_once(problem: Exception | None, backoff: Backoff) -> bool:
-    """Tells whether this is a failure. An ended watch and an expired position are normal, unless they repeat without
+    """Returns whether this is a failure. An ended watch and an expired position are normal, unless they repeat without
     progress.
     """
     return backoff.failures == 0 and (problem is None or isinstance(problem, Gone))

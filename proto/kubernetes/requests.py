@@ -1,4 +1,4 @@
-"""How much of a resource a pod requests in total, as kube-scheduler and kubelet count it.
+"""The amount of a resource that a pod requests in total, as kube-scheduler and kubelet count it.
 
 Source: k8s.io/component-helpers/resource, PodRequests.
 """
@@ -51,7 +51,7 @@ def _amount(container: Container, resource: str) -> int:
 
 
 class HostAmount(NamedTuple):
-    """CPU in milli-cores and memory in MiB of a node, or of what pods ask of it."""
+    """CPU in milli-cores and memory in MiB of a node, or of what pods request."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -63,7 +63,7 @@ class HostAmount(NamedTuple):
         return HostAmount(self.cpu_milli - other.cpu_milli, self.memory_mib - other.memory_mib)
 
     def most(self, other: "HostAmount") -> "HostAmount":
-        """The larger of each."""
+        """Returns the larger of each."""
         return HostAmount(max(self.cpu_milli, other.cpu_milli), max(self.memory_mib, other.memory_mib))
 
 
@@ -71,9 +71,9 @@ NO_HOST = HostAmount()
 
 
 def host_requested(pod: Pod) -> HostAmount:
-    """CPU and memory that it asks for at one time, as `requested` counts; nothing once the pod ended.
+    """Returns CPU and memory that it requests at one time, as `requested` counts; nothing once the pod ended.
 
-    What is asked for the pod as a whole counts in place of its containers' sum. A pod's overhead is not counted.
+    The request of the pod as a whole counts in place of its containers' sum. A pod's overhead is not counted.
     """
     if pod.has_ended:
         return NO_HOST
@@ -110,7 +110,7 @@ def _host_amount(resources: Resources) -> HostAmount:
 # Pods are made from few templates: nearly all of these texts have been read before.
 @lru_cache(maxsize=4096)
 def _scaled(text: str | int | float, times: int, over: int) -> int:
-    """Rounded up. The API server keeps no larger quantity, and accepts none below 0."""
+    """Returns the quotient, rounded up. The API server keeps no larger quantity, and accepts none below 0."""
     try:
         return ceil(max(min(parse_quantity(text), LARGEST_QUANTITY), Fraction()) * times / over)
     except QuantityError:

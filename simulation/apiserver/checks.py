@@ -66,7 +66,7 @@ def _metadata_problems(metadata: JsonObject) -> Iterator[str]:
 
 
 def _is_qualified(key: str) -> bool:
-    """A name, or a DNS subdomain and a name with a slash between them."""
+    """Returns a name, or a DNS subdomain and a name with a slash between them."""
     domain, slash, name = key.rpartition("/")
     return bool(_NAME_PART.fullmatch(name)) and (not slash or bool(_SUBDOMAIN.fullmatch(domain)))
 

@@ -21,7 +21,7 @@ VERSION = {
 
 
 def document(path: str) -> JsonObject | None:
-    """The discovery document at a path, None if there is none."""
+    """Returns the discovery document at a path, None if there is none."""
     return _DOCUMENTS.get(path)
 
 

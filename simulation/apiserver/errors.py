@@ -21,7 +21,7 @@ _CAUSES = {
 
 
 class ApiRefusal(Exception):
-    """The request is answered with a Status of this code and reason; `details` say what it is about."""
+    """The request is answered with a Status of this code and reason; `details` name its object."""
 
     def __init__(self, code: int, reason: str, message: str, details: JsonObject | None = None) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ def invalid(kind: ServedKind, name: str, *problems: str) -> ApiRefusal:
 
 
 def invalid_object(kind: str, group: str, name: str, *problems: str) -> ApiRefusal:
-    """Also of what is no object of a served kind, such as the options of a request."""
+    """Returns the error also for what is no object of a served kind, such as the options of a request."""
     causes = [_cause(problem) for problem in problems]
     named = {key: value for key, value in (("name", name), ("group", group), ("kind", kind)) if value}
     told = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
@@ -117,7 +117,7 @@ def success(details: JsonObject | None = None, **more: object) -> JsonObject:
 
 
 def runs_nothing(part: str) -> ApiRefusal:
-    """For what needs a process in a container, or a port of one."""
+    """Returns the error for what needs a process in a container, or a port of one."""
     return ApiRefusal(
         501, "NotImplemented", f"this cluster is simulated: its containers run nothing, so pods have no {part}"
     )

@@ -12,7 +12,7 @@ _REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 def budget_of(pod: JsonObject, budgets: Iterable[JsonObject]) -> JsonObject | None:
-    """The budget of the pod's namespace that selects it. Raises ApiRefusal for more than one."""
+    """Returns the budget of the pod's namespace that selects it. Raises ApiRefusal for more than one."""
     labels = pod["metadata"].get("labels") or {}
     found = [one for one in budgets if labels and _selects((one.get("spec") or {}).get("selector"), labels)]
     if len(found) > 1:
@@ -22,7 +22,7 @@ def budget_of(pod: JsonObject, budgets: Iterable[JsonObject]) -> JsonObject | No
 
 
 def costs(pod: JsonObject, budget: JsonObject) -> bool:
-    """Whether the pod's eviction is charged: that of a pod that is not ready is not while enough others are healthy."""
+    """Returns whether the eviction is charged: it is not if the pod is not ready while enough others are."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
         return True
@@ -32,7 +32,7 @@ def costs(pod: JsonObject, budget: JsonObject) -> bool:
 
 
 def charged(budget: JsonObject, pod: JsonObject, at: str) -> JsonObject:
-    """The budget after the pod's eviction. Raises ApiRefusal where it leaves none."""
+    """Returns the budget after the pod's eviction. Raises ApiRefusal where it leaves none."""
     name, status = budget["metadata"]["name"], budget.get("status") or {}
     allowed = int(status.get("disruptionsAllowed", 0))
     if allowed <= 0:
@@ -44,7 +44,7 @@ def charged(budget: JsonObject, pod: JsonObject, at: str) -> JsonObject:
 
 
 def disrupted(pod: JsonObject, at: str) -> JsonObject:
-    """Returns the pod with the condition that says why it is evicted."""
+    """Returns the pod with the condition that has the reason of its eviction."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",

@@ -1,6 +1,6 @@
 """Faults that are switched on while the server runs (pure).
 
-A fault meets the requests that it matches, as often as its `times` says; the first that matches is used.
+A fault meets the requests that it matches, as often as its `times` allows; the first that matches is used.
 """
 
 from dataclasses import dataclass, field

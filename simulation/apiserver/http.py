@@ -120,7 +120,7 @@ class Handler:
         return self._shown(request, target, page.items, metadata=metadata)
 
     def _exact_version(self, query: Mapping[str, str]) -> int | None:
-        """The version whose state is wanted; None for the latest, which any other version asks for as well."""
+        """The version whose state is wanted; None for the latest, which any other version requests as well."""
         version, match = number(query.get("resourceVersion", ""), "resourceVersion"), query.get("resourceVersionMatch")
         if match and not version:
             problem = "resourceVersionMatch is forbidden unless resourceVersion is provided"
@@ -143,7 +143,7 @@ class Handler:
         if single:
             return json_response(items[0])
         kind = target.kind
-        # The list says once what its items are.
+        # The list has the kind of its items once.
         bare = [{key: value for key, value in item.items() if key not in {"kind", "apiVersion"}} for item in items]
         listed = {"kind": f"{kind.kind}List", "apiVersion": kind.group_version, "metadata": metadata, "items": bare}
         return json_response(listed)
@@ -206,7 +206,7 @@ def json_response(content: object, status: int = 200) -> web.Response:
 
 
 def number(text: str, field_name: str) -> int:
-    """A whole number of the query; empty is 0."""
+    """Returns a whole number of the query; empty is 0."""
     if not text:
         return 0
     if not text.removeprefix("-").isdigit():
@@ -215,7 +215,7 @@ def number(text: str, field_name: str) -> int:
 
 
 def _check_served(method: str, target: Target) -> None:
-    """404 for a subresource that there is not, 405 for what cannot be done to the place in the URL."""
+    """Raises 404 for an unknown subresource, 405 for what cannot be done to the place in the URL."""
     part = target.subresource
     if target.kind is POD and part in _IN_CONTAINERS:
         raise runs_nothing(part)
@@ -288,6 +288,6 @@ def _dropped(request: web.Request) -> web.Response:
 
 
 def _limit_seconds(request: web.Request) -> float:
-    """What `timeout` allows a request that is no watch, in the one form of Go's durations that is used: `10s`."""
+    """Returns the seconds of `timeout` for a request that is no watch, in the one form that is used: `10s`."""
     written = _SECONDS.fullmatch(request.query.get("timeout", ""))
     return min(float(written[1]), _LONGEST_SECONDS) if written else _LONGEST_SECONDS

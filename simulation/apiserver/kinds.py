@@ -36,7 +36,7 @@ class ServedKind:
 
     @property
     def qualified_plural(self) -> str:
-        """The plural as error messages write it: `leases.coordination.k8s.io`."""
+        """Returns the plural as error messages write it: `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 

@@ -61,7 +61,7 @@ class Operations:
     def page(
         self, target: Target, chosen: Selector, *, limit: int = 0, continue_: str = "", version: int | None = None
     ) -> Page:
-        """A page of at most `limit` objects (0: all); `version` asks for the state of that moment."""
+        """Returns a page of at most `limit` objects (0: all); `version` requests the state of that moment."""
         start: tuple[str, str] | None = None
         if continue_:
             version, start = _read_continue(continue_)
@@ -80,7 +80,7 @@ class Operations:
         )
 
     def check_reached(self, version: int) -> None:
-        """504 for a version that is still to come."""
+        """Raises 504 for a version that is still to come."""
         if version > self.store.version:
             cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
             problem = f"Timeout: Too large resource version: {version}, current: {self.store.version}"
@@ -198,7 +198,7 @@ class Operations:
         return self.update(target, after, dry_run=dry_run)
 
     def delete(self, target: Target, options: JsonObject, *, dry_run: bool = False) -> tuple[JsonObject, bool]:
-        """The object and whether it is gone; a bound pod or one with finalizers is first marked as being deleted."""
+        """Returns the object and whether it is gone; a bound pod or one with finalizers is first marked."""
         before = self.get(target)
         _check_deleted(target, before["metadata"], options.get("preconditions") or {})
         grace = self._grace_seconds(target.kind, before, options)
@@ -262,7 +262,7 @@ class Operations:
 
 
 def bound(pod: JsonObject, binding: JsonObject, at: str) -> JsonObject:
-    """The pod on the binding's node; 409 while it is bound, gated or being deleted."""
+    """Returns the pod on the binding's node; 409 while it is bound, gated or being deleted."""
     name = pod["metadata"]["name"]
     wanted = (binding.get("target") or {}).get("name", "")
     if not wanted:
@@ -299,7 +299,7 @@ def _binding_problems(pod: JsonObject) -> list[str]:
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC, whole seconds, as object metadata carries it."""
+    """Returns RFC 3339 in UTC, whole seconds, as object metadata carries it."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -41,7 +41,7 @@ _DIRECTIVES = ("$patch", "$retainKeys", "$setElementOrder/", "$deleteFromPrimiti
 
 
 def merge(document: Json, patch: Json) -> Json:
-    """RFC 7386: objects merge, null deletes, all else replaces."""
+    """Returns RFC 7386: objects merge, null deletes, all else replaces."""
     if not isinstance(patch, dict):
         return deepcopy(patch)
     result = dict(document) if isinstance(document, dict) else {}
@@ -95,7 +95,7 @@ def _set_strategically(result: JsonObject, key: str, value: Json, order: list[Js
 
 
 def _merged_list(current: list[Json], patch: list[JsonObject], key: str, order: list[Json] | None) -> list[Json]:
-    """The list with each patch item merged into the item of the same key; new items go to the end."""
+    """Returns the list with each patch item merged into the item of the same key; new items go to the end."""
     if any(item.get("$patch") == "replace" for item in patch):
         return [deepcopy(item) for item in patch if item.get("$patch") != "replace"]
     items = list(current)
@@ -127,7 +127,7 @@ def _interleaved(kept: list[Json], wanted: list[Json], place: list[Json]) -> lis
 
 
 def json_patch(document: Json, operations: list[JsonObject]) -> Json:
-    """RFC 6902; a failed `test` or a missing place is refused with 422."""
+    """Returns RFC 6902; a failed `test` or a missing place is refused with 422."""
     result = deepcopy(document)
     for number, operation in enumerate(operations):
         try:

@@ -44,7 +44,7 @@ def _binary(value: int) -> str:
 
 
 def amounts(held: object) -> JsonObject:
-    """Quantities by resource, each in its canonical form. Raises NotOfItsType."""
+    """Returns quantities by resource, each in its canonical form. Raises NotOfItsType."""
     if not isinstance(held, dict):
         raise NotOfItsType(f"expected quantities by name, found {held!r}")
     return {str(name): canonical(amount) for name, amount in held.items()}

@@ -45,7 +45,7 @@ class Relay:
         await asyncio.gather(*self._relaying, return_exceptions=True)
 
     def silence_open(self) -> int:
-        """Connections that are open now carry nothing from now on; how many there are."""
+        """Silences the connections that are open now. Returns how many there are."""
         for flow in self._flows:
             flow.silent = True
         return len(self._flows)
@@ -79,7 +79,7 @@ class Relay:
 
 
 async def _carry(flow: _Flow, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Until either side ends, which a silent flow does not tell."""
+    """Waits until either side ends, which a silent flow does not show."""
     with suppress(ConnectionError):
         while data := await source.read(_CHUNK_BYTES):
             if not flow.silent:

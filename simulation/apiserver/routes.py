@@ -15,7 +15,7 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a path addresses: a collection while `name` is empty."""
+    """The target of a path: a collection while `name` is empty."""
 
     kind: ServedKind
     namespace: str = ""
@@ -39,7 +39,7 @@ class RecordedRequest:
 
 
 def parse_target(path: str) -> Target | None:
-    """The collection or object of a path, None for anything that is not served."""
+    """Returns the collection or object of a path, None for anything that is not served."""
     parts = path.strip("/").split("/")
     depth = 2 if parts[0] == "api" else 3
     root, rest = "/" + "/".join(parts[:depth]), parts[depth:]
@@ -83,5 +83,5 @@ def recorded(method: str, path: str, query: Mapping[str, str], headers: Mapping[
 
 
 def is_true(text: str) -> bool:
-    """A query flag as Go's ParseBool reads it."""
+    """Returns a query flag as Go's ParseBool reads it."""
     return text in {"1", "t", "T", "true", "TRUE", "True"}

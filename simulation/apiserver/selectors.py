@@ -32,12 +32,12 @@ def selector(kind: ServedKind, *, labels: str = "", fields: str = "") -> Selecto
 
 
 def split_terms(text: str) -> list[str]:
-    """The comma-separated terms; commas inside brackets belong to their term."""
+    """Returns the comma-separated terms; commas inside brackets belong to their term."""
     return [term.strip() for term in re.split(r",(?![^(]*\))", text) if term.strip()]
 
 
 def field_value(item: JsonObject, path: str, absent: str = "") -> str:
-    """The text of a field by its dotted path."""
+    """Returns the text of a field by its dotted path."""
     value: object = item
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -55,7 +55,7 @@ class EmbeddedApiServer:
         self.users: dict[str, str] = {}
         """The users whose tokens a TokenReview knows, by token."""
         self.moments = Moments[RecordedRequest]()
-        """Of every request: the first is before it meets a fault."""
+        """Observers of every request: the first is called before it meets a fault."""
         self.written: Callable[[], None] = lambda: None
         """Called after every write, whichever program made it."""
         self._port = port
@@ -132,7 +132,7 @@ class EmbeddedApiServer:
             await self._site.start()
 
     def kubeconfig(self, *, user: str = "simulation") -> str:
-        """A kubeconfig for this server (JSON, which is YAML)."""
+        """Returns a kubeconfig for this server (JSON, which is YAML)."""
         return json.dumps(
             {
                 "apiVersion": "v1",

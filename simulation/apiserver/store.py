@@ -39,7 +39,7 @@ class Store:
         return self._objects.get(plural, {}).get((namespace, name))
 
     def objects(self, plural: str, namespace: str = "") -> list[JsonObject]:
-        """All objects, or those of one namespace, in the order of their keys."""
+        """Returns all objects, or those of one namespace, in the order of their keys."""
         held = self._objects.get(plural, {})
         return [held[key] for key in sorted(held) if not namespace or key[0] == namespace]
 
@@ -60,7 +60,7 @@ class Store:
         return last
 
     def changes_after(self, plural: str, version: int) -> list[Change]:
-        """What happened after `version`; 410 Expired if that is no longer known."""
+        """Returns what happened after `version`; 410 Expired if that is no longer known."""
         oldest = max(self._floor, self._compacted.get(plural, 0))
         if version < oldest:
             raise expired(f"too old resource version: {version} ({oldest})")
@@ -68,7 +68,7 @@ class Store:
         return log[bisect_right(log, version, key=lambda change: change.version) :]
 
     def objects_at(self, plural: str, version: int, namespace: str = "") -> list[JsonObject]:
-        """The objects as they were at `version`; 410 Expired if that is no longer known."""
+        """Returns the objects as they were at `version`; 410 Expired if that is no longer known."""
         held = dict(self._objects.get(plural, {}))
         for change in reversed(self.changes_after(plural, version)):
             if change.before is None:

@@ -45,7 +45,7 @@ def table(kind: ServedKind, items: Sequence[JsonObject], now: datetime, *, headi
 
 
 def age(since: str | None, now: datetime) -> str:
-    """How long ago, in the largest unit that fits: 45s, 12m, 5h, 3d."""
+    """Returns how long ago, in the largest unit that fits: 45s, 12m, 5h, 3d."""
     try:
         seconds = int((now - datetime.fromisoformat(since or "").astimezone(UTC)).total_seconds())
     except ValueError:
@@ -88,7 +88,7 @@ def _ready(item: JsonObject, _: datetime) -> Cell:
 
 
 def _pod_status(item: JsonObject, _: datetime) -> Cell:
-    """The phase, or the reason that says more."""
+    """Returns the phase, or the reason if there is one."""
     status = item.get("status") or {}
     if item["metadata"].get("deletionTimestamp"):
         return "Terminating"

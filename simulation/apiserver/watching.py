@@ -33,7 +33,7 @@ class Watching:
         self._news = asyncio.Event()
 
     def count(self) -> int:
-        """How many are open."""
+        """Returns how many are open."""
         return len(self._open)
 
     def drop_all(self) -> int:
@@ -103,7 +103,7 @@ async def _until(news: asyncio.Event, seconds: float) -> None:
 
 
 class Feed:
-    """One watch's place in the log and the form its client asked for."""
+    """One watch's place in the log and the form its client requested."""
 
     def __init__(
         self, operations: Operations, target: Target, chosen: Selector, request: web.Request, as_table: bool
@@ -128,7 +128,7 @@ class Feed:
 
     def opening(self) -> bytes:
         """Returns the first events: without a resourceVersion a watch begins with what is there, and one that takes the
-        place of a list (`sendInitialEvents`) ends them with a bookmark that says so.
+        place of a list (`sendInitialEvents`) ends them with a bookmark.
         """
         if not self._from_start:
             return b""
@@ -139,7 +139,7 @@ class Feed:
         )
 
     def lines(self) -> bytes:
-        """The events since the last call; 410 Expired if the log no longer reaches back."""
+        """Returns the events since the last call; 410 Expired if the log no longer reaches back."""
         if self._at == self._store.version:
             return b""
         changes = self._store.changes_after(self._target.kind.plural, self._at)
@@ -153,7 +153,7 @@ class Feed:
         return self._marked({})
 
     def _marked(self, more: JsonObject) -> bytes:
-        """A bookmark, with this beside its version."""
+        """Returns a bookmark, with this beside its version."""
         kind = self._target.kind
         metadata = {"resourceVersion": str(self._at), "creationTimestamp": None, **more}
         return line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.group_version, "metadata": metadata})

@@ -13,7 +13,7 @@ _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 
 
 class StatusNotWritten(Exception):
-    """The API server did not take a write; the text says which and why."""
+    """The API server did not take a write; the text names it and the reason."""
 
 
 class NodeApi:

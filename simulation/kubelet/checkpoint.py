@@ -30,7 +30,7 @@ class CheckpointEntry:
 
 
 def encode_checkpoint(entries: Sequence[CheckpointEntry], registered: Mapping[str, Sequence[str]]) -> str:
-    """The file's text: what every container holds, and the ids every resource has."""
+    """Returns the file's text: what every container holds, and the ids every resource has."""
     data = {
         "PodDeviceEntries": [_entry(entry) for entry in entries],
         "RegisteredDevices": {resource: sorted(ids) for resource, ids in sorted(registered.items())},
@@ -40,7 +40,7 @@ def encode_checkpoint(entries: Sequence[CheckpointEntry], registered: Mapping[st
 
 
 def decode_checkpoint(text: str) -> tuple[list[CheckpointEntry], dict[str, tuple[str, ...]]]:
-    """What `encode_checkpoint` was given. Raises CheckpointUnreadable, also where the checksum does not fit."""
+    """Returns what `encode_checkpoint` was given. Raises CheckpointUnreadable, also where the checksum does not fit."""
     try:
         whole: dict[str, Any] = json.loads(text)
         data = whole["Data"]
@@ -53,7 +53,7 @@ def decode_checkpoint(text: str) -> tuple[list[CheckpointEntry], dict[str, tuple
 
 
 def fnv32a(data: bytes) -> int:
-    """Fowler-Noll-Vo 1a, 32 bits."""
+    """Returns the hash of Fowler-Noll-Vo 1a, 32 bits."""
     value = 0x811C9DC5
     for byte in data:
         value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF

@@ -19,7 +19,7 @@ Phase = Literal["init", "app"]
 
 
 class CdiOrder(StrEnum):
-    """When a container runtime applies CDI devices."""
+    """The moment at which a container runtime applies CDI devices."""
 
     LAST = "last"
     """containerd with CDI, and CRI-O from 1.31.11, 1.32.7, 1.33.3 and 1.34 on."""
@@ -109,7 +109,7 @@ def create_container(
 ) -> CreatedContainer:
     """Kubelet's merge of all answers and the pod's environment, over that of the image, and the runtime's CDI edits.
 
-    `has_file` tells whether the host has it. Raises CdiError for a CDI device that no spec holds, or whose device file
+    `has_file` is True if the host has it. Raises CdiError for a CDI device that no spec holds, or whose device file
     is missing.
     """
     names = tuple(device.name for answer in answers for device in answer.cdi_devices)
@@ -130,7 +130,7 @@ def create_container(
 
 
 def resolve_cdi(name: str, specs: Sequence[CdiSpec]) -> tuple[CdiEdits, ...]:
-    """The edits of `vendor/class=device`: those of the whole spec, then the device's own. Raises CdiError."""
+    """Returns the edits of `vendor/class=device`: those of the whole spec, then the device's own. Raises CdiError."""
     kind, _, device_name = name.partition("=")
     for spec in specs:
         for device in spec.devices:
@@ -148,7 +148,7 @@ def decode_cdi_spec(text: bytes) -> CdiSpec:
 
 
 def _find_device_files(edits: Sequence[CdiEdits], has_file: Callable[[str], bool]) -> None:
-    """Looks for those whose number no spec tells, as fillMissingInfo of the CDI library does. Raises CdiError."""
+    """Looks for devices whose number no spec has, as fillMissingInfo of the CDI library does. Raises CdiError."""
     for node in (node for edit in edits for node in edit.device_nodes if not (node.type and node.major)):
         path = node.host_path or node.path
         if not has_file(path):

@@ -69,12 +69,12 @@ def settle(choice: IdChoice, preferred: Sequence[str]) -> tuple[str, ...]:
 
 
 def device_requests(container: Container, resources: Collection[str]) -> dict[str, int]:
-    """How many of each plugin's resource the container asks for; limits, as kubelet reads extended resources."""
+    """Returns the container's limits of each plugin's resource, as kubelet reads extended resources."""
     counts = {name: integer_quantity(value) for name, value in container.resources.limits.items() if name in resources}
     return {name: count for name, count in counts.items() if count > 0}
 
 
 def containers_in_order(pod: Pod) -> list[tuple[Container, bool]]:
-    """Init containers first; True marks one whose ids the pod's later containers use again."""
+    """Returns init containers first; True marks one whose ids the pod's later containers use again."""
     init = [(container, not container.is_sidecar) for container in pod.spec.init_containers]
     return init + [(container, False) for container in pod.spec.containers]

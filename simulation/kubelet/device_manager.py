@@ -65,14 +65,14 @@ class DeviceManager(RegistrationServicer):
         self.calls: list[str] = []
         """Every call made to a plugin, in order: what kubelet did."""
         self.moments = Moments[str]()
-        """Of each of these calls, by its entry in `calls`: only those before."""
+        """The calls before each of these calls, by its entry in `calls`."""
         self._by_path = by_path
         self._clients: list[PluginConnection] = []
         """Whose end is noticed."""
         self._connected: dict[tuple[str, str], PluginConnection] = {}
         """The plugins that are connected, by resource and socket."""
         self._called: dict[str, PluginConnection] = {}
-        """The plugin that is asked, by resource."""
+        """The plugin that is called, by resource."""
         self._devices: dict[str, dict[str, AdvertisedDevice]] = {}
         """The devices of each resource, as any of its plugins told last."""
         self._held: list[HeldDevices] = []
@@ -188,7 +188,7 @@ class DeviceManager(RegistrationServicer):
             raise
 
     async def pre_start(self, pod_uid: str, container: str) -> None:
-        """Tells the plugins that want to know that the container is about to be created. Raises PreStartRefused."""
+        """Calls PreStartContainer of the plugins that want it. Raises PreStartRefused."""
         for held in self.held(pod_uid):
             plugin = self._called.get(held.resource)
             if held.container != container:
@@ -207,7 +207,7 @@ class DeviceManager(RegistrationServicer):
                 ) from error
 
     def _keeps(self, pod_uid: str, container: str) -> bool:
-        """Whether the checkpoint knows the container. Raises AdmissionRefused."""
+        """Returns whether the checkpoint knows the container. Raises AdmissionRefused."""
         known = [held for held in self.held(pod_uid) if held.container == container]
         for held in known:
             devices = self.devices(held.resource)
@@ -265,7 +265,7 @@ class DeviceManager(RegistrationServicer):
         return set(ids)
 
     async def _follow(self, plugin: PluginConnection) -> None:
-        """Until the plugin ends the stream."""
+        """Waits until the plugin ends the stream."""
         self.calls.append("ListAndWatch")
         try:
             async for update in plugin.stub.ListAndWatch(wire.Empty(), wait_for_ready=True):
@@ -281,7 +281,7 @@ class DeviceManager(RegistrationServicer):
             await closed.close()
 
     def _is_same(self, one: PluginConnection, plugin: PluginConnection) -> bool:
-        """Tells whether both are the same plugin, as far as kubelet can know."""
+        """Returns whether both are the same plugin, as far as kubelet can know."""
         return one.resource == plugin.resource and (not self._by_path or one.endpoint == plugin.endpoint)
 
     def _forget(self, plugin: PluginConnection) -> None:

@@ -32,7 +32,7 @@ class PluginConnection:
         return DevicePluginStub(self.channel)
 
     async def preferred(self, available: tuple[str, ...], kept: tuple[str, ...], size: int) -> tuple[str, ...]:
-        """The ids that the plugin prefers for one container."""
+        """Returns the ids that the plugin prefers for one container."""
         request = wire.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=kept, allocation_size=size
         )

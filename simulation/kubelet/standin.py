@@ -52,7 +52,7 @@ class KubeletStandIn:
         image_env: Mapping[str, str] | None = None,
         plugins_by_path: bool = True,
     ) -> None:
-        """`cdi_lags`: the runtime's cache of CDI specs sees a change too late for its container, as containerd's and
+        """With `cdi_lags` the runtime's cache of CDI specs sees a change too late, as containerd's and
         CRI-O's may; each container sees the folder as it was for the one before. `image_env` is that of every image.
         `plugins_by_path`: see DeviceManager.
         """
@@ -93,7 +93,7 @@ class KubeletStandIn:
         await self._writes.close()
 
     async def go_down(self) -> None:
-        """Kubelet's process is killed: containers run on, and what its checkpoint does not say is forgotten."""
+        """Kubelet's process is killed: containers run on, and what its checkpoint does not hold is forgotten."""
         unfinished = {uid for uid, start in self._starts.items() if not start.done()}
         tasks = [*self._loops, *self._starts.values(), *self._endings.values()]
         for task in tasks:
@@ -114,7 +114,7 @@ class KubeletStandIn:
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
     def running(self) -> dict[str, dict[str, CreatedContainer]]:
-        """The containers of the pods that have not ended, by pod UID and name."""
+        """Returns the containers of the pods that have not ended, by pod UID and name."""
         return {uid: made for uid, made in self._running.items() if uid in self._pods and not self._pods[uid].has_ended}
 
     async def restart(self) -> None:
@@ -191,7 +191,7 @@ class KubeletStandIn:
         self._endings.pop(pod.metadata.uid, None)
 
     def _known_uids(self) -> set[str]:
-        """Also of pods that only the checkpoint remembers, or that still wait for admission."""
+        """Returns the uids also of pods that only the checkpoint has, or that still wait for admission."""
         return self._seen | self._pods.keys() | {held.pod_uid for held in self.devices.held()}
 
     async def _forget(self, uid: str) -> None:
@@ -205,7 +205,7 @@ class KubeletStandIn:
         self.devices.release(uid)
 
     async def _admit_pods(self) -> None:
-        """Strictly one pod after the other, as kubelet's sync loop does."""
+        """Starts strictly one pod after the other, as kubelet's sync loop does."""
         while True:
             pod = await self._admissions.get()
             if pod.metadata.uid not in self._seen:
@@ -224,7 +224,7 @@ class KubeletStandIn:
             self._starts[pod.metadata.uid] = asyncio.create_task(self._create_containers(pod))
 
     async def _create_containers(self, pod: Pod) -> None:
-        """Init containers first; each is tried until it can be created. Those that are there stay."""
+        """Creates init containers first; each is tried until it can be created. Those that are there stay."""
         made = self._running.setdefault(pod.metadata.uid, {})
         ordered: list[tuple[Container, Phase]] = [(container, "init") for container in pod.spec.init_containers]
         ordered += [(container, "app") for container in pod.spec.containers]
@@ -295,7 +295,7 @@ class KubeletStandIn:
         await self._insist(lambda: self._writes.patch_pod_status(pod, body))
 
     async def _insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Until the API server takes it."""
+        """Waits until the API server takes it."""
         delay_seconds = _FIRST_RETRY_SECONDS
         while True:
             try:

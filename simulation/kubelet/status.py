@@ -10,7 +10,7 @@ _ORDINARY_RESOURCES = {"cpu": "64", "memory": "512Gi", "pods": "250", "ephemeral
 
 
 def node_object(name: str, labels: Mapping[str, str], runtime_version: str, at: datetime) -> Body:
-    """A Ready node without any device yet."""
+    """Returns a Ready node without any device yet."""
     ready = {
         "type": "Ready",
         "status": "True",
@@ -30,7 +30,7 @@ def node_object(name: str, labels: Mapping[str, str], runtime_version: str, at: 
 
 
 def device_capacity(devices: Mapping[str, tuple[int, int]]) -> Body:
-    """The patch that follows a plugin's ListAndWatch: all ids are capacity, the healthy ones allocatable."""
+    """Returns the patch that follows a plugin's ListAndWatch: all ids are capacity, the healthy ones allocatable."""
     capacity = {resource: str(total) for resource, (total, _) in devices.items()}
     allocatable = {resource: str(healthy) for resource, (_, healthy) in devices.items()}
     return {"status": {"capacity": capacity, "allocatable": allocatable}}
@@ -52,14 +52,14 @@ def running(pod: Pod, at: datetime) -> Body:
 
 
 def ended(pod: Pod, at: datetime) -> Body:
-    """What kubelet writes of a deleted pod before it goes: all of its containers have ended."""
+    """Returns what kubelet writes of a deleted pod before it goes: all of its containers have ended."""
     over: Body = {"exitCode": 0, "reason": "Completed", "startedAt": rfc3339(at), "finishedAt": rfc3339(at)}
     containers = [_container(container, False, {"terminated": over}) for container in pod.spec.containers]
     return {"phase": "Succeeded", "containerStatuses": containers}
 
 
 def event(pod: Pod, node_name: str, *, serial: int, reason: str, message: str, at: datetime) -> Body:
-    """A warning about the pod."""
+    """Returns a warning about the pod."""
     metadata = {"name": f"{pod.metadata.name}.{pod.metadata.uid[:8]}.{serial}", "namespace": pod.metadata.namespace}
     about = {
         "apiVersion": "v1",

@@ -23,7 +23,7 @@ SHORT = {
     "gb200": "gb200-nvl72-tray",
     "t4": "1x-t4-vm",
 }
-"""What the chart calls the machines that a cluster can simulate."""
+"""The chart's names of the machines that a cluster can simulate."""
 
 
 def names() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`gpu-machine/1`: one YAML file that says everything NVML would answer on one kind of machine."""
+"""`gpu-machine/1`: one YAML file with everything that NVML would answer on one kind of machine."""
 
 import re
 import uuid
@@ -11,7 +11,7 @@ from simulation.machines.yaml_tree import MOST_GPUS, SCHEMA, MachineDescriptionE
 
 Level = Literal["INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""How near two GPUs are over PCIe, nearest first."""
+"""The distance of two GPUs over PCIe, nearest first."""
 
 P2pStatus = Literal[
     "OK",
@@ -47,7 +47,7 @@ class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """What is around the GPUs."""
+    """The machine around the GPUs."""
 
     kind: Literal["metal", "vm", "wsl"]
     arch: str
@@ -78,12 +78,12 @@ class Pcie(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def width_now(self) -> int:
-        """Lanes in use; a slot may have fewer than the GPU's maximum."""
+        """Returns lanes in use; a slot may have fewer than the GPU's maximum."""
         return self.current_width or self.width
 
     @property
     def gen_now(self) -> int:
-        """Generation as read on an idle GPU."""
+        """Returns generation as read on an idle GPU."""
         return self.idle_gen or self.gen
 
 
@@ -119,7 +119,7 @@ class DescribedGpu(msgspec.Struct, frozen=True, kw_only=True):
     bus: str
     """`00000000:1E:00.0`: eight digits of domain, upper case, as NVML returns it."""
     numa: int = -1
-    """What sysfs holds; -1 is not known."""
+    """The number in sysfs; -1 is not known."""
     own_numa: int | None = None
     """The node the GPU's memory is (Grace machines), never the host's."""
     name: str
@@ -137,7 +137,7 @@ class DescribedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """Major and minor."""
+        """Returns major and minor."""
         major, minor = self.cc.split(".")
         return int(major), int(minor)
 
@@ -212,7 +212,7 @@ class DescribedFabric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one NVLink of a GPU ends: at GPU `peer`, or at a switch (`peer` is None)."""
+    """The place where one NVLink of a GPU ends: at GPU `peer`, or at a switch (`peer` is None)."""
 
     peer: int | None
     bus: str
@@ -240,12 +240,12 @@ class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The matrix `nvidia-smi topo -m` prints, X on the diagonal."""
 
     def level(self, a: int, b: int) -> Level:
-        """The PCIe level of two different GPUs."""
+        """Returns the PCIe level of two different GPUs."""
         shared = [g.level for g in self.pcie_levels.groups if a in g.gpus and b in g.gpus]
         return min(shared, key=LEVELS.index, default=self.pcie_levels.otherwise)
 
     def links(self, index: int) -> tuple[LinkEnd, ...]:
-        """Where the NVLinks of one GPU end, in link order: direct ones first, then switches."""
+        """Returns the ends of one GPU's NVLinks, in link order: direct ones first, then switches."""
         return tuple(self._link_ends(index))
 
     def _link_ends(self, index: int) -> Iterator[LinkEnd]:
@@ -262,12 +262,12 @@ class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
                 yield from [LinkEnd(peer=None, bus="" if hidden else switch.bus)] * switch.links
 
     def switch_links(self, index: int) -> int:
-        """How many NVLinks of one GPU end at a switch."""
+        """Returns how many NVLinks of one GPU end at a switch."""
         return sum(end.peer is None for end in self.links(index))
 
 
 def gpu_uuid(machine_id: str, index: int, instance: str = "") -> str:
-    """A stable UUID that belongs to no real card; `instance` tells machines of one kind apart."""
+    """Returns a stable UUID that belongs to no real card; `instance` distinguishes machines of one kind."""
     return f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{machine_id}/{instance}/{index}')}"
 
 
@@ -301,7 +301,7 @@ def read_machine_description(text: str, file: str = "machine description") -> Ma
 
 
 def _contradictions(machine: MachineDescription) -> Iterator[tuple[str, str]]:
-    """What the types cannot say: (field, problem)."""
+    """Yields problems that types cannot exclude: (field, problem)."""
     if len(machine.gpus) > MOST_GPUS:
         yield "gpus", f"{len(machine.gpus)} GPUs, at most {MOST_GPUS}"
     yield from _gpu_problems(machine.gpus)

@@ -78,7 +78,7 @@ _NIC_NAME = re.compile(r"(?<!\S)(NIC\d+):\s*(\S+)")
 
 
 def parse_topology(text: str) -> SmiTopology:
-    """The first matrix in the text. Raises SmiError."""
+    """Returns the first matrix in the text. Raises SmiError."""
     lines = clean_lines(text)
     try:
         return _parsed(lines)
@@ -127,13 +127,13 @@ def _parsed(lines: Sequence[Line]) -> SmiTopology:
 
 
 def _undressed(line: Line, header: _Header) -> Line:
-    """Without the words that stand before the header, such as a bullet; a row that has no such words stays."""
+    """Returns lines without the words before the header, such as a bullet; a row that has no such words stays."""
     begins_as_row = line.text.split(maxsplit=1)[:1] in [[name] for name in (*header.gpus, *header.nics)]
     return line if begins_as_row else without_prefix(line, header.prefix_words)
 
 
 def _find_header(lines: Sequence[Line]) -> _Header:
-    """The first line that is one; otherwise the complaint that fits what is there."""
+    """Returns the first line that is one; otherwise the complaint that fits what is there."""
     complaint: SmiError | None = None
     for position, line in enumerate(lines):
         found = _GPU.search(line.text)
@@ -256,7 +256,7 @@ def _read_affinities(header: _Header, rows: Sequence[_SmiRow], lines: Sequence[L
         except AffinityError as error:
             raise SmiError(row.line.number, error.column, error.problem) from None
         read.append(affinity)
-    # A text cut inside its last row can only be told by that row having fewer cells than the others.
+    # A text cut inside its last row is noticed only because that row has fewer cells than the others.
     last = rows[-1].line
     if not header.nics and last.number == len(lines) and len(read) > 1 and read[-1].words < read[0].words:
         raise SmiError(last.number, len(last.text) + 1, "the text ends inside the last row")

@@ -56,7 +56,7 @@ def read_affinity(line: str, start: int, columns: Sequence[tuple[str, int]]) -> 
 
 
 def _values(line: str, start: int, wanted: int) -> list[_Word]:
-    """At most `wanted` words; what follows them is a remark in the pasted text."""
+    """Returns at most `wanted` words; what follows them is a remark in the pasted text."""
     words: list[_Word] = []
     for token in re.finditer(r"\S+", line[start:]):
         position = start + token.start()

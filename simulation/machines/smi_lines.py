@@ -14,7 +14,7 @@ _JSON_STRING = re.compile(r'^(\s*)"(.*)"(,?)\s*$')
 @dataclass(frozen=True, slots=True)
 class Line:
     number: int
-    """From 1, in the text as given."""
+    """The number of the line, from 1, in the text as given."""
     text: str
 
 
@@ -29,7 +29,7 @@ def clean_lines(text: str) -> tuple[Line, ...]:
 
 
 def without_prefix(line: Line, words: int) -> Line:
-    """The line with its first words, such as a log's level and time, made blank."""
+    """Returns the line with its first words, such as a log's level and time, made blank."""
     found = re.match(rf"(?:\s*+\S++){{{words}}}", line.text) if words else None
     return line if found is None else replace(line, text=" " * found.end() + line.text[found.end() :])
 

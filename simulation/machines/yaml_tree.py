@@ -7,7 +7,7 @@ import yaml
 SCHEMA = "gpu-machine/1"
 
 MOST_GPUS = 64
-"""No machine of one node has more; keeps a typing error from asking for a billion pairs."""
+"""No machine of one node has more; keeps a typing error from requesting a billion pairs."""
 
 
 class MachineDescriptionError(Exception):

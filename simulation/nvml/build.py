@@ -33,7 +33,7 @@ class BuildFailed(NoCompiler):
 
 
 def build_library(cache_dir: Path | None = None) -> Path:
-    """Path of the built library, from a cache when these sources were built before.
+    """Returns path of the built library, from a cache when these sources were built before.
 
     Looks in `cache_dir` or the user's cache, and where that cannot be written in the temporary folder. Any number of
     processes may build at once. Raises NoCompiler, as its sub-class BuildFailed where there is a compiler.
@@ -63,7 +63,7 @@ def _key() -> str:
 
 
 def _compiler() -> list[str]:
-    """The command's words; $CC may carry options."""
+    """Returns the command's words; $CC may carry options."""
     chosen = shlex.split(os.environ.get("CC", ""))
     for name in chosen[:1] or _COMPILERS:
         path = shutil.which(name)
@@ -76,7 +76,7 @@ def _compiler() -> list[str]:
 
 
 def _unfinished(library: Path) -> Path:
-    """A new file of our own beside the library. Raises OSError where none can be written."""
+    """Returns a new file of our own beside the library. Raises OSError where none can be written."""
     library.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=library.parent, suffix=".so")
     os.close(descriptor)
@@ -111,7 +111,7 @@ def _first_error(failed: subprocess.CalledProcessError) -> str:
 
 
 def _caches(cache_dir: Path | None) -> Iterator[Path]:
-    """The folder asked for, or else the user's cache; then a temporary one. Raises BuildFailed."""
+    """The folder requested, or else the user's cache; then a temporary one. Raises BuildFailed."""
     if cache_dir is not None:
         yield cache_dir
     else:
@@ -131,7 +131,7 @@ def _temporary_cache() -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether only this user can write there; anybody may have made a folder of this name first, or a link."""
+    """Returns whether only this user can write there; anybody may have made a folder of this name first, or a link."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

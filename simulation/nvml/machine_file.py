@@ -20,7 +20,7 @@ from simulation.machines.description import (
 )
 
 MACHINE_FILE_VARIABLE = "TOPOGPU_FAKE_NVML_MACHINE"
-"""Environment variable that tells the fake library which file to read."""
+"""Environment variable with the file that the fake library reads."""
 
 XID = 8
 """nvmlEventTypeXidCriticalError."""
@@ -107,7 +107,7 @@ class LinkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTypesUnknown:
-    """The driver does not tell what the NVLinks of one GPU, or of all, lead to; they work as before."""
+    """The driver does not report what the NVLinks of one GPU, or of all, lead to; they work as before."""
 
     gpu: int = EVERY_GPU
     at_seconds: float = 0.0
@@ -148,7 +148,7 @@ class EventTypesAre:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryActionIs:
-    """The driver asks for this action (nvmlDeviceGpuRecoveryAction_t): 1 a GPU reset, 2 a reboot, ..."""
+    """The driver requests this action (nvmlDeviceGpuRecoveryAction_t): 1 a GPU reset, 2 a reboot, ..."""
 
     gpu: int
     action: int
@@ -175,7 +175,7 @@ class PagesPending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncorrectedErrors:
-    """So many uncorrected memory errors since the driver was loaded."""
+    """The number of uncorrected memory errors since the driver was loaded."""
 
     gpu: int
     count: int
@@ -236,7 +236,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """What nvmlDeviceGetFieldValues answers for a field (NVML_FI_DEV_*) of one GPU."""
+    """The answer of nvmlDeviceGetFieldValues for a field (NVML_FI_DEV_*) of one GPU."""
 
     gpu: int
     field: int
@@ -252,7 +252,7 @@ def lost_gpu(gpu: int, at_seconds: float = 0.0) -> CallFails:
 
 
 def error_number(name: str) -> int:
-    """nvmlReturn_t of a name, with or without NVML_ERROR_. Raises UnknownErrorName."""
+    """Returns nvmlReturn_t of a name, with or without NVML_ERROR_. Raises UnknownErrorName."""
     number = ERRORS.get(name.removeprefix("NVML_ERROR_"))
     if number is None:
         raise UnknownErrorName(f"{name!r} is not an NVML error; known are {', '.join(ERRORS)}")
@@ -374,7 +374,7 @@ def _usage_line(usage: Usage) -> str:
 
 
 def fault_line(fault: Fault) -> str:
-    """The line of one fault."""
+    """Returns the line of one fault."""
     return f"fault {fault.at_seconds:.3f} {fault.gpu} {_fault_words(fault)}"
 
 
@@ -410,7 +410,7 @@ def _fault_words(fault: Fault) -> str:  # noqa: PLR0912 - one branch a kind
 
 
 def write_sysfs(description: MachineDescription, root: Path) -> None:
-    """The part of /sys that discovery reads: GPUs' numa_node, classes of GPUs and switches, nodes' cpulists."""
+    """Writes the part of /sys that discovery reads: GPUs' numa_node, classes of GPUs and switches, nodes' cpulists."""
     for gpu in description.gpus:
         device = _pci_device(root, gpu.bus)
         (device / "numa_node").write_text(f"{gpu.numa}\n", encoding="utf-8")
@@ -429,7 +429,7 @@ def write_sysfs(description: MachineDescription, root: Path) -> None:
 
 
 def _pci_device(root: Path, bus: str) -> Path:
-    """Folder of one PCI device: sysfs writes four domain digits, in lower case, where they suffice."""
+    """Returns folder of one PCI device: sysfs writes four domain digits, in lower case, where they suffice."""
     domain, _, rest = bus.lower().partition(":")
     address = f"{domain[4:] if domain.startswith('0000') else domain}:{rest}"
     folder = root / "bus/pci/devices" / address

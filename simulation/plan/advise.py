@@ -37,7 +37,7 @@ _ABOVE_ALL = 2**31
 """A priority: no room is kept against it."""
 
 _Fits = Callable[[str, Collection[str]], bool]
-"""Whether the waiting pod fits on a node without these of its pods."""
+"""True if the waiting pod fits on a node without these of its pods."""
 
 
 class Move(Struct, frozen=True, kw_only=True):
@@ -47,9 +47,9 @@ class Move(Struct, frozen=True, kw_only=True):
     node: str
     to: str
     gpus: float
-    """What it takes, in whole GPUs."""
+    """The amount that it takes, in whole GPUs."""
     by_hand: bool
-    """Whether nothing creates it again: no controller owns it."""
+    """True if nothing creates it again: no controller owns it."""
 
 
 class PodRemedy(Struct, frozen=True, kw_only=True):
@@ -59,12 +59,12 @@ class PodRemedy(Struct, frozen=True, kw_only=True):
     pods: int
     example: str
     node: str
-    """Where the pod would go; empty if no remedy was found."""
+    """The place where the pod would go; empty if no remedy was found."""
     moves: Sequence[Move]
     gain: float
     """The GPUs that the pod would get, in whole GPUs."""
     search: str
-    """How far the result is proven."""
+    """The extent to which the result is proven."""
 
 
 class Leaving(Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class _Set:
 
 
 class _Fitting:
-    """Says whether a waiting pod would fit on a node without some of its pods, as the cluster is now."""
+    """Returns whether a waiting pod would fit on a node without some of its pods, as the cluster is now."""
 
     def __init__(self, engine: Engine, arrival: Arrival, request: GpuRequest) -> None:
         self._engine = engine
@@ -215,7 +215,7 @@ class _MoveSearch:
                 yield self._set(node, uids)
 
     def _some(self, arrival: Arrival, nodes: Sequence[str], fits: _Fits) -> tuple[_Set, Sequence[Move]] | None:
-        """One set for each node: without all pods it fits, and each pod that fits beside it stays, the largest
+        """Returns one set for each node: without all pods it fits, and each pod that fits beside it stays, the largest
         first.
         """
         self._trials = 0
@@ -233,7 +233,7 @@ class _MoveSearch:
         return None
 
     def _tried(self, arrival: Arrival, candidate: _Set) -> Sequence[Move] | None:
-        """Where the pods go after the waiting one has its room; None if one of them finds none. Raises _SearchEnded."""
+        """Returns places for the pods beside the waiting one; None if one of them finds none. Raises _SearchEnded."""
         self._trials += 1
         if self._trials > MOST_TRIALS:
             raise _SearchEnded
@@ -280,7 +280,7 @@ def is_movable(pod: Pod) -> bool:
 
 
 def _leaving(engine: Engine, kinds: Kinds, workload: Workload, held: Iterable[Pod]) -> tuple[list[Leaving], str]:
-    """The pods without GPUs that should leave, and a note. The one that helps most goes first."""
+    """Returns the pods without GPUs that should leave, and a note. The one that helps most goes first."""
     ledger = engine.state.ledger
     without = [name for name in engine.offers if ledger.usage(name) is None]
     candidates = {
@@ -314,7 +314,7 @@ def _leaving(engine: Engine, kinds: Kinds, workload: Workload, held: Iterable[Po
 
 
 def _gain(engine: Engine, stranding: Fragmentation, pod: Pod) -> float:
-    """GPUs that the usual pods could use if this one left."""
+    """Returns GPUs that the usual pods could use if this one left."""
     ledger, node = engine.state.ledger, pod.spec.node_name
     usage, room = ledger.usage(node), ledger.host_left(node)
     if usage is None or room is None:

@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """What the axes say. `low` and `high` bound the values; None takes them from the lines."""
+    """The titles of the axes. `low` and `high` bound the values; None takes them from the lines."""
 
     title: str
     x: str
@@ -26,7 +26,7 @@ class Axes:
 
 
 def line_chart(axes: Axes, lines: Mapping[str, Sequence[Point]]) -> str:
-    """One line for each name, which stands at its right end."""
+    """Returns one line for each name, which stands at its right end."""
     lines = {name: points for name, points in lines.items() if points}
     xs = [x for points in lines.values() for x, _ in points] or [0.0]
     ys = [y for points in lines.values() for _, y in points] or [0.0]
@@ -58,7 +58,7 @@ def line_chart(axes: Axes, lines: Mapping[str, Sequence[Point]]) -> str:
 
 
 def bar_chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
-    """A bar for each name, with its value and the value's text."""
+    """Returns a bar for each name, with its value and the value's text."""
     most = max((value for _, value, _ in bars), default=0.0) or 1.0
     height = TOP + len(bars) * (_BAR + _GAP) + 8
     drawn = [_text(8, 22, title, weight="bold")]
@@ -97,14 +97,14 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def number(value: float) -> str:
-    """`1 213`, `94.3`, `0.52`."""
+    """Returns `1 213`, `94.3`, `0.52`."""
     if abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
-    """Heights a line apart at least, from the top down; all are moved up where the lowest would be outside."""
+    """Returns heights a line apart at least, from the top down; all are moved up where the lowest would be outside."""
     placed: dict[str, float] = {}
     lowest = 0.0
     for name, height in sorted(wanted.items(), key=lambda item: item[1]):

@@ -1,4 +1,4 @@
-"""What `topogpu-sim plan` offers to choose from. Pure, and quick to import."""
+"""The choices that `topogpu-sim plan` offers. Pure, and quick to import."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ MOST_PODS = 100_000
 
 
 class HostPolicy(StrEnum):
-    """How kube-scheduler places pods without GPUs (the scoring strategy of its plugin NodeResourcesFit)."""
+    """The order of nodes for pods without GPUs (the scoring strategy of kube-scheduler's plugin NodeResourcesFit)."""
 
     LEAST_ALLOCATED = "least-allocated"
     MOST_ALLOCATED = "most-allocated"

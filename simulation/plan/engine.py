@@ -1,4 +1,4 @@
-"""Places pods one by one with the extender's own state and decisions, as kube-scheduler would ask for them."""
+"""Places pods one by one with the extender's own state and decisions, as kube-scheduler would request them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ class PlanRefusal:
 
     nodes: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
-    """Why the pod fits on no node whatever is free."""
+    """The reason why the pod fits on no node whatever is free."""
 
 
 class Engine:
@@ -74,7 +74,7 @@ class Engine:
             self._seen(pod, self.offers.asked_by(pod), 0.0)
 
     def pod(self, uid: str) -> Pod:
-        """A pod that has a node."""
+        """Returns a pod that has a node."""
         return self._there[uid][0]
 
     def asked(self, uid: str) -> HostRequest:
@@ -129,7 +129,7 @@ class Engine:
         self._seen(pod, self.offers.asked_by(pod), now)
 
     def pods(self) -> Sequence[Pod]:
-        """The pods that have a node."""
+        """Returns the pods that have a node."""
         return [pod for pod, _ in self._there.values()]
 
     def _bind(self, pod: Pod, node: str, shares: PodShares, asked: HostRequest, now: float) -> None:

@@ -85,7 +85,7 @@ class Gauge:
 
 
 def taken(gpu: GpuUsage) -> float:
-    """The part of a GPU that is taken, from 0 to 1."""
+    """Returns the part of a GPU that is taken, from 0 to 1."""
     device = gpu.device
     memory = gpu.memory_mib / device.memory_mib if device.memory_mib else 0.0
     cores = gpu.cores / device.cores if device.cores else 0.0
@@ -97,7 +97,7 @@ def _is_free(gpu: GpuUsage, node: RegisteredNode) -> bool:
 
 
 def nvlink_islands(node: RegisteredNode) -> Iterable[Sequence[int]]:
-    """Positions of GPUs, two or more in each, that as many NVLinks connect as the best pair of the node."""
+    """Returns positions of GPUs, two or more in each, that as many NVLinks connect as the best pair of the node."""
     uuids, scores = [device.uuid for device in node.devices], node.pair_scores
     best = max((nvlinks(score) for row in scores.values() for score in row.values()), default=0)
     left = list(range(len(uuids))) if best else []
@@ -114,7 +114,7 @@ def nvlink_islands(node: RegisteredNode) -> Iterable[Sequence[int]]:
 
 
 def workload_for(arrivals: Iterable[Arrival], nodes: Iterable[RegisteredNode], settings: RequestSettings) -> Workload:
-    """The kinds of pods in the plan, as the extender would learn them."""
+    """Returns the kinds of pods in the plan, as the extender would learn them."""
     weights: dict[PodClass, float] = {}
     known: dict[bytes, PodClass | None] = {}
     for arrival in arrivals:

@@ -1,4 +1,4 @@
-"""How fast the GPUs of a pod reach each other."""
+"""The bandwidth between the GPUs of a pod."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ NVLINK_SCORE = 100
 """What each NVLink adds to a pair's score."""
 GBPS_AN_NVLINK = 20.0
 PCIE_GBPS = {60: 24.0, 50: 24.0, 40: 24.0, 30: 24.0, 20: 24.0, 10: 16.0}
-"""By the score of the path: PCIe 4 with 16 lanes, and the links between sockets of AMD EPYC."""
+"""Bandwidths by the score of the path: PCIe 4 with 16 lanes, and the links between sockets of AMD EPYC."""
 
 Speeds = Mapping[frozenset[DeviceUUID], float]
 """GB/s in one direction, by pair."""
@@ -23,8 +23,8 @@ class LinkSpeeds:
     known: Speeds = field(default_factory=dict)
 
     def pod_gbps(self, shares: PodShares, scores: PairScores) -> float | None:
-        """The mean over all pairs of GPUs that serve the same container. None without such pairs, and for a node that
-        tells nothing of its links.
+        """Returns the mean over all pairs of GPUs of the same container. None without such pairs, and for a node that
+        has not published its links.
         """
         pairs = [
             self.gbps(a.uuid, b.uuid, scores)
@@ -40,7 +40,7 @@ class LinkSpeeds:
 
 
 def estimated_gbps(score: int) -> float:
-    """0 for a pair of which nothing is known. Sources: `deviceplugin.machine.bandwidth`."""
+    """Returns 0 for a pair of which nothing is known. Sources: `deviceplugin.machine.bandwidth`."""
     return GBPS_AN_NVLINK * nvlinks(score) or PCIE_GBPS.get(score, 0.0)
 
 

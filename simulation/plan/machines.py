@@ -89,7 +89,7 @@ def _several(machine: MachineDescription, names: Sequence[str]) -> Described:
 
 
 def _speeds(topology: Topology) -> Iterator[tuple[frozenset[DeviceUUID], float]]:
-    """The slower of both directions of each pair of which both are known."""
+    """Yields the slower of both directions of each pair of which both are known."""
     for a, first in enumerate(topology.gpus):
         for b, second in enumerate(topology.gpus[:a]):
             there, back = topology.bandwidth_gbps[a][b], topology.bandwidth_gbps[b][a]
@@ -98,7 +98,7 @@ def _speeds(topology: Topology) -> Iterator[tuple[frozenset[DeviceUUID], float]]
 
 
 def node_of(name: str, devices: Sequence[Device], scores: PairScores, *, cpu_milli: int, memory_mib: int) -> WholeNode:
-    """A node of which our daemon has told these GPUs."""
+    """Returns a node on which our daemon has written these GPUs."""
     annotations = {}
     if devices:
         annotations = {

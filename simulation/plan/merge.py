@@ -8,7 +8,7 @@ from simulation.plan.outcome import PlanOutcome, PlanReport, PlanRun
 
 
 class MergeError(ValueError):
-    """Names the file, and says what does not fit."""
+    """The message names the file, and what does not fit."""
 
 
 def read_reports(folder: str) -> PlanReport:

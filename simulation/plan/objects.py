@@ -62,7 +62,7 @@ class WholePod(Pod):
 
     @property
     def stays_with_its_node(self) -> bool:
-        """Whether a DaemonSet or the node itself made it: on another node there is another one."""
+        """Returns whether a DaemonSet or the node itself made it: on another node there is another one."""
         return any(owner.controller and owner.kind in ("DaemonSet", "Node") for owner in self.metadata.owner_references)
 
 
@@ -75,12 +75,12 @@ class WholeNode(Node):
 
 
 class Constraints(Struct, frozen=True):
-    """What a pod says about the nodes to which it may go."""
+    """The constraints of a pod on the nodes to which it may go."""
 
     selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     terms: tuple[SelectorTerm, ...] | None = None
-    """Of its required node affinity; None without one."""
+    """The terms of its required node affinity; None without one."""
 
 
 ANYWHERE = Constraints()
@@ -113,7 +113,7 @@ def left_out(pod: WholePod) -> str:
 class Arrival:
     """A pod that comes to the cluster. Times are seconds from the beginning; a pod may stay forever.
 
-    Arrivals with the same `kind` ask for the same: where one of them finds no room, none does.
+    Arrivals with the same `kind` request the same: where one of them finds no room, none does.
     """
 
     name: str
@@ -141,7 +141,7 @@ class Arrival:
 
 
 def arrival_of(pod: Pod, *, at: float = 0.0, lasts: float = inf, came_from: str = "") -> Arrival:
-    """The pod as it would come if it were created again: without node and without a decision."""
+    """Returns the pod as it would come if it were created again: without node and without a decision."""
     metadata = pod.metadata
     annotations = {key: value for key, value in metadata.annotations.items() if not _is_a_decision(key)}
     spec = msgspec.structs.replace(pod.spec, node_name="")
@@ -162,5 +162,5 @@ def arrival_of(pod: Pod, *, at: float = 0.0, lasts: float = inf, came_from: str 
 
 
 def _is_a_decision(key: str) -> bool:
-    """Whether schedulers and daemons write it."""
+    """Returns whether schedulers and daemons write it."""
     return key in POD_WRITTEN_KEYS or key.startswith(POD_WRITTEN_PREFIX)

@@ -1,4 +1,4 @@
-"""The part of kube-scheduler in a plan: the nodes about which it asks the extender, and where pods without GPUs go.
+"""The part of kube-scheduler in a plan: the nodes that it sends to the extender, and where pods without GPUs go.
 
 It knows CPU, memory, the number of pods, other resources, taints, node selectors and required node affinity. It does
 not know affinity between pods, topology spread constraints and volumes.
@@ -16,7 +16,7 @@ from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm, Toleration, WholeNode
 
 _UNLIMITED = 1 << 40
-"""Of something of which a node does not state how much it has."""
+"""The amount of a resource for which a node states none."""
 
 
 class HostRequest(NamedTuple):
@@ -51,10 +51,10 @@ class Offers:
         self._left = dict(self._total)
         self._other_left: dict[str, Counter[str]] = {}
         self._open: dict[Constraints, tuple[Sequence[str], Mapping[str, str]]] = {}
-        """By what pods say about nodes: the nodes that they allow, and why not the others."""
+        """The nodes that pods allow, and why not the others, by their constraints."""
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the nodes."""
+        """Yields the names of the nodes."""
         return iter(self._nodes)
 
     def asked_by(self, pod: Pod) -> HostRequest:
@@ -102,7 +102,7 @@ class Offers:
         return reasons
 
     def best_for_hosts(self, offered: Iterable[str]) -> str | None:
-        """Where kube-scheduler puts a pod without GPUs. Of equal nodes the first by name; it would draw one."""
+        """Returns the node for a pod without GPUs. Of equal nodes the first by name; kube-scheduler would draw one."""
         sign = 1 if self._policy is HostPolicy.MOST_ALLOCATED else -1
 
         def free(name: str) -> tuple[float, str]:
@@ -129,7 +129,7 @@ class Offers:
             self._others_of(node)[name] += sign * amount
 
     def _short_of(self, node: str, others: Iterable[tuple[str, int]]) -> str:
-        """A resource of which the node has too little; empty if there is none."""
+        """Returns a resource of which the node has too little; empty if there is none."""
         return next((name for name, amount in others if amount > self._others_of(node)[name]), "")
 
     def _others_of(self, node: str) -> Counter[str]:
@@ -150,7 +150,7 @@ class Offers:
 
 
 def node_problem(node: WholeNode, constraints: Constraints) -> str:
-    """Why kube-scheduler refuses the node whatever runs there, in its words; empty if it does not."""
+    """Returns why kube-scheduler refuses the node whatever runs there, in its words; empty if it does not."""
     if node.spec.unschedulable and not any(
         _tolerates(each, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
         for each in constraints.tolerations
@@ -189,7 +189,7 @@ def _matches(node: WholeNode, term: SelectorTerm) -> bool:
 
 
 def _holds(labels: Mapping[str, str], rule: SelectorRule) -> bool:
-    """Source: nodeaffinity of k8s.io/component-helpers."""
+    """Returns whether the terms match. Source: nodeaffinity of k8s.io/component-helpers."""
     found = labels.get(rule.key)
     checks: Mapping[str, Callable[[], bool]] = {
         "In": lambda: found in rule.values,

@@ -1,4 +1,4 @@
-"""What a plan found: values that are written as JSON and read back."""
+"""The findings of a plan: values that are written as JSON and read back."""
 
 from collections.abc import Sequence
 
@@ -19,14 +19,14 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     seconds: Amount
     asked: Amount
-    """GPUs that all pods so far, also refused ones, ask for."""
+    """GPUs that all pods so far, also refused ones, request."""
     reading: Reading
     waiting: int
     """Pods that wait at that time."""
 
 
 class Home(Struct, frozen=True, kw_only=True):
-    """Where a pod went. `gpus` are indices on its node; `waited` is in seconds."""
+    """The place where a pod went. `gpus` are indices on its node; `waited` is in seconds."""
 
     pod: str
     node: str
@@ -40,14 +40,14 @@ class Unplaced(Struct, frozen=True, kw_only=True):
     asks: str
     pods: int
     gpus: int
-    """That one of these pods asks for."""
+    """GPUs that one of these pods requests."""
     examples: Sequence[str]
     reasons: Sequence[tuple[str, int]]
     """Reasons and their numbers of nodes, the most frequent first."""
 
 
 class Delay(Struct, frozen=True, kw_only=True):
-    """How long pods with GPUs waited until they were placed, in seconds; and the pods that never were."""
+    """The time that pods with GPUs waited until they were placed, in seconds; and the pods that never were."""
 
     mean: float
     p95: float
@@ -65,7 +65,7 @@ class SeveralGpus(Struct, frozen=True, kw_only=True):
     pods: int
     placed: int
     gbps: float | None
-    """Between the GPUs of one container, one direction: the mean over the placed pods."""
+    """The bandwidth between the GPUs of one container, one direction: the mean over the placed pods."""
 
 
 class Size(Struct, frozen=True, kw_only=True):
@@ -81,9 +81,9 @@ class PlanOutcome(Struct, frozen=True, kw_only=True):
     pods: int
     placed: int
     asked: Amount
-    """GPUs that all pods ask for."""
+    """GPUs that all pods request."""
     at_capacity: float | None
-    """Percent of all GPUs that were allocated when pods had asked for as many as there are; None if they never did."""
+    """Percent of all GPUs that were allocated when pods had requested as many as there are; None if they never did."""
     end: Reading
     several: SeveralGpus
     sizes: Sequence[Size]
@@ -93,18 +93,18 @@ class PlanOutcome(Struct, frozen=True, kw_only=True):
     stuck: Sequence[str]
     """Pods of drained nodes that did not, with the reason."""
     delay: Delay | None
-    """Only if pods come and go."""
+    """The means over time, only if pods come and go."""
     samples: Sequence[Sample]
     homes: Sequence[Home] = ()
 
     @property
     def allocated(self) -> float:
-        """Percent of all GPUs, at the end."""
+        """Returns percent of all GPUs, at the end."""
         return percent(self.end.allocated, self.end.gpus)
 
     @property
     def fragmented(self) -> float:
-        """Percent of all GPUs, at the end."""
+        """Returns percent of all GPUs, at the end."""
         return percent(self.end.fragmented, self.end.gpus)
 
 
@@ -112,9 +112,9 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     """The answer to one question. Reports with the same `question` can be merged."""
 
     question: str
-    """What was asked, in words."""
+    """The question, in words."""
     fingerprint: str
-    """Of the cluster, the pods and the settings."""
+    """The digest of the cluster, the pods and the settings."""
     nodes: int
     gpus: int
     runs: int

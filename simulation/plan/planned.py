@@ -1,4 +1,4 @@
-"""What `topogpu-sim plan` does: reads the question, performs its runs, and writes the report (edge)."""
+"""The work of `topogpu-sim plan`: reads the question, performs its runs, and writes the report (edge)."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ _PROBLEMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """As the command line has them."""
+    """The options as the command line has them."""
 
     cluster: str | None
     state: str | None
@@ -139,7 +139,7 @@ def _own_policy(settings: RequestSettings) -> str:
 def _cluster(
     words: str | None, state: str | None, snapshot: str | None, settings: RequestSettings
 ) -> tuple[Described, list[Arrival]]:
-    """The cluster, and its pods that wait."""
+    """Returns the cluster, and its pods that wait."""
     if sum(each is not None for each in (words, state, snapshot)) != 1:
         raise click.UsageError("describe one cluster: give --cluster, --state or --snapshot")
     if state is not None:
@@ -174,12 +174,12 @@ def _runs(policies: Sequence[str], seeds: str) -> list[PlanRun]:
 
 
 def _number(text: str) -> int | None:
-    """None if the text is no number of at most nine digits."""
+    """Returns None if the text is no number of at most nine digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
 def _policy(text: str) -> str:
-    """As NODES/GPUS. One word is meant for both. Raises PolicyError."""
+    """Returns the size as NODES/GPUS. One word is meant for both. Raises PolicyError."""
     node, slash, gpu = text.partition("/")
     gpu = gpu if slash else node
     parse_node_policy(node, f"--policy {text}")
@@ -240,7 +240,7 @@ def _in_words(question: Question, kinds: Kinds) -> str:
 
 
 def _fingerprint(question: Question) -> str:
-    """The same for the same question, whatever the runs."""
+    """Returns the same for the same question, whatever the runs."""
     cluster = question.cluster
     told = [
         [cluster.nodes, cluster.held, cluster.quotas],
@@ -262,7 +262,7 @@ def _write(report: PlanReport, output: str, json_: str | None, html: str | None,
 
 
 def _check_paths(files: Iterable[str | None]) -> None:
-    """Before the runs, which may take long."""
+    """Checks the paths before the runs, which may take long."""
     for file in files:
         if file is not None:
             with _writing(file):
@@ -282,7 +282,7 @@ def _writing(file: str) -> Iterator[None]:
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """Whole or not at all, unless it is a device such as /dev/stdout. Raises OSError."""
+    """Writes the file whole or not at all, unless it is a device such as /dev/stdout. Raises OSError."""
     if path.exists() and not path.is_file():
         path.write_bytes(content)
     else:

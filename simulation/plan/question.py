@@ -1,4 +1,4 @@
-"""What a plan is about: a cluster, the pods that come to it, and what is asked of it."""
+"""The question of a plan: a cluster, the pods that come to it, and the settings of the runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,13 +46,13 @@ class Question:
     settings: RequestSettings = field(default_factory=RequestSettings)
     hosts: HostPolicy = HostPolicy.LEAST_ALLOCATED
     replays: bool = False
-    """Whether pods come and go at their times. Otherwise they come one after the other, and none leaves."""
+    """True if pods come and go at their times. Otherwise they come one after the other, and none leaves."""
     copies: int = 1
-    """How often each pod comes."""
+    """The number of times that each pod comes."""
     fill: float | None = None
-    """Draw more pods at random until they ask for this percentage of all GPUs."""
+    """Draw more pods at random until they request this percentage of all GPUs."""
     homes: bool = False
-    """Whether the outcome names the node of each pod."""
+    """True if the outcome names the node of each pod."""
 
     def under(self, policy: str) -> RequestSettings:
         node, _, gpu = policy.partition("/")
@@ -61,17 +61,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """What pods of one kind ask for. `amount` is in whole GPUs, `gpus` is their number."""
+    """The request of pods of one kind. `amount` is in whole GPUs, `gpus` is their number."""
 
     text: str
     gpus: int = 0
     amount: float = 0.0
     several: bool = False
-    """Whether a container asks for several GPUs."""
+    """True if a container requests several GPUs."""
 
 
 class Kinds:
-    """What the pods of a plan ask for, by kind."""
+    """The requests of the pods of a plan, by kind."""
 
     def __init__(self, question: Question) -> None:
         ledger = Ledger(question.settings)
@@ -113,7 +113,7 @@ class Kinds:
 
 
 def _words(need: ContainerNeed) -> str:
-    """`2 x GPU, 30000 MiB, 20 % of cores`."""
+    """Returns `2 x GPU, 30000 MiB, 20 % of cores`."""
     memory = f"{need.memory_percent} % of memory" if need.is_relative else gib(need.memory_mib)
     cores = f", {need.reserved_cores} % of cores" if need.reserved_cores else ""
     whole = need.is_relative and need.memory_percent == 100
@@ -128,5 +128,5 @@ def _wish(request: GpuRequest) -> str:
 
 
 def quantities(amounts: Mapping[str, int]) -> dict[str, str | int | float]:
-    """As limits of a container, without what is 0."""
+    """Returns the limits of a container, without what is 0."""
     return {name: str(amount) for name, amount in amounts.items() if amount}

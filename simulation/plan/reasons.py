@@ -1,4 +1,4 @@
-"""Why pods find no room, in plain words."""
+"""The reason why pods find no room, in plain words."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def counted(nodes: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    """Reasons and how many nodes have each, the most frequent first. A node with several reasons counts for each."""
+    """Returns the number of nodes for each reason, the most frequent first. A node with several counts for each."""
     found: Counter[str] = Counter()
     for reason, number in nodes.items():
         for words in set(words_of(reason)):

@@ -33,13 +33,13 @@ from simulation.plan.question import Described
 
 MOST_NOTES = 10
 MOST_SLOTS = 100_000
-"""Of one node in use: its stand-in has a container for each."""
+"""The GPUs of one node in use: its stand-in has a container for each."""
 _SOME_PROFILE = "1g"
-"""A snapshot tells where MIG instances are, and not what they are called."""
+"""A snapshot has the places of MIG instances, and not their names."""
 
 
 def read_objects(document: object, where: str, settings: RequestSettings) -> tuple[Described, list[Arrival]]:
-    """The cluster of a list of objects, and its pods that wait. Raises StateError."""
+    """Returns the cluster of a list of objects, and its pods that wait. Raises StateError."""
     nodes: list[WholeNode] = []
     pods: list[WholePod] = []
     quotas: list[ResourceQuota] = []
@@ -75,7 +75,7 @@ def _check_first(seen: set[tuple[str, str]], kind: str, name: str, place: str) -
 
 
 def _age(pod: WholePod) -> tuple[int, str, str]:
-    """As kube-scheduler takes them: the most important first, then the oldest."""
+    """Sorts pods as kube-scheduler takes them: the most important first, then the oldest."""
     return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
 
 
@@ -88,7 +88,7 @@ def _problems(cluster: Described, settings: RequestSettings) -> Sequence[str]:
 
 
 def notes_on(pods: Iterable[WholePod]) -> Sequence[str]:
-    """What a plan leaves out of what these pods ask for."""
+    """What a plan leaves out of what these pods request."""
     found: dict[str, list[str]] = {}
     for pod in pods:
         if wishes := left_out(pod):
@@ -97,7 +97,7 @@ def notes_on(pods: Iterable[WholePod]) -> Sequence[str]:
 
 
 def drain(cluster: Described, names: Sequence[str]) -> tuple[Described, list[Arrival]]:
-    """The cluster without these nodes, and their pods, which need another node. Raises StateError.
+    """Returns the cluster without these nodes, and their pods, which need another node. Raises StateError.
 
     Pods of DaemonSets, and those that the node itself made, are gone with the node.
     """
@@ -169,7 +169,7 @@ def _node(usage: NodeUsage, left: HostAmount | None) -> WholeNode:
 
 
 def _stand_in(usage: NodeUsage, names: ResourceNames) -> Pod:
-    """A pod with a container for each used slot."""
+    """Returns a pod with a container for each used slot."""
     shares: PodShares = tuple((share,) for gpu in usage.gpus for share in _shares(gpu))
     limits = Resources(limits={names.count: 1})
     annotations = {keys.DEVICES_ALLOCATED: encode_pod_devices(shares)}
@@ -196,7 +196,7 @@ def _shares(gpu: GpuUsage) -> Iterable[DeviceShare]:
 
 
 def _quota(namespace: str, number: int, quota: Quota, settings: RequestSettings) -> ResourceQuota:
-    """What the quota leaves."""
+    """Returns what the quota leaves."""
     used, names = quota.used, settings.names
     memory_mib = None if quota.memory_mib is None else quota.memory_mib - used.memory_mib
     left = {

@@ -61,7 +61,7 @@ def in_order(question: Question, asked: PlanRun, kinds: Kinds) -> list[Arrival]:
 
 
 def _more(draw: random.Random, pods: Sequence[Arrival], kinds: Kinds, amount: float) -> Iterator[Arrival]:
-    """Pods drawn from these, until they ask for so many GPUs."""
+    """Yields pods drawn from these, until they request so many GPUs."""
     if not any(kinds.asking(each).amount for each in pods):
         return
     for drawn in count(len(pods)):
@@ -131,7 +131,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Tally:
-    """Of the pods with GPUs that were placed."""
+    """Waiting times of the pods with GPUs that were placed."""
 
     waited: list[float] = field(default_factory=list)
     at_once: int = 0
@@ -139,7 +139,7 @@ class _Tally:
     by_gpus: Counter[int] = field(default_factory=Counter)
     several: int = 0
     placed: int = 0
-    """Also of pods without GPUs."""
+    """Counts of all pods, also of pods without GPUs."""
     moved: int = 0
     homes: list[Home] = field(default_factory=list)
 
@@ -162,7 +162,7 @@ class _Replay:
         self._held = self._busy = self._crowded = self._since = 0.0
 
     def steps(self) -> Iterator[float]:
-        """Run to the end. Each step tells which part is done."""
+        """Run to the end. Each step yields the part that is done."""
         replays = self._question.replays
         self._events = [
             (each.at if replays else float(number), _COMES, number) for number, each in enumerate(self._arrivals)
@@ -226,7 +226,7 @@ class _Replay:
             self._try_again(now)
 
     def _try_again(self, now: float) -> None:
-        """The most important first, then the oldest. Where one pod finds no room, none that asks for the same does."""
+        """Tries the most important first, then the oldest. Where one finds no room, none with the same request does."""
         firsts = [(pods[0].rank, pods[0].arrival.kind) for pods in self._waiting.kinds()]
         heapify(firsts)
         while firsts:

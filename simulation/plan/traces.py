@@ -18,7 +18,7 @@ from simulation.plan.question import Described, quantities
 T = TypeVar("T")
 
 OPENB_GPU_MIB = 16_000
-"""The trace does not name the memory of its GPUs. Its pods ask for thousandths of a GPU."""
+"""The trace does not name the memory of its GPUs. Its pods request thousandths of a GPU."""
 SHARERS = 100
 """Pods on one GPU of a node in a CSV file."""
 MOST_ROWS = 200_000
@@ -27,7 +27,7 @@ LONGEST_SECONDS = 1e9
 
 
 class TraceError(ValueError):
-    """Names the file, the row and the column, and says what is wrong there."""
+    """The message names the file, the row and the column, and what is wrong there."""
 
     def __init__(self, where: str, row: int | None, column: str, problem: str) -> None:
         place = ", ".join(filter(None, (f"row {row}" if row else "", f"column {column}" if column else "")))
@@ -38,18 +38,18 @@ class TraceError(ValueError):
 class _TraceRow:
     where: str
     number: int
-    """As an editor counts lines; the header is 1."""
+    """The line as an editor counts; the header is 1."""
     cells: Mapping[str, str]
 
     def text(self, column: str) -> str:
         return (self.cells.get(column) or "").strip()
 
     def whole(self, column: str, most: int = 2**31 - 1) -> int:
-        """0 for an empty cell."""
+        """Returns 0 for an empty cell."""
         return self._read(column, int, "a whole number", lambda number: 0 <= number <= most) or 0
 
     def seconds(self, column: str) -> float | None:
-        """None for an empty cell."""
+        """Returns None for an empty cell."""
         return self._read(column, float, "a number of seconds", lambda number: 0 <= number <= LONGEST_SECONDS)
 
     def problem(self, column: str, problem: str) -> TraceError:
@@ -85,7 +85,7 @@ NODE_COLUMNS = ("sn", "name", "cpu_milli", "memory_mib", "gpu", "model", "gpu_me
 
 
 def read_pods(text: str, where: str, names: ResourceNames) -> list[Arrival]:
-    """The pods in the order of the file. Raises TraceError."""
+    """Returns the pods in the order of the file. Raises TraceError."""
     header, rows = _rows(text, where)
     if is_openb(header):
         _check(header, where, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), OPENB_POD_COLUMNS)
@@ -205,7 +205,7 @@ def _check(header: Sequence[str], where: str, needed: Sequence[str], known: Sequ
     missing = [column for column in needed if column not in header]
     if missing:
         raise TraceError(where, 1, missing[0], f"is missing; the columns are {', '.join(known)}")
-    # A column that is misspelt would change what the pods ask for.
+    # A column that is misspelt would change what the pods request.
     odd = next((column for column in header if column not in known or header.count(column) > 1), None)
     if odd is not None:
         problem = "is there twice" if odd in known else f"is unknown; the columns are {', '.join(known)}"

@@ -64,7 +64,7 @@ def _news(busy: Mapping[Connection, int]) -> Iterator[tuple[Connection, PlanOutc
 
 @contextmanager
 def _workers(question: Question, count: int) -> Iterator[Sequence[Connection]]:
-    """Processes that wait for runs. They end with this block, and with this process."""
+    """Yields processes that wait for runs. They end with this block, and with this process."""
     # A forked process would inherit locks that a thread of the progress bar holds.
     context = get_context("spawn")
     processes: list[BaseProcess] = []
@@ -92,7 +92,7 @@ def _workers(question: Question, count: int) -> Iterator[Sequence[Connection]]:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Processes that start here ignore Ctrl-C from their first moment: only the parent answers it."""
+    """Makes processes that start here ignore Ctrl-C from their first moment: only the parent answers it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Two extenders, each beside a kube-scheduler that believes to lead, and the Lease that says who does (edge)."""
+"""Two extenders, each beside a kube-scheduler that believes to lead, and the Lease that decides it (edge)."""
 
 import asyncio
 import os

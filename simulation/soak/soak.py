@@ -35,7 +35,7 @@ class SoakSettings:
     machines: tuple[str, ...] = MACHINES
     without: frozenset[str] = frozenset()
     two_leaders: bool = False
-    """Whether two extenders are asked all the time, as by two kube-schedulers that each believe to lead."""
+    """True if two extenders are called all the time, as by two kube-schedulers that each believe to lead."""
     sees_slots_go: bool = True
     """Whether the end is awaited at which the daemon has removed all slots: two to three minutes after the pods."""
 
@@ -49,7 +49,7 @@ class SoakReport:
     counts: Mapping[str, int]
     violations: tuple[str, ...]
     settled_seconds: float
-    """From the last fault until ledger, Nodes and files agreed with the pods."""
+    """The time from the last fault until ledger, Nodes and files agreed with the pods."""
     memory_mib: Mapping[str, tuple[int, int]]
     """Resident memory of each program when it was ready, and at the end."""
 
@@ -116,7 +116,7 @@ async def _settled(
 
 
 async def _differences(history: History, http: aiohttp.ClientSession) -> list[str]:
-    """What the two programs say against what is."""
+    """Returns the differences of the two programs from the pods."""
     cluster = history.cluster
     found: list[str] = []
     for node in cluster.nodes:
