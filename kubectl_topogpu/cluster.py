@@ -94,7 +94,7 @@ class GpuView:
 
     @property
     def state(self) -> str:
-        """One word for why no pod may get it, or `` if pods may."""
+        """Returns one word for why no pod may get it, or `` if pods may."""
         return out_of_service(healthy=self.device.healthy, cordoned=self.cordoned)
 
 

@@ -1,4 +1,4 @@
-"""How a program declares its settings: as fields of one frozen dataclass, with all their properties.
+"""Declarations of the settings of a program: fields of one frozen dataclass, with all their properties.
 
 A part of the program has a frozen dataclass of its own settings. The program's dataclass has it as a field, with the
 declarations of those fields that users may set: the part gets what was read, without a copy.
