@@ -134,7 +134,7 @@ class ImageBuilder:
 
 
 def find_engine() -> ImageBuilder:
-    """The first that answers. Raises CannotBuild."""
+    """Returns the first that answers. Raises CannotBuild."""
     for program in ("buildah", "podman", "docker"):
         if shutil.which(program) and not subprocess.run([program, "info"], capture_output=True, check=False).returncode:
             return ImageBuilder(program)
@@ -142,7 +142,7 @@ def find_engine() -> ImageBuilder:
 
 
 def debian_base(engine: ImageBuilder, purpose: str, arch: str) -> str:
-    """The name of an image made of Debian's packages, of today or yesterday. Raises CannotBuild."""
+    """Returns the name of an image made of Debian's packages, of today or yesterday. Raises CannotBuild."""
     if shutil.which("mmdebstrap") is None:
         raise CannotBuild(
             "mmdebstrap makes the base image and is not here; install it (Debian: apt install mmdebstrap)."

@@ -47,7 +47,7 @@ class Archive:
         return [layer["digest"] for layer in self._manifest["layers"]]
 
     def files(self, first: int = 0) -> dict[str, ArchivedFile]:
-        """By path without a leading slash, of all layers together, or of those from this one on."""
+        """Returns files by path without a leading slash, of all layers together, or of those from this one on."""
         found: dict[str, ArchivedFile] = {}
         for digest in self.layers()[first:]:
             for name, file in self._layer(digest):

@@ -32,13 +32,13 @@ _STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin r
 
 
 def differences(one: Mapping[str, ArchivedFile], other: Mapping[str, ArchivedFile]) -> list[str]:
-    """A line for each file that only one of two images has, or that differs."""
+    """Returns a line for each file that only one of two images has, or that differs."""
     lines = [f"{name}: only once" for name in sorted(one.keys() ^ other.keys())]
     return lines + [f"{name}: differs" for name in sorted(one.keys() & other.keys()) if one[name] != other[name]]
 
 
 def unwanted(files: Mapping[str, ArchivedFile], user: str) -> list[str]:
-    """A sentence for everything that the image must not be."""
+    """Returns a sentence for everything that the image must not be."""
     problems = [f"/{name} is in the image." for name in sorted(files) if _UNWANTED.search(name)]
     problems += [
         f"/{name} can be written by everybody."

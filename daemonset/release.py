@@ -110,7 +110,7 @@ def checksums(folder: Path) -> str:
 
 
 def build(number: str, base: str, folder: Path, url: str = "") -> None:
-    """All or nothing: what is not complete is removed. `url` is where users will download the kubectl plugin. Without
+    """Builds all or nothing: what is not complete is removed. Users download the kubectl plugin from `url`. Without
     it there is no manifest for krew. Raises image.CannotBuild, helm.NoHelm, helm.HelmBuildFailed, plugin.BuildError.
     """
     partial = folder.with_name(f"{folder.name}.partial")

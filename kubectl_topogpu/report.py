@@ -25,8 +25,8 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """A report. All `rows` have the same keys. JSON and YAML print `document`, which is the rows unless there is more
-    to say.
+    """A report. All `rows` have the same keys. JSON and YAML print `document`, which is the rows unless there are
+    further facts.
 
     `text` returns the text for people; its argument is True if all columns are wanted.
     """

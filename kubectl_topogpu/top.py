@@ -239,7 +239,7 @@ def _pod_line(gpu: GpuView, held: HeldPart, readings: Readings | None) -> _Line:
 
 
 def _amounts(name: Text, gpus: Sequence[GpuView], readings: Readings | None, state: str | Text) -> _Line:
-    """A line for these GPUs together."""
+    """Returns a line for these GPUs together."""
     used, total = sum(gpu.usage.memory_mib for gpu in gpus), sum(gpu.device.memory_mib for gpu in gpus)
     cores, all_cores = sum(gpu.usage.cores for gpu in gpus), sum(gpu.device.cores for gpu in gpus)
     slots, all_slots = sum(gpu.usage.slots for gpu in gpus), sum(gpu.device.slots for gpu in gpus)
@@ -273,7 +273,7 @@ def _used_words(used: Used) -> str:
 
 
 def notes(cluster: GpuCluster, readings: Readings | None) -> Iterator[Text]:
-    """What the reader has to know besides."""
+    """Yields what the reader has to know besides."""
     if cluster.waiting:
         are = "waits" if cluster.waiting == 1 else "wait"
         yield Text(f"{counted(cluster.waiting, 'pod')} {are} for GPUs: kubectl topogpu why -A")

@@ -19,7 +19,7 @@ _MOST_SHOWN = 10
 
 
 def waste(cluster: GpuCluster, readings: Readings | None = None) -> TableReport:
-    """Returns a row for each node, as `outlook.unused` counts. `readings` are None if they were not asked for."""
+    """Returns a row for each node, as `outlook.unused` counts. `readings` are None if they were not requested."""
     rows = [_row(node.name, node.usage, readings) for node in cluster.nodes if node.usage is not None]
     return TableReport(rows=rows, text=lambda wide: _waste_text(cluster, rows, readings, wide=wide))
 

@@ -85,7 +85,7 @@ def gpus_of(cluster: GpuCluster, pod: str) -> Sequence[tuple[GpuNode, GpuView]]:
 
 
 def described(gpus: Sequence[tuple[GpuNode, GpuView]], pod: str) -> str:
-    """`GPU 3 (A100-SXM4-80GB): 8.0 GiB, 20 %`, one after the other."""
+    """Returns `GPU 3 (A100-SXM4-80GB): 8.0 GiB, 20 %`, one after the other."""
     parts = []
     for _, gpu in gpus:
         held = next(each for each in gpu.holders if each.pod == pod)

@@ -40,7 +40,7 @@ class FitsWithout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAccount:
-    """The answer. `sentence` follows the pod's name; `asks` says what each container asks for."""
+    """The answer. `sentence` follows the pod's name; `asks` is the request of each container."""
 
     pod: str
     sentence: str
@@ -74,7 +74,7 @@ def why(cluster: GpuCluster, pod: Pod) -> TableReport:
 
 
 def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAccount:
-    """A `brief` answer does not say what would help."""
+    """A `brief` answer leaves out what would help."""
     name = pod_name(pod)
     try:
         request = read_request(pod, cluster.settings)

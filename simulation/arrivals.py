@@ -20,7 +20,7 @@ class LoadPod:
 
 
 def arrivals(pods_per_minute: float, random: Random) -> Iterator[LoadPod]:
-    """Endless: pods of the demo's shapes, at random times and for random durations."""
+    """Yields endless: pods of the demo's shapes, at random times and for random durations."""
     number = 0
     while True:
         number += 1

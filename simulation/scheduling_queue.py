@@ -116,7 +116,7 @@ def unschedulable_message(nodes: int, reasons: Iterable[str]) -> str:
 
 @dataclass(slots=True)
 class QueueBackoff:
-    """When each pod may be tried again, by its uid, in monotonic seconds."""
+    """The time at which each pod may be tried again, by its uid, in monotonic seconds."""
 
     _attempts: dict[str, int] = field(default_factory=dict)
     _until: dict[str, float] = field(default_factory=dict)

@@ -13,6 +13,6 @@ from kubectl_topogpu.report import TableReport
 @click.option("--used", is_flag=True, help="Show held memory that no process uses. Reads the metrics of each daemon.")
 @with_options
 def waste(asked: CommonOptions, *, used: bool) -> TableReport:
-    """Show memory that no pod asked for: idle, unused, and stranded where no pod can get it."""
+    """Show memory that no pod requested: idle, unused, and stranded where no pod can get it."""
     cluster = asked.cluster(Wanted())
     return unasked.waste(cluster, readings(asked.source, cluster, cluster.nodes) if used else None)

@@ -29,7 +29,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSources:
-    """Everything that the sources say, as read."""
+    """All values of all sources, as read."""
 
     flags: Mapping[str, str]
     """The text of each flag that was given, by key of its setting."""

@@ -15,7 +15,7 @@ Schema = Mapping[str, Any]
 
 
 class UnfitValue(Exception):
-    """The written value is not one of this kind. The text says why, where `expected` is not enough."""
+    """The written value is not one of this kind. The text has the reason, where `expected` is not enough."""
 
 
 class Kind(Protocol):

@@ -23,7 +23,7 @@ _GATED = {
 
 
 def new_object(kind: ServedKind, item: JsonObject, priority_classes: Mapping[str, int]) -> JsonObject:
-    """The new object with what only its creation decides. Raises ApiRefusal."""
+    """Returns the new object with what only its creation decides. Raises ApiRefusal."""
     if kind is POD:
         return _new_pod(item, priority_classes)
     if kind is NAMESPACE:
@@ -34,7 +34,7 @@ def new_object(kind: ServedKind, item: JsonObject, priority_classes: Mapping[str
 
 
 def written_object(kind: ServedKind, item: JsonObject) -> JsonObject:
-    """The object with the fields that its author left out, in whatever way it was written."""
+    """Returns the object with the fields that its author left out, in whatever way it was written."""
     complete = _COMPLETE.get(kind)
     return item if complete is None else complete(item)
 

@@ -106,7 +106,7 @@ def not_allowed() -> ApiRefusal:
 
 
 def about(kind: ServedKind, name: str) -> JsonObject:
-    """The object as details name it."""
+    """Returns the object as details name it."""
     parts = (("name", name), ("group", kind.group), ("kind", kind.plural))
     return {key: value for key, value in parts if value}
 
@@ -124,7 +124,7 @@ def runs_nothing(part: str) -> ApiRefusal:
 
 
 def runs_no_controller(kind: ServedKind) -> ApiRefusal:
-    """For what would stay without pods."""
+    """Returns the error for an object that would stay without pods."""
     return ApiRefusal(
         501,
         "NotImplemented",

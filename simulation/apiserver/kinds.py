@@ -140,5 +140,5 @@ KINDS: tuple[ServedKind, ...] = (
 )
 BY_PLURAL: Mapping[str, ServedKind] = {kind.plural: kind for kind in KINDS}
 BY_NAME: Mapping[str, ServedKind] = {kind.kind: kind for kind in KINDS if not kind.controlled}
-"""Those that can be written."""
+"""The subresources that can be written."""
 GROUP_VERSIONS: tuple[str, ...] = tuple(dict.fromkeys(kind.group_version for kind in KINDS))

@@ -80,7 +80,7 @@ class Operations:
         )
 
     def check_reached(self, version: int) -> None:
-        """Raises 504 for a version that is still to come."""
+        """Raises Raises 504 for a version that is still to come."""
         if version > self.store.version:
             cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
             problem = f"Timeout: Too large resource version: {version}, current: {self.store.version}"
@@ -356,7 +356,7 @@ def _read_continue(token: str) -> tuple[int, tuple[str, str]]:
 
 
 def _kept_parts(kind: ServedKind, before: JsonObject, body: JsonObject, *, status: bool) -> JsonObject:
-    """The body with what its writer may not change taken from `before`: identity, and status or all but status."""
+    """Returns the body with the identity of `before`, and with its status or all but its status."""
     old = before["metadata"]
     metadata = {key: value for key, value in _metadata_of(body).items() if key not in _KEPT_METADATA}
     metadata |= {key: old[key] for key in _KEPT_METADATA if key in old}

@@ -18,7 +18,7 @@ _EXISTS = re.compile(r"^(?P<no>!?)\s*(?P<key>[^=!<>\s]+)$")
 
 
 def selector(kind: ServedKind, *, labels: str = "", fields: str = "") -> Selector:
-    """Tells whether an object is selected by both texts; a broken text is refused with 400."""
+    """Returns whether an object is selected by both texts; a broken text is refused with 400."""
     wanted_labels = [_label_requirement(term) for term in split_terms(labels)]
     wanted_fields = [_field_requirement(kind, term) for term in split_terms(fields)]
     if not wanted_labels and not wanted_fields:

@@ -12,7 +12,7 @@ Column = tuple[str, int, Callable[[JsonObject, datetime], Cell]]
 
 
 def table(kind: ServedKind, items: Sequence[JsonObject], now: datetime, *, headings: bool = True) -> JsonObject:
-    """The objects as a Table; kubectl takes the headings from the first table of a watch only."""
+    """Returns the objects as a Table; kubectl takes the headings from the first table of a watch only."""
     columns = _COLUMNS.get(kind.plural, (_NAMED, _AGED))
     definitions = [
         {

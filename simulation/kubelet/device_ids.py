@@ -28,7 +28,7 @@ class AdvertisedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdChoice:
-    """What kubelet may choose from for one container: `kept` is already decided, `size` is the number in all."""
+    """The choice that kubelet has for one container: `kept` is already decided, `size` is the number in all."""
 
     available: tuple[str, ...]
     kept: tuple[str, ...]
@@ -61,7 +61,7 @@ def choices(
 
 
 def settle(choice: IdChoice, preferred: Sequence[str]) -> tuple[str, ...]:
-    """The plugin's preference as far as it is available, then any other available id."""
+    """Returns the plugin's preference as far as it is available, then any other available id."""
     wished = [name for name in preferred if name in choice.available and name not in choice.kept]
     rest = [name for name in choice.available if name not in choice.kept and name not in wished]
     missing = choice.size - len(choice.kept)

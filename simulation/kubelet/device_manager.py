@@ -42,7 +42,7 @@ class PreStartRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldDevices:
-    """What one container holds of one resource."""
+    """The devices of one resource that one container holds."""
 
     pod_uid: str
     container: str
@@ -74,7 +74,7 @@ class DeviceManager(RegistrationServicer):
         self._called: dict[str, PluginConnection] = {}
         """The plugin that is called, by resource."""
         self._devices: dict[str, dict[str, AdvertisedDevice]] = {}
-        """The devices of each resource, as any of its plugins told last."""
+        """The devices of each resource, as any of its plugins sent them last."""
         self._held: list[HeldDevices] = []
         self._known: set[str] = set()
         """Resources that were ever registered here, also before a restart."""
@@ -150,7 +150,7 @@ class DeviceManager(RegistrationServicer):
         }
 
     def held(self, pod_uid: str = "") -> tuple[HeldDevices, ...]:
-        """What containers hold; of one pod, or of all."""
+        """Returns what containers hold; of one pod, or of all."""
         return tuple(held for held in self._held if pod_uid in ("", held.pod_uid))
 
     def devices(self, resource: str) -> Mapping[str, AdvertisedDevice]:
@@ -162,7 +162,7 @@ class DeviceManager(RegistrationServicer):
         return tuple(self._called)
 
     def ids_by_numa(self, held: HeldDevices) -> dict[int, tuple[str, ...]]:
-        """The ids of one container grouped as kubelet groups them in its checkpoint."""
+        """Returns the ids of one container grouped as kubelet groups them in its checkpoint."""
         devices = self.devices(held.resource)
         groups: dict[int, list[str]] = {}
         for name in held.ids:

@@ -248,7 +248,7 @@ def _check_diagonal(row: _SmiRow, name: str, own: int) -> None:
 
 
 def _read_affinities(header: _Header, rows: Sequence[_SmiRow], lines: Sequence[Line]) -> tuple[SmiAffinity, ...]:
-    """The cells after the matrix, row by row."""
+    """Returns the cells after the matrix, row by row."""
     read: list[SmiAffinity] = []
     for row in rows:
         try:

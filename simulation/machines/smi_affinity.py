@@ -25,7 +25,7 @@ class AffinityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SmiAffinity:
-    """The cells by column name: "" for an empty one, None for one that cannot be told from its neighbour."""
+    """The cells by column name: "" for an empty one, None for one that cannot be separated from its neighbour."""
 
     cells: Mapping[str, str | None]
     words: int
@@ -38,7 +38,7 @@ class _Word:
 
 
 def read_affinity(line: str, start: int, columns: Sequence[tuple[str, int]]) -> SmiAffinity:
-    """The cells of `columns` (name, display column of the header) in `line` from `start`. Raises AffinityError."""
+    """Returns the cells of `columns` (name, column of the header) in `line` from `start`. Raises AffinityError."""
     names = [name for name, _ in columns]
     words = _values(line, start, len(names))
     values = [word.text for word in words]

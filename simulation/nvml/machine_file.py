@@ -208,7 +208,7 @@ Fault = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLoad:
-    """How busy one GPU is; a GPU without one idles."""
+    """The activity of one GPU; a GPU without one idles."""
 
     gpu: int
     busy_percent: int = 0
@@ -284,7 +284,7 @@ def replace_machine_file(path: Path, text: str) -> None:
 def render_machine_file(
     description: MachineDescription, instance: str, faults: Sequence[Fault] = (), usage: Sequence[Usage] = ()
 ) -> str:
-    """The flat text of one machine. Raises UnknownErrorName."""
+    """Returns the flat text of one machine. Raises UnknownErrorName."""
     used = [*(GpuLoad(gpu=index) for index in range(len(description.gpus))), *usage]
     lines = [*_machine_lines(description, instance), *map(_usage_line, used), *map(fault_line, faults)]
     return "\n".join([*lines, "end", ""])

@@ -161,7 +161,7 @@ class _MoveSearch:
         self._looks = self._trials = self._proven = 0
 
     def remedy(self, waiting: Sequence[Arrival]) -> PodRemedy:
-        """For one of these pods, which ask for the same."""
+        """Finds remedies for one of these pods, which request the same."""
         arrival = waiting[0]
         asking = self._kinds.asking(arrival)
         found: tuple[_Set, Sequence[Move]] | None = None

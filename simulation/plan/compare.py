@@ -33,7 +33,7 @@ class Summary:
 
 
 def summaries(outcomes: Sequence[PlanOutcome]) -> list[Summary]:
-    """One for each policy, in the order of their first outcomes."""
+    """Returns one for each policy, in the order of their first outcomes."""
     by_policy: dict[str, list[PlanOutcome]] = {}
     for outcome in outcomes:
         by_policy.setdefault(outcome.run.policy, []).append(outcome)
@@ -74,14 +74,14 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Of the table that compares policies."""
+    """Columns of the table that compares policies."""
 
     title: str
     text: Callable[[Summary], str]
 
 
 def columns(found: Sequence[Summary], largest: int) -> list[Measure]:
-    """Those for which there are figures. `largest` is the number of GPUs of the largest pods."""
+    """Returns the columns for which there are figures. `largest` is the number of GPUs of the largest pods."""
     wanted = [
         Measure(title="policy (nodes/GPUs)", text=lambda one: one.policy),
         Measure(title="runs", text=lambda one: str(one.runs)),

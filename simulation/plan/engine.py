@@ -78,7 +78,7 @@ class Engine:
         return self._there[uid][0]
 
     def asked(self, uid: str) -> HostRequest:
-        """What a pod that has a node takes beside GPUs."""
+        """Returns what a pod that has a node takes beside GPUs."""
         return self._there[uid][1]
 
     def place(

@@ -12,7 +12,7 @@ class MergeError(ValueError):
 
 
 def read_reports(folder: str) -> PlanReport:
-    """All `*.json` of the folder as one report. Raises MergeError."""
+    """Returns all `*.json` of the folder as one report. Raises MergeError."""
     paths = sorted(Path(folder).glob("*.json"))
     if not paths:
         raise MergeError(f"{folder}: there is no *.json; it holds the reports of plan --slice --output json")
@@ -20,7 +20,7 @@ def read_reports(folder: str) -> PlanReport:
 
 
 def merged(reports: dict[str, PlanReport]) -> PlanReport:
-    """By file. Slices of different questions do not fit together. Raises MergeError."""
+    """Returns the reports by file. Slices of different questions do not fit together. Raises MergeError."""
     first_file, first = next(iter(reports.items()))
     found: dict[PlanRun, tuple[str, PlanOutcome]] = {}
     for file, report in reports.items():

@@ -20,7 +20,7 @@ _UNLIMITED = 1 << 40
 
 
 class HostRequest(NamedTuple):
-    """What a pod takes of a node beside GPUs."""
+    """The amounts that a pod takes of a node beside GPUs."""
 
     cpu_milli: int
     memory_mib: int
@@ -61,7 +61,7 @@ class Offers:
         return asked_by(pod, self._managed)
 
     def offered(self, constraints: Constraints, asked: HostRequest) -> list[str]:
-        """The nodes with enough beside GPUs, in the order of their list."""
+        """Returns the nodes with enough beside GPUs, in the order of their list."""
         left, (cpu, memory, others) = self._left, asked
         allowed, _ = self._allowed(constraints)
         # Nearly every pod allows all nodes, and then no node has to be looked up.
@@ -70,7 +70,7 @@ class Offers:
         return [name for name in fitting if not self._short_of(name, others)] if others else fitting
 
     def has_room(self, node: str, constraints: Constraints, asked: HostRequest, gone: Iterable[HostRequest]) -> bool:
-        """Whether the node would be offered if these pods of it were gone."""
+        """Returns whether the node would be offered if these pods of it were gone."""
         left = self._left.get(node)
         if left is None or node_problem(self._nodes[node], constraints):
             return False
@@ -86,7 +86,7 @@ class Offers:
         )
 
     def refusals(self, constraints: Constraints, asked: HostRequest) -> Counter[str]:
-        """How many nodes are not offered for which reason, in kube-scheduler's words."""
+        """Returns how many nodes are not offered for which reason, in kube-scheduler's words."""
         allowed, refused = self._allowed(constraints)
         reasons = Counter(refused.values())
         for name in allowed:

@@ -39,12 +39,12 @@ def page(report: PlanReport) -> str:
 
 
 def chart_of(report: PlanReport) -> str:
-    """The chart that compares policies."""
+    """Returns the chart that compares policies."""
     return charts(report)[0]
 
 
 def charts(report: PlanReport) -> list[str]:
-    """The comparison first. Lines are the first run of each policy."""
+    """Returns the comparison first. Lines are the first run of each policy."""
     outcomes = first_of_each(report.outcomes)
     if any(outcome.delay is not None for outcome in outcomes):
         return [_waits(report), _lines(_OVER_TIME, outcomes, _hours, _allocated), *_over(_TIME, outcomes, _hours)]

@@ -159,7 +159,7 @@ def _pods(file: str, settings: RequestSettings) -> Sequence[Arrival]:
 
 
 def _runs(policies: Sequence[str], seeds: str) -> list[PlanRun]:
-    """Every policy with every seed. Raises PolicyError."""
+    """Returns every policy with every seed. Raises PolicyError."""
     numbers: Sequence[int | None] = [None]
     if seeds:
         first, _, last = map(_number, seeds.partition("-"))

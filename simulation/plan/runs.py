@@ -42,7 +42,7 @@ def run(question: Question, asked: PlanRun, progress: Progress = lambda _: None)
 
 
 def in_order(question: Question, asked: PlanRun, kinds: Kinds) -> list[Arrival]:
-    """The pods as they come: first those that are moved, then the others as given, or by the seed in random order. With
+    """Returns the pods as they come: first those that are moved, then the others as given, or at random. With
     times they exchange theirs. Raises TooManyPods.
     """
     moved = [each for each in question.arrivals if each.came_from]
@@ -241,7 +241,7 @@ class _Replay:
                 heappush(firsts, (following.rank, kind))
 
     def _try(self, number: int, came: float, now: float) -> PlanRefusal | None:
-        """None if the pod is placed."""
+        """Returns none if the pod is placed."""
         arrival = self._arrivals[number]
         found = self._engine.place(arrival, _uid(number), now)
         if isinstance(found, PlanRefusal):
@@ -298,7 +298,7 @@ class _Replay:
         )
 
     def _kinds_that_wait(self) -> list[Unplaced]:
-        """The most frequent first."""
+        """Returns the most frequent first."""
         kinds = [
             Unplaced(
                 asks=(asking := self._kinds.asking(each[-1].arrival)).text,

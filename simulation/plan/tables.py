@@ -38,12 +38,12 @@ def comparison(report: PlanReport) -> FittingTable:
 
 
 def largest(report: PlanReport) -> int:
-    """GPUs of the largest pods."""
+    """Returns GPUs of the largest pods."""
     return max((size.gpus for outcome in report.outcomes for size in outcome.sizes), default=0)
 
 
 def first_of_each(outcomes: Sequence[PlanOutcome]) -> list[PlanOutcome]:
-    """The first run of each policy."""
+    """Returns the first run of each policy."""
     found: dict[str, PlanOutcome] = {}
     for outcome in outcomes:
         found.setdefault(outcome.run.policy, outcome)
@@ -51,7 +51,7 @@ def first_of_each(outcomes: Sequence[PlanOutcome]) -> list[PlanOutcome]:
 
 
 def refusals(outcomes: Sequence[PlanOutcome]) -> list[tuple[str, Sequence[Unplaced]]]:
-    """A title and the kinds of pods that found no room; policies that refuse the same share them."""
+    """Returns a title and the kinds of pods that found no room; policies that refuse the same share them."""
     found: list[tuple[list[PlanOutcome], Sequence[Unplaced]]] = []
     for outcome in outcomes:
         alike = next((several for several, kinds in found if kinds == outcome.waiting), None)
@@ -69,7 +69,7 @@ def _title(outcomes: Sequence[PlanOutcome]) -> str:
 
 
 def refused_rows(kinds: Sequence[Unplaced]) -> list[tuple[str, str, str]]:
-    """How many pods, what they ask for, and why it is nowhere."""
+    """Returns how many pods, what they request, and why it is nowhere."""
     rows = [(str(kind.pods), kind.asks, reasons(kind.reasons)) for kind in kinds[:MOST_KINDS]]
     rest = kinds[MOST_KINDS:]
     if rest:

@@ -21,7 +21,7 @@ class WorkerLost(Exception):
 
 
 def perform(question: Question, runs: Sequence[PlanRun], processes: int, progress: Progress) -> list[PlanOutcome]:
-    """The outcomes in the order of the runs. Raises WorkerLost, and PolicyError for an unknown policy."""
+    """Returns the outcomes in the order of the runs. Raises WorkerLost, and PolicyError for an unknown policy."""
     if processes == 1 or len(runs) == 1:
         return [run(question, each, lambda part, each=each: progress(each, part)) for each in runs]  # type: ignore[misc]
     try:
