@@ -7,9 +7,9 @@ from typing import Any
 
 from deviceplugin.configuration import TABLE as DAEMON
 from program.settings.declared import Table
-from program.settings.reference import hami_manual, manual, put_into_schema
 from scheduler_ext.configuration import TABLE as EXTENDER
 from simulation import machines
+from tests.settings_manual import hami_manual, manual, put_into_schema
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "daemonset" / "chart" / "topogpu" / "values.schema.json"

@@ -33,7 +33,6 @@ from proto.environment import (
 from proto.kubernetes.objects import Container, EnvVar
 from proto.quantity import QuantityError, integer_quantity
 
-DEFAULT_HOOK_PATH = "/usr/local"
 DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 NO_RUNTIME_ENV = {VISIBLE_DEVICES: VOID, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
 """For containers that get the driver's files from us. Otherwise Triton's compiler looks for CUDA's library in

@@ -52,9 +52,6 @@ class Effective(Generic[C]):
     """The source of each setting's effective value, by key."""
     warnings: tuple[str, ...]
 
-    def is_default(self, key: str) -> bool:
-        return self.origins[key] == DEFAULT
-
 
 DEFAULT = "default"
 
