@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +17,10 @@ from deviceplugin.allocation.instance_allocator import InstanceAllocator
 from deviceplugin.allocation.measured_allocator import MeasuredAllocator
 from deviceplugin.allocation.memory import Memory, memorable, memory_of, why_foreign
 from deviceplugin.allocation.memory_file import MemoryFile
-from deviceplugin.allocation.outliving_pods import OutlivingPods
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.served_pods import ServedPods
 from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocation.slot_files import SlotFiles
-from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_report
 from deviceplugin.allocator import Allocator
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.by_pod import ByPod
@@ -36,19 +34,20 @@ from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.hook_watch import HookWatch
 from deviceplugin.kubelet import PluginServer
-from deviceplugin.labelling import NodeLabels
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
+from deviceplugin.node.contributors import FeatureLabels, NodeTotals, OutlivingPods, RegisteredGpus, UndecidedPods
+from deviceplugin.node.labels import left_to_others
+from deviceplugin.node.registration import Offer
+from deviceplugin.node.totals import hazardous
+from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.notices import notices, unlimited, untotalled
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.replicas import split_replica
-from deviceplugin.report import Report, report
-from deviceplugin.reporter import Reporter
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.slim_pods import slim
-from deviceplugin.totals import asked_totals, hazardous, present_totals, totals_patch, totals_with, without_totals
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import NodeLimits
 from proto.devices import DeviceUUID
@@ -64,8 +63,6 @@ _SWEEP_SECONDS = 10.0
 _CLASSES_SECONDS = 600.0
 _MEMORY_SECONDS = 0.2
 """Seconds between two writes: in a burst many pods share one."""
-_ADMITTED = timedelta(seconds=5)
-"""Seconds between checks whether kubelet has admitted a pod without a decision; mostly the first check finds it."""
 EVENT_SOURCE = "topogpu-device-plugin"
 
 
@@ -99,35 +96,6 @@ class Agent:
         )
         self._served_pods = ServedPods(self._own, kubelet.resource_name)
         self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
-        self._reporter = Reporter(
-            lambda: f"{len(gpus.inventory.devices)} GPUs on node {self._own.name}",
-            changes,
-            due=self._report_due,
-            write=self._own.patch_node,
-            now=now,
-            reported=lambda taken: metrics.reported(_outcome(taken)),
-        )
-        self._totals = Reporter(
-            lambda: f"the totals of node {self._own.name}",
-            changes,
-            due=self._totals_due,
-            write=self._own.patch_status,
-            now=now,
-        )
-        self._undecided = Reporter(
-            lambda: f"the pods without a decision on node {self._own.name}",
-            changes,
-            due=self._undecided_due,
-            write=self._own.patch_node,
-            now=now,
-        )
-        self._outliving = Reporter(
-            lambda: f"the pods of node {self._own.name} that run although they were deleted",
-            changes,
-            due=OutlivingPods(self._own, gpus, PodCgroups(Path(settings.cgroup_root)), kubelet.resource_name).due,
-            write=self._own.patch_node,
-            now=now,
-        )
         self._remediation = Remediation(
             api,
             self._own,
@@ -140,9 +108,6 @@ class Agent:
             booked=self._booked,
             count=metrics.eviction,
         )
-        self._labels = NodeLabels(self._own, gpus, changes, self._events, enabled=settings.feature_labels, now=now)
-        self._asked = ByPod(asked_totals)
-        self._without_decision = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
         self._mode: AllocationMode | None = None
         self._memory_problem = ""
         self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
@@ -172,6 +137,26 @@ class Agent:
             read_checkpoint=read_checkpoint,
         )
         self._hook = HookWatch(settings.hook_path, settings.unenforced_shares, changes)
+        self._labels = FeatureLabels(gpus, enabled=settings.feature_labels)
+        registered = RegisteredGpus(
+            self._offer, settings.hami_scheduler, lambda taken: metrics.reported(_outcome(taken))
+        )
+        undecided = UndecidedPods(self._own, gpus, kubelet.resource_name, read_checkpoint)
+        outliving = OutlivingPods(self._own, gpus, kubelet.resource_name, PodCgroups(Path(settings.cgroup_root)))
+        self._writer = NodeWriter(
+            self._own,
+            changes,
+            (
+                Contributor(name="the GPUs", desired=registered.desired, reported=registered.reported),
+                Contributor(name="the totals", desired=NodeTotals(self._own, gpus, settings).desired),
+                Contributor(name="the pods without a decision", desired=undecided.desired),
+                Contributor(name="the pods that run although they were deleted", desired=outliving.desired),
+                Contributor(name="the times since when GPUs are unhealthy", desired=self._remediation.marks),
+                Contributor(name="the condition", desired=self._remediation.condition),
+                Contributor(name="the feature labels", desired=self._labels.desired),
+            ),
+            now=now,
+        )
         self._feedback = FeedbackLoop(
             self._own,
             settings.hook_path,
@@ -193,12 +178,9 @@ class Agent:
                     self._own.follow_node(),
                     self._own.follow_pods(),
                     self._gpus.run(),
-                    self._reporter.run(),
-                    self._totals.run(),
-                    self._undecided.run(),
-                    self._outliving.run(),
+                    self._writer.run(),
                     self._remediation.run(),
-                    self._labels.run(),
+                    self._announce_labels(),
                     self._warn_without_totals(),
                     self._serve(),
                     self._allocate(),
@@ -245,47 +227,18 @@ class Agent:
         holdings = self._read_checkpoint() or ()
         return frozenset(split_replica(identifier)[0] for each in holdings for identifier in each.ids)
 
-    def _report_due(self, now: datetime, last: datetime | None) -> Report:
-        """Returns the report that is due. None until the node, its GPUs, and how it allocates and limits are known."""
+    def _offer(self) -> Offer | None:
+        """Returns what schedulers are offered; None until the GPUs, their allocation and their limits are known."""
         inventory, limits = self._gpus.inventory, self._hook.limits
-        if self._own.node is None or self._mode is None or limits is None or not inventory.devices:
-            return Report()
-        return report(
-            self._own.node,
-            inventory.devices,
-            inventory.scores,
-            self._mode,
-            limits,
+        if self._mode is None or limits is None or not inventory.devices:
+            return None
+        return Offer(
+            devices=inventory.devices,
+            scores=inventory.scores,
+            mode=self._mode,
+            limits=limits,
             simulated=inventory.is_simulated,
-            scheduler=self._settings.hami_scheduler,
-            answered_at=last,
-            now=now,
         )
-
-    def _totals_due(self, _now: datetime, _last: datetime | None) -> Report:
-        """Returns the totals that are due. Without a GPU the Node keeps its totals, as it keeps its registration."""
-        node, devices, names = self._own.node, self._gpus.inventory.devices, self._settings.total_names
-        if node is None:
-            return Report()
-        if not self._settings.node_totals:
-            left = present_totals(node, names)
-            return Report(body=without_totals(left) if left else None)
-        if not devices or not self._own.pods_known:
-            return Report()
-        return Report(body=totals_patch(node, totals_with(names, devices, self._asked.of(self._own.pods, names))))
-
-    def _undecided_due(self, now: datetime, _last: datetime | None) -> Report:
-        """Returns the patch that is due. Until pods and GPUs are known the annotation stays: no pod gets other GPUs
-        while it lives.
-        """
-        node, gpus = self._own.node, self._gpus.by_uuid()
-        if node is None or not self._own.pods_known or not gpus:
-            return Report()
-        resource = self._kubelet.resource_name
-        pods = [pod for pod in self._without_decision.of(self._own.pods, resource) if pod is not None]
-        known = known_of(pods, self._read_checkpoint() or (), gpus, resource) if pods else {}
-        due = undecided_report(node, known)
-        return due if len(known) == len(pods) else replace(due, look_again=now + _ADMITTED)
 
     async def _warn_without_totals(self) -> None:
         """Writes an event, once, about every DeviceClass for which pods that name memory or cores are refused here."""
@@ -412,6 +365,11 @@ class Agent:
             for notice in notices(told, inventory):
                 self._events.record(self._own.reference(), notice)
             told = inventory
+
+    async def _announce_labels(self) -> None:
+        async for others in self._changes.of(lambda: self._labels.others(self._own.node)):
+            if others:
+                self._events.record(self._own.reference(), left_to_others(others))
 
     async def _announce_limits(self) -> None:
         told: NodeLimits | None = None

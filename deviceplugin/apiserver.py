@@ -147,12 +147,9 @@ class OwnNode:
         self._changes.announce()
 
     async def patch_status(self, body: Mapping[str, object]) -> None:
-        """Patches the Node's status. Raises ApiError or ApiUnreachable."""
-        self._take_node(await self._api.patch(NODES, self.name, body, subresource="status"))
-        self._changes.announce()
-
-    async def patch_conditions(self, body: Mapping[str, object]) -> None:
-        """Patches only those conditions of the Node that `body` names. Raises ApiError or ApiUnreachable."""
+        """Patches the Node's status strategically: conditions that `body` does not name stay. Raises ApiError or
+        ApiUnreachable.
+        """
         self._take_node(await self._api.patch(NODES, self.name, body, subresource="status", strategic=True))
         self._changes.announce()
 

@@ -3,14 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import Hardware
 from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.report import with_missing
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID, PairScores
 
@@ -199,6 +198,13 @@ class Gpus:
         return self._found.parents.get(uuid, uuid)
 
 
+def with_vanished(before: Sequence[Device], now: Sequence[Device]) -> tuple[Device, ...]:
+    """Returns the GPUs found now, and those of before that vanished, as unhealthy: pods may still hold them."""
+    found = {device.uuid for device in now}
+    lost = (replace(device, healthy=False) for device in before if device.uuid not in found)
+    return tuple(sorted((*now, *lost), key=lambda device: (device.index, device.uuid)))
+
+
 def _with_missing(before: Inventory, now: Inventory) -> Inventory:
     """Keeps GPUs that vanished, as unhealthy, unless a new GPU is in their place."""
     addresses = {**before.hardware.pci_addresses, **now.hardware.pci_addresses}
@@ -209,12 +215,12 @@ def _with_missing(before: Inventory, now: Inventory) -> Inventory:
         return [device for device, gpu in gpus if gpu in now.physical or addresses.get(gpu) not in places]
 
     instances = {
-        resource: with_missing(kept(before.instances.get(resource, ())), now.instances.get(resource, ()))
+        resource: with_vanished(kept(before.instances.get(resource, ())), now.instances.get(resource, ()))
         for resource in sorted({*before.instances, *now.instances})
     }
     return replace(
         now,
-        devices=with_missing(kept(before.devices), now.devices),
+        devices=with_vanished(kept(before.devices), now.devices),
         instances=instances,
         parents={**before.parents, **now.parents},
         hardware=replace(now.hardware, pci_addresses=addresses),

@@ -6,8 +6,8 @@ import logging
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.container.hook import find_hook
+from deviceplugin.container.limits import limits_of
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.report import limits_of
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_limits import NodeLimits
 

@@ -13,7 +13,8 @@ from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
 from deviceplugin.allocation.slots import is_spec_of_one_slot
 from deviceplugin.container.edits import ContainerFacts, cache_directory
-from deviceplugin.report import report
+from deviceplugin.node.desired import patch_of
+from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler
 from proto import __version__
 from proto.annotations import keys
@@ -77,9 +78,10 @@ def written() -> dict[str, Any]:
 
 
 def _reported(scheduler: HamiScheduler) -> Any:
-    due = report(Node(), DEVICES, SCORES, AllocationMode.SLOTS, NodeLimits.HAMI_CORE, scheduler=scheduler, now=NOW).body
-    assert due is not None
-    metadata: Any = due["metadata"]
+    offer = Offer(devices=DEVICES, scores=SCORES, mode=AllocationMode.SLOTS, limits=NodeLimits.HAMI_CORE)
+    patch = patch_of(Node(), registration(Node(), offer, scheduler, now=NOW), NOW)
+    assert patch is not None
+    metadata: Any = patch.body["metadata"]
     return metadata["annotations"]
 
 

@@ -2,10 +2,19 @@
 
 from collections.abc import Mapping
 
-from deviceplugin.container.edits import ContainerFacts
+from deviceplugin.container.edits import ContainerFacts, Hook, NoHook
 from deviceplugin.settings import UnenforcedShares
+from proto.annotations.node_limits import NodeLimits
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import DISABLE_CONTROL, lifted_by
+
+
+def limits_of(found: Hook | NoHook, unenforced: UnenforcedShares) -> NodeLimits:
+    """Returns what enforces the shares of containers on this node."""
+    allowed = unenforced is UnenforcedShares.ALLOW
+    if isinstance(found, Hook):
+        return NodeLimits.PARTLY_ENFORCED if allowed else NodeLimits.HAMI_CORE
+    return NodeLimits.UNENFORCED if allowed else NodeLimits.NONE
 
 
 def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> bool:

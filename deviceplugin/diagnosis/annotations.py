@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
-from deviceplugin.report import report
+from deviceplugin.node.desired import differences
+from deviceplugin.node.registration import Offer, registration
 from deviceplugin.sentences import enumerated
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.bind_phase import BindPhase
@@ -13,7 +14,6 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
-from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import decode_lock
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
@@ -42,27 +42,23 @@ class LockHolder:
 
 def judge_annotations(
     node: Node,
-    devices: Sequence[Device],
-    scores: PairScores,
-    mode: AllocationMode,
-    limits: NodeLimits,
+    offer: Offer,
     *,
-    simulated: bool = False,
     scheduler: HamiScheduler,
     daemon_serves: bool,
     now: datetime,
 ) -> Finding:
-    """Compares what the daemon would write with the Node. Only the daemon knows the health of a GPU."""
+    """Compares the offer of this machine with the Node. Only the daemon knows the health of a GPU."""
+    devices, scores = offer.devices, offer.scores
     # An answer that was given just now need not be given again.
-    due = report(
-        node, devices, scores, mode, limits, simulated=simulated, scheduler=scheduler, answered_at=now, now=now
-    ).body
-    wanted = _annotations(due)
+    desired = registration(node, offer, scheduler, answered_at=now, now=now)
+    wanted = differences(desired.annotations, node.metadata.annotations)
     wanted.pop(NODE_HANDSHAKE, None)
     if not wanted:
         return ok(
             ANNOTATIONS,
-            f"They match this machine: {len(devices)} GPUs, allocation {mode.value}, limits {limits.value}.",
+            f"They match this machine: {len(devices)} GPUs, allocation {offer.mode.value}, "
+            f"limits {offer.limits.value}.",
         )
     missing = [key for key in wanted if key not in node.metadata.annotations]
     if missing == list(wanted) and not daemon_serves:
@@ -157,13 +153,6 @@ def _why_served(pod: Pod, node_name: str) -> str:
     if pod.is_running or pod.has_ended:
         return f"the pod is {pod.status.phase.lower()}"
     return f"the pod's allocation ended with {phase}" if phase in (BindPhase.SUCCESS, BindPhase.FAILED) else ""
-
-
-def _annotations(body: object) -> dict[str, str]:
-    match body:
-        case {"metadata": {"annotations": dict(annotations)}}:
-            return dict(annotations)
-    return {}
 
 
 def _difference(key: str, node: Node, devices: Sequence[Device], scores: PairScores) -> str:

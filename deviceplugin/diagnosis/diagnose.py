@@ -9,6 +9,7 @@ from datetime import datetime
 from deviceplugin.allocation.mode import NodeAbilities
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.edits import Hook, NoHook
+from deviceplugin.container.limits import limits_of
 from deviceplugin.diagnosis.allocation import ALLOCATION, judge_allocation
 from deviceplugin.diagnosis.annotations import (
     ANNOTATIONS,
@@ -54,10 +55,10 @@ from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
-from deviceplugin.report import limits_of
+from deviceplugin.node.registration import Offer
+from deviceplugin.node.totals import node_totals
 from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames, UnenforcedShares
-from deviceplugin.totals import node_totals
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Node, NodeInfo
@@ -223,11 +224,13 @@ def _annotations(
     else:
         yield judge_annotations(
             node,
-            devices,
-            pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
-            published_mode(node),
-            limits_of(seen.hook, UnenforcedShares(configuration.unenforced_shares)),
-            simulated=seen.machine.is_simulated,
+            Offer(
+                devices=devices,
+                scores=pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
+                mode=published_mode(node),
+                limits=limits_of(seen.hook, UnenforcedShares(configuration.unenforced_shares)),
+                simulated=seen.machine.is_simulated,
+            ),
             scheduler=scheduler,
             daemon_serves=seen.plugin.state is SocketState.CONNECTS,
             now=now,

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
-from deviceplugin.labels import label_report, labels_of_ours
+from deviceplugin.node.desired import is_met
+from deviceplugin.node.labels import label_report, labels_of_ours
 from deviceplugin.sentences import enumerated
 from proto.kubernetes.objects import Node
 
@@ -20,7 +21,7 @@ def judge_labels(node: Node, wanted: Mapping[str, str], *, daemon_serves: bool) 
             "Set feature_labels to false (--feature-labels false), or remove these labels and the program that "
             "writes them, such as GPU feature discovery.",
         )
-    if due.body is None:
+    if is_met(node, due.desired):
         return ok(LABELS, f"The Node has {len(wanted)} labels of its GPUs.")
     if not daemon_serves:
         return skipped(LABELS, "The daemon does not run, so they are not written.")

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.node.desired import Desired, is_met
+from deviceplugin.node.totals import hazardous, present_totals
 from deviceplugin.sentences import enumerated
 from deviceplugin.settings import TotalNames
-from deviceplugin.totals import hazardous, present_totals, totals_patch
 from proto.kubernetes.objects import DeviceClass, Node
 
 TOTALS = "Node totals"
@@ -14,7 +15,7 @@ _ON = "Set node_totals to true (--node-totals true)"
 
 def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) -> Finding:
     """Checks the totals. `totals` are what the daemon would write."""
-    if totals_patch(node, totals) is None:
+    if is_met(node, Desired(totals=totals)):
         return ok(TOTALS, f"The Node has {_amounts(totals)} in all.")
     if not daemon_serves:
         return skipped(TOTALS, "The daemon does not run, so they are not written.")

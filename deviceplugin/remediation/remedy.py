@@ -1,6 +1,4 @@
-"""Feeds the state machine with what the daemon sees, and carries out its effects: the Node's condition and taint, and
-evictions (edge).
-"""
+"""Feeds the state machine with what the daemon sees, and carries out its effects (edge)."""
 
 import asyncio
 import logging
@@ -15,6 +13,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus
+from deviceplugin.node.desired import Desired
 from deviceplugin.remediation.budget import Spent, reserve
 from deviceplugin.remediation.holders import holder_of, seen, unshown, why_spared
 from deviceplugin.remediation.step import (
@@ -36,9 +35,7 @@ from deviceplugin.remediation.step import (
     stranded,
     told_by,
 )
-from deviceplugin.remediation.words import condition_report, marks_report
-from deviceplugin.report import Report
-from deviceplugin.reporter import Reporter
+from deviceplugin.remediation.words import desired_condition, desired_marks
 from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings
 from program.tasks import Tasks
@@ -109,27 +106,11 @@ class Remediation:
         self._told_of_strangers = False
         self._remembers = settings.remedy.reports
         self._evictions = Tasks()
-        self._marks = Reporter(
-            lambda: f"how long GPUs of node {own.name} have been unhealthy",
-            changes,
-            due=lambda _now, _last: self._due(marks_report),
-            write=own.patch_node,
-            now=self._now,
-        )
-        self._condition = Reporter(
-            lambda: f"the condition of node {own.name}",
-            changes,
-            due=lambda _now, _last: self._due(condition_report),
-            write=own.patch_conditions,
-            now=self._now,
-        )
 
     async def run(self) -> None:
         """Until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for loop in (self._watch(), self._marks.run(), self._condition.run()):
-                    group.create_task(loop)
+            await self._watch()
         finally:
             await self._evictions.end()
 
@@ -207,14 +188,21 @@ class Remediation:
         if self._state != before:
             self._changes.announce()
 
-    def _due(self, report: Callable[[Node, State, datetime, RemediationSettings], Report]) -> Report:
-        node = self._own.node
-        if node is None or (self._settings.remedy.reports and self._state.began_at is None):
-            return Report()
+    def marks(self, _node: Node, _now: datetime) -> Desired | None:
+        """Returns the annotation and the taint that the Node should have."""
+        return self._desired(desired_marks)
+
+    def condition(self, _node: Node, _now: datetime) -> Desired | None:
+        """Returns the condition that the Node should have."""
+        return self._desired(desired_condition)
+
+    def _desired(self, words: Callable[[State, datetime, RemediationSettings], Desired]) -> Desired | None:
+        if self._settings.remedy.reports and self._state.began_at is None:
+            return None
         now, off = self._now(), self._off()
-        due = report(node, told_by(self._state, off), now + off, self._settings)
         look = next_look(self._state, now, self._settings)
-        return due if due.body is not None or look is None else Report(look_again=look)
+        desired = words(told_by(self._state, off), now + off, self._settings)
+        return desired if look is None else replace(desired, again_in=look - now)
 
     def _off(self) -> timedelta:
         """Returns by how much the node's clock has been set since this process began."""

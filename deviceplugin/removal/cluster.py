@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from deviceplugin.labels import labels_of_ours
-from deviceplugin.remediation.words import is_ours, without_condition
+from deviceplugin.node.desired import NO_TIME, Desired, patch_of
+from deviceplugin.node.labels import labels_of_ours
 from deviceplugin.removal.plan import annotations_of_ours, health_of_ours, totals_of_ours
 from deviceplugin.settings import TotalNames
-from deviceplugin.totals import without_totals
-from proto.annotations.keys import NODE_CONDITION
+from proto.annotations.keys import NODE_CONDITION, NODE_TAINT
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
@@ -29,28 +28,31 @@ async def read_pods(api: ApiServer, node_name: str) -> Sequence[Pod]:
 
 
 async def remove_totals(api: ApiServer, name: str, names: TotalNames) -> tuple[str, ...]:
-    """The resources that were removed. Raises ApiError or ApiUnreachable."""
+    """Removes the totals and returns their names. Raises ApiError or ApiUnreachable."""
     node = await read_node(api, name)
     resources = () if node is None else totals_of_ours(node, names)
-    if resources:
-        await api.patch(NODES, name, without_totals(resources), subresource="status")
+    if node is not None:
+        await _remove(api, node, Desired(totals=dict.fromkeys(resources)))
     return resources
 
 
 async def remove_health(api: ApiServer, name: str) -> tuple[str, ...]:
-    """What was removed of the words about GPUs that stay unhealthy. Raises ApiError or ApiUnreachable."""
+    """Removes condition and taint of GPUs that stay unhealthy, and returns their names. Raises ApiError or
+    ApiUnreachable.
+    """
     node = await read_node(api, name)
-    words = () if node is None else health_of_ours(node)
-    if node is None or not words:
+    if node is None:
         return ()
-    if any(condition.type == NODE_CONDITION for condition in node.status.conditions):
-        await api.patch(NODES, name, without_condition(), subresource="status", strategic=True)
-        node = await api.get(NODES, name)
-    others = [taint for taint in node.spec.taints if not is_ours(taint)]
-    if others != node.spec.taints:
-        metadata = {"resourceVersion": node.metadata.resource_version}
-        await api.patch(NODES, name, {"metadata": metadata, "spec": {"taints": others}})
-    return words
+    await _remove(api, node, Desired(conditions={NODE_CONDITION: None}, taints={NODE_TAINT: None}))
+    return health_of_ours(node)
+
+
+async def _remove(api: ApiServer, node: Node, desired: Desired) -> None:
+    while (patch := patch_of(node, desired, NO_TIME)) is not None:
+        subresource = "status" if patch.of_status else ""
+        node = await api.patch(
+            *(NODES, node.metadata.name, patch.body), subresource=subresource, strategic=patch.of_status
+        )
 
 
 async def remove_metadata(api: ApiServer, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

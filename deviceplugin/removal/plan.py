@@ -8,10 +8,9 @@ from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hook_names import CONTAINER_FOLDERS, installed_names
-from deviceplugin.remediation.words import is_ours
+from deviceplugin.node.totals import present_totals
 from deviceplugin.settings import TotalNames
 from deviceplugin.socket_names import is_socket_name
-from deviceplugin.totals import present_totals
 from proto.annotations.keys import (
     NODE_ALLOCATION,
     NODE_CONDITION,
@@ -123,7 +122,7 @@ def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
 def health_of_ours(node: Node) -> tuple[str, ...]:
     """The condition and the taint, for people; no other program uses their names."""
     told = any(condition.type == NODE_CONDITION for condition in node.status.conditions)
-    tainted = any(map(is_ours, node.spec.taints))
+    tainted = any(taint.get("key") == NODE_TAINT for taint in node.spec.taints)
     return (*([f"condition {NODE_CONDITION}"] if told else ()), *([f"taint {NODE_TAINT}"] if tainted else ()))
 
 

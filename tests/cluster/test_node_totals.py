@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from deviceplugin.node.desired import NO_TIME, Desired, patch_of
+from deviceplugin.node.totals import hazardous, node_totals
 from deviceplugin.settings import TotalNames
-from deviceplugin.totals import hazardous, node_totals, totals_patch
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
 from proto.kubernetes.objects import DeviceClass, Node
@@ -48,7 +49,9 @@ async def device_class(peer: Peer) -> AsyncIterator[DeviceClass]:
 
 def total_patch(node: dict[str, Any]) -> Any:
     devices = decode_register(node["metadata"]["annotations"][keys.NODE_REGISTER])
-    return totals_patch(msgspec.convert(node, Node), node_totals(TotalNames(), devices, ()))
+    wanted = Desired(totals=node_totals(TotalNames(), devices, ()))
+    patch = patch_of(msgspec.convert(node, Node), wanted, NO_TIME)
+    return None if patch is None else patch.body
 
 
 def with_totals(node: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
-from deviceplugin.report import report
+from deviceplugin.node.desired import is_met, patch_of
+from deviceplugin.node.registration import Offer, registration
+from deviceplugin.settings import HamiScheduler
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.node_allocation import AllocationMode
@@ -53,10 +55,12 @@ async def test_what_is_reported_is_written_once_and_then_nothing_is_due(
         while own.node is None:  # noqa: ASYNC110 - polls, with a deadline
             await asyncio.sleep(0.01)
     scores = {A: {B: 100}, B: {A: 100}}
-    due = report(own.node, PAIR, scores, AllocationMode.SLOTS, NodeLimits.HAMI_CORE, now=NOW)
-    assert due.body is not None
-    await own.patch_node(due.body)
-    assert report(own.node, PAIR, scores, AllocationMode.SLOTS, NodeLimits.HAMI_CORE, now=NOW).body is None
+    offer = Offer(devices=PAIR, scores=scores, mode=AllocationMode.SLOTS, limits=NodeLimits.HAMI_CORE)
+    desired = registration(own.node, offer, HamiScheduler.NONE, now=NOW)
+    patch = patch_of(own.node, desired, NOW)
+    assert patch is not None
+    await own.patch_node(patch.body)
+    assert is_met(own.node, desired)
     following.cancel()
     with suppress(asyncio.CancelledError):
         await following

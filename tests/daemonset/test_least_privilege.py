@@ -10,7 +10,7 @@ import yaml
 from daemonset import render
 from daemonset.render import Manifest
 from deviceplugin.diagnosis.cluster import Right, daemon_rights
-from deviceplugin.labels import FEATURE_LABEL
+from deviceplugin.node.labels import FEATURE_LABEL
 from deviceplugin.settings import RemediationSettings, Remedy
 from proto import __version__
 from tests.daemonset.shipped import containers, one, pods

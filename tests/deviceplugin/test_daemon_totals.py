@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.totals import PRIORITY_TOTAL
+from deviceplugin.node.totals import PRIORITY_TOTAL
 from proto.annotations import keys
 from proto.annotations.keys import NODE_REGISTER
 from simulation.apiserver import EmbeddedApiServer

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocation.capacity import has_begun, held_by
 from deviceplugin.allocation.decision import decided_devices
-from deviceplugin.allocation.undecided import is_undecided
 from deviceplugin.container.edits import container_facts
+from deviceplugin.node.totals import asked_totals
+from deviceplugin.node.undecided import is_undecided
 from deviceplugin.remediation.holders import holder_of
 from deviceplugin.settings import TotalNames
 from deviceplugin.slim_pods import LONGEST_DECISION, MOST_CONTAINERS, MOST_VARIABLES, slim
-from deviceplugin.totals import asked_totals
 from deviceplugin.usage.used import NodeSample, node_usage
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED
 from proto.environment import CHOOSING, chosen_by, lifted_by, lifting

@@ -13,7 +13,8 @@ import psutil
 
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.topology import build_topology, pair_scores
-from deviceplugin.report import report
+from deviceplugin.node.registration import Offer, registration
+from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import NodeLimits
@@ -138,18 +139,14 @@ def _state(pod: Mapping[str, Any]) -> str:
 def _computed() -> Mapping[str, Any]:
     """The annotations of a Node, from the description of its machine."""
     reading = describe_reading(MACHINE, NODE)
-    due = report(
-        Node(),
-        discover_devices(reading, NodeSharing()),
-        pair_scores(build_topology(reading)),
-        AllocationMode.SLOTS,
-        NodeLimits.PARTLY_ENFORCED,
+    offer = Offer(
+        devices=discover_devices(reading, NodeSharing()),
+        scores=pair_scores(build_topology(reading)),
+        mode=AllocationMode.SLOTS,
+        limits=NodeLimits.PARTLY_ENFORCED,
         simulated=True,
-        now=datetime(2030, 1, 1, tzinfo=UTC),
     )
-    body: Any = due.body
-    found: Mapping[str, Any] = body["metadata"]["annotations"]
-    return found
+    return registration(Node(), offer, HamiScheduler.NONE, now=datetime(2030, 1, 1, tzinfo=UTC)).annotations
 
 
 COMPUTED = _computed()

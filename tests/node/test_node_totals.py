@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from deviceplugin.node.totals import PRIORITY_TOTAL
 from deviceplugin.settings import TotalNames
-from deviceplugin.totals import PRIORITY_TOTAL
 from proto.annotations import keys
 from proto.devices import DeviceShare
 from tests.node.pods import Pods, container, node_is_ready, pod

@@ -5,7 +5,7 @@ import pytest
 
 from deviceplugin.diagnosis.annotations import LockHolder, judge_annotations, judge_handshake, judge_lock
 from deviceplugin.diagnosis.finding import Finding, State
-from deviceplugin.report import report
+from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode
@@ -21,15 +21,13 @@ from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod, share
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCORES = {A: {B: 100}, B: {A: 100}}
 IMMEDIATE = AllocationMode.IMMEDIATE
+OFFER = Offer(devices=PAIR, scores=SCORES, mode=IMMEDIATE, limits=NodeLimits.HAMI_CORE)
 
 
 def written(scheduler: HamiScheduler = HamiScheduler.NONE) -> dict[str, str]:
     """What the daemon writes on a new node."""
-    body = report(node(NODE), PAIR, SCORES, IMMEDIATE, NodeLimits.HAMI_CORE, scheduler=scheduler, now=NOW).body
-    match body:
-        case {"metadata": {"annotations": dict(annotations)}}:
-            return dict(annotations)
-    raise AssertionError(body)
+    wanted = registration(node(NODE), OFFER, scheduler, now=NOW).annotations
+    return {key: value for key, value in wanted.items() if value is not None}
 
 
 def judged(
@@ -41,10 +39,7 @@ def judged(
 ) -> Finding:
     return judge_annotations(
         node(NODE, annotations=annotations),
-        devices,
-        SCORES,
-        IMMEDIATE,
-        NodeLimits.HAMI_CORE,
+        replace(OFFER, devices=devices),
         scheduler=scheduler,
         daemon_serves=serves,
         now=NOW,

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceplugin.labels import FEATURE_LABEL
 from deviceplugin.machine.discovery import NodeSharing
 from deviceplugin.machine.features import feature_labels, label_value
 from deviceplugin.machine.readings import GpuReading, MachineReading
+from deviceplugin.node.labels import FEATURE_LABEL
 from proto.devices import DeviceUUID
 from simulation.machines import load
 from simulation.machines.described import describe_reading

@@ -15,6 +15,7 @@ import pytest
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.settings import AgentSettings, RemediationSettings, Remedy
@@ -75,7 +76,9 @@ async def remediation(
         monotonic=lambda: clocks.monotonic,
         uptime=lambda: clocks.uptime,
     )
-    loops = (own.follow_node(), own.follow_pods(), gpus.run(), daemon.run())
+    marks = Contributor(name="the marks", desired=daemon.marks)
+    writer = NodeWriter(own, changes, [marks], now=lambda: clocks.wall)
+    loops = (own.follow_node(), own.follow_pods(), gpus.run(), daemon.run(), writer.run())
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(loop) for loop in loops]
         yield daemon, changes

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.node.desired import NodePatch, is_met, patch_of
 from deviceplugin.remediation.step import State, step
-from deviceplugin.remediation.words import condition_report, marks_report
+from deviceplugin.remediation.words import desired_condition, desired_marks
 from deviceplugin.settings import RemediationSettings, Remedy, TaintWhen
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_UNHEALTHY
@@ -35,12 +36,14 @@ def state(*ill: str, well: int = 7) -> State:
 def spoken(node: dict[str, Any], state: State, minutes: int, settings: RemediationSettings = EVICT) -> dict[str, Any]:
     """The Node after what is due was written; then nothing is due any more."""
     now = T0 + minutes * MINUTE
-    marks = marks_report(_read(node), state, now, settings).body
-    node = node if marks is None else merge(node, marks)
-    condition = condition_report(_read(node), state, now, settings).body
-    node = node if condition is None else strategic(node, dict(condition))
-    assert marks_report(_read(node), state, now, settings).body is None
-    assert condition_report(_read(node), state, now, settings).body is None
+    marks, condition = desired_marks(state, now, settings), desired_condition(state, now, settings)
+    if (patch := patch_of(_read(node), marks, now)) is not None:
+        node = merge(node, patch.body)
+    if (patch := patch_of(_read(node), condition, now)) is not None:
+        assert patch.of_status
+        node = strategic(node, dict(patch.body))
+    assert is_met(_read(node), marks)
+    assert is_met(_read(node), condition)
     return node
 
 
@@ -110,11 +113,13 @@ def test_the_taint_stands_beside_others_while_its_gpus_stay_ill(when: TaintWhen,
 
 
 def test_taints_are_written_for_the_version_of_the_node_that_was_read() -> None:
-    tainted = marks_report(_read(BLANK), state(*GPUS), T0 + 10 * MINUTE, replace(EVICT, taint=TaintWhen.ANY)).body
+    settings = replace(EVICT, taint=TaintWhen.ANY)
+    tainted = patch_of(_read(BLANK), desired_marks(state(*GPUS), T0 + 10 * MINUTE, settings), T0)
     assert tainted is not None
-    assert tainted["metadata"]["resourceVersion"] == "7"  # type: ignore[index]
-    plain = marks_report(_read(BLANK), state(*GPUS), T0, EVICT).body
-    assert plain == {"metadata": {"annotations": {NODE_UNHEALTHY: encode_unhealthy(dict.fromkeys(GPUS, T0))}}}
+    assert tainted.body["metadata"]["resourceVersion"] == "7"  # type: ignore[index]
+    plain = patch_of(_read(BLANK), desired_marks(state(*GPUS), T0, EVICT), T0)
+    since = {NODE_UNHEALTHY: encode_unhealthy(dict.fromkeys(GPUS, T0))}
+    assert plain == NodePatch({"metadata": {"annotations": since}})
 
 
 def test_switched_off_all_of_it_is_taken_away() -> None:

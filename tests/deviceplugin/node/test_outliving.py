@@ -5,28 +5,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from deviceplugin.allocation.capacity import Held
-from deviceplugin.allocation.outliving import (
-    Departures,
-    after_look,
-    after_pods,
-    first,
-    outliving_of,
-    outliving_report,
-    read_outliving,
-)
-from deviceplugin.allocation.outliving_pods import OutlivingPods
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.node.contributors import OutlivingPods
+from deviceplugin.node.desired import Desired, is_met
+from deviceplugin.node.outliving import (
+    Departures,
+    after_look,
+    after_pods,
+    desired_outliving,
+    first,
+    outliving_of,
+    read_outliving,
+)
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.pod_cgroups import PodCgroups
-from deviceplugin.report import Report
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_OUTLIVING, RESOURCE_COUNT
 from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving
@@ -79,12 +78,11 @@ def test_a_new_life_names_whatever_runs_and_knows_what_the_one_before_wrote() ->
 
 def test_the_node_is_written_on_change_only_and_what_it_says_can_be_read_again() -> None:
     departures = known(ONE)
-    patch = outliving_report(Node(), departures).body
-    assert patch == {"metadata": {"annotations": {NODE_OUTLIVING: encode_outliving(Outliving(10))}}}
+    assert desired_outliving(departures) == Desired(annotations={NODE_OUTLIVING: encode_outliving(Outliving(10))})
     node = Node(metadata=ObjectMeta(annotations={NODE_OUTLIVING: encode_outliving(Outliving(10))}))
-    assert outliving_report(node, departures).body is None
+    assert is_met(node, desired_outliving(departures))
     assert read_outliving(node) == Outliving(10)
-    assert outliving_report(node, None).body == {"metadata": {"annotations": {NODE_OUTLIVING: None}}}
+    assert desired_outliving(None) == Desired(annotations={NODE_OUTLIVING: None})
     assert read_outliving(Node(metadata=ObjectMeta(annotations={NODE_OUTLIVING: "?"}))) is None
 
 
@@ -127,11 +125,11 @@ async def test_the_control_groups_are_searched_at_each_news_of_pods_however_shor
         changes = Changes()
         own = OwnNode(api, NODE, changes)
         gpus = Gpus(lambda: Inventory(devices=PAIR), NvmlThread(), changes, AgentSettings(node_name=NODE))
-        outliving = OutlivingPods(own, gpus, PodCgroups(tmp_path / "cgroup"), RESOURCE_COUNT)
+        outliving = OutlivingPods(own, gpus, RESOURCE_COUNT, PodCgroups(tmp_path / "cgroup"))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(loop) for loop in (own.follow_node(), own.follow_pods(), gpus.run())]
             await until(lambda: own.node is not None and own.pods_known and gpus.known)
-            assert outliving.due(NOW, None).body is None
+            assert written(outliving) == set()
             pod = msgspec.to_builtins(bound_pod("goes", ((share(A),),), phase="Running"))
             server.create({"apiVersion": "v1", "kind": "Pod", **pod})
             await until(lambda: own.pods)
@@ -139,16 +137,18 @@ async def test_the_control_groups_are_searched_at_each_news_of_pods_however_shor
             folder = tmp_path / "cgroup" / "kubepods" / f"pod{uid}"
             folder.mkdir(parents=True)
             (folder / "cgroup.events").write_text("populated 1\n")
-            assert written(outliving.due(NOW, None)) == set()
+            assert written(outliving) == set()
             server.delete("pods", "goes", namespace="default")
             await until(lambda: not own.pods)
-            assert written(outliving.due(NOW, None)) == {uid}
+            assert written(outliving) == {uid}
             for task in tasks:
                 task.cancel()
         await api.close()
 
 
-def written(report: Report) -> set[str]:
+def written(outliving: OutlivingPods) -> set[str]:
     """The pods that it writes on the Node."""
-    body: Any = report.body
-    return set(decode_outliving(body["metadata"]["annotations"][NODE_OUTLIVING]).pods)
+    desired = outliving.desired(Node(), NOW)
+    assert desired is not None
+    value = desired.annotations[NODE_OUTLIVING]
+    return set(decode_outliving(value).pods) if value else set()

@@ -1,4 +1,4 @@
-"""Finds our labels on the Node, and makes the patch that brings them up to date.
+"""The Node's labels about its GPUs, and which of those that it has are ours.
 
 GPU feature discovery, or a person, may write labels of the same names. An annotation of the Node records what we wrote:
 a label is ours while it has the recorded value and Node Feature Discovery does not claim it.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from deviceplugin.node.desired import Desired
 from proto.annotations.keys import NODE_LABELS
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node
@@ -30,35 +31,26 @@ _MOST_TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelReport:
-    """`body` is the merge patch that is due, None when none is. `others` are labels of other writers, by name."""
+    """The labels that the Node should have of ours, and the names of those that other programs write."""
 
-    body: Mapping[str, object] | None = None
+    desired: Desired
     others: tuple[str, ...] = ()
 
 
 def label_report(node: Node, wanted: Mapping[str, str]) -> LabelReport:
-    """Returns what must be written so that the Node has exactly these labels of ours.
+    """Returns the changes after which the Node has exactly these labels of ours.
 
     If another program writes any of them, all are left to it and ours are removed: values of two sources would
     contradict each other, and two writers would overwrite each other forever.
     """
-    labels, ours = node.metadata.labels, labels_of_ours(node)
-    not_ours = (labels.keys() - set(ours)) | set(_claimed(node))
+    ours = labels_of_ours(node)
+    not_ours = (node.metadata.labels.keys() - set(ours)) | set(_claimed(node))
     others = tuple(sorted(not_ours & {*wanted, _TIMESTAMP}))
     due = {} if others else wanted
-    changes: dict[str, str | None] = {name: value for name, value in due.items() if labels.get(name) != value}
-    changes |= dict.fromkeys(name for name in ours if name not in due)
-    told = msgspec.json.encode(dict(sorted(due.items()))).decode() if due else None
-    metadata: dict[str, object] = {}
-    if changes:
-        metadata["labels"] = changes
-    if node.metadata.annotations.get(NODE_LABELS) != told:
-        metadata["annotations"] = {NODE_LABELS: told}
-    if not metadata:
-        return LabelReport(others=others)
-    # A write between our reading and our patch must not be overwritten.
+    written = msgspec.json.encode(dict(sorted(due.items()))).decode() if due else None
+    labels = {**{name: None for name in ours if name not in due}, **due}
     return LabelReport(
-        body={"metadata": {**metadata, "resourceVersion": node.metadata.resource_version}}, others=others
+        desired=Desired(labels=labels, annotations={NODE_LABELS: written}, of_this_version=True), others=others
     )
 
 

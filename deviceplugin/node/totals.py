@@ -1,4 +1,4 @@
-"""The Node's totals of each resource that pods name beside GPUs, and whether they are already written.
+"""The Node's totals of each resource that pods name beside GPUs.
 
 Without these, the Node has none of them. kube-scheduler and kubelet overlook what a Node lacks only as long as nothing
 makes them look: a DeviceClass for `nvidia.com/gpu` does, and so do quotas, autoscalers and people.
@@ -10,7 +10,6 @@ from deviceplugin.settings import TotalNames
 from proto.devices import Device
 from proto.kubernetes.objects import DeviceClass, Node, Pod
 from proto.kubernetes.requests import requested
-from proto.quantity import QuantityError, integer_quantity
 
 PRIORITY_TOTAL = 2**31 - 1
 """A task priority is no amount, but kubelet adds those of all pods up: more than any sum of them."""
@@ -43,32 +42,9 @@ def asked_totals(pod: Pod, names: TotalNames) -> tuple[int, ...]:
     return tuple(requested(pod, name) for name in names)
 
 
-def totals_patch(node: Node, totals: Mapping[str, int]) -> Mapping[str, object] | None:
-    """The merge patch of the Node's status for what its capacity does not say; None when it says all."""
-    different = {name: str(total) for name, total in totals.items() if _amount(node, name) != total}
-    return _both(different) if different else None
-
-
 def present_totals(node: Node, names: TotalNames) -> tuple[str, ...]:
-    """Which of these the Node says it has, be it 0."""
+    """Returns the names among these that the Node has, including those of which it has 0."""
     return tuple(name for name in names if name in node.status.capacity or name in node.status.allocatable)
-
-
-def without_totals(resources: Iterable[str]) -> Mapping[str, object]:
-    """The merge patch of the Node's status that takes these away."""
-    return _both(dict.fromkeys(resources))
-
-
-def _both(amounts: Mapping[str, str | None]) -> Mapping[str, object]:
-    """Kubelet makes allocatable from capacity within seconds; no reader may see the one without the other."""
-    return {"status": {"capacity": amounts, "allocatable": amounts}}
-
-
-def _amount(node: Node, name: str) -> int | None:
-    try:
-        return integer_quantity(node.status.capacity[name])
-    except (KeyError, QuantityError):
-        return None
 
 
 def hazardous(classes: Iterable[DeviceClass], resource: str, names: TotalNames) -> tuple[str, ...]:

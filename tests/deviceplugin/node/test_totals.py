@@ -4,15 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.settings import TotalNames
-from deviceplugin.totals import (
+from deviceplugin.node.desired import NO_TIME, Desired, NodePatch, is_met, patch_of
+from deviceplugin.node.totals import (
     PRIORITY_TOTAL,
     hazardous,
     node_totals,
     present_totals,
-    totals_patch,
-    without_totals,
 )
+from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.kubernetes.objects import (
     DeviceClass,
@@ -73,7 +72,7 @@ def test_kubelet_has_no_reason_to_refuse_a_pod_that_runs(pods: list[Pod]) -> Non
 
 def test_a_node_that_says_all_is_left_alone_in_whatever_form_the_api_server_writes_it() -> None:
     said = node(gpumem="1k", gpucores="200")
-    assert totals_patch(said, {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200}) is None
+    assert is_met(said, Desired(totals={keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200}))
 
 
 @pytest.mark.parametrize("said", [node(), node(gpumem="0"), node(gpumem="999"), node(gpumem="many")])
@@ -82,8 +81,8 @@ def test_what_is_missing_zero_other_or_unreadable_is_written_in_capacity_and_all
 ) -> None:
     written = {keys.RESOURCE_MEMORY: "1000"}
     said.status.capacity |= {keys.RESOURCE_CORES: "200"}
-    patch = totals_patch(said, {keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200})
-    assert patch == {"status": {"capacity": written, "allocatable": written}}
+    patch = patch_of(said, Desired(totals={keys.RESOURCE_MEMORY: 1000, keys.RESOURCE_CORES: 200}), NO_TIME)
+    assert patch == NodePatch({"status": {"capacity": written, "allocatable": written}}, of_status=True)
 
 
 def test_what_is_taken_off_is_what_the_node_says_be_it_nothing() -> None:
@@ -92,7 +91,8 @@ def test_what_is_taken_off_is_what_the_node_says_be_it_nothing() -> None:
     names = present_totals(said, NAMES)
     assert names == (keys.RESOURCE_MEMORY, keys.RESOURCE_CORES, keys.RESOURCE_PRIORITY)
     gone = dict.fromkeys(names)
-    assert without_totals(names) == {"status": {"capacity": gone, "allocatable": gone}}
+    patch = patch_of(said, Desired(totals={**gone, "nvidia.com/other": None}), NO_TIME)
+    assert patch == NodePatch({"status": {"capacity": gone, "allocatable": gone}}, of_status=True)
     assert present_totals(node(gpu="20"), NAMES) == ()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.capacity import Held, Holds
-from deviceplugin.report import Report
+from deviceplugin.node.desired import Desired
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving
@@ -76,9 +76,8 @@ def read_outliving(node: Node) -> Outliving | None:
         return None
 
 
-def outliving_report(node: Node, departures: Departures | None) -> Report:
-    """Returns the patch that brings the Node up to date; None removes the annotation."""
-    wanted = None if departures is None else encode_outliving(outliving_of(departures))
-    if node.metadata.annotations.get(NODE_OUTLIVING) == wanted:
-        return Report()
-    return Report(body={"metadata": {"annotations": {NODE_OUTLIVING: wanted}}})
+def desired_outliving(departures: Departures | None) -> Desired:
+    """None removes the annotation."""
+    return Desired(
+        annotations={NODE_OUTLIVING: None if departures is None else encode_outliving(outliving_of(departures))}
+    )

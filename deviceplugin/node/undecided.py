@@ -13,13 +13,13 @@ from deviceplugin.allocation.capacity import has_begun, lives
 from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decision import gpus_asked
 from deviceplugin.allocation.slots import slot_in
+from deviceplugin.node.desired import Desired
 from deviceplugin.replicas import split_replica
-from deviceplugin.report import Report
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, encode_undecided
 from proto.devices import DeviceUUID
 from proto.environment import VISIBLE_DEVICES
-from proto.kubernetes.objects import Node, Pod
+from proto.kubernetes.objects import Pod
 
 _DEVICE = re.compile(rb"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -41,12 +41,9 @@ def known_of(
     return {uid: given for uid, given in found.items() if given}
 
 
-def undecided_report(node: Node, known: Mapping[str, Given]) -> Report:
-    """Returns the patch that brings the Node up to date; a Node without such pods has no such annotation."""
-    wanted = encode_undecided(known) if known else None
-    if node.metadata.annotations.get(NODE_UNDECIDED) == wanted:
-        return Report()
-    return Report(body={"metadata": {"annotations": {NODE_UNDECIDED: wanted}}})
+def desired_undecided(known: Mapping[str, Given]) -> Desired:
+    """A Node without such pods has no such annotation."""
+    return Desired(annotations={NODE_UNDECIDED: encode_undecided(known) if known else None})
 
 
 def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], resource: str) -> Given:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from deviceplugin.allocation.checkpoint import Holding
-from deviceplugin.allocation.undecided import is_undecided, known_of, undecided_report
 from deviceplugin.container.edits import ContainerEdits
+from deviceplugin.node.desired import Desired, is_met
+from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_LOCK, NODE_UNDECIDED
@@ -105,12 +106,12 @@ def test_what_a_slot_gave_to_a_container_that_was_created_is_not_what_its_ids_sa
 
 def test_a_node_is_patched_when_it_says_something_else_only() -> None:
     node, given = Node(metadata=ObjectMeta(name=NODE)), {"uid-p": {A: 1}}
-    assert undecided_report(node, {}).body is None
+    assert is_met(node, desired_undecided({}))
     value = f'{{"version":1,"pods":{{"uid-p":{{"{A}":1}}}}}}'
-    assert undecided_report(node, given).body == {"metadata": {"annotations": {NODE_UNDECIDED: value}}}
+    assert desired_undecided(given) == Desired(annotations={NODE_UNDECIDED: value})
     node.metadata.annotations[NODE_UNDECIDED] = value
-    assert undecided_report(node, given).body is None
-    assert undecided_report(node, {}).body == {"metadata": {"annotations": {NODE_UNDECIDED: None}}}
+    assert is_met(node, desired_undecided(given))
+    assert not is_met(node, desired_undecided({}))
 
 
 def told(node: DaemonRig) -> Mapping[str, Given]:

@@ -1,0 +1,152 @@
+"""What each part of this node's Node should be, from the daemon's state at the time of a look (edge)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from deviceplugin.allocation.capacity import held_by
+from deviceplugin.allocation.checkpoint import Holding
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
+from deviceplugin.gpus import Gpus
+from deviceplugin.node.desired import Desired
+from deviceplugin.node.labels import label_report
+from deviceplugin.node.outliving import (
+    Departures,
+    after_look,
+    after_pods,
+    desired_outliving,
+    first,
+    read_outliving,
+)
+from deviceplugin.node.registration import Offer, registration
+from deviceplugin.node.totals import asked_totals, present_totals, totals_with
+from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
+from deviceplugin.pod_cgroups import PodCgroups
+from deviceplugin.settings import AgentSettings, HamiScheduler
+from proto.kubernetes.objects import Node, Pod
+
+_ADMITTED = timedelta(seconds=5)
+"""Time between checks whether kubelet has admitted a pod without a decision; mostly the first check finds it."""
+_UNSEEN = timedelta(seconds=30)
+"""Time between looks for the host's control groups."""
+_STOPPING = timedelta(seconds=1)
+"""Time between looks whether the containers of deleted pods have ended."""
+
+
+class RegisteredGpus:
+    """The GPUs as schedulers read them. `offer` returns None until all of it is known."""
+
+    def __init__(
+        self, offer: Callable[[], Offer | None], scheduler: HamiScheduler, count: Callable[[bool], None]
+    ) -> None:
+        self._offer = offer
+        self._scheduler = scheduler
+        self._count = count
+        self._looked_at: datetime | None = None
+        self._answered_at: datetime | None = None
+
+    def desired(self, node: Node, now: datetime) -> Desired | None:
+        self._looked_at, offer = now, self._offer()
+        if offer is None:
+            return None
+        return registration(node, offer, self._scheduler, answered_at=self._answered_at, now=now)
+
+    def reported(self, taken: bool) -> None:
+        self._count(taken)
+        if taken:
+            self._answered_at = self._looked_at
+
+
+class NodeTotals:
+    """The amounts of the resources that pods name beside GPUs."""
+
+    def __init__(self, own: OwnNode, gpus: Gpus, settings: AgentSettings) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._settings = settings
+        self._asked = ByPod(asked_totals)
+
+    def desired(self, node: Node, _now: datetime) -> Desired | None:
+        """Without a GPU the Node keeps its totals, as it keeps its registration."""
+        names, devices = self._settings.total_names, self._gpus.inventory.devices
+        if not self._settings.node_totals:
+            return Desired(totals=dict.fromkeys(present_totals(node, names)))
+        if not devices or not self._own.pods_known:
+            return None
+        return Desired(totals=totals_with(names, devices, self._asked.of(self._own.pods, names)))
+
+
+class UndecidedPods:
+    """The GPUs that kubelet gave to pods without a decision."""
+
+    def __init__(
+        self, own: OwnNode, gpus: Gpus, resource: str, read_checkpoint: Callable[[], Sequence[Holding] | None]
+    ) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._resource = resource
+        self._read_checkpoint = read_checkpoint
+        self._found = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
+
+    def desired(self, _node: Node, _now: datetime) -> Desired | None:
+        """Until pods and GPUs are known the annotation stays: no pod gets other GPUs while it lives."""
+        gpus = self._gpus.by_uuid()
+        if not self._own.pods_known or not gpus:
+            return None
+        pods = [pod for pod in self._found.of(self._own.pods, self._resource) if pod is not None]
+        known = known_of(pods, self._read_checkpoint() or (), gpus, self._resource) if pods else {}
+        return replace(desired_undecided(known), again_in=None if len(known) == len(pods) else _ADMITTED)
+
+
+class OutlivingPods:
+    """The pods that still run although the API server no longer has them."""
+
+    def __init__(self, own: OwnNode, gpus: Gpus, resource: str, cgroups: PodCgroups) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._cgroups = cgroups
+        self._resource = resource
+        self._departures: Departures | None = None
+        """None until the control groups were seen once."""
+
+    def desired(self, node: Node, _now: datetime) -> Desired | None:
+        """Writes nothing on a node whose control groups are not visible."""
+        own = self._own
+        if not own.pods_known or not self._gpus.known:
+            return None
+        if self._departures is None:
+            known = first(own.pods, own.pods_version, read_outliving(node))
+        else:
+            gpus = self._gpus.by_uuid()
+            known = after_pods(
+                self._departures, own.pods, own.pods_version, lambda pod: held_by(pod, gpus, self._resource)
+            )
+        if known.is_due:
+            running = self._cgroups.populated(own.pods.keys())
+            if running is None:
+                return replace(desired_outliving(None), again_in=_UNSEEN)
+            known = after_look(known, running)
+        self._departures = known
+        return replace(desired_outliving(known), again_in=_STOPPING if known.is_due else None)
+
+
+class FeatureLabels:
+    """The labels of the GPUs; without `enabled`, those of an earlier daemon are taken away."""
+
+    def __init__(self, gpus: Gpus, *, enabled: bool) -> None:
+        self._gpus = gpus
+        self._enabled = enabled
+
+    def desired(self, node: Node, _now: datetime) -> Desired | None:
+        """Returns None until the GPUs are known."""
+        wanted = self._wanted()
+        return None if wanted is None else label_report(node, wanted).desired
+
+    def others(self, node: Node | None) -> tuple[str, ...]:
+        """Returns the names of the labels that other programs write."""
+        wanted = self._wanted()
+        return () if node is None or wanted is None else label_report(node, wanted).others
+
+    def _wanted(self) -> Mapping[str, str] | None:
+        return self._gpus.inventory.labels if self._enabled else {}

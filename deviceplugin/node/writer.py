@@ -1,0 +1,101 @@
+"""The one loop that writes the Node: it patches a part that differs, and does nothing otherwise (edge)."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
+from deviceplugin.node.desired import Desired, NodePatch, patch_of
+from deviceplugin.node.pace import Looked, Pace, Pause, Refused, Taken, Unreachable, Wait, Write, step
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict
+from proto.kubernetes.objects import Node
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributor:
+    """One source of what the Node should say. `name` is for logs, and unique."""
+
+    name: str
+    desired: Callable[[Node, datetime], Desired | None]
+    """Returns None while nothing is known: the Node stays as it is."""
+    reported: Callable[[bool], None] = lambda _: None
+    """Called after each patch with whether the API server took it, but not after a conflict."""
+
+
+class NodeWriter:
+    def __init__(
+        self,
+        own: OwnNode,
+        changes: Changes,
+        contributors: Sequence[Contributor],
+        *,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._own = own
+        self._changes = changes
+        self._contributors = {each.name: each for each in contributors}
+        self._now = now
+        self._monotonic = monotonic
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        pace = Pace()
+        while True:
+            change = self._changes.next()
+            patches, again_in = self._look()
+            pace, command = step(pace, Looked(tuple(patches), again_in), self._monotonic())
+            match command:
+                case Write(name):
+                    answer = await self._write(self._contributors[name], patches[name])
+                    pace, command = step(pace, answer, self._monotonic())
+                case Wait(seconds):
+                    await _wait(change, seconds)
+            if isinstance(command, Pause) and command.seconds:
+                await self._sleep(command.seconds)
+
+    def _look(self) -> tuple[Mapping[str, NodePatch], float | None]:
+        """Returns the patches that are due, by contributor, and the seconds until the next look."""
+        node, now = self._own.node, self._now()
+        patches: dict[str, NodePatch] = {}
+        again: list[float] = []
+        for name, contributor in self._contributors.items():
+            desired = None if node is None else contributor.desired(node, now)
+            if node is None or desired is None:
+                continue
+            if desired.again_in is not None:
+                again.append(desired.again_in.total_seconds())
+            if (patch := patch_of(node, desired, now)) is not None:
+                patches[name] = patch
+        return patches, min(again, default=None)
+
+    async def _write(self, contributor: Contributor, patch: NodePatch) -> Taken | Refused | Unreachable:
+        name, node = contributor.name, self._own.name
+        try:
+            await (self._own.patch_status if patch.of_status else self._own.patch_node)(patch.body)
+        except Conflict:
+            log.debug("another program wrote node %s before %s were written; reading again", node, name)
+            return Refused(name)
+        except (ApiError, ApiUnreachable) as error:
+            log.warning("cannot write %s of node %s: %s", name, node, error)
+            contributor.reported(False)
+            return Refused(name) if isinstance(error, ApiError) else Unreachable()
+        log.info("reported %s of node %s", name, node)
+        contributor.reported(True)
+        return Taken(name)
+
+
+async def _wait(change: asyncio.Event, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await change.wait()
+    except TimeoutError:
+        return
