@@ -16,7 +16,7 @@ import click
 import psutil
 
 from scheduler_ext import loopback
-from scheduler_ext.exchange import Answer, Asked, Verbs
+from scheduler_ext.exchange import HttpAnswer, HttpRequest, Verbs
 
 KUBECONFIG = """
 apiVersion: v1
@@ -132,8 +132,8 @@ def running_floor() -> Iterator[tuple[psutil.Process, str]]:
 
 
 async def _serve_constant(ports: "multiprocessing.Queue[int]") -> None:
-    async def answer(_: Asked) -> Answer:
-        return Answer(ANSWER)
+    async def answer(_: HttpRequest) -> HttpAnswer:
+        return HttpAnswer(ANSWER)
 
     async def finish() -> None:
         pass

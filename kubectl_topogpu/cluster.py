@@ -11,17 +11,17 @@ from program.words import spaced
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
+from scheduler_ext.capacity import unused
 from scheduler_ext.cluster.holdings import Holding, read_holding
 from scheduler_ext.cluster.kept import KeptRooms
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.decide.reasons import out_of_service
-from scheduler_ext.outlook import unused
 from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings, pod_key, read_needs
 
 if TYPE_CHECKING:  # the parts that decide take a fifth of the start; most commands do not need them
     from scheduler_ext.cluster.ledger import Ledger
-    from scheduler_ext.decide.preempt import Holder
+    from scheduler_ext.decide.preempt import GpuHolder
 
 _DAEMON = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
 
@@ -130,7 +130,7 @@ class GpuCluster:
     """Pods of this selection, if they are wanted."""
     daemons: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Namespace and name of the pods with the node daemon's labels, by node. Anyone may write these labels."""
-    holders: Mapping[str, "tuple[Holder, ...]"] = field(default_factory=dict)
+    holders: Mapping[str, "tuple[GpuHolder, ...]"] = field(default_factory=dict)
     """The pods that hold GPUs, by node, if decisions are wanted."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
@@ -178,7 +178,7 @@ class _Reading:
         self._nodes = Nodes(KeptRooms(), ())
         self._problems: dict[str, str] = {}
         self._held: dict[tuple[str, DeviceUUID], list[HeldPart]] = {}
-        self._holders: dict[str, list[Holder]] = {}
+        self._holders: dict[str, list[GpuHolder]] = {}
         self._daemons: dict[str, list[tuple[str, str]]] = {}
         self._waiting = 0
         self._pods: list[Pod] = []
@@ -273,10 +273,10 @@ def _ledger(settings: RequestSettings, fgd: bool) -> "Ledger":
     return Ledger(settings, fgd=fgd)
 
 
-def _holder(pod: Pod) -> "Holder":
-    from scheduler_ext.decide.preempt import Holder  # noqa: PLC0415 - see above
+def _holder(pod: Pod) -> "GpuHolder":
+    from scheduler_ext.decide.preempt import GpuHolder  # noqa: PLC0415 - see above
 
-    return Holder(
+    return GpuHolder(
         uid=pod_key(pod),
         priority=pod.spec.priority or 0,
         created=pod.metadata.creation_timestamp or "",

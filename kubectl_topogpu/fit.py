@@ -11,7 +11,7 @@ from program.tables import Column, FittingTable
 from program.words import counted, ranges, spaced
 from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
-from scheduler_ext.outlook.rooms import MOST_PODS, Room, quota_pods, rooms
+from scheduler_ext.capacity.rooms import MOST_PODS, Room, quota_pods, rooms
 from scheduler_ext.requests import GpuRequest, ResourceNames
 
 _MOST_SHOWN = 20

@@ -11,15 +11,15 @@ from kubectl_topogpu.top import notes
 from kubectl_topogpu.used import NOT_KNOWN, Readings
 from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
+from scheduler_ext.capacity.largest import largest
+from scheduler_ext.capacity.unused import unused
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
-from scheduler_ext.outlook.largest import largest
-from scheduler_ext.outlook.unused import unused
 
 _MOST_SHOWN = 10
 
 
 def waste(cluster: GpuCluster, readings: Readings | None = None) -> TableReport:
-    """Returns a row for each node, as `outlook.unused` counts. `readings` are None if they were not requested."""
+    """Returns a row for each node, as `capacity.unused` counts. `readings` are None if they were not requested."""
     rows = [_row(node.name, node.usage, readings) for node in cluster.nodes if node.usage is not None]
     return TableReport(rows=rows, text=lambda wide: _waste_text(cluster, rows, readings, wide=wide))
 

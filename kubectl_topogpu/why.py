@@ -13,6 +13,9 @@ from kubectl_topogpu.who import described, gpus_of
 from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
+from scheduler_ext.capacity.evictions import Way, ways
+from scheduler_ext.capacity.largest import Amount, Smaller, smaller
+from scheduler_ext.capacity.nearest import Refusing, grouped
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.explain import need_sentence
@@ -20,9 +23,6 @@ from scheduler_ext.decide.misfit import Misfit, unheld
 from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.reasons import REMEDIES, Reason
 from scheduler_ext.decide.unresolvable import is_unresolvable
-from scheduler_ext.outlook.evictions import Way, ways
-from scheduler_ext.outlook.largest import Amount, Smaller, smaller
-from scheduler_ext.outlook.nearest import Refusing, grouped
 from scheduler_ext.requests import GpuRequest, RequestError, read_request
 
 MOST_NAMED = 5

@@ -24,7 +24,7 @@ from scheduler_ext.cluster.events import Explained, Proposed, Refused, TimePasse
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import Holder, within
+from scheduler_ext.decide.preempt import GpuHolder, within
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestError, gpu_count, pod_key, read_request
@@ -151,7 +151,7 @@ class Answering:
         self._cluster.apply(Proposed(args.pod, {node: each.uids for node, each in found.items()}))
         return found
 
-    def _refused_without(self, pod: Pod, node: str, there: Sequence[Holder], victims: Sequence[str]) -> bool:
+    def _refused_without(self, pod: Pod, node: str, there: Sequence[GpuHolder], victims: Sequence[str]) -> bool:
         """Whether kubelet would refuse the pod even after these evictions, so that they would not help."""
         leaving = (holder.uid for holder in there if holder.leaving)
         return node in self._state.ledger.refused_by_kubelet(pod, [node], {*victims, *leaving})

@@ -16,7 +16,7 @@ _MOST_PARAMETERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """A whole request."""
 
     body: bytes = b""
@@ -25,7 +25,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     body: bytes = b""
     status: int = 200
     media_type: str = "application/json"
@@ -33,7 +33,7 @@ class Answer:
     """Work to do after the answer is sent: the caller need not wait for it."""
 
 
-Verb = Callable[[Asked], Awaitable[Answer]]
+Verb = Callable[[HttpRequest], Awaitable[HttpAnswer]]
 Routes = Mapping[str, Mapping[str, Verb]]
 """Verbs by path and method."""
 
@@ -48,15 +48,15 @@ class Verbs:
     finish: Callable[[], Awaitable[None]]
 
 
-def told(text: str, status: int = 200) -> Answer:
-    return Answer(f"{text}\n".encode() if text else b"", status, "text/plain; charset=utf-8")
+def told(text: str, status: int = 200) -> HttpAnswer:
+    return HttpAnswer(f"{text}\n".encode() if text else b"", status, "text/plain; charset=utf-8")
 
 
-def too_large() -> Answer:
+def too_large() -> HttpAnswer:
     return told(f"$: the body is larger than {LARGEST_BODY_BYTES} bytes", 400)
 
 
-async def answered(verb: Verb, asked: Asked) -> Answer:
+async def answered(verb: Verb, asked: HttpRequest) -> HttpAnswer:
     """The verb's answer. It is 400 with the path of the faulty field if the body is wrong, and 500 for an error of
     ours.
     """
@@ -69,7 +69,7 @@ async def answered(verb: Verb, asked: Asked) -> Answer:
         return told("the extender failed on this request; its log says why", 500)
 
 
-def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, str]] | Answer:
+def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, str]] | HttpAnswer:
     """The verb and the query of a request's target, or the refusal. A path that allows GET allows HEAD too."""
     method = "GET" if method == "HEAD" else method
     verb = routes.get(target, {}).get(method)

@@ -34,8 +34,8 @@ from scheduler_ext.cluster.facts import PodName, pod_name, pod_reference
 from scheduler_ext.debugging import Debugging, NoSuchPod
 from scheduler_ext.exchange import (
     LARGEST_BODY_BYTES,
-    Answer,
-    Asked,
+    HttpAnswer,
+    HttpRequest,
     Routes,
     Verb,
     Verbs,
@@ -46,7 +46,7 @@ from scheduler_ext.exchange import (
 )
 from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.lease import Leadership
-from scheduler_ext.metrics import Metrics, Outcome
+from scheduler_ext.metrics import AnswerOutcome, ExtenderMetrics
 from scheduler_ext.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Extender:
         binder: Binder,
         debugging: Debugging,
         events: EventRecorder,
-        metrics: Metrics,
+        metrics: ExtenderMetrics,
         settings: ServeSettings,
         monotonic: Callable[[], float],
         certified: Callable[[], bool],
@@ -105,13 +105,13 @@ class Extender:
         if kube_scheduler is None:
             return routes
 
-        async def both(_: Asked) -> Answer:
+        async def both(_: HttpRequest) -> HttpAnswer:
             problem = await kube_scheduler.problem()
             return told(problem, 503 if problem else 200)
 
         return {**routes, "/healthz/kube-scheduler": {"GET": both}}
 
-    async def _filter(self, asked: Asked) -> Answer:
+    async def _filter(self, asked: HttpRequest) -> HttpAnswer:
         began = self._monotonic()
         args = decode_extender_args(asked.body)
         answer = await self._answering.filter(args)
@@ -125,7 +125,7 @@ class Extender:
                 said = "; ".join(notice.message for notice in notices) or _offered(answer.result)
                 self._trace("filter", began, pod_name(args.pod), said)
 
-        return Answer(encode_filter_result(args.as_written(answer.result)), afterwards=afterwards)
+        return HttpAnswer(encode_filter_result(args.as_written(answer.result)), afterwards=afterwards)
 
     def _trace(self, verb: str, began: float, pod: PodName, said: str) -> None:
         log.debug("/%s of pod %s took %.1f ms: %s", verb, pod, (self._monotonic() - began) * 1000, said)
@@ -133,55 +133,55 @@ class Extender:
     def _count_filter(self, answer: Filtered, seconds: float) -> None:
         result = answer.result
         if result.error:
-            self._metrics.answered("filter", Outcome.FAILED, seconds)
+            self._metrics.answered("filter", AnswerOutcome.FAILED, seconds)
             return
         fits = bool(result.node_names or result.nodes)
-        self._metrics.answered("filter", Outcome.OK if fits else Outcome.REFUSED, seconds)
+        self._metrics.answered("filter", AnswerOutcome.OK if fits else AnswerOutcome.REFUSED, seconds)
         if not fits and answer.choice is not None:
             self._metrics.misfits((result.failed_nodes or {}).values())
             self._metrics.misfits((result.failed_and_unresolvable_nodes or {}).values())
 
-    async def _prioritize(self, asked: Asked) -> Answer:
+    async def _prioritize(self, asked: HttpRequest) -> HttpAnswer:
         return await self._prioritized(asked, self._answering.prioritize)
 
-    async def _prioritize_without_gpus(self, asked: Asked) -> Answer:
+    async def _prioritize_without_gpus(self, asked: HttpRequest) -> HttpAnswer:
         return await self._prioritized(asked, self._answering.prioritize_without_gpus)
 
     async def _prioritized(
-        self, asked: Asked, prioritize: Callable[[ExtenderArgs], Awaitable[Sequence[HostPriority]]]
-    ) -> Answer:
+        self, asked: HttpRequest, prioritize: Callable[[ExtenderArgs], Awaitable[Sequence[HostPriority]]]
+    ) -> HttpAnswer:
         began = self._monotonic()
         args = decode_extender_args(asked.body)
         scores = await prioritize(args)
-        self._metrics.answered("prioritize", Outcome.OK, self._monotonic() - began)
+        self._metrics.answered("prioritize", AnswerOutcome.OK, self._monotonic() - began)
         self._trace("prioritize", began, pod_name(args.pod), f"{len(scores)} nodes scored")
-        return Answer(encode_host_priorities(scores))
+        return HttpAnswer(encode_host_priorities(scores))
 
-    async def _preempt(self, asked: Asked) -> Answer:
+    async def _preempt(self, asked: HttpRequest) -> HttpAnswer:
         began = self._monotonic()
         args = decode_preemption_args(asked.body)
         victims = await self._answering.preempt(args)
-        outcome = Outcome.OK if victims else Outcome.REFUSED
+        outcome = AnswerOutcome.OK if victims else AnswerOutcome.REFUSED
         self._metrics.answered("preempt", outcome, self._monotonic() - began)
         self._trace("preempt", began, pod_name(args.pod), f"it helps on {len(victims)} of {len(args.victims)} nodes")
-        return Answer(encode_preemption_result(victims))
+        return HttpAnswer(encode_preemption_result(victims))
 
-    async def _bind(self, asked: Asked) -> Answer:
+    async def _bind(self, asked: HttpRequest) -> HttpAnswer:
         began = self._monotonic()
         args = decode_binding_args(asked.body)
         problem = await self._answering.not_ready()
         if not problem:
             problem = await self._binder.bind(args)
             self._events.record(_bound_reference(args), _bind_notice(args, problem))
-        self._metrics.answered("bind", Outcome.FAILED if problem else Outcome.OK, self._monotonic() - began)
+        self._metrics.answered("bind", AnswerOutcome.FAILED if problem else AnswerOutcome.OK, self._monotonic() - began)
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         self._trace("bind", began, pod, problem or f"bound to node {args.node}")
-        return Answer(encode_binding_result(BindingResult(problem)))
+        return HttpAnswer(encode_binding_result(BindingResult(problem)))
 
-    async def _healthz(self, _: Asked) -> Answer:
+    async def _healthz(self, _: HttpRequest) -> HttpAnswer:
         return told("")
 
-    async def _readyz(self, _: Asked) -> Answer:
+    async def _readyz(self, _: HttpRequest) -> HttpAnswer:
         """Answers whether the extender is ready. By default a follower is: otherwise it would block every roll-out."""
         problem = self._leadership.problem() if self._settings.readyz_requires_leader else ""
         if problem:
@@ -196,15 +196,15 @@ class Extender:
             return told("the webhook has no certificate yet; the log says why", 503)
         return told("")
 
-    async def _snapshot(self, asked: Asked) -> Answer:
-        return Answer(await self._debugging.snapshot(asked.query.get("excluding", "")))
+    async def _snapshot(self, asked: HttpRequest) -> HttpAnswer:
+        return HttpAnswer(await self._debugging.snapshot(asked.query.get("excluding", "")))
 
-    async def _explain(self, asked: Asked) -> Answer:
+    async def _explain(self, asked: HttpRequest) -> HttpAnswer:
         name, namespace = asked.query.get("pod", ""), asked.query.get("namespace", "default")
         if not name:
             return told("name a pod: /debug/explain?pod=NAME&namespace=NAMESPACE", 400)
         try:
-            return Answer(msgspec.json.encode(await self._debugging.explain(namespace, name)))
+            return HttpAnswer(msgspec.json.encode(await self._debugging.explain(namespace, name)))
         except NoSuchPod as error:
             return told(str(error), 404)
         except (ApiError, ApiUnreachable) as error:
@@ -235,7 +235,7 @@ def _handler(verb: Verb, *, private: bool) -> Handler:
             given = told(_FOR_THIS_HOST, 403)
         else:
             try:
-                given = await answered(verb, Asked(await request.read(), request.query))
+                given = await answered(verb, HttpRequest(await request.read(), request.query))
             except web.HTTPRequestEntityTooLarge:
                 given = too_large()
         headers = {"Content-Type": given.media_type}

@@ -15,7 +15,17 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from program.listening import affordable, allow_many_files
 from program.tasks import Tasks
-from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Verbs, answered, found, is_local, told, too_large
+from scheduler_ext.exchange import (
+    LARGEST_BODY_BYTES,
+    HttpAnswer,
+    HttpRequest,
+    Verbs,
+    answered,
+    found,
+    is_local,
+    told,
+    too_large,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +79,9 @@ class _Door:
         self.idle[connection] = None
         return True
 
-    async def answer(self, method: str, target: bytes, body: bytes) -> Answer:
+    async def answer(self, method: str, target: bytes, body: bytes) -> HttpAnswer:
         verb = found(self._routes, method, target.decode("latin-1"))
-        return verb if isinstance(verb, Answer) else await answered(verb[0], Asked(body, verb[1]))
+        return verb if isinstance(verb, HttpAnswer) else await answered(verb[0], HttpRequest(body, verb[1]))
 
     async def close(self, seconds: float) -> None:
         await self.answers.end(seconds)
@@ -131,7 +141,7 @@ class _Connection(asyncio.Protocol):
         if self._is_over or self._is_asking:
             self._is_last = True
             return
-        refusal: Answer | None = None
+        refusal: HttpAnswer | None = None
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
@@ -195,7 +205,7 @@ class _Connection(asyncio.Protocol):
             self._send(answer, with_body=method != "HEAD")
         answer.afterwards()
 
-    def _send(self, answer: Answer, *, with_body: bool = True) -> None:
+    def _send(self, answer: HttpAnswer, *, with_body: bool = True) -> None:
         status, ending = HTTPStatus(answer.status), "Connection: close\r\n" if self._is_last else ""
         head = f"HTTP/1.1 {status} {status.phrase}\r\nContent-Type: {answer.media_type}\r\n{ending}"
         head += f"Content-Length: {len(answer.body)}\r\n\r\n"

@@ -32,7 +32,7 @@ _VGPU = ("namespace", "node", "pod", "container_index", "device_uuid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class MetricsInput:
     """The input of one page. `holdings` and `names` are by pod UID."""
 
     snapshot: Snapshot
@@ -51,7 +51,7 @@ class Seen:
     """Whether to write HAMi's names from before 2.9 as well."""
 
 
-def families(seen: Seen) -> Iterator[Gauges]:
+def families(seen: MetricsInput) -> Iterator[Gauges]:
     yield _build()
     yield from _nodes(seen)
     of_pods = (_mig_instances, _vgpus) if seen.detail is MetricsDetail.PODS else ()
@@ -67,7 +67,7 @@ def _build() -> Gauges:
     return Gauges("hami_build_info", "Version of the extender.", BUILD_LABELS, lambda: [(build_labels(), 1)])
 
 
-def _nodes(seen: Seen) -> Iterator[Gauges]:
+def _nodes(seen: MetricsInput) -> Iterator[Gauges]:
     nodes = seen.snapshot.nodes
 
     def rows(of: Callable[[GpuUsage], int]) -> Callable[[], Rows]:
@@ -100,7 +100,7 @@ def _nodes(seen: Seen) -> Iterator[Gauges]:
     )
 
 
-def _gpus(seen: Seen) -> Iterator[Gauges]:
+def _gpus(seen: MetricsInput) -> Iterator[Gauges]:
     nodes = sorted(seen.snapshot.nodes.items())
 
     # No lists of rows: they would be large, and each would make the garbage collector look at all of them.
@@ -157,7 +157,7 @@ def _gpus(seen: Seen) -> Iterator[Gauges]:
     )
 
 
-def _mig_instances(seen: Seen) -> Iterator[Gauges]:
+def _mig_instances(seen: MetricsInput) -> Iterator[Gauges]:
     """Instances that exist: a daemon that makes instances writes their names on the pod."""
     holdings = [holding for holding in seen.holdings.values() if holding.instances]
     index = {
@@ -185,7 +185,7 @@ def _labels(node: str, gpu: GpuUsage, *before_type: str) -> tuple[str, ...]:
     return (node, device.uuid, str(device.index), *before_type, device.type)
 
 
-def _quotas(seen: Seen) -> Iterator[Gauges]:
+def _quotas(seen: MetricsInput) -> Iterator[Gauges]:
     limits = [
         (namespace, name, limit, used)
         for namespace, quotas in sorted(seen.snapshot.quotas.items())
@@ -216,7 +216,7 @@ def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]
         yield names.count, quota.gpus, quota.used.slots
 
 
-def _vgpus(seen: Seen) -> Iterator[Gauges]:
+def _vgpus(seen: MetricsInput) -> Iterator[Gauges]:
     """One row per pod and GPU: as in HAMi, all containers have index 0."""
 
     def held() -> Iterator[tuple[tuple[str, ...], Footprint]]:
@@ -241,7 +241,7 @@ def _vgpus(seen: Seen) -> Iterator[Gauges]:
     )
 
 
-def _state(seen: Seen) -> Iterator[Gauges]:
+def _state(seen: MetricsInput) -> Iterator[Gauges]:
     snapshot = seen.snapshot
     for name, documentation, value in (
         ("topogpu_nodes_registered", "Nodes whose GPUs are given out.", len(snapshot.nodes)),

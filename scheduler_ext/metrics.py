@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.metric_families import Seen, families
+from scheduler_ext.metric_families import MetricsInput, families
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
@@ -22,7 +22,7 @@ _LINES = 256
 """The lines in a piece of the page: below 64 KiB where names are not much longer than usual."""
 
 
-class Outcome(StrEnum):
+class AnswerOutcome(StrEnum):
     OK = "ok"
     REFUSED = "refused"
     """No node fits, or no eviction would help."""
@@ -41,7 +41,7 @@ class Admission(StrEnum):
     """The webhook failed to judge it."""
 
 
-class Metrics:
+class ExtenderMetrics:
     """All metrics of one extender."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Metrics:
             "topogpu_extender_answers", "Answers to kube-scheduler by how they ended.", ("verb", "outcome"),
             registry=registry,
         )  # fmt: skip
-        self._answered: dict[tuple[str, Outcome], tuple[Histogram, Counter]] = {}
+        self._answered: dict[tuple[str, AnswerOutcome], tuple[Histogram, Counter]] = {}
         self._misfits = Counter(
             "topogpu_fit_failures",
             "Nodes that did not fit a pod that fitted nowhere, by the reason.",
@@ -85,7 +85,7 @@ class Metrics:
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
 
-    def answered(self, verb: str, outcome: Outcome, seconds: float) -> None:
+    def answered(self, verb: str, outcome: AnswerOutcome, seconds: float) -> None:
         """Count an answer. `verb` is `filter`, `prioritize`, `preempt` or `bind`."""
         counted = self._answered.get((verb, outcome))
         if counted is None:
@@ -113,7 +113,7 @@ class Metrics:
         self._admissions.labels(outcome.value, reason).inc()
         self._admission_seconds.observe(seconds)
 
-    def exposition(self, seen: Seen) -> Iterator[bytes]:
+    def exposition(self, seen: MetricsInput) -> Iterator[bytes]:
         """The page for Prometheus, in pieces. It takes long on a large cluster, and may run on another thread."""
         lines = chain.from_iterable(family.text() for family in families(seen))
         while piece := "".join(islice(lines, _LINES)):

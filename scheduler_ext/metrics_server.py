@@ -8,12 +8,15 @@ from functools import partial
 from aiohttp import web
 
 from program.shared_page import SharedPage, Write, open_port
-from scheduler_ext.metric_families import Seen
-from scheduler_ext.metrics import CONTENT_TYPE, Metrics
+from scheduler_ext.metric_families import MetricsInput
+from scheduler_ext.metrics import CONTENT_TYPE, ExtenderMetrics
 
 
 def metrics_port(
-    metrics: Metrics, look: Callable[[], Seen], probes: Sequence[web.RouteDef], monotonic: Callable[[], float]
+    metrics: ExtenderMetrics,
+    look: Callable[[], MetricsInput],
+    probes: Sequence[web.RouteDef],
+    monotonic: Callable[[], float],
 ) -> web.Application:
     """`look` runs on the event loop, once for each page."""
 

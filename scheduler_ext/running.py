@@ -35,13 +35,13 @@ from scheduler_ext.exchange import Verbs, is_local
 from scheduler_ext.http_server import Extender, application, web_routes
 from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.lease import Leadership, LeaseSettings
-from scheduler_ext.metric_families import Seen
-from scheduler_ext.metrics import Metrics
+from scheduler_ext.metric_families import MetricsInput
+from scheduler_ext.metrics import ExtenderMetrics
 from scheduler_ext.metrics_server import metrics_port
 from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import MetricsDetail, ServeSettings
-from scheduler_ext.status.access import Refusal, TokenAccess
+from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.looking import Looker
 from scheduler_ext.status.server import Admission, StatusServer
@@ -93,7 +93,7 @@ async def running_extender(
     are written before they are sent.
     """
     lease, clock = lease or LeaseSettings(), time.monotonic
-    state, metrics = Cluster(requests), Metrics()
+    state, metrics = Cluster(requests), ExtenderMetrics()
     index = NodeIndex(state.ledger)
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=clock)
     cluster = LiveCluster(state, clock, events.record)
@@ -187,7 +187,7 @@ def _from_any_thread(access: TokenAccess) -> Admission:
     """The API client belongs to this thread's event loop, and the page has another one."""
     loop = asyncio.get_running_loop()
 
-    async def refusal(token: str) -> Refusal | None:
+    async def refusal(token: str) -> AccessRefusal | None:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(access.refusal(token), loop))
 
     return refusal
@@ -220,9 +220,9 @@ async def _without_need(work: Callable[[], Coroutine[None, None, None]]) -> None
             await asyncio.sleep(PAGE_REST_SECONDS)
 
 
-def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch: ClusterWatch) -> Seen:
+def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch: ClusterWatch) -> MetricsInput:
     ledger, of_pods = state.ledger, settings.metrics_detail is MetricsDetail.PODS
-    return Seen(
+    return MetricsInput(
         snapshot=ledger.snapshot(),
         holdings=ledger.holdings() if of_pods else {},
         names=dict(state.facts.names()) if of_pods else {},

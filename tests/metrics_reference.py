@@ -80,7 +80,7 @@ def telemetry_families() -> tuple[Family, ...]:
 
 
 def extender_families() -> tuple[Family, ...]:
-    metrics = extender.Metrics()
+    metrics = extender.ExtenderMetrics()
     of_the_cluster = (_family(each) for each in families(seen()))
     return (*of_the_cluster, *_declared(iter(metrics._registry.collect()), metrics._registry))
 

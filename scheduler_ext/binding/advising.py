@@ -12,7 +12,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import Holder, Look, Search, by_importance, victims
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Search, by_importance, victims
 from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.priorities import preferences, priorities, priorities_without_gpus
 from scheduler_ext.requests import GpuRequest, RequestSettings
@@ -51,7 +51,7 @@ def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: Request
 def preempt(
     ledger: Ledger,
     budgets: Budgets,
-    holders: Sequence[Holder],
+    holders: Sequence[GpuHolder],
     request: GpuRequest,
     *,
     priority: int,
@@ -64,7 +64,7 @@ def preempt(
     `holders` are the node's pods that ask for GPUs. kube-scheduler has already counted what budgets lose by pods
     without GPUs. `effort` counts the work.
     """
-    look = Look(ledger, request, priority, node, effort)
+    look = EvictionTrial(ledger, request, priority, node, effort)
     chosen = yield from victims(priority, frozenset(proposed.uids), holders, look.fits, budgets.violating)
     # kube-scheduler treats a node without victims as an error (callExtenders of its preemption framework).
     if not chosen:
@@ -75,10 +75,10 @@ def preempt(
     return replace(proposed, uids=uids, pdb_violations=violations)
 
 
-def holders(facts: Facts, node: str) -> list[Holder]:
+def holders(facts: Facts, node: str) -> list[GpuHolder]:
     """The node's pods that ask for GPUs."""
     return [
-        Holder(
+        GpuHolder(
             uid=pod.uid,
             priority=pod.priority,
             created=pod.created,
@@ -91,7 +91,7 @@ def holders(facts: Facts, node: str) -> list[Holder]:
     ]
 
 
-def _in_order(uids: Iterable[str], holders: Iterable[Holder]) -> list[Holder]:
+def _in_order(uids: Iterable[str], holders: Iterable[GpuHolder]) -> list[GpuHolder]:
     known = {holder.uid: holder for holder in holders}
     return [known[uid] for uid in uids if uid in known]
 

@@ -11,7 +11,7 @@ from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import Asked, Decided, Refused
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.choice import Choice, choice_of
+from scheduler_ext.decide.choice import NodeChoice, choice_of
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own, in_that_of_others
@@ -38,7 +38,7 @@ class Filtered:
     """
 
     result: FilterResult
-    choice: Choice | None = None
+    choice: NodeChoice | None = None
     asked: int = 0
     offers: bool = False
     told: tuple[Notice, ...] = ()
@@ -110,9 +110,9 @@ def reserve(
     until = now + ledger.lease_seconds(pod, lease_seconds)
     lost = _lost_member(index, cluster, pod, now=now, until=until)
     if lost:
-        choice = Choice(node=None, unresolvable=dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})"))
+        choice = NodeChoice(node=None, unresolvable=dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})"))
     elif crowded and not node_names:
-        choice = Choice(node=None)
+        choice = NodeChoice(node=None)
     else:
         everywhere, node_names = node_names, cluster.facts.not_held(node_names, now)
         priority = pod.spec.priority or 0
@@ -152,7 +152,7 @@ def _chosen(
     *,
     now: float,
     prepared: bool,
-) -> Choice:
+) -> NodeChoice:
     """A node where room is kept for the pod, else the best node. If it fits nowhere: room kept for lower priorities."""
     own = in_its_own(cluster.ledger, request, priority, node_names)
     if own is not None:
@@ -176,7 +176,7 @@ def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettin
     return FilterResult(nodes=fitting, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)
 
 
-def _nowhere(request: GpuRequest, choice: Choice, asked: int) -> Filtered:
+def _nowhere(request: GpuRequest, choice: NodeChoice, asked: int) -> Filtered:
     """Names separately the nodes on which evicting other pods would not help."""
     result = FilterResult(error=choice.error)
     if not choice.error:
@@ -193,7 +193,7 @@ def _failure(message: str) -> Notice:
     return Notice(reason="FilteringFailed", message=message)
 
 
-def _fits(choice: Choice, asked: int) -> Notice:
+def _fits(choice: NodeChoice, asked: int) -> Notice:
     tally = choice.tally()
     ranked = [
         f"{node}:{score:.2f}" for node, score in sorted(tally.scores.items(), key=lambda item: (item[1], item[0]))
@@ -208,7 +208,7 @@ def _fits(choice: Choice, asked: int) -> Notice:
     )
 
 
-def _no_node(choice: Choice, asked: int) -> Notice:
+def _no_node(choice: NodeChoice, asked: int) -> Notice:
     """One line with the summary and the number of nodes for each reason: one event a minute is enough."""
     nodes: dict[str, list[str]] = {}
     for lasting, reasons in ((False, choice.failed), (True, choice.unresolvable)):

@@ -15,7 +15,7 @@ from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.preempt import Look, finished, placed, victims, within
+from scheduler_ext.decide.preempt import EvictionTrial, finished, placed, victims, within
 from scheduler_ext.requests import RequestError, read_request
 
 LONGEST_SECONDS = 3600.0
@@ -67,7 +67,7 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
     if keep_room(cluster, nomination, cluster.nominations.proposed(request.uid, node), now):
         return
     effort = Effort()
-    look = Look(cluster.ledger, request, priority, node, effort)
+    look = EvictionTrial(cluster.ledger, request, priority, node, effort)
     search = victims(priority, frozenset(), holders(cluster.facts, node), look.fits)
     chosen = finished(within(search, effort, MOST_EFFORT))
     if chosen is not None:

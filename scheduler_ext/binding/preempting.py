@@ -23,7 +23,7 @@ from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.reservations import group_of
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import Holder, Look, Plan, Search, plan, within
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, plan, within
 from scheduler_ext.requests import GpuRequest
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class Preempting:
         there = {holder.uid: holder for holder in holders(self._cluster.facts, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
         ledger = self._cluster.ledger
-        look = Look(ledger, pod.request, pod.priority, chosen.node)
+        look = EvictionTrial(ledger, pod.request, pod.priority, chosen.node)
         gone = leaving.union(victim.uid for victim in chosen.victims)
         return (
             all(there.get(victim.uid) == victim for victim in chosen.victims)
@@ -246,7 +246,7 @@ class Preempting:
             return "the room is no longer kept for it"
         return ""
 
-    async def _evict_one(self, victim: Holder, *, dry_run: bool) -> str:
+    async def _evict_one(self, victim: GpuHolder, *, dry_run: bool) -> str:
         try:
             await self._api.evict(victim.name, victim.namespace, victim.uid, dry_run=dry_run)
         except (NotFound, Conflict):

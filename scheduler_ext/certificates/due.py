@@ -10,7 +10,7 @@ CLOCK_SKEW = timedelta(hours=1)
 """How far back a new certificate's validity begins, for peers whose clocks are behind."""
 
 
-class Step(StrEnum):
+class CertificateStep(StrEnum):
     CREATE = "create"
     """There is no certificate."""
     RENEW = "renew"
@@ -32,13 +32,13 @@ class Validity:
         return self.not_before + (self.not_after - self.not_before) * 2 / 3
 
 
-def due(exists: bool, current: Validity | None, names: frozenset[str], now: datetime) -> Step:
+def due(exists: bool, current: Validity | None, names: frozenset[str], now: datetime) -> CertificateStep:
     """What is due. `current` is None if the stored certificate cannot be used. `names` are those it must serve."""
     if not exists:
-        return Step.CREATE
+        return CertificateStep.CREATE
     if current is None or not names <= current.names or not current.not_before <= now < current.renewed_at():
-        return Step.RENEW
-    return Step.KEEP
+        return CertificateStep.RENEW
+    return CertificateStep.KEEP
 
 
 def names_to_serve(current: Validity | None, names: frozenset[str], now: datetime) -> frozenset[str]:

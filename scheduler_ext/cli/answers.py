@@ -11,13 +11,13 @@ from program.tables import Column, FittingTable
 from program.words import counted, model, ranges, spaced
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceShare
+from scheduler_ext.capacity.nearest import grouped
+from scheduler_ext.capacity.policy_words import WHY_GPUS, WHY_NODE
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import GpuLine, NodeLine
 from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.score import NodeScore
-from scheduler_ext.outlook.nearest import grouped
-from scheduler_ext.outlook.words import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
 
 _MOST = 5
@@ -25,7 +25,7 @@ _MOST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PodDecision:
     """One decision to print. `request` is None for a pod without GPUs, or that cannot be read. `usage` is the chosen
     node before the pod. `error` says why no node was judged or none fits; `note` says that any other node would do too.
     """
@@ -39,7 +39,7 @@ class Answer:
     note: str = ""
 
 
-def answer_document(answer: Answer) -> dict[str, object]:
+def answer_document(answer: PodDecision) -> dict[str, object]:
     """The JSON document. `error`, `note` and `nodes` (the explanation) appear only if they have content."""
     decision = answer.decision
     document: dict[str, object] = {
@@ -56,12 +56,12 @@ def scores_document(decision: Decision) -> dict[str, float]:
     return {name: shortest(score) for name, score in decision.scores.items()}
 
 
-def answers_document(answers: Sequence[Answer]) -> dict[str, object]:
+def answers_document(answers: Sequence[PodDecision]) -> dict[str, object]:
     """The JSON document of several pods."""
     return {"pods": [{"pod": answer.pod, **answer_document(answer)} for answer in answers]}
 
 
-def answer_text(answers: Sequence[Answer]) -> RenderableType:
+def answer_text(answers: Sequence[PodDecision]) -> RenderableType:
     """What people read: for each pod its node and GPUs, or why no node fits."""
     lines = [line for answer in answers for line in _lines(answer)]
     if len(answers) > 1:
@@ -70,7 +70,7 @@ def answer_text(answers: Sequence[Answer]) -> RenderableType:
     return Group(*lines)
 
 
-def _lines(answer: Answer) -> Iterator[RenderableType]:
+def _lines(answer: PodDecision) -> Iterator[RenderableType]:
     decision, request = answer.decision, answer.request
     pod = Text.assemble("pod ", (answer.pod, "bold"))
     if request is None:

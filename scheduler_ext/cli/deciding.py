@@ -9,7 +9,7 @@ import click
 from program.output import print_text
 from program.settings.effective import Effective
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cli.answers import Answer, answer_document, answer_text, answers_document
+from scheduler_ext.cli.answers import PodDecision, answer_document, answer_text, answers_document
 from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
@@ -33,7 +33,7 @@ class BadInput(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DecideOptions:
     """The command line. No `node_names` are all nodes."""
 
     cluster_file: str | None
@@ -44,7 +44,7 @@ class Asked:
     as_json: bool
 
 
-def answer_files(asked: Asked, effective: Effective[Configuration]) -> int:
+def answer_files(asked: DecideOptions, effective: Effective[Configuration]) -> int:
     """The exit status. Raises click.ClickException."""
     warn(warnings(effective))
     requests = request_settings(effective.configuration)
@@ -57,7 +57,7 @@ def answer_files(asked: Asked, effective: Effective[Configuration]) -> int:
         try:
             answers.append(_decide(pod, world, asked, requests))
         except RequestError as error:
-            answers.append(Answer(pod=_name(pod), decision=Decision(node=None), error=str(error)))
+            answers.append(PodDecision(pod=_name(pod), decision=Decision(node=None), error=str(error)))
             problems.append(str(error) if len(pods) == 1 else f"pod {_name(pod)}: {error}")
     if asked.as_json:
         document = answer_document(answers[0]) if len(answers) == 1 else answers_document(answers)
@@ -69,17 +69,17 @@ def answer_files(asked: Asked, effective: Effective[Configuration]) -> int:
     return FITS if all(answer.decision.node is not None for answer in answers) else DOES_NOT_FIT
 
 
-def _decide(pod: Pod, world: World, asked: Asked, settings: RequestSettings) -> Answer:
+def _decide(pod: Pod, world: World, asked: DecideOptions, settings: RequestSettings) -> PodDecision:
     """Take the decision. Raises RequestError if the pod's request cannot be read."""
     request, names = read_request(pod, settings), asked.node_names or tuple(world.names)
     if request is None:
         any_node = Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED))
-        return Answer(pod=_name(pod), decision=any_node, note=ANY_NODE)
+        return PodDecision(pod=_name(pod), decision=any_node, note=ANY_NODE)
     warn(request.policies.warnings)
     snapshot = world.snapshot_for(pod)
     decision = decide_pod(request, snapshot, names)
     none_fits = f"none of {len(names)} nodes fits the pod" if decision.node is None else ""
-    answer = Answer(
+    answer = PodDecision(
         pod=_name(pod),
         decision=decision,
         request=request,
@@ -100,7 +100,7 @@ def warn(sentences: Iterable[str]) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _read_files(asked: Asked, settings: RequestSettings) -> tuple[World, tuple[Pod, ...]]:
+def _read_files(asked: DecideOptions, settings: RequestSettings) -> tuple[World, tuple[Pod, ...]]:
     """Raises StateError."""
     cluster, option = asked.cluster_file, "--snapshot" if asked.is_snapshot else "--state"
     if cluster is None:

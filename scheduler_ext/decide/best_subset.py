@@ -25,7 +25,7 @@ Sums = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Subset:
     """`members` are in ascending order; None if the budget covers no choice. `steps` counts the additions made."""
 
     members: tuple[int, ...] | None
@@ -34,7 +34,7 @@ class Found:
 
 def best_subset(
     pairs: Rows, gains: Sequence[int], size: int, costs: Sequence[int] | None = None, budget: int = 0
-) -> Found:
+) -> Subset:
     """The `size` members with the largest sum of `pairs` and `gains`. Among equals: the lexicographically first.
 
     `pairs` is symmetric with zeros on its diagonal. With `costs`, only choices that cost at most `budget` count. Where
@@ -49,7 +49,7 @@ def best_subset(
     search = _Halves if is_exact(count, size) else _Climb
     value, steps = search(named_pairs, named_gains, size, costs, budget).best()
     members = None if value is None else tuple(m for m in range(count) if value >> count - 1 - m & 1)
-    return Found(members, steps)
+    return Subset(members, steps)
 
 
 @lru_cache(maxsize=1024)

@@ -22,7 +22,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class NodeChoice:
     """A decision without the reasons why nodes failed when one fits: in a large cluster no reader needs them.
 
     `tally` counts when it is called, usually before the next choice: kube-scheduler does not wait for it.
@@ -38,11 +38,11 @@ class Choice:
     tally: Callable[[], Tally] = field(default=Tally, compare=False)
 
 
-def choice_of(decision: Decision) -> Choice:
+def choice_of(decision: Decision) -> NodeChoice:
     if decision.node is None:
         failed, unresolvable = told_apart(decision.misfits)
-        return Choice(node=None, failed=failed, unresolvable=unresolvable, error=decision.error)
+        return NodeChoice(node=None, failed=failed, unresolvable=unresolvable, error=decision.error)
     scores = decision.scores
     named = scores if len(scores) <= MOST_NODES_NAMED else {decision.node: scores[decision.node]}
     tally = Tally(fitting=len(scores), scores=named)
-    return Choice(node=decision.node, shares=decision.shares, tally=lambda: tally)
+    return NodeChoice(node=decision.node, shares=decision.shares, tally=lambda: tally)

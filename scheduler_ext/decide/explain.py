@@ -7,7 +7,7 @@ from proto.annotations import keys
 from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
-from scheduler_ext.decide.misfit import Amounts, Misfit, NotOffered, Refusal, Unit
+from scheduler_ext.decide.misfit import Amounts, GpuRefusal, Misfit, NotOffered, Unit
 from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import NodeScore
@@ -18,7 +18,7 @@ from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 class GpuLine:
     """One GPU that was refused. `clause` is the sentence without the GPU."""
 
-    refusal: Refusal
+    refusal: GpuRefusal
     sentence: str
     clause: str = ""
 
@@ -83,12 +83,12 @@ def popular_sentence(popular: Popular) -> str:
     return f"{100 * popular.share:.1f} % of pods ask for {gpus}{wishes}, with {_memory(need)}{cores}, beside {host}"
 
 
-def refusal_sentence(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+def refusal_sentence(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
     """`GPU 3: needs 30 000 MiB, 12 288 free of 40 960`."""
     return f"GPU {refusal.index}: {refusal_clause(refusal, need, wanted)}"
 
 
-def refusal_clause(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+def refusal_clause(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
     """The reason without the GPU: GPUs that are refused for the same reason have the same clause."""
     if refusal.amounts is not None:
         return _amount_clause(refusal, refusal.amounts, need)
@@ -101,7 +101,7 @@ def refusal_clause(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) 
     return f"{refusal.reason.words}: {detail}" if detail else refusal.reason.words
 
 
-def _detail(refusal: Refusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
+def _detail(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
     """What explains a reason without figures."""
     detail = ""
     match refusal.reason:
@@ -140,7 +140,7 @@ def _fitting_line(name: str, decision: Decision) -> NodeLine:
 def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -> NodeLine:
     if isinstance(misfit, NotOffered):
         return NodeLine(node=name, reason=misfit.reason, sentence=misfit.reason)
-    refusals: Sequence[Refusal] = misfit.refusals
+    refusals: Sequence[GpuRefusal] = misfit.refusals
     asks = need_sentence(misfit.need)
     has = "1 GPU" if misfit.cards == 1 else f"{_number(misfit.cards)} GPUs"
     return NodeLine(
@@ -158,7 +158,7 @@ def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -
     )
 
 
-def _amount_clause(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> str:
+def _amount_clause(refusal: GpuRefusal, amounts: Amounts, need: ContainerNeed) -> str:
     free, total, needed = _number(amounts.free), _number(amounts.total), _number(amounts.needed)
     match refusal.reason:
         case Reason.SLOTS:
@@ -177,7 +177,7 @@ def _amount_clause(refusal: Refusal, amounts: Amounts, need: ContainerNeed) -> s
     return f"needs {needed} {amounts.unit}, {free} free of {total}"
 
 
-def _type_sentence(refusal: Refusal, wanted: DeviceFilter) -> str:
+def _type_sentence(refusal: GpuRefusal, wanted: DeviceFilter) -> str:
     if wanted.modes is not None and refusal.mode not in wanted.modes:
         return f"it is in mode {refusal.mode}, the pod's {keys.VGPU_MODE} is {wanted.modes!r}"
     model = refusal.type.lower()

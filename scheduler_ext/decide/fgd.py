@@ -40,7 +40,7 @@ MOST_HOSTED = 8
 """Sets of classes for which a node's state is remembered."""
 
 
-class Gpu(NamedTuple):
+class RatedGpu(NamedTuple):
     """One GPU and what is free of it. Another of the same kind in the same use has the same number."""
 
     number: int
@@ -71,15 +71,15 @@ class Rates(NamedTuple):
 
     useful: float
     """The free GPUs that the popular pods can use, weighted by popularity."""
-    by_gpu: Sequence[tuple[Gpu, float, int]]
+    by_gpu: Sequence[tuple[RatedGpu, float, int]]
     """What is won with a whole GPU taken, if no more becomes useless. Equal GPUs are one entry with their count."""
 
 
 @dataclass(slots=True)
-class _Node:
+class _RatedNode:
     """The GPUs of a node in one state, and what was computed of them, by the classes that its CPU and memory host."""
 
-    gpus: Sequence[Gpu]
+    gpus: Sequence[RatedGpu]
     free: float
     worth: float
     useful: dict[int, Sequence[float]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Site:
     """A node as it is now. `rates` are for the classes that it hosts, `lost` are free GPUs without CPU or memory."""
 
     usage: NodeUsage
-    node: _Node
+    node: _RatedNode
     cpu: float
     memory: float
     hosted: int
@@ -122,9 +122,9 @@ class Fragmentation:
         self._singles = ~sum(each.bit for each in self._several)
         self._hosted_by_cpu = _Hosted([each.pods.host.cpu_milli for each in workload.classes])
         self._hosted_by_memory = _Hosted([each.pods.host.memory_mib for each in workload.classes])
-        self._gpus: dict[object, Gpu] = {}
+        self._gpus: dict[object, RatedGpu] = {}
         self._numbered = 0
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, _RatedNode] = {}
         """By the number of a node's state."""
         self._shares: dict[int, float] = {}
         """The summed popularity of the classes with these bits."""
@@ -183,17 +183,19 @@ class Fragmentation:
             lost = max(lost, by_memory)
         return max(lost, 0.0)
 
-    def _left_stranded(self, node: _Node, registered: RegisteredNode, cpu_milli: float, memory_mib: float) -> float:
+    def _left_stranded(
+        self, node: _RatedNode, registered: RegisteredNode, cpu_milli: float, memory_mib: float
+    ) -> float:
         shares = self._useful(node, registered, self.hosted(cpu_milli, memory_mib))
         useful = sum(gpu.left * share for gpu, share in zip(node.gpus, shares, strict=True))
         return node.free - useful + self.without_host(node.free, cpu_milli, memory_mib) - node.worth
 
-    def _rates(self, node: _Node, registered: RegisteredNode, hosted: int) -> Rates:
+    def _rates(self, node: _RatedNode, registered: RegisteredNode, hosted: int) -> Rates:
         found = node.rates.get(hosted)
         if found is None:
             useful = self._useful(node, registered, hosted)
             total = sum(gpu.left * share for gpu, share in zip(node.gpus, useful, strict=True))
-            kinds: dict[tuple[int, float], tuple[Gpu, float, int]] = {}
+            kinds: dict[tuple[int, float], tuple[RatedGpu, float, int]] = {}
             for gpu, share in zip(node.gpus, useful, strict=True):
                 _, rate, count = kinds.get((gpu.number, share), (gpu, 1 - share - gpu.worth, 0))
                 kinds[gpu.number, share] = gpu, rate, count + 1
@@ -201,7 +203,7 @@ class Fragmentation:
             found = node.rates[hosted] = Rates(total, tuple(kinds.values()))
         return found
 
-    def _node(self, usage: NodeUsage, state: int | None) -> _Node:
+    def _node(self, usage: NodeUsage, state: int | None) -> _RatedNode:
         found = None if state is None else self._nodes.get(state)
         if found is None:
             self.effort.made += 1 + len(usage.gpus)
@@ -211,7 +213,7 @@ class Fragmentation:
                 self._nodes[state] = found
         return found
 
-    def _with(self, before: _Node, usage: NodeUsage, request: GpuRequest, shares: PodShares) -> _Node:
+    def _with(self, before: _RatedNode, usage: NodeUsage, request: GpuRequest, shares: PodShares) -> _RatedNode:
         """The node with the pod on it."""
         peak = effective(request.kinds, shares)
         gpus = list(before.gpus)
@@ -226,7 +228,7 @@ class Fragmentation:
             gpus[position] = self._gpu(taken, usage.node)
         return _made(gpus)
 
-    def _useful(self, node: _Node, registered: RegisteredNode, hosted: int) -> Sequence[float]:
+    def _useful(self, node: _RatedNode, registered: RegisteredNode, hosted: int) -> Sequence[float]:
         known = node.useful.get(hosted)
         if known is not None:
             return known
@@ -266,7 +268,7 @@ class Fragmentation:
             share = self._shares[bits] = sum(each.share for number, each in counted if bits >> number & 1)
         return share
 
-    def _gpu(self, gpu: GpuUsage, node: RegisteredNode) -> Gpu:
+    def _gpu(self, gpu: GpuUsage, node: RegisteredNode) -> RatedGpu:
         """What counts of a GPU. It depends on its use, its kind and its node's settings."""
         device = gpu.device
         key = (
@@ -280,13 +282,13 @@ class Fragmentation:
             found = self._gpus[key] = self._looked_at(gpu, node)
         return found
 
-    def _looked_at(self, gpu: GpuUsage, node: RegisteredNode) -> Gpu:
+    def _looked_at(self, gpu: GpuUsage, node: RegisteredNode) -> RatedGpu:
         device = gpu.device
         is_ours = VENDOR.lower() in device.type.lower()
         self._numbered += 1
         free = device.memory_mib - gpu.memory_mib, device.cores - gpu.cores
         if not (is_ours and device.healthy) or device.uuid in node.cordoned or gpu.slots >= device.slots:
-            return Gpu(self._numbered, device, 0, *free, 0.0, 0, 0.0)
+            return RatedGpu(self._numbered, device, 0, *free, 0.0, 0, 0.0)
         memory = 1 - gpu.memory_mib / device.memory_mib if device.memory_mib else 0.0
         cores = 1 - gpu.cores / device.cores if device.cores else memory
         serves = 0
@@ -297,7 +299,7 @@ class Fragmentation:
         self.effort.made += 1 + len(self._wanted) * (MIG_EFFORT if device.mode == MIG_MODE else 1)
         worth = self._workload.pressure.get(device.type, self._usual_worth)
         slots, left = device.slots - gpu.slots, max(min(memory, cores), 0.0)
-        return Gpu(self._numbered, device, slots, *free, left, serves, worth)
+        return RatedGpu(self._numbered, device, slots, *free, left, serves, worth)
 
 
 class _Hosted:
@@ -325,8 +327,8 @@ def _stranded(site: Site) -> float:
     return site.node.free - site.rates.useful + site.lost - site.node.worth
 
 
-def _made(gpus: Sequence[Gpu]) -> _Node:
-    return _Node(gpus, sum(gpu.left for gpu in gpus), sum(gpu.left * gpu.worth for gpu in gpus))
+def _made(gpus: Sequence[RatedGpu]) -> _RatedNode:
+    return _RatedNode(gpus, sum(gpu.left for gpu in gpus), sum(gpu.left * gpu.worth for gpu in gpus))
 
 
 def islands(node: RegisteredNode) -> Iterator[Sequence[int]]:

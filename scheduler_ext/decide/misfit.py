@@ -51,7 +51,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class GpuRefusal:
     """Why one GPU does not serve a container. `amounts` are the figures behind the reason, if it has any."""
 
     uuid: DeviceUUID
@@ -108,9 +108,9 @@ class Misfit:
         return tuple(found)
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> tuple[GpuRefusal, ...]:
         return tuple(
-            Refusal(
+            GpuRefusal(
                 uuid=gpu.device.uuid,
                 index=gpu.device.index,
                 type=gpu.device.type,

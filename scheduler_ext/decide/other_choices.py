@@ -39,7 +39,7 @@ def other_choices(
     Together they are all the choices that differ in more than which of several equal GPUs is taken, as long as the
     search takes at most `MOST_STEPS`. The first ones follow the pod's policy as far as the search's order permits.
     """
-    search = _Search(request, gpus, rules)
+    search = _ChoiceSearch(request, gpus, rules)
     try:
         if search.is_hopeful(failed, quota):
             yield from (shares for shares in search.choices() if _is_covered(request, shares, quota))
@@ -56,7 +56,7 @@ def _is_covered(request: GpuRequest, shares: PodShares, quota: Quota | None) -> 
     return True
 
 
-class _Search:
+class _ChoiceSearch:
     """The search on one node."""
 
     def __init__(self, request: GpuRequest, gpus: Sequence[GpuUsage], rules: Rules) -> None:

@@ -32,7 +32,7 @@ MOST_VICTIMS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class GpuHolder:
     """A pod that holds GPUs of the node. `created` is its creation time as the API server writes it."""
 
     uid: str
@@ -55,7 +55,7 @@ class Plan:
     """Pods to evict from a node. Empty if the pods that are leaving already make enough room."""
 
     node: str
-    victims: tuple[Holder, ...]
+    victims: tuple[GpuHolder, ...]
     """The most important first."""
 
     @property
@@ -76,7 +76,7 @@ def plan(
     *,
     priority: int,
     node: str,
-    holders: Iterable[Holder],
+    holders: Iterable[GpuHolder],
     spared: Collection[str] = (),
     effort: Effort | None = None,
 ) -> Search[Plan | None]:
@@ -90,7 +90,7 @@ def plan(
     lower = [each for each in holders if each.priority < priority and not each.leaving and each.uid not in spared]
     protected = budgets.violating(reversed(lower))
     may_go = [each for each in holders if each.leaving or (each in lower and each.uid not in protected)]
-    look = Look(ledger, request, priority, node, effort)
+    look = EvictionTrial(ledger, request, priority, node, effort)
     if look.fits(frozenset(), without_quotas=True):
         # The namespace may not have more GPUs: other pods are not the reason.
         return None
@@ -109,20 +109,20 @@ def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gon
     return decide(request, left, [node])
 
 
-class Nodes(Protocol):
+class NodeSource(Protocol):
     """A source of nodes as they are at one moment, such as the ledger."""
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
         """The node and the namespace's quotas. None for a node that is not registered."""
 
 
-class Look:
+class EvictionTrial:
     """Judges whether a pod of this priority gets its GPUs on a node if other pods were gone. It uses the node's state
     at construction.
     """
 
     def __init__(
-        self, nodes: Nodes, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
+        self, nodes: NodeSource, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
     ) -> None:
         """`effort` counts what the looks cost."""
         self._alone = nodes.alone(node, request.namespace)
@@ -145,9 +145,9 @@ class Look:
 def victims(
     priority: int,
     proposed: frozenset[str],
-    holders: Iterable[Holder],
+    holders: Iterable[GpuHolder],
     fits: Callable[[frozenset[str]], bool],
-    violating: Callable[[Iterable[Holder]], Collection[str]] = lambda _: (),
+    violating: Callable[[Iterable[GpuHolder]], Collection[str]] = lambda _: (),
 ) -> Search[frozenset[str] | None]:
     """UIDs of the pods to evict for a pod of this priority; None if evicting does not help.
 
@@ -227,7 +227,7 @@ def finished(search: Search[T]) -> T:
             return cast("T", end.value)
 
 
-def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[Holder]) -> tuple[str, ...]:
+def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[GpuHolder]) -> tuple[str, ...]:
     """The chosen pods, the most important first: kube-scheduler compares nodes by the first victim.
 
     `proposed` are in that order. A pod that holds no GPUs has no known priority here; it stays behind the one before

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import comb
 
 from proto.devices import DeviceShare, DeviceUUID, PairScores
-from scheduler_ext.decide.best_subset import Found, best_subset
+from scheduler_ext.decide.best_subset import Subset, best_subset
 from scheduler_ext.decide.effort import Effort
 
 CACHED_CHOICES = 2048
@@ -87,9 +87,9 @@ def connection(choice: Sequence[DeviceShare], scores: PairScores) -> int:
     )
 
 
-def _searched(matrix: Matrix, size: int, costs: tuple[int, ...] | None, budget: int, weigh_remainder: bool) -> Found:
+def _searched(matrix: Matrix, size: int, costs: tuple[int, ...] | None, budget: int, weigh_remainder: bool) -> Subset:
     if size == len(matrix) and costs is None:
-        return Found(tuple(range(size)), 0)
+        return Subset(tuple(range(size)), 0)
     if weigh_remainder:
         pairs, gains = weigh(matrix, size)
     else:

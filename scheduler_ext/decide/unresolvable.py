@@ -12,15 +12,15 @@ from scheduler_ext.requests import ContainerNeed
 _LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.UUID, Reason.LIMITS})
 
 
-class Unfit(NamedTuple):
+class NodeRefusal(NamedTuple):
     """A node's line in the answer of `/filter`. If it is `unresolvable`, evicting other pods does not help."""
 
     reason: str
     unresolvable: bool
 
 
-def unfit_of(misfit: Misfit | NotOffered) -> Unfit:
-    return Unfit(misfit.brief, is_unresolvable(misfit))
+def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
+    return NodeRefusal(misfit.brief, is_unresolvable(misfit))
 
 
 def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:

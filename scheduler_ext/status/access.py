@@ -31,16 +31,16 @@ MOST_A_SECOND = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AccessRefusal:
     """An HTTP status and one sentence."""
 
     status: int
     why: str
 
 
-_NO_TOKEN = Refusal(401, "a token is needed to see this page")
-_TOO_MANY = Refusal(429, "too many tokens are being looked up; try again in a second")
-_UNKNOWN = Refusal(401, "the API server does not accept this token")
+_NO_TOKEN = AccessRefusal(401, "a token is needed to see this page")
+_TOO_MANY = AccessRefusal(429, "too many tokens are being looked up; try again in a second")
+_UNKNOWN = AccessRefusal(401, "the API server does not accept this token")
 
 
 class TokenAccess:
@@ -49,10 +49,10 @@ class TokenAccess:
     def __init__(self, api: ApiServer, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._monotonic = monotonic
-        self._known: OrderedDict[bytes, tuple[float, Refusal | None]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, AccessRefusal | None]] = OrderedDict()
         self._looked_up: deque[float] = deque(maxlen=MOST_A_SECOND)
 
-    async def refusal(self, token: str) -> Refusal | None:
+    async def refusal(self, token: str) -> AccessRefusal | None:
         """Returns why the token does not open the page; None if it does."""
         if not token:
             return _NO_TOKEN
@@ -66,7 +66,7 @@ class TokenAccess:
         try:
             verdict = await self._look_up(token)
         except (ApiError, ApiUnreachable) as error:
-            return Refusal(503, f"the API server cannot say who may see this page: {error}")
+            return AccessRefusal(503, f"the API server cannot say who may see this page: {error}")
         seconds = ALLOWED_SECONDS if verdict is None else REFUSED_SECONDS
         self._known[key] = self._monotonic() + seconds, verdict
         self._known.move_to_end(key)
@@ -74,7 +74,7 @@ class TokenAccess:
             self._known.popitem(last=False)
         return verdict
 
-    async def _look_up(self, token: str) -> Refusal | None:
+    async def _look_up(self, token: str) -> AccessRefusal | None:
         """Raises ApiError or ApiUnreachable."""
         found = (await self._api.create(TOKEN_REVIEWS, TokenReview(spec=TokenReviewSpec(token=token)))).status
         if not found.authenticated or not found.user.username:
@@ -88,4 +88,6 @@ class TokenAccess:
             non_resource_attributes=NonResourceAttributes(path=PATH, verb="get"),
         )
         verdict = await self._api.create(SUBJECT_ACCESS_REVIEWS, SubjectAccessReview(spec=asked))
-        return None if verdict.status.allowed else Refusal(403, f"user {user.username} has no right to get {PATH}")
+        return (
+            None if verdict.status.allowed else AccessRefusal(403, f"user {user.username} has no right to get {PATH}")
+        )

@@ -23,7 +23,7 @@ import msgspec
 
 from proto.devices import DeviceUUID
 from scheduler_ext.status.look import Look
-from scheduler_ext.status.view import Node, Sums, node_of, sums_of, told_of, waiting_of
+from scheduler_ext.status.view import ShownNode, Sums, node_of, sums_of, told_of, waiting_of
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Board:
             changed |= self._put(name, node_of(found), sums_of(found.usage))
         for name, problem in look.broken.items():
             if self._broken.get(name) != problem:
-                changed |= self._put(name, Node(problem=problem), Sums())
+                changed |= self._put(name, ShownNode(problem=problem), Sums())
         mended = self._broken.keys() - look.broken.keys() - look.nodes.keys()
         for name in {*look.gone, *mended} - look.broken.keys():
             changed |= self._drop(name)
@@ -158,7 +158,7 @@ class Board:
             self._gone, self._complete_from = 0, self.number
         return changed
 
-    def _put(self, name: str, node: Node, sums: Sums) -> bool:
+    def _put(self, name: str, node: ShownNode, sums: Sums) -> bool:
         self._sums[name] = sums
         self._indices[name] = {DeviceUUID(gpu.uuid): gpu.index for gpu in node.gpus}
         return self._note(name, _encode(node))

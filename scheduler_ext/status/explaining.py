@@ -7,10 +7,10 @@ from dataclasses import replace
 from proto.kubernetes.requests import NO_HOST
 from scheduler_ext.binding.advising import holders
 from scheduler_ext.binding.live import LiveCluster
+from scheduler_ext.capacity.largest import Largest, largest
 from scheduler_ext.cluster.waiting import WaitingPod
-from scheduler_ext.outlook.largest import Largest, largest
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.status.why import Crowd, Misfits, Why, crowded, misfits_of, why_of
+from scheduler_ext.status.why import Crowd, Misfits, WhyWaiting, crowded, misfits_of, why_of
 
 LOOK_SECONDS = 0.5
 PAUSE = 50.0
@@ -28,11 +28,11 @@ class Explainer:
         self._cluster = cluster.state
         self._monotonic = cluster.monotonic
         self._watched = watched
-        self._whys: dict[GpuRequest, Why] = {}
+        self._whys: dict[GpuRequest, WhyWaiting] = {}
         """The kind searched for longest ago comes first."""
         self.fits: Sequence[Largest] = ()
 
-    def why(self, request: GpuRequest) -> Why | None:
+    def why(self, request: GpuRequest) -> WhyWaiting | None:
         """Returns the last answer; None without one yet."""
         return self._whys.get(_kind(request))
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduler_ext.capacity.largest import Largest
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.recent import Happened
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.waiting import WaitingPod
-from scheduler_ext.outlook.largest import Largest
-from scheduler_ext.status.why import Why
+from scheduler_ext.status.why import WhyWaiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class WaitingLook:
 
     pod: WaitingPod
     words: str
-    why: Why | None = None
+    why: WhyWaiting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from scheduler_ext.exchange import is_local
-from scheduler_ext.status.access import Refusal
+from scheduler_ext.status.access import AccessRefusal
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.look import Look
 
@@ -49,7 +49,7 @@ _HEADERS = {
 }
 
 
-Admission = Callable[[str], Awaitable[Refusal | None]]
+Admission = Callable[[str], Awaitable[AccessRefusal | None]]
 """Returns why a token does not open the stream; None if it does."""
 
 

@@ -9,18 +9,18 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from proto.devices import DeviceUUID
+from scheduler_ext.capacity.unused import unused
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.recent import Happened, What
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.explain import need_sentence
 from scheduler_ext.decide.reasons import out_of_service
-from scheduler_ext.outlook.unused import unused
 from scheduler_ext.status.look import NodeLook, WaitingLook
-from scheduler_ext.status.why import Why
+from scheduler_ext.status.why import WhyWaiting
 
 
-class Held(Struct, frozen=True, omit_defaults=True):
+class ShownShare(Struct, frozen=True, omit_defaults=True):
     """A pod's part of one GPU. `state` is empty for a bound pod, else `reserved` or `kept`."""
 
     pod: str
@@ -30,7 +30,7 @@ class Held(Struct, frozen=True, omit_defaults=True):
     state: str = ""
 
 
-class Gpu(Struct, frozen=True, omit_defaults=True):
+class ShownGpu(Struct, frozen=True, omit_defaults=True):
     """`memory`, `cores` and `slots` are taken and total. `state` is empty, `unhealthy` or `cordoned`."""
 
     index: int
@@ -42,13 +42,13 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     numa: int = -1
     mig: bool = False
     state: str = ""
-    held: tuple[Held, ...] = ()
+    held: tuple[ShownShare, ...] = ()
 
 
-class Node(Struct, frozen=True, omit_defaults=True):
+class ShownNode(Struct, frozen=True, omit_defaults=True):
     """`links` are the pair scores of each GPU with those after it, -1 where unknown. `notes` are for people."""
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[ShownGpu, ...] = ()
     links: tuple[tuple[int, ...], ...] = ()
     problem: str = ""
     notes: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Sums(NamedTuple):
     stranded_memory: int = 0
 
 
-class Waiting(Struct, frozen=True, omit_defaults=True):
+class ShownPod(Struct, frozen=True, omit_defaults=True):
     """`asks` has a sentence for each container."""
 
     pod: str
@@ -78,7 +78,7 @@ class Waiting(Struct, frozen=True, omit_defaults=True):
     since: float
     asks: tuple[str, ...]
     said: str = ""
-    why: Why | None = None
+    why: WhyWaiting | None = None
 
 
 class Told(Struct, frozen=True, omit_defaults=True):
@@ -92,23 +92,23 @@ class Told(Struct, frozen=True, omit_defaults=True):
     gpus: tuple[int, ...] = ()
 
 
-def node_of(look: NodeLook) -> Node:
+def node_of(look: NodeLook) -> ShownNode:
     """GPUs in the order of their indices."""
     registered, held = look.usage.node, _held(look)
     gpus = sorted(look.usage.gpus, key=lambda gpu: gpu.device.index)
     uuids = [gpu.device.uuid for gpu in gpus]
     rows = (registered.pair_scores.get(uuid, {}) for uuid in uuids)
     links = tuple(tuple(row.get(other, -1) for other in uuids[at + 1 :]) for at, row in enumerate(rows))
-    return Node(
+    return ShownNode(
         gpus=tuple(_gpu(gpu, held.get(gpu.device.uuid, ()), registered.cordoned) for gpu in gpus),
         links=links[:-1] if registered.pair_scores else (),
         notes=tuple(_notes(look)),
     )
 
 
-def _gpu(gpu: GpuUsage, held: Iterable[Held], cordoned: frozenset[DeviceUUID]) -> Gpu:
+def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], cordoned: frozenset[DeviceUUID]) -> ShownGpu:
     device = gpu.device
-    return Gpu(
+    return ShownGpu(
         index=device.index,
         uuid=device.uuid,
         model=device.type.removeprefix("NVIDIA").strip(" -"),
@@ -122,8 +122,8 @@ def _gpu(gpu: GpuUsage, held: Iterable[Held], cordoned: frozenset[DeviceUUID]) -
     )
 
 
-def _held(look: NodeLook) -> Mapping[DeviceUUID, list[Held]]:
-    found: dict[DeviceUUID, list[Held]] = {}
+def _held(look: NodeLook) -> Mapping[DeviceUUID, list[ShownShare]]:
+    found: dict[DeviceUUID, list[ShownShare]] = {}
     parts: list[tuple[str, str, Mapping[DeviceUUID, Footprint]]] = [
         (uid, "reserved" if uid in look.reserved else "", holding.footprints)
         for uid, holding in look.alone.held.items()
@@ -132,7 +132,7 @@ def _held(look: NodeLook) -> Mapping[DeviceUUID, list[Held]]:
     for uid, state, footprints in parts:
         pod = _name(look, uid)
         for uuid, part in footprints.items():
-            each = Held(pod=pod, memory=part.memory_mib, cores=part.cores, slots=part.slots, state=state)
+            each = ShownShare(pod=pod, memory=part.memory_mib, cores=part.cores, slots=part.slots, state=state)
             found.setdefault(uuid, []).append(each)
     return found
 
@@ -163,10 +163,10 @@ def sums_of(usage: NodeUsage) -> Sums:
     )
 
 
-def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> Waiting:
+def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> ShownPod:
     """`seconds_since_1970` is the time at which the monotonic clock was 0."""
     pod, request = look.pod, look.pod.request
-    return Waiting(
+    return ShownPod(
         pod=str(PodName(namespace=request.namespace, name=request.pod)),
         priority=pod.priority,
         since=round(seconds_since_1970 + pod.since, 3),

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from program.words import counted, gib
+from scheduler_ext.capacity.evictions import MOST_HOLDERS, MOST_NODES, ways
+from scheduler_ext.capacity.largest import Amount, Smaller, smaller
+from scheduler_ext.capacity.nearest import Refusing, grouped
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.misfit import Misfit, NotOffered
-from scheduler_ext.decide.preempt import Holder
+from scheduler_ext.decide.preempt import GpuHolder
 from scheduler_ext.decide.unresolvable import is_unresolvable
-from scheduler_ext.outlook.evictions import MOST_HOLDERS, MOST_NODES, ways
-from scheduler_ext.outlook.largest import Amount, Smaller, smaller
-from scheduler_ext.outlook.nearest import Refusing, grouped
 from scheduler_ext.requests import GpuRequest
 
 MOST_GROUPS = 6
@@ -22,7 +22,7 @@ MOST_NAMED = 8
 """Pods that are named of those that would have to go."""
 
 
-class Refused(Struct, frozen=True, omit_defaults=True):
+class RefusedNodes(Struct, frozen=True, omit_defaults=True):
     """Nodes with the same reason. `nearest` is the one that lacks least."""
 
     reason: str
@@ -31,7 +31,7 @@ class Refused(Struct, frozen=True, omit_defaults=True):
     lacks: str = ""
 
 
-class Way(Struct, frozen=True):
+class ShownWay(Struct, frozen=True):
     """The pod fits on the node once `count` pods are gone; `pods` names the first of them."""
 
     node: str
@@ -39,11 +39,11 @@ class Way(Struct, frozen=True):
     pods: tuple[str, ...]
 
 
-class Why(Struct, frozen=True, omit_defaults=True):
+class WhyWaiting(Struct, frozen=True, omit_defaults=True):
     """`hint` is a sentence about what would help, or that nothing does."""
 
-    refused: tuple[Refused, ...] = ()
-    ways: tuple[Way, ...] = ()
+    refused: tuple[RefusedNodes, ...] = ()
+    ways: tuple[ShownWay, ...] = ()
     hint: str = ""
 
 
@@ -61,7 +61,7 @@ class Crowd:
 
     namespace: str
     nodes: Mapping[str, NodeAlone]
-    holders: Mapping[str, Sequence[Holder]]
+    holders: Mapping[str, Sequence[GpuHolder]]
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
         return self.nodes.get(node) if namespace == self.namespace else None
@@ -82,15 +82,15 @@ def crowded(misfits: Misfits, pods: Mapping[str, int]) -> Sequence[str]:
     return [node for count, node in counts if 0 < count <= MOST_HOLDERS][:MOST_NODES]
 
 
-def why_of(request: GpuRequest, misfits: Misfits, crowd: Crowd) -> Why:
+def why_of(request: GpuRequest, misfits: Misfits, crowd: Crowd) -> WhyWaiting:
     if not misfits.by_node:
-        return Why(hint="It fits now: kube-scheduler will try it again.")
+        return WhyWaiting(hint="It fits now: kube-scheduler will try it again.")
     named = {node: misfits.by_node[node] for node in crowd.nodes}
     found = ways(crowd, request, named, crowd.holders)
-    return Why(
+    return WhyWaiting(
         refused=tuple(map(_refused, grouped(misfits.by_node, request.filter)[:MOST_GROUPS])),
         ways=tuple(
-            Way(
+            ShownWay(
                 node=way.node,
                 count=len(way.gone),
                 pods=tuple(sorted(f"{each.namespace}/{each.name}" for each in way.gone)[:MOST_NAMED]),
@@ -101,8 +101,8 @@ def why_of(request: GpuRequest, misfits: Misfits, crowd: Crowd) -> Why:
     )
 
 
-def _refused(group: Refusing) -> Refused:
-    return Refused(reason=group.reason, nodes=len(group.nodes), nearest=group.nearest, lacks=group.lacks)
+def _refused(group: Refusing) -> RefusedNodes:
+    return RefusedNodes(reason=group.reason, nodes=len(group.nodes), nearest=group.nearest, lacks=group.lacks)
 
 
 def _hint(misfits: Misfits, *, has_ways: bool) -> str:

@@ -14,7 +14,7 @@ from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.workload import Workload
 from scheduler_ext.decide.fgd import Fragmentation
-from scheduler_ext.decide.preempt import Look
+from scheduler_ext.decide.preempt import EvictionTrial
 from scheduler_ext.requests import GpuRequest, pod_key, read_request
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.objects import Arrival, WholePod, arrival_of
@@ -131,7 +131,7 @@ class _Fitting:
         self._pod = arrival.pod(_TRIAL)
         self._request = request
         self._asked = engine.offers.asked_by(self._pod)
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[str, EvictionTrial] = {}
 
     def fits(self, node: str, gone: Collection[str]) -> bool:
         engine = self._engine
@@ -139,7 +139,7 @@ class _Fitting:
             return False
         look = self._looks.get(node)
         if look is None:
-            look = self._looks[node] = Look(engine.state.ledger, self._request, _ABOVE_ALL, node)
+            look = self._looks[node] = EvictionTrial(engine.state.ledger, self._request, _ABOVE_ALL, node)
         return look.fits(frozenset(gone)) and not engine.state.ledger.refused_by_kubelet(self._pod, [node], gone)
 
 

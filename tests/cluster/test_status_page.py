@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proto.kubernetes.client import ApiServer
-from scheduler_ext.status.access import PATH, Refusal, TokenAccess
+from scheduler_ext.status.access import PATH, AccessRefusal, TokenAccess
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
 
@@ -21,7 +21,7 @@ async def own(plane: ControlPlane) -> AsyncIterator[Peer]:
         yield peer
 
 
-async def refusal(peer: Peer, token: str) -> Refusal | None:
+async def refusal(peer: Peer, token: str) -> AccessRefusal | None:
     """Nothing is remembered from the question before."""
     api = await ApiServer.connect(peer.kubeconfig("admin"))
     try:
@@ -37,8 +37,8 @@ async def test_a_service_account_sees_the_page_once_it_may_get_its_url(own: Peer
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     token = (await own.create(f"{accounts}/viewer/token", request))["status"]["token"]
     user = f"system:serviceaccount:{namespace}:viewer"
-    assert await refusal(own, token) == Refusal(403, f"user {user} has no right to get {PATH}")
-    assert await refusal(own, f"{token}x") == Refusal(401, "the API server does not accept this token")
+    assert await refusal(own, token) == AccessRefusal(403, f"user {user} has no right to get {PATH}")
+    assert await refusal(own, f"{token}x") == AccessRefusal(401, "the API server does not accept this token")
     roles = f"/apis/{GROUP}/v1"
     rule = {"nonResourceURLs": [PATH], "verbs": ["get"]}
     await own.create(f"{roles}/clusterroles", {"metadata": {"name": namespace}, "rules": [rule]})

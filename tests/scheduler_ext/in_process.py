@@ -17,7 +17,7 @@ from proto.kubernetes.client import ApiServer, Opened, WatchEvent
 from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import Binding, Object, ObjectList, Resource
 from proto.kubernetes.wire import WatchFailed, decode_list, decode_object, decode_watch_line
-from scheduler_ext.exchange import Asked, answered
+from scheduler_ext.exchange import HttpRequest, answered
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.settings import ServeSettings
@@ -117,7 +117,9 @@ class InProcess:
 
     async def ask(self, verb: str, body: Mapping[str, Any]) -> Json:
         """As kube-scheduler does; done as soon as the answer is, with what is left for afterwards."""
-        answer = await answered(self.applications.verbs.private[f"/{verb}"]["POST"], Asked(msgspec.json.encode(body)))
+        answer = await answered(
+            self.applications.verbs.private[f"/{verb}"]["POST"], HttpRequest(msgspec.json.encode(body))
+        )
         answer.afterwards()
         found: Json = msgspec.json.decode(answer.body)
         return found
@@ -151,7 +153,7 @@ async def in_process(
     async with running_extender(api, settings or ServeSettings(), requests or RequestSettings()) as applications:
 
         async def ready() -> bool:
-            return (await applications.verbs.public["/readyz"]["GET"](Asked())).status == 200
+            return (await applications.verbs.public["/readyz"]["GET"](HttpRequest())).status == 200
 
         await until(ready)
         yield InProcess(api, applications)

@@ -11,7 +11,7 @@ import pytest
 from program import listening
 from proto.extender import ExtenderError
 from scheduler_ext import loopback
-from scheduler_ext.exchange import LARGEST_BODY_BYTES, Answer, Asked, Routes, Verbs, told
+from scheduler_ext.exchange import LARGEST_BODY_BYTES, HttpAnswer, HttpRequest, Routes, Verbs, told
 from scheduler_ext.http_server import application
 from scheduler_ext.loopback import Limits
 from tests.polling import until
@@ -39,31 +39,31 @@ class Answering:
         self.held = asyncio.Event()
         self.asked = 0
 
-    async def echo(self, asked: Asked) -> Answer:
+    async def echo(self, asked: HttpRequest) -> HttpAnswer:
         self.asked += 1
-        return Answer(asked.body, afterwards=lambda: self.done.append("echo"))
+        return HttpAnswer(asked.body, afterwards=lambda: self.done.append("echo"))
 
-    async def wait(self, _: Asked) -> Answer:
+    async def wait(self, _: HttpRequest) -> HttpAnswer:
         self.asked += 1
         await self.held.wait()
         self.done.append("wait")
-        return Answer(b"{}")
+        return HttpAnswer(b"{}")
 
-    async def query(self, asked: Asked) -> Answer:
+    async def query(self, asked: HttpRequest) -> HttpAnswer:
         return told(f"{asked.query.get('a', '-')} {asked.query.get('b', '-')}")
 
-    async def refuse(self, _: Asked) -> Answer:
+    async def refuse(self, _: HttpRequest) -> HttpAnswer:
         raise ExtenderError("$.Pod", "missing")
 
-    async def fail(self, _: Asked) -> Answer:
+    async def fail(self, _: HttpRequest) -> HttpAnswer:
         raise ZeroDivisionError
 
-    async def give_up(self, _: Asked) -> Answer:
+    async def give_up(self, _: HttpRequest) -> HttpAnswer:
         self.asked += 1
         raise asyncio.CancelledError
 
-    async def large(self, _: Asked) -> Answer:
-        return Answer(b"x" * 64 * MIB)
+    async def large(self, _: HttpRequest) -> HttpAnswer:
+        return HttpAnswer(b"x" * 64 * MIB)
 
     async def finish(self) -> None:
         self.held.set()

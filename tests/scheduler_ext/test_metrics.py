@@ -10,8 +10,8 @@ from proto.kubernetes.objects import ObjectMeta, ResourceQuota, ResourceQuotaSpe
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.holdings import Holding, read_holding
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.metric_families import MIB, Seen
-from scheduler_ext.metrics import Admission, Metrics, Outcome
+from scheduler_ext.metric_families import MIB, MetricsInput
+from scheduler_ext.metrics import Admission, AnswerOutcome, ExtenderMetrics
 from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import MetricsDetail
 from tests.builders import container, node, node_json, pod
@@ -29,7 +29,7 @@ GPU = {
 }
 
 
-def seen() -> Seen:
+def seen() -> MetricsInput:
     ledger = Ledger()
     ledger.replace_nodes([node("n", [device(0)])])
     hard: dict[str, str | int | float] = {"limits.nvidia.com/gpumem": 8000, "limits.nvidia.com/gpucores": 50}
@@ -38,7 +38,7 @@ def seen() -> Seen:
     )
     share = DeviceShare(uuid=DeviceUUID("G0"), memory_mib=4096, cores=20)
     ledger.reserve("uid-p", pod(container(gpu=1), name="p"), "n", ((share,),), until=1e9)
-    return Seen(
+    return MetricsInput(
         snapshot=ledger.snapshot(),
         holdings={**ledger.holdings(), "uid-mig": mig_holding()},
         names={"uid-p": PodName(namespace="default", name="p")},
@@ -67,8 +67,8 @@ def mig_holding() -> Holding:
 
 
 def page(*, legacy_names: bool = False, detail: MetricsDetail = MetricsDetail.PODS) -> str:
-    metrics = Metrics()
-    metrics.answered("filter", Outcome.REFUSED, 0.002)
+    metrics = ExtenderMetrics()
+    metrics.answered("filter", AnswerOutcome.REFUSED, 0.002)
     metrics.misfits(["AllocatedCardsInsufficientRequest 2/4 + CardInsufficientMemory 2/4"] * 3)
     metrics.misfits(["node unregistered: hami.io/device-cordon", "NodeInsufficientDevice"])
     metrics.lock_waited(0.5)
@@ -123,7 +123,7 @@ def test_whatever_a_node_calls_its_gpus_the_page_can_be_read() -> None:
     odd = 'NVIDIA "A100"\\ 40\nGB'
     ledger = Ledger()
     ledger.replace_nodes([node("n", [replace(device(0), type=odd)])])
-    text = b"".join(Metrics().exposition(replace(seen(), snapshot=ledger.snapshot()))).decode()
+    text = b"".join(ExtenderMetrics().exposition(replace(seen(), snapshot=ledger.snapshot()))).decode()
     assert [labels["device_type"] for labels, _ in samples(text, "hami_gpu_shared_count")] == [odd]
 
 

@@ -20,7 +20,7 @@ from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota
-from scheduler_ext.metrics import Metrics
+from scheduler_ext.metrics import ExtenderMetrics
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.running import listening
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
@@ -36,7 +36,7 @@ QUOTAS = {"ns": Quota(memory_mib=1000)}
 class Client:
     """Trusts OURS and nobody else."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession, metrics: Metrics) -> None:
+    def __init__(self, url: str, http: aiohttp.ClientSession, metrics: ExtenderMetrics) -> None:
         self.metrics = metrics
         self._url = url
         self._http = http
@@ -64,7 +64,7 @@ def quota_of(namespace: str, _: QuotaClass) -> Quota | None:
 async def serving(quota_of: Callable[[str, QuotaClass], Quota | None] = quota_of) -> AsyncIterator[Client]:
     tls = ServingTls()
     tls.use(KeyPair(OURS.certificate, OURS.key))
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     webhook = Webhook(settings=AdmissionSettings(), quota_of=quota_of, metrics=metrics, monotonic=time.monotonic)
     address = ListenAddress(host="127.0.0.1", port=0)
     async with (

@@ -9,7 +9,7 @@ from typing import cast
 
 from proto.devices import MIG_MODE, PodShares
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.fgd import Fragmentation, Gpu, Rates, Site, level_of
+from scheduler_ext.decide.fgd import Fragmentation, RatedGpu, Rates, Site, level_of
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.place import place
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
@@ -29,7 +29,7 @@ class Levels:
 
     def __init__(self, shape: PodShape, fragmentation: Fragmentation, sites: Callable[[str], Site]) -> None:
         self._shape = shape
-        self._names_gpus = shape.names_gpus
+        self._named = shape.named
         self._fragmentation = fragmentation
         self._sites = sites
         self._best_case = BestCase(shape.request, fragmentation)
@@ -45,7 +45,7 @@ class Levels:
     def level(self, name: str, state: int, effort: Effort) -> int:
         """The level of a node on which the pod fits, from 0 to 100. `state` is the state's number."""
         site = self._sites(name)
-        if self._names_gpus and self._shape.names_one_of(site.usage):
+        if self._named and any(gpu.device.uuid in self._named for gpu in site.usage.gpus):
             return self._placed(site, effort)
         key = state, site.room
         level = self._known.get(key)
@@ -119,7 +119,7 @@ class BestCase:
             return won, most * need.count
         return free * highest if highest > 0 else won, free
 
-    def _taken(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float, int] | None:
+    def _taken(self, gpu: RatedGpu, need: ContainerNeed) -> tuple[float, float, int] | None:
         """The least and the most that the largest container takes of this GPU, and how often it may take that of one in
         MIG mode; None if it finds no room there.
         """
@@ -128,7 +128,7 @@ class BestCase:
         taken = self._known[gpu.number] = self._looked_at(gpu, need)
         return taken
 
-    def _looked_at(self, gpu: Gpu, need: ContainerNeed) -> tuple[float, float, int] | None:
+    def _looked_at(self, gpu: RatedGpu, need: ContainerNeed) -> tuple[float, float, int] | None:
         device = gpu.device
         memory_mib, is_mig = need.reserved_mib(device.memory_mib), device.mode == MIG_MODE
         again = need.count if is_mig else 0

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from proto.devices import PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.decide.choice import MOST_NODES_NAMED, Choice, Tally, choice_of
+from scheduler_ext.decide.choice import MOST_NODES_NAMED, NodeChoice, Tally, choice_of
 from scheduler_ext.decide.decision import NO_NODE_OFFERED, decide
 from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates
@@ -81,7 +81,7 @@ class NodeIndex:
             yield
             self._catch_up()
 
-    def choose(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> Choice:
+    def choose(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> NodeChoice:
         """Choose as `decide` does among `node_names`. GPUs that the pod's own reservation holds count as taken.
 
         After `prepare` this takes at most about a millisecond, whatever has changed since.
@@ -100,7 +100,7 @@ class NodeIndex:
             node = self._any(ranking, node_names)
         if node is None:
             return self._nowhere(ranking, node_names)
-        return Choice(node=node, shares=ranking.shares(node), tally=lambda: self._tally(ranking, node, node_names))
+        return NodeChoice(node=node, shares=ranking.shares(node), tally=lambda: self._tally(ranking, node, node_names))
 
     def others(self, request: GpuRequest, node_names: Sequence[str], best: str, most: int) -> Mapping[str, PodShares]:
         """What the pod would get on the next best nodes after `best`, at most `most` of them."""
@@ -220,19 +220,19 @@ class NodeIndex:
             fitting=fitting, unknown=unknown, scores={name: states[name].score for name in named if name in states}
         )
 
-    def _nowhere(self, ranking: Ranking, node_names: Sequence[str]) -> Choice:
+    def _nowhere(self, ranking: Ranking, node_names: Sequence[str]) -> NodeChoice:
         if not node_names:
-            return Choice(node=None, error=NO_NODE_OFFERED)
+            return NodeChoice(node=None, error=NO_NODE_OFFERED)
         offered, failed, lost = set(node_names), ranking.failed, ranking.unresolvable
         # Usually these are all nodes, and copies of the whole cost least.
         if len(offered) == len(failed) + len(lost) and offered.issuperset(failed) and offered.issuperset(lost):
-            return Choice(node=None, failed=dict(failed), unresolvable=dict(lost))
+            return NodeChoice(node=None, failed=dict(failed), unresolvable=dict(lost))
         unseen = {name for name in offered & self._states.by_name.keys() if name not in failed and name not in lost}
         maybe = {
             name: failed.get(name, Reason.NOT_LOOKED_AT) for name in node_names if name in failed or name in unseen
         }
         never = {name: lost.get(name) or self._ledger.unregistered(name) for name in node_names if name not in maybe}
-        return Choice(node=None, failed=maybe, unresolvable=never)
+        return NodeChoice(node=None, failed=maybe, unresolvable=never)
 
 
 def _packs(shape: PodShape) -> bool:

@@ -57,7 +57,7 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class NodeChanges:
     """What results must be forgotten: those for the nodes, for `hosts` with `fgd`, or all of them."""
 
     nodes: Collection[str] = ()
@@ -77,7 +77,7 @@ class NodeStates:
         self.by_name: dict[str, NodeState] = {}
         self.orders: Mapping[NodePolicy, Order] = {each: Order() for each in NodePolicy if each is not NodePolicy.FGD}
         """The order of all nodes, as if the pod fitted on all of them. With `fgd` it depends on the pod."""
-        self.largest = Largest()
+        self.largest = LargestGpu()
         self.fragmentation = Fragmentation(NO_WORKLOAD)
         self.last_change = 0
         self._changes: dict[str, int] = {}
@@ -87,7 +87,7 @@ class NodeStates:
         """As far as they were read since their last change."""
         self._layout_numbers, self._gpu_models, self._gpu_uses, self._numbers = (_Numbers() for _ in range(4))
 
-    def catch_up(self) -> Changes | None:
+    def catch_up(self) -> NodeChanges | None:
         """Read what changed in the ledger. None if nothing did."""
         nodes, hosts, workload = self._ledger.take_changed(), self._ledger.take_changed_hosts(), self._ledger.workload()
         if new_workload := workload is not self.fragmentation.workload:
@@ -101,7 +101,9 @@ class NodeStates:
         largest_mib = self.largest.gpu_mib
         if nodes:
             self._refresh(nodes)
-        return Changes(nodes=nodes, hosts=hosts, workload=new_workload, larger_gpu=self.largest.gpu_mib > largest_mib)
+        return NodeChanges(
+            nodes=nodes, hosts=hosts, workload=new_workload, larger_gpu=self.largest.gpu_mib > largest_mib
+        )
 
     def changed_since(self, change: int) -> Iterator[str]:
         """Nodes that were added or changed after the change with this number. `last_change` is the latest number."""
@@ -170,7 +172,7 @@ class NodeStates:
         )
 
 
-class Largest:
+class LargestGpu:
     """The largest GPU and the largest MIG instance ever seen. No GPU gives a container more than that."""
 
     def __init__(self) -> None:

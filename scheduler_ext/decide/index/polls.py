@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
-from scheduler_ext.decide.unresolvable import Unfit
+from scheduler_ext.decide.unresolvable import NodeRefusal
 
 MOST_SHAPES = 10_000
 MOST_UNDER_WAY = 64
@@ -73,7 +73,7 @@ class Polls:
                 return None
             name = next(reversed(search.left))
             state = by_name.get(name)
-            if state is not None and not isinstance(judge.judge(state), Unfit):
+            if state is not None and not isinstance(judge.judge(state), NodeRefusal):
                 self._drop(shape)
                 self._found(shape, name)
                 return True

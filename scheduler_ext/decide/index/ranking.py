@@ -13,7 +13,7 @@ from scheduler_ext.decide.index.order import Order
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import Preference, compares_connections, preference
-from scheduler_ext.decide.unresolvable import Unfit
+from scheduler_ext.decide.unresolvable import NodeRefusal
 from scheduler_ext.policies import NodePolicy
 
 EFFORT_OF_BOUNDS = 5
@@ -189,7 +189,7 @@ class Ranking:
     def _judged(self, name: str) -> Preference | None:
         state = self._states[name]
         found = self._judge.judge(state)
-        if isinstance(found, Unfit):
+        if isinstance(found, NodeRefusal):
             (self.unresolvable if found.unresolvable else self.failed)[name] = found.reason
             return None
         level = 0 if self._levels is None else self._levels.level(name, state.number, self._judge.effort)

@@ -23,7 +23,7 @@ from scheduler_ext.decide.preference import compares_connections, connected
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.shared_ids import with_shared_slots
 from scheduler_ext.decide.topology import best_connected, pair_matrix
-from scheduler_ext.decide.unresolvable import Unfit, unfit_of
+from scheduler_ext.decide.unresolvable import NodeRefusal, unfit_of
 from scheduler_ext.policies import SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
@@ -39,7 +39,7 @@ EFFORT_OF_A_NODE = 8
 UNBOUNDED = 1 << 62
 """More than any connection."""
 
-Found = int | Unfit
+Found = int | NodeRefusal
 """The connection between the pod's GPUs (0 where links are not compared), or why the pod does not fit."""
 
 _asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "host")
@@ -66,15 +66,9 @@ class PodShape:
         return hash(self.request.needs)
 
     @property
-    def names_gpus(self) -> bool:
-        """Whether the pod names GPUs: then nodes in the same state are not alike."""
-        return bool(self.request.filter.refused_uuids or self.request.filter.uuids)
-
-    def names_one_of(self, usage: NodeUsage) -> bool:
-        filters = self.request.filter
-        return any(
-            gpu.device.uuid in filters.refused_uuids or gpu.device.uuid in (filters.uuids or ()) for gpu in usage.gpus
-        )
+    def named(self) -> frozenset[str]:
+        """The GPUs that the pod names: a node that has one of them is like no other node."""
+        return self.request.filter.refused_uuids | (self.request.filter.uuids or frozenset())
 
 
 class ShapeJudge:
@@ -82,7 +76,7 @@ class ShapeJudge:
 
     def __init__(self, shape: PodShape, largest_mib: int, nodes: int) -> None:
         self._shape = shape
-        self._names_gpus = shape.names_gpus
+        self._named = shape.named
         self._compares = compares_connections(shape.request)
         self.effort = Effort()
         self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
@@ -105,7 +99,7 @@ class ShapeJudge:
 
     def judge(self, state: NodeState) -> Found:
         self.effort.made += 1
-        if self._names_gpus and self._shape.names_one_of(state.usage):
+        if self._named and any(gpu.device.uuid in self._named for gpu in state.usage.gpus):
             return self._placed(state.usage)
         found = self._by_state.get(state.number)
         if found is None:
@@ -155,7 +149,7 @@ class ShapeJudge:
         return total
 
 
-class _Verdict(NamedTuple):
+class _ContainerVerdict(NamedTuple):
     """One GPU's verdict on one container: a reason why it does not serve, or None.
 
     `now` is the verdict on the GPU as it is; `then` after a share for each earlier container that may use it. A GPU
@@ -175,7 +169,7 @@ class _GpuVerdicts:
     Equal verdicts are one object, which is compared and hashed by its identity: comparing their reasons takes longer.
     """
 
-    by_container: tuple[_Verdict, ...]
+    by_container: tuple[_ContainerVerdict, ...]
 
 
 class _Containers:
@@ -206,7 +200,7 @@ class _Containers:
         """What was found, by the GPUs' verdicts; None where the verdicts do not decide."""
         self._of_gpu: dict[int, _GpuVerdicts] = {}
         """By the GPU's number in a node's state."""
-        self._same: dict[tuple[_Verdict, ...], _GpuVerdicts] = {}
+        self._same: dict[tuple[_ContainerVerdict, ...], _GpuVerdicts] = {}
 
     def verdicts(self, state: NodeState) -> tuple[_GpuVerdicts, ...]:
         try:
@@ -242,18 +236,19 @@ class _Containers:
         rules = Rules(node=node, filter=request.filter, policy=request.policies.gpu, numa_bound=request.numa_bound)
         for number, gpu in zip(state.gpus, state.usage.gpus, strict=True):
             if number not in self._of_gpu:
-                found = tuple(self._verdicts_of(gpu, rules))
+                found = self._verdicts_of(gpu, rules)
                 self._of_gpu[number] = self._same.setdefault(found, _GpuVerdicts(found))
 
-    def _verdicts_of(self, gpu: GpuUsage, rules: Rules) -> Iterator[_Verdict]:
+    def _verdicts_of(self, gpu: GpuUsage, rules: Rules) -> tuple[_ContainerVerdict, ...]:
         if VENDOR not in gpu.device.type and VENDOR.lower() not in gpu.device.type.lower():
-            return
-        then = gpu
+            return ()
+        found, then = [], gpu
         for step in self._steps:
-            self._effort.made += 2
-            yield step.verdict(gpu, then, rules)
+            found.append(step.verdict(gpu, then, rules))
             if step.lasts and len(self._steps) > 1:
                 then = then.plus(share_of(gpu, step.need))
+        self._effort.made += 2 * len(found)
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,14 +265,14 @@ class _Step:
     quota: Quota | None
     quota_then: Quota | None
 
-    def verdict(self, gpu: GpuUsage, then: GpuUsage, rules: Rules) -> _Verdict:
+    def verdict(self, gpu: GpuUsage, then: GpuUsage, rules: Rules) -> _ContainerVerdict:
         """`then` is the GPU with a share of each earlier container that lasts."""
         need, device = self.need, gpu.device
         first = last = why_not(gpu, need, rules, self.quota)
         if then is not gpu or self.quota_then is not self.quota:
             last = why_not(then, need, rules, self.quota_then)
         too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores
-        return _Verdict(first, last, too_small)
+        return _ContainerVerdict(first, last, too_small)
 
 
 def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterator[_Step]:

@@ -12,7 +12,7 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.cluster.workload import Popular, class_of
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
-from scheduler_ext.decide.misfit import Amounts, Misfit, Refusal, Unit
+from scheduler_ext.decide.misfit import Amounts, GpuRefusal, Misfit, Unit
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import NodeScore
 from tests.builders import container, pod
@@ -200,7 +200,7 @@ def test_a_refusal_is_a_value_with_what_is_needed_free_and_there() -> None:
     assert isinstance(misfit, Misfit)
     amounts = Amounts(needed=30000, used=28672, total=40960, unit=Unit.MIB)
     assert misfit.refusals == (
-        Refusal(
+        GpuRefusal(
             uuid=DeviceUUID("G3"),
             index=3,
             type="NVIDIA A100-SXM4-40GB",

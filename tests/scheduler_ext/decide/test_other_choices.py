@@ -17,7 +17,7 @@ from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preempt import Holder, finished, victims
+from scheduler_ext.decide.preempt import GpuHolder, finished, victims
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request, usage
 from tests.scheduler_ext.mig_gpus import mig_device
@@ -162,7 +162,7 @@ def test_no_pod_is_evicted_for_one_that_fits_with_other_choices() -> None:
         gpus = [GpuUsage(device(0)), GpuUsage(device(1)), GpuUsage(device(2), held, held * WHOLE)]
         return not isinstance(place(wanted, usage("n", gpus), None), Misfit)
 
-    assert finished(victims(10, frozenset(), [Holder(uid="held", priority=0)], fits)) == frozenset()
+    assert finished(victims(10, frozenset(), [GpuHolder(uid="held", priority=0)], fits)) == frozenset()
     assert len(gone) == 2
 
 

@@ -3,15 +3,15 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.decide.preempt import Holder, by_importance, finished, victims
+from scheduler_ext.decide.preempt import GpuHolder, by_importance, finished, victims
 
 HELD = {"low": 1, "lower": 2, "peer": 4, "old": 1, "young": 1}
 HOLDERS = (
-    Holder(uid="low", priority=5),
-    Holder(uid="lower", priority=1),
-    Holder(uid="peer", priority=10),
-    Holder(uid="old", priority=0, created="2030-01-01T00:00:00Z"),
-    Holder(uid="young", priority=0, created="2030-01-02T00:00:00Z"),
+    GpuHolder(uid="low", priority=5),
+    GpuHolder(uid="lower", priority=1),
+    GpuHolder(uid="peer", priority=10),
+    GpuHolder(uid="old", priority=0, created="2030-01-01T00:00:00Z"),
+    GpuHolder(uid="young", priority=0, created="2030-01-02T00:00:00Z"),
 )
 
 
@@ -73,7 +73,7 @@ def test_a_victim_without_gpus_stays_where_kube_scheduler_put_it() -> None:
     st.integers(0, 12),
 )
 def test_no_victim_is_unneeded_and_none_is_as_important(pods: list[tuple[int, int]], priority: int, gpus: int) -> None:
-    holders = [Holder(uid=str(number), priority=each) for number, (each, _) in enumerate(pods)]
+    holders = [GpuHolder(uid=str(number), priority=each) for number, (each, _) in enumerate(pods)]
 
     def fits(gone: frozenset[str]) -> bool:
         return sum(pods[int(uid)][1] for uid in gone) >= gpus
@@ -88,7 +88,7 @@ def test_no_victim_is_unneeded_and_none_is_as_important(pods: list[tuple[int, in
 
 
 def test_looks_are_few_where_few_have_to_go_and_bounded_where_all_do() -> None:
-    holders = [Holder(uid=f"{number:03d}", priority=0) for number in range(200)]
+    holders = [GpuHolder(uid=f"{number:03d}", priority=0) for number in range(200)]
     looks = 0
 
     def needing(gpus: int) -> Callable[[frozenset[str]], bool]:

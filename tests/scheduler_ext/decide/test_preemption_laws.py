@@ -23,7 +23,7 @@ from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.preempt import Holder, Look, Plan, Search, finished, placed, plan, within
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, finished, placed, plan, within
 from scheduler_ext.quota_class import QuotaClass
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
@@ -38,7 +38,7 @@ holders_strategy = st.lists(
 )
 
 
-def full(asked: list[tuple[int, int, int, str]]) -> tuple[Ledger, list[Holder]]:
+def full(asked: list[tuple[int, int, int, str]]) -> tuple[Ledger, list[GpuHolder]]:
     """As many of the pods as fit, one after the other."""
     ledger, holders = Ledger(), []
     ledger.replace_nodes([node("n", DEVICES)])
@@ -47,7 +47,9 @@ def full(asked: list[tuple[int, int, int, str]]) -> tuple[Ledger, list[Holder]]:
         if reserved(ledger, each):
             labels = {"app": app} if app else {}
             holders.append(
-                Holder(uid=each.metadata.uid, name=f"p{number}", namespace="default", priority=priority, labels=labels)
+                GpuHolder(
+                    uid=each.metadata.uid, name=f"p{number}", namespace="default", priority=priority, labels=labels
+                )
             )
     return ledger, holders
 
@@ -72,7 +74,7 @@ def budgets(allowed: dict[str, int]) -> Budgets:
     return found
 
 
-def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[Holder]) -> Plan | None:
+def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[GpuHolder]) -> Plan | None:
     return finished(plan(ledger, known, request(wanted), priority=priority, node="n", holders=holders))
 
 
@@ -161,11 +163,11 @@ def test_a_look_says_what_a_decision_without_these_pods_would(
         holding = decided_holding("default", QuotaClass(), request(room).kinds, "n", there.shares)
         uid = data.draw(st.sampled_from(["uid-wanted", "uid-room"]))
         ledger.keep(uid, KeptRoom(holding=holding, priority=data.draw(st.integers(0, 4)), until=60.0))
-    look = Look(ledger, request(wanted), priority, "n")
+    look = EvictionTrial(ledger, request(wanted), priority, "n")
     gone = frozenset(data.draw(st.lists(st.sampled_from([each.uid for each in holders]), unique=True)))
     decision = placed(ledger, request(wanted), priority=priority, node="n", gone=gone)
     assert look.fits(gone) == (decision.node is not None)
-    assert not Look(ledger, request(wanted), priority, "elsewhere").fits(gone)
+    assert not EvictionTrial(ledger, request(wanted), priority, "elsewhere").fits(gone)
 
 
 @settings(max_examples=100, deadline=None)

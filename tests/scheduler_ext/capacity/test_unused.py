@@ -2,8 +2,8 @@ from dataclasses import replace
 from typing import Any
 
 from proto.devices import Device
+from scheduler_ext.capacity.unused import Unused, unused
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.outlook.unused import Unused, unused
 from tests.scheduler_ext.gpus import GIB, device, usage
 
 

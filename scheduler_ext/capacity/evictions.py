@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.decide.misfit import Misfit, NotOffered
-from scheduler_ext.decide.preempt import Holder, Look, Nodes
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, NodeSource
 from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.requests import GpuRequest
 
@@ -22,14 +22,14 @@ class Way:
     """The pod fits on the node once these pods are gone; the smallest set that was found, the most important first."""
 
     node: str
-    gone: tuple[Holder, ...]
+    gone: tuple[GpuHolder, ...]
 
 
 def ways(
-    nodes: Nodes,
+    nodes: NodeSource,
     request: GpuRequest,
     misfits: Mapping[str, Misfit | NotOffered],
-    holders: Mapping[str, Sequence[Holder]],
+    holders: Mapping[str, Sequence[GpuHolder]],
 ) -> tuple[Way, ...]:
     """Returns the nodes where the fewest pods would have to go. `misfits` are the nodes that refuse the request;
     `holders` are the pods that hold GPUs, by node.
@@ -38,13 +38,13 @@ def ways(
     crowds = sorted((len(holders.get(node, ())), node) for node in able)
     found = []
     for node in [node for number, node in crowds if 0 < number <= MOST_HOLDERS][:MOST_NODES]:
-        gone = _must_go(Look(nodes, request, _ABOVE_ALL, node), holders[node])
+        gone = _must_go(EvictionTrial(nodes, request, _ABOVE_ALL, node), holders[node])
         if gone:
             found.append(Way(node=node, gone=gone))
     return tuple(sorted(found, key=lambda way: (len(way.gone), way.node))[:MOST_WAYS])
 
 
-def _must_go(look: Look, holders: Sequence[Holder]) -> tuple[Holder, ...]:
+def _must_go(look: EvictionTrial, holders: Sequence[GpuHolder]) -> tuple[GpuHolder, ...]:
     """Lets all go, then takes back each pod that fits beside the request, the most important first. Empty if the
     request fits without any of them, or not even without all of them.
     """

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler_ext.decide.explain import refusal_sentence
-from scheduler_ext.decide.misfit import Misfit, NotOffered, Refusal
+from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.requests import DeviceFilter
 
@@ -51,7 +51,7 @@ def _lack(misfit: Misfit | NotOffered, wanted: DeviceFilter) -> tuple[float, str
     return distance, refusal_sentence(refusal, misfit.need, wanted)
 
 
-def _distance(refusal: Refusal) -> float:
+def _distance(refusal: GpuRefusal) -> float:
     if refusal.reason is Reason.TOO_FEW:
         return 0.0
     amounts = refusal.amounts

@@ -10,8 +10,8 @@ from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import ObjectMeta, Pod, PodStatus, ResourceQuota, ResourceQuotaSpec
+from scheduler_ext.capacity.rooms import quota_pods, rooms
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.outlook.rooms import quota_pods, rooms
 from scheduler_ext.requests import RequestSettings, ResourceNames, read_request
 from tests.builders import node
 from tests.scheduler_ext.gpus import GIB, device

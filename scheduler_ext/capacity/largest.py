@@ -6,11 +6,11 @@ from enum import StrEnum
 from itertools import chain
 
 from proto.devices import MIG_MODE
+from scheduler_ext.capacity.rooms import likeness
+from scheduler_ext.capacity.unused import free_cores, free_memory_mib, is_idle, is_open
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.outlook.rooms import likeness
-from scheduler_ext.outlook.unused import free_cores, free_memory_mib, is_idle, is_open
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest

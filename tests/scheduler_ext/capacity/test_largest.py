@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proto.annotations.node_limits import NodeLimits
+from scheduler_ext.capacity.largest import Amount, Largest, Smaller, largest, smaller
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.outlook.largest import Amount, Largest, Smaller, largest, smaller
 from scheduler_ext.requests import GpuRequest, RequestSettings, read_request
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import GIB, device, snapshot, usage
