@@ -10,7 +10,7 @@ from program.settings.options import CONFIG_LABEL
 from simulation.apiserver.faults import Fault
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import NODE
-from tests.polling import until
+from tests.polling import LONGEST_SECONDS, until
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -51,7 +51,7 @@ async def test_another_label_ends_the_daemon_to_begin_again_and_running_pods_sta
         node.bind("train", 0)
         await node.runs("train")
         relabel(node, "whole")
-        assert await asyncio.wait_for(node.ended(), 20) == 0
+        assert await asyncio.wait_for(node.ended(), LONGEST_SECONDS) == 0
         assert node.said("ending, to restart with configuration 'whole', as node node-1 says")
         await node.start()
         await until(lambda: slots(node) == {1})

@@ -27,7 +27,7 @@ from simulation.kubelet.container import CdiError
 from tests.deviceplugin.agent_rig import write
 from tests.deviceplugin.allocation.slot_rig import slots
 from tests.deviceplugin.gpus import A, B, a100, bound_pod, share
-from tests.polling import until
+from tests.polling import LONGEST_SECONDS, until
 
 X, Y, Z = f"{A}-0", f"{B}-0", f"{A}-1"
 ONE, OTHER, TWO = (share(A),), (share(B, 5000),), (share(A, 1000), share(B, 2000))
@@ -490,7 +490,7 @@ async def test_a_disk_that_hangs_leaves_threads_to_all_others() -> None:
         starts = [asyncio.create_task(rig.allocator.pre_start([each])) for each in ids]
         try:
             await until(lambda: len(entered) >= 3)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LONGEST_SECONDS):
                 assert await asyncio.to_thread(lambda: "name resolved") == "name resolved"
         finally:
             hangs.set()

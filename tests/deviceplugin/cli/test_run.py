@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from deviceplugin.cli.run import run
 from simulation.apiserver import EmbeddedApiServer
 from tests.deviceplugin.registration import kubelet_root
+from tests.polling import LONGEST_SECONDS
 
 
 def test_a_missing_kubeconfig_is_one_sentence() -> None:
@@ -105,7 +106,7 @@ async def daemon_process(*arguments: str) -> AsyncIterator[Process]:
 async def line_with(daemon: Process, words: str) -> str:
     """The next line it logs that holds these words."""
     assert daemon.stderr is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LONGEST_SECONDS):
         while words not in (line := (await daemon.stderr.readline()).decode()):
             assert line, f"ended without a line with {words!r}"
     return line

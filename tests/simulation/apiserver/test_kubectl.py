@@ -9,6 +9,7 @@ import pytest
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import as_json, node, pod_json
 from tests.cluster.binaries import Binaries
+from tests.polling import LONGEST_SECONDS
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +32,7 @@ class Kubectl:
 
     async def __call__(self, *arguments: str, text: str = "") -> str:
         process = await self.start(*arguments)
-        output, _ = await asyncio.wait_for(process.communicate(text.encode()), 20)
+        output, _ = await asyncio.wait_for(process.communicate(text.encode()), LONGEST_SECONDS)
         assert process.returncode == 0, output.decode()
         return output.decode()
 
@@ -95,8 +96,8 @@ async def test_it_watches(kubectl: Kubectl) -> None:
     kubectl.server.create(pod_json("first"))
     process = await kubectl.start("get", "pods", "-w", "--no-headers")
     assert process.stdout is not None
-    assert (await asyncio.wait_for(process.stdout.readline(), 20)).startswith(b"first ")
+    assert (await asyncio.wait_for(process.stdout.readline(), LONGEST_SECONDS)).startswith(b"first ")
     kubectl.server.create(pod_json("second"))
-    assert (await asyncio.wait_for(process.stdout.readline(), 20)).startswith(b"second ")
+    assert (await asyncio.wait_for(process.stdout.readline(), LONGEST_SECONDS)).startswith(b"second ")
     process.terminate()
     await process.communicate()
