@@ -20,6 +20,7 @@ from proto.kubernetes.objects import (
     ObjectReference,
     Pod,
     Resource,
+    version_number,
 )
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, Resumed, reflect
 
@@ -113,15 +114,15 @@ class OwnNode:
                 case Replaced(objects, version):
                     self._answered(PODS)
                     self.pods, self.pods_known = in_order(objects, self.pods), True
-                    self.pods_version = _number(version)
+                    self.pods_version = version_number(version)
                 case ObjectApplied(pod):
                     self._answered(PODS)
                     self._slim(pod)
                     self.pods = {**self.pods, pod.metadata.uid: pod}
-                    self.pods_version = _number(pod.metadata.resource_version)
+                    self.pods_version = version_number(pod.metadata.resource_version)
                 case ObjectRemoved(pod):
                     self._answered(PODS)
-                    self.pods_version = _number(pod.metadata.resource_version)
+                    self.pods_version = version_number(pod.metadata.resource_version)
                     self.pods = {uid: known for uid, known in self.pods.items() if uid != pod.metadata.uid}
                 case Resumed():
                     self._answered(PODS)
@@ -246,10 +247,5 @@ def in_order(listed: Sequence[Pod], known: Mapping[str, Pod]) -> Mapping[str, Po
 
 
 def _version(found: Node | Pod) -> int:
-    """Resource versions of one kind grow (Kubernetes 1.35 promises it); anything else counts as newest."""
-    return _number(found.metadata.resource_version) or 2**63
-
-
-def _number(version: str) -> int:
-    """0 of one that is no number."""
-    return int(version) if version.isascii() and version.isdigit() else 0
+    """Returns the version of an object for comparison; one that is no number counts as newest."""
+    return version_number(found.metadata.resource_version) or 2**63

@@ -25,6 +25,7 @@ from proto.kubernetes.objects import (
     PodStatus,
     Resource,
     Resources,
+    version_number,
 )
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.binding.live import LiveCluster
@@ -113,11 +114,12 @@ class ClusterWatch:
         """
         plural, apply = resource.plural, self._cluster.apply
         async for change in reflect(self._api, resource, label_selector=label_selector, trim=trim):
+            was_interrupted = plural in self._interrupted
             if not isinstance(change, Interrupted):
                 self._interrupted.pop(plural, None)
             match change:
-                case Replaced(objects):
-                    apply(events.Listed(resource.type, objects))
+                case Replaced(objects, version):
+                    apply(events.Listed(resource.type, objects, version_number(version)))
                     self._listed(plural)
                 case ObjectApplied(changed):
                     apply(events.Applied(changed))
@@ -127,6 +129,8 @@ class ClusterWatch:
                     if plural != POD_DISRUPTION_BUDGETS.plural:
                         self._interrupted[plural] = f"the watch of {plural} is interrupted: {problem}"
                     log.warning("the watch of %s is interrupted, next try in %.1f s: %s", plural, seconds, problem)
+            if plural == PODS.plural and was_interrupted != (plural in self._interrupted):
+                apply(events.PodWatchBack() if was_interrupted else events.PodWatchLost())
 
     def _listed(self, plural: str) -> None:
         if plural in self._missing:

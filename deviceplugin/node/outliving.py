@@ -44,7 +44,8 @@ def after_pods(
     """Takes the node's pods as of this resourceVersion."""
     left = {uid: pod for uid, pod in departures.known.items() if uid not in pods and not pod.has_ended}
     if not left:
-        return replace(departures, known=pods)
+        # An API server that lost history gives versions again that it gave before.
+        return replace(departures, known=pods, as_of=min(departures.as_of, version))
     held = {uid: held_by(pod) for uid, pod in left.items()}
     return Departures(as_of=version, known=pods, gone={**departures.gone, **held})
 

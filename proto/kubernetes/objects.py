@@ -107,6 +107,14 @@ class PodSpec(Object):
     containers: list[Container] = []
 
 
+def version_number(version: str) -> int:
+    """Returns a resourceVersion for comparison; 0 for one that is no number.
+
+    Versions of one kind grow (Kubernetes 1.35 promises it).
+    """
+    return int(version) if version.isascii() and version.isdigit() else 0
+
+
 class ContainerStateTerminated(Object):
     exit_code: int = 0
     reason: str = ""

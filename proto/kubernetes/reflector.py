@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Gone
-from proto.kubernetes.objects import ListMeta, Object, ObjectMeta, Resource
+from proto.kubernetes.objects import ListMeta, Object, ObjectMeta, Resource, version_number
 from proto.kubernetes.wire import Added, Bookmark, Deleted, Modified, Opened
 
 T = TypeVar("T", bound=Object)
@@ -100,6 +100,11 @@ async def reflect(
 
     A watch without events for `silent_seconds` is opened again at its position: its connection may be dead. `trim` may
     remove unused fields from a listed object, because a list is held until its last page has arrived.
+
+    Before a watch is opened again, a list of one object shows whether the API server has gone back in its history, as
+    after its etcd was restored from a backup. It would accept a watch from a version that it has not reached, and send
+    nothing (kubernetes/kubernetes#107457). Then everything is listed. A single object, which its name selects, is
+    listed every time.
     """
     selection = {"namespace": namespace, "field_selector": field_selector, "label_selector": label_selector}
     position = _Position()
@@ -108,6 +113,9 @@ async def reflect(
     while True:
         began = clock()
         try:
+            version = position.resource_version
+            if version is not None and await _is_outdated(api, resource, version, namespace, field_selector):
+                position.resource_version = None
             if position.resource_version is None:
                 yield await _list(api, resource, page_size, selection, position, trim=trim)
                 began, is_away = clock(), False
@@ -143,6 +151,19 @@ async def reflect(
         delay, is_away = backoff.next_delay(_wished_delay(problem)), True
         yield Interrupted(str(problem or "the API server ended the watch at once"), delay)
         await sleep(delay)
+
+
+async def _is_outdated(
+    api: ApiServer, resource: Resource[T], version: str, namespace: str, field_selector: str
+) -> bool:
+    """Tells whether a watch from this version may miss changes. Raises ApiError or ApiUnreachable.
+
+    The page has no selector: an API server without a suitable index would read all objects to find one that matches.
+    """
+    if field_selector.startswith("metadata.name="):
+        return True
+    page = await api.list_page(resource, namespace=namespace, limit=1)
+    return version_number(page.metadata.resource_version) < version_number(version)
 
 
 def _may_go_on_at_once(problem: Exception | None, backoff: Backoff) -> bool:

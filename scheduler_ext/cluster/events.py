@@ -29,6 +29,8 @@ class Listed(Event, Generic[T], frozen=True):
 
     kind: type[T]
     objects: Sequence[T]
+    version: int = 0
+    """The resourceVersion of the list; 0 if it is unknown. It is lower than before if the API server lost history."""
 
 
 class Applied(Event, frozen=True):
@@ -39,6 +41,14 @@ class Applied(Event, frozen=True):
 
 class Removed(Event, frozen=True):
     object: Object
+
+
+class PodWatchLost(Event, frozen=True):
+    """The API server no longer shows what becomes of pods. It may still carry out Bindings."""
+
+
+class PodWatchBack(Event, frozen=True):
+    """The API server shows again what becomes of pods."""
 
 
 class PodRead(Event, frozen=True):

@@ -71,8 +71,9 @@ class Ledger:
         self._packing.remove_node(name)
         self._nodes.remove(name)
 
-    def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """Replace all pods. Reservations stay until they are forgotten or expire."""
+    def replace_pods(self, pods: Iterable[Pod], version: int = 0) -> None:
+        """Replace all pods. Reservations stay until they are forgotten or expire. `version` is that of the list."""
+        self._orphans.listed(version)
         current = {pod_key(pod): pod for pod in pods}
         for uid in self._bound.keys() - current.keys() - self._orphans.uids():
             self._unbind(uid)
@@ -225,6 +226,14 @@ class Ledger:
     def send(self, uid: str, attempt: int) -> None:
         """From now on a Binding of this bind may be carried out. No effect without a reservation."""
         self._reservations.change(uid, sent_by=attempt)
+
+    def stop_watching(self) -> None:
+        """Reservations that were sent stay from now on, because no watch shows which of them were bound."""
+        self._reservations.watched(inf)
+
+    def watch_from(self, now: float) -> None:
+        """The watch of pods works again."""
+        self._reservations.watched(now)
 
     def sent_to(self, uid: str) -> str:
         """The node to which the pod may be bound although the watch has not shown it; empty for any other pod."""

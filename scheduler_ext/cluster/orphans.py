@@ -79,6 +79,11 @@ class Orphans:
         self._said.pop(node, None)
         return list(self._on.get(node, ()))
 
+    def listed(self, version: int) -> None:
+        """Caps the versions at which pods ended: a restored API server gives versions again that it gave before."""
+        for mine in self._on.values() if version else ():
+            mine.update({uid: replace(each, deleted_at=min(each.deleted_at, version)) for uid, each in mine.items()})
+
     def nodes(self) -> Collection[str]:
         """Nodes whose daemons report something."""
         return tuple(self._said)

@@ -21,9 +21,11 @@ from math import inf
 from typing import Any
 
 from proto.devices import PodShares
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Pod, version_number
 from scheduler_ext.requests import GpuRequest
 
+LATEST_NEWS_SECONDS = 600.0
+"""How long a sent reservation stays at least once the watch of pods works again, which may have to catch up."""
 SHORTEST_LEASE_SECONDS = 2.0
 """The lease of a pod that used none of its reservations, again and again."""
 LONGEST_PERMIT_SECONDS = 900.0
@@ -56,7 +58,10 @@ NO_OTHERS: Mapping[str, PodShares] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A decision that is not bound yet. `until` is in monotonic seconds."""
+    """A decision that is not bound yet.
+
+    `until` is in monotonic seconds. A sent one stays longer while no watch shows what became of it.
+    """
 
     node: str
     shares: PodShares
@@ -94,10 +99,9 @@ def waits_of(pod: Pod, request: GpuRequest | None) -> tuple[Pod, GpuRequest] | N
 
 
 def verdict_of(pod: Pod) -> Verdict:
-    version = pod.metadata.resource_version
     refusal = pod.status.unscheduled
     return Verdict(
-        version=int(version) if version.isascii() and version.isdigit() else 0,
+        version=version_number(pod.metadata.resource_version),
         refusal="" if refusal is None else f"{refusal.reason}: {refusal.message}",
         nominated=pod.status.nominated_node_name,
     )
@@ -136,6 +140,8 @@ class Reservations:
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
     _lapsed: dict[str, Reservation] = field(default_factory=dict)
     """Those of pods that may still wait in Permit, though their lease has ended."""
+    _watched_since: float = -inf
+    """When the watch of pods has begun to work; infinite while it does not."""
     _first_expiry: float = inf
     """No reservation ends before."""
 
@@ -268,14 +274,23 @@ class Reservations:
         self._unused = {uid: n for uid, n in self._unused.items() if uid in uids or uid in self._promised}
         self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if uid in uids}
 
+    def watched(self, since: float) -> None:
+        """The watch of pods works since then; it does not if that is infinite."""
+        self._watched_since, self._first_expiry = since, -inf
+
     def expired(self, now: float) -> set[str]:
         """Reservations whose time is over."""
         if now < self._first_expiry:
             return set()
-        ended = {uid for uid, reservation in self._promised.items() if reservation.until <= now}
-        left = (reservation.until for uid, reservation in self._promised.items() if uid not in ended)
+        ended = {uid for uid, reservation in self._promised.items() if self._ends_at(reservation) <= now}
+        left = (self._ends_at(reservation) for uid, reservation in self._promised.items() if uid not in ended)
         self._first_expiry = min(left, default=inf)
         return self._lapse(ended)
+
+    def _ends_at(self, reservation: Reservation) -> float:
+        if not reservation.sent_by:
+            return reservation.until
+        return max(reservation.until, self._watched_since + LATEST_NEWS_SECONDS)
 
     def _lapse(self, ended: set[str]) -> set[str]:
         """Remember those that may still wait in Permit."""

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBudget, ResourceQuota
+from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBudget, ResourceQuota, version_number
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
@@ -64,8 +64,8 @@ class Cluster:
         listed: Mapping[type, Handler] = {
             Node: self._nodes_listed,
             Pod: self._pods_listed,
-            ResourceQuota: lambda quotas, _: ledger.replace_quotas(quotas),
-            PodDisruptionBudget: lambda listed, _: budgets.replace(listed),
+            ResourceQuota: lambda event, _: ledger.replace_quotas(event.objects),
+            PodDisruptionBudget: lambda event, _: budgets.replace(event.objects),
         }
         applied: Mapping[type, Handler] = {
             Node: self._node_applied,
@@ -80,9 +80,11 @@ class Cluster:
             PodDisruptionBudget: lambda budget, _: budgets.remove(budget),
         }
         return {
-            events.Listed: lambda event, now: listed[event.kind](event.objects, now),
+            events.Listed: lambda event, now: listed[event.kind](event, now),
             events.Applied: lambda event, now: applied[type(event.object)](event.object, now),
             events.Removed: lambda event, now: removed[type(event.object)](event.object, now),
+            events.PodWatchLost: lambda *_: ledger.stop_watching(),
+            events.PodWatchBack: lambda _, now: ledger.watch_from(now),
             events.PodRead: lambda event, _: self._pod_read(event.pod),
             events.Proposed: self._proposed,
         }
@@ -162,7 +164,8 @@ class Cluster:
 
     # Nodes
 
-    def _nodes_listed(self, nodes: Sequence[Node], _: float) -> Sequence[Effect]:
+    def _nodes_listed(self, event: events.Listed[Node], _: float) -> Sequence[Effect]:
+        nodes = event.objects
         self.ledger.replace_nodes(nodes)
         self.facts.replace_nodes(nodes)
         self._unreadable_nodes.keep_only({node.metadata.name for node in nodes})
@@ -191,9 +194,10 @@ class Cluster:
 
     # Pods
 
-    def _pods_listed(self, pods: Sequence[Pod], _: float) -> Sequence[Effect]:
+    def _pods_listed(self, event: events.Listed[Pod], _: float) -> Sequence[Effect]:
+        pods = event.objects
         uids = {pod_key(pod) for pod in pods}
-        self.ledger.replace_pods(pods)
+        self.ledger.replace_pods(pods, event.version)
         self.facts.replace_pods(pods)
         self._end_nominations(self.nominations.without(uids))
         self._unreadable_pods.keep_only(uids)
@@ -216,8 +220,7 @@ class Cluster:
         return [Changed(name), *freed, *self._nominated(pod), *self._unreadable_pod(pod)]
 
     def _pod_removed(self, pod: Pod, now: float) -> Sequence[Effect]:
-        uid, version = pod_key(pod), pod.metadata.resource_version
-        deleted_at = int(version) if version.isascii() and version.isdigit() else 0
+        uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
         self.ledger.remove_pod(uid, now + ORPHAN_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
         self._unreadable_pods.drop(uid)
         # A pod without GPUs may have lost annotations of a GPU scheduler.

@@ -117,8 +117,12 @@ class Leadership:
         return self.problem() or await self._binding.permit() or self.problem()
 
     def interrupted(self) -> str:
-        """Why the holder of the Lease is unknown now; empty while the API server answers."""
-        return self._interrupted
+        """Why it is unknown who leads; empty while the Lease is seen and renewed."""
+        standing = self._standing
+        if self._interrupted or not standing.holder or self._monotonic() < standing.expires_at:
+            return self._interrupted
+        lease = f"{self._settings.namespace}/{self._settings.name}"
+        return f"no replica leads: {standing.holder} has not renewed lease {lease} for longer than the lease lasts"
 
     async def wait(self, seconds: float) -> bool:
         """Wait until this replica leads. False if it does not within `seconds`."""

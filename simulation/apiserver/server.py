@@ -17,7 +17,7 @@ from simulation.apiserver.http import Handler
 from simulation.apiserver.kinds import BY_NAME, BY_PLURAL
 from simulation.apiserver.operations import Operations
 from simulation.apiserver.routes import RecordedRequest, Target
-from simulation.apiserver.store import Store
+from simulation.apiserver.store import Backup, Store
 from simulation.apiserver.watching import Watching
 from simulation.moments import Moments
 
@@ -176,6 +176,13 @@ class EmbeddedApiServer:
         """Forgets the history: older watches and list pages are answered 410."""
         self.store.compact()
         self._watching.wake()
+
+    async def restore(self, backup: Backup) -> None:
+        """Goes back to a backup of `store`, as after etcd was restored: the server is offline meanwhile."""
+        await self.go_offline()
+        self.store.restore(backup)
+        self._seen_version = backup.version
+        await self.go_online()
 
     def inject(self, fault: Fault) -> Fault:
         """Switches a fault on; `faults.remove` or `faults.clear` switches it off."""

@@ -5,6 +5,7 @@ is enough to replay a watch, to see an object enter or leave a selector, and to 
 """
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulation.apiserver.errors import JsonObject, expired
@@ -22,6 +23,12 @@ class Change:
     before: JsonObject | None
     after: JsonObject | None
     last: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    objects: Mapping[str, Mapping[Key, JsonObject]]
+    version: int
 
 
 class Store:
@@ -83,6 +90,18 @@ class Store:
         self._floor = max(upto, self._floor)
         for plural, log in self._log.items():
             self._log[plural] = [change for change in log if change.version > upto]
+
+    def backup(self) -> Backup:
+        return Backup({plural: dict(held) for plural, held in self._objects.items()}, self.version)
+
+    def restore(self, backup: Backup) -> None:
+        """Goes back to the backup: what was written since is lost, and its versions are given to what is written next.
+
+        As an API server that has just started, it knows no history.
+        """
+        self._objects = {plural: dict(held) for plural, held in backup.objects.items()}
+        self._log, self._compacted = {}, {}
+        self.version = self._floor = backup.version
 
     def _versioned(self, item: JsonObject) -> JsonObject:
         self.version += 1

@@ -48,6 +48,24 @@ async def test_a_pod_is_recorded_although_the_api_server_knows_no_rights_yet() -
         assert rig.annotations("pods", "train")[BIND_PHASE] == "success"
 
 
+async def test_an_api_server_restored_from_a_backup_is_followed() -> None:
+    async with running() as rig:
+        rig.bind("kept", (ONE,))
+        backup = rig.server.store.backup()
+        own = OwnNode(rig.api, NODE, Changes())
+        async with asyncio.TaskGroup() as group:
+            following = [group.create_task(own.follow_pods()), group.create_task(own.follow_node())]
+            for number in range(5):
+                rig.bind(f"lost-{number}", (ONE,))
+                rig.server.patch("nodes", NODE, {"metadata": {"labels": {"lost": str(number)}}})
+            await until(lambda: len(own.pods) == 6 and own.node is not None and "lost" in own.node.metadata.labels)
+            await rig.server.restore(backup)
+            await until(lambda: [pod.metadata.name for pod in own.pods.values()] == ["kept"])
+            await until(lambda: own.node is not None and "lost" not in own.node.metadata.labels)
+            for task in following:
+                task.cancel()
+
+
 async def test_pods_that_cannot_be_watched_may_be_old_although_the_node_can_be() -> None:
     """Else the folders of containers that were started since would be swept away under them."""
     async with running() as rig:

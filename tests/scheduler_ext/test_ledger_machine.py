@@ -26,7 +26,7 @@ from scheduler_ext.binding.filtering import kept, reserve
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.questions import Questions
 from scheduler_ext.binding.sending import Sending
-from scheduler_ext.cluster.events import Applied, Listed, Removed
+from scheduler_ext.cluster.events import Applied, Listed, PodWatchBack, PodWatchLost, Removed
 from scheduler_ext.cluster.holdings import outlives
 from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
 from scheduler_ext.cluster.snapshot import NodeUsage
@@ -47,7 +47,7 @@ SETTINGS = ServeSettings(
     bind_deadline_seconds=0.01, reservation_lease_seconds=60, bound_lease_seconds=600, settle_seconds=0
 )
 LONGEST_LAG_SECONDS = 500.0
-"""Of a watch that has not failed: short of the lease of a written Binding."""
+"""Of a watch that works, be it again: short of the lease of a written Binding."""
 
 HAPPENINGS = ("runs", "runs its apps", "succeeds", "fails", "is deleted", "is deleted by force", "goes")
 
@@ -83,6 +83,7 @@ class Machine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.cluster, self.now, self.lag, self.made = PlayedCluster(), 1000.0, 0.0, 0
         self.other_leads = False
+        self.watch_is_lost = False
         self.tampered: set[str] = set()
         self.given: dict[str, dict[str, int]] = {}
         self.orphans: dict[str, tuple[Json, float]] = {}
@@ -134,14 +135,30 @@ class Machine(RuleBasedStateMachine):
     def relist(self) -> None:
         """The watch broke: what it had to tell is lost, and everything is listed."""
         self.cluster.news.clear()
-        self.lag = 0.0
+        self.lag, self.watch_is_lost = 0.0, False
         self.seen = {pod["metadata"]["uid"]: copied(pod) for pod in self.cluster.pods.values()}
         self.seen_nodes = {name: copied(node) for name, node in self.cluster.nodes.items()}
         pods = [msgspec.convert(pod, Pod) for pod in self.seen.values()]
         nodes = [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]
         self.known.apply(Listed(Node, nodes))
         self.known.apply(Listed(Pod, pods))
+        self.known.apply(PodWatchBack())
 
+    @precondition(lambda self: not self.watch_is_lost)
+    @rule()
+    def lose_the_watch(self) -> None:
+        """The API server refuses it, as with 429 or 403, and still carries out Bindings."""
+        self.watch_is_lost = True
+        self.known.apply(PodWatchLost())
+
+    @precondition(lambda self: self.watch_is_lost)
+    @rule()
+    def watch_again(self) -> None:
+        """Where it was."""
+        self.lag, self.watch_is_lost = 0.0, False
+        self.known.apply(PodWatchBack())
+
+    @precondition(lambda self: not self.watch_is_lost)
     @rule(count=st.integers(1, 4))
     def deliver(self, count: int) -> None:
         """The watch catches up by some of what happened."""
@@ -384,12 +401,13 @@ class Machine(RuleBasedStateMachine):
             node["metadata"]["annotations"][keys.DEVICE_CORDON] = f"GPU-{name}-0"
         self.cluster.write_node(node)
 
-    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0, 300.0]))
+    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0, 300.0, 700.0]))
     def wait(self, seconds: float) -> None:
-        if self.lag + seconds > LONGEST_LAG_SECONDS:
+        """A lost watch brings nothing, however long it is lost."""
+        if not self.watch_is_lost and self.lag + seconds > LONGEST_LAG_SECONDS:
             self.deliver(len(self.cluster.news))
         self.now += seconds
-        self.lag += seconds if self.cluster.news else 0.0
+        self.lag += seconds if self.cluster.news and not self.watch_is_lost else 0.0
 
     @rule()
     def change_the_leader(self) -> None:
@@ -429,7 +447,7 @@ class Machine(RuleBasedStateMachine):
         for uid in self.ledger.holdings():
             reservation = self.ledger.reservation(uid)
             if reservation is not None:
-                assert reservation.until > self.now
+                assert reservation.until > self.now or reservation.sent_by
                 held = [
                     {share.uuid: (1, share.memory_mib, share.cores) for share in container}
                     for container in reservation.shares

@@ -65,6 +65,11 @@ def test_a_pod_that_leaves_while_it_runs_is_named_until_nothing_of_it_runs() -> 
     assert (outliving_of(ended), ended.is_due) == (Outliving(12), False)
 
 
+def test_deletions_of_a_lost_history_are_not_known() -> None:
+    """The API server was restored from a backup: the next pod may be deleted at a version that it gave before."""
+    assert outliving_of(after_pods(known(ONE, version=900), pods(ONE), 12, held_by)) == Outliving(12)
+
+
 def test_one_that_had_ended_when_it_left_is_no_news() -> None:
     before = replace(known(ONE), known=pods(ONE, phase="Succeeded"))
     assert outliving_of(after_pods(before, {}, 12, held_by)) == Outliving(10)

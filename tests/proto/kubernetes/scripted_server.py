@@ -29,11 +29,15 @@ users: [{{name: u, user: {{token: "{token}"}}}}]
 
 @dataclass
 class Scripted:
-    """Each list and each watch takes the next handler of its queue; a watch without one stays open, silent."""
+    """Each list and each watch takes the next handler of its queue; a watch without one stays open, silent.
+
+    A list of one object, with which a client reads how far the history goes, shows only that.
+    """
 
     lists: deque[Handler] = field(default_factory=deque)
     watches: deque[Handler] = field(default_factory=deque)
     others: deque[Handler] = field(default_factory=deque)
+    history_reaches: int = 10**6
     seen: list[web.Request] = field(default_factory=list)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     kubeconfig: Path = Path()
@@ -45,6 +49,8 @@ class Scripted:
             return await self.others.popleft()(request)
         if "watch" in request.query:
             return await (self.watches.popleft() if self.watches else self.silence())(request)
+        if request.query.get("limit") == "1" and "continue" not in request.query:
+            return await page(self.history_reaches)(request)
         return await self.lists.popleft()(request)
 
     def queries(self, key: str, *, watch: bool) -> list[str | None]:

@@ -202,6 +202,28 @@ async def test_positions_that_expire_in_a_row_do_not_become_a_storm(server: Scri
     assert naps.seconds == [0.4, 0.8]
 
 
+@pytest.mark.parametrize("ends", [drop, None], ids=["dropped", "ended in order"])
+async def test_a_history_that_went_back_is_listed_from_the_start(
+    server: Scripted, api: ApiServer, ends: Callable[[web.Request], Awaitable[None]] | None
+) -> None:
+    """The API server would accept a watch from a version that it has not reached, and send nothing."""
+    server.lists.extend([page(700, node("a", 1)), page(90, node("b", 80))])
+    server.history_reaches = 90
+    server.watches.extend([stream(event("ADDED", node("x", 701)), then=ends)])
+    server.watches.append(server.silence(event("ADDED", node("c", 91))))
+    found = [word for word in names(await changes(api, 5 if ends else 4)) if word != "!"]
+    assert found == ["=a", "+x", "=b", "+c"]
+    assert server.queries("resourceVersion", watch=True) == ["700", "90"]
+
+
+async def test_a_single_object_is_listed_before_each_watch(server: Scripted, api: ApiServer) -> None:
+    """Also where the new history is longer than the lost one."""
+    server.lists.extend([page(7, node("a", 7)), page(9, node("a", 3))])
+    server.watches.append(stream(event("MODIFIED", node("a", 8))))
+    async with asyncio.timeout(60), aclosing(reflect(api, NODES, field_selector="metadata.name=a")) as found:
+        assert names([await anext(found) for _ in range(3)]) == ["=a", "+a", "=a"]
+
+
 async def test_a_page_that_expires_starts_the_list_again(server: Scripted, api: ApiServer) -> None:
     server.lists.extend([page(7, node("a", 1), continue_="next"), answer(410, gone()), page(8, node("b", 2))])
     assert names(await changes(api, 1)) == ["=b"]

@@ -75,6 +75,50 @@ async def test_a_lost_lease_ends_the_leadership() -> None:
             await until(follows)
 
 
+async def test_readyz_says_that_nobody_renews_the_lease() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n"))
+        server.create(lease_json("host-2_b", seconds=1))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+
+            async def silent() -> bool:
+                return (await rig.status("/readyz"))[0] == 503
+
+            await until(silent)
+            problem = "no replica leads: host-2_b has not renewed lease kube-system/sched"
+            assert problem in (await rig.status("/readyz"))[1]
+            server.patch("leases", "sched", {"spec": {"leaseDurationSeconds": 60}}, namespace="kube-system")
+            hold(server, "host-2_b", "2030-01-01T00:00:05.000000Z")
+
+            async def renewed() -> bool:
+                return not await silent()
+
+            await until(renewed)
+
+
+async def test_an_api_server_restored_from_a_backup_is_followed() -> None:
+    """What was bound since the backup is unknown to it, and another process of the same host holds the Lease."""
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", gpus=1))
+        server.create(lease_json("host-1_a"))
+        async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
+
+            async def bound(pod: dict[str, Any]) -> bool:
+                return bool((await rig.filter(pod, "n"))["NodeNames"]) and not await rig.bind(pod, "n")
+
+            kept = rig.add_pod("kept", memory_mib=40960)
+            backup = server.store.backup()
+            lost = rig.add_pod("lost", memory_mib=40960)
+            await until(lambda: bound(lost))
+            for second in range(20):
+                hold(server, "host-1_a", f"2030-01-01T00:00:{second:02}.000000Z")
+            assert not await bound(kept)
+            await server.restore(backup)
+            hold(server, "host-1_b", "2030-01-01T00:01:00.000000Z")
+            await until(lambda: bound(kept))
+            assert not await bound(rig.add_pod("after", memory_mib=40960))
+
+
 async def test_readyz_can_require_the_leader() -> None:
     async with EmbeddedApiServer() as server:
         settings = type(FAST)(sync_wait_seconds=0.3, readyz_requires_leader=True)

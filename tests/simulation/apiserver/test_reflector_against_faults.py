@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proto.kubernetes.client import ApiServer
+from proto.kubernetes.client import Added, ApiServer, Opened
 from proto.kubernetes.objects import NODES, Node
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from simulation.apiserver import EmbeddedApiServer, Fault
@@ -85,7 +85,34 @@ async def test_a_silent_watch_is_left_and_what_it_hid_is_seen(cluster: Cluster) 
         await cluster.watching()
         cluster.server.create(as_json(node("b", ready=True)))
         assert isinstance((await waiting)[-1], ObjectApplied)
-    assert (cluster.requests("list"), cluster.requests("watch")) == (1, 2)
+    # The second list is of one object: it shows how far the history goes.
+    assert (cluster.requests("list"), cluster.requests("watch")) == (2, 2)
+
+
+async def test_a_server_restored_from_a_backup_is_listed_from_the_start(cluster: Cluster) -> None:
+    async with cluster.changes() as changes:
+        await seen(changes, "a")
+        backup = cluster.server.store.backup()
+        for name in ("lost", "lost-too"):
+            cluster.server.create(as_json(node(name, ready=True)))
+        await seen(changes, "lost-too")
+        await cluster.server.restore(backup)
+        cluster.server.create(as_json(node("b", ready=True)))
+        listed = (await seen(changes, "b"))[-1]
+    assert isinstance(listed, Replaced)
+    assert [one.metadata.name for one in listed.objects] == ["a", "b"]
+
+
+async def test_a_watch_from_a_version_that_is_not_reached_is_accepted_and_silent(cluster: Cluster) -> None:
+    """As kube-apiserver's is (kubernetes/kubernetes#107457)."""
+    ahead = cluster.server.store.version + 2
+    async with aclosing(cluster.api.watch(NODES, resource_version=str(ahead))) as events:
+        assert isinstance(await anext(events), Opened)
+        for name in ("silent", "silent-too", "shown"):
+            cluster.server.create(as_json(node(name, ready=True)))
+        event = await anext(events)
+        assert isinstance(event, Added)
+        assert event.object.metadata.name == "shown"
 
 
 async def test_after_a_compaction_the_list_is_read_anew(cluster: Cluster) -> None:
