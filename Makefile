@@ -41,6 +41,10 @@ demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 test: $(DEVELOPMENT) ## the test suite, in four processes
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+.PHONY: test-index
+test-index: $(DEVELOPMENT) ## where a behaviour is tested, by nouns of tests' names: NOUN=lease; without, all nouns
+	@$(BIN)/python -m tests.index $(NOUN)
+
 # Half as long again as `make test`: Python 3.11 can only trace.
 coverage: $(DEVELOPMENT) ## the test suite, and how much of the product it reaches: never less than before
 	@rm -rf build/coverage && mkdir -p build/coverage
