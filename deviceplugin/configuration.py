@@ -9,10 +9,12 @@ from deviceplugin.container.edits import DeviceListStrategy
 from deviceplugin.settings import (
     Feedback,
     HamiScheduler,
+    KubeletSettings,
     RemediationSettings,
     Remedy,
     RequestedAllocation,
     TaintWhen,
+    TotalNames,
     UnenforcedShares,
 )
 from program.address import ListenAddress
@@ -20,7 +22,6 @@ from program.settings.declared import Setting, Table, part, setting
 from program.settings.kinds import (
     NAMESPACED,
     OPTIONAL_ADDRESS,
-    RESOURCE,
     Number,
     Seconds,
     Several,
@@ -32,7 +33,7 @@ from program.settings.kinds import (
     path,
     words_of,
 )
-from proto.annotations import keys
+from program.settings.shared import resource_names
 
 _NO_DYNAMIC_MIG = (
     "this daemon does not create MIG devices on demand; to share MIG devices that exist already, set mig_strategy"
@@ -48,6 +49,7 @@ _container = partial(setting, group="What containers get", chart=_CHART)
 _health = partial(setting, group="Health and remediation", chart=_CHART)
 _of_health = partial(Setting, group="Health and remediation", chart=_CHART)
 _observe = partial(setting, group="Metrics and logs", chart=_CHART)
+_RESOURCES = resource_names(group="What pods ask for")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +72,26 @@ class Configuration:
         chart="",
         by_node=False,
     )
-    kubelet_root: str = _node(
-        "/var/lib/kubelet", path(), "Kubelet's folder; its sockets are in device-plugins below it.", chart=""
+    kubelet: KubeletSettings = part(
+        KubeletSettings,
+        root=Setting(
+            kind=path(),
+            help="Kubelet's folder; its sockets are in device-plugins below it.",
+            key="kubelet_root",
+            group="Node",
+        ),
+        resource_name=_RESOURCES["count"],
+        numa_hints=Setting(
+            kind=Switch(),
+            help="Tell kubelet the NUMA node of each GPU, for its topology manager.",
+            key="enable_numa_topology",
+            group="How GPUs are shared",
+            chart=_CHART,
+            device_config="nvidia.enableNumaTopology",
+            node_config="enablenumatopology",
+        ),
     )
+    total_names: TotalNames = part(TotalNames, **{name: each for name, each in _RESOURCES.items() if name != "count"})
     nvml_library: str = _node("", path(optional=True), "Load this library instead of libnvidia-ml.so.1.", chart="")
     sysfs_root: str = _node("/sys", path(), "The folder from which NUMA nodes and PCI devices are read.", chart="")
     proc_root: str = _node("/proc", path(), "The folder from which processes and their containers are read.", chart="")
@@ -118,13 +137,6 @@ class Configuration:
         "The configuration of NVIDIA's container runtime, which doctor reads. It may be missing.",
         chart="",
     )
-    resource_name: str = _request(
-        keys.RESOURCE_COUNT,
-        RESOURCE,
-        "The resource by which containers ask for GPUs.",
-        device_config="nvidia.resourceCountName",
-        chart="",
-    )
     allocation: RequestedAllocation = _request(
         RequestedAllocation.AUTO,
         words_of(RequestedAllocation),
@@ -132,34 +144,6 @@ class Configuration:
         "container starts, without a node lock. This needs kubelet 1.29, and CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34, or "
         "containerd 2.3 (or 1.7 with enable_cdi). With immediate, it is the pod of the node lock, or the only one that "
         "waits. With auto, the daemon takes slots where the node is known to support them.",
-    )
-    priority_resource: str = _request(
-        keys.RESOURCE_PRIORITY,
-        RESOURCE,
-        "The resource by which a container asks for a priority of its GPU tasks.",
-        device_config="nvidia.resourcePriorityName",
-        chart="",
-    )
-    memory_resource: str = _request(
-        keys.RESOURCE_MEMORY,
-        RESOURCE,
-        "The resource by which a container asks for memory of each GPU, in MiB.",
-        device_config="nvidia.resourceMemoryName",
-        chart="",
-    )
-    memory_percentage_resource: str = _request(
-        keys.RESOURCE_MEMORY_PERCENTAGE,
-        RESOURCE,
-        "The resource by which a container asks for a percentage of each GPU's memory.",
-        device_config="nvidia.resourceMemoryPercentageName",
-        chart="",
-    )
-    cores_resource: str = _request(
-        keys.RESOURCE_CORES,
-        RESOURCE,
-        "The resource by which a container asks for percent of each GPU's cores.",
-        device_config="nvidia.resourceCoreName",
-        chart="",
     )
     node_totals: bool = _request(
         True,
@@ -231,13 +215,6 @@ class Configuration:
         Several(of=Whole(minimum=0, maximum=_MANY)),
         "Indices of GPUs that are not shared.",
         node_config="filterdevices.index",
-    )
-    enable_numa_topology: bool = _share(
-        False,
-        Switch(),
-        "Tell kubelet the NUMA node of each GPU, for its topology manager.",
-        device_config="nvidia.enableNumaTopology",
-        node_config="enablenumatopology",
     )
     unenforced_shares: UnenforcedShares = _share(
         UnenforcedShares.REFUSE,

@@ -2,20 +2,19 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from program.address import ListenAddress
-from program.settings.declared import Table, setting
+from program.settings.declared import Table, part, setting
 from program.settings.kinds import (
     ADDRESS,
     DNS_NAME,
     DURATION,
     DURATION_OR_ZERO,
     OPTIONAL_ADDRESS,
-    RESOURCE,
     Parsed,
     Several,
     Switch,
@@ -26,7 +25,7 @@ from program.settings.kinds import (
     path,
     words_of,
 )
-from proto.annotations import keys
+from program.settings.shared import resource_names
 from scheduler_ext.admission.settings import BypassMode, CorePolicy
 from scheduler_ext.cluster.packing_facts import seeds
 from scheduler_ext.exchange import is_local
@@ -96,7 +95,6 @@ _setting = partial(setting, environment=())
 _of_chart = partial(_setting, chart="scheduler.settings.{flag}")
 _connection = partial(_setting, group="Addresses and API server")
 _request = partial(_of_chart, group=REQUESTS)
-_resource = partial(_setting, group=REQUESTS)
 _placement = partial(_setting, group="Placement")
 _election = partial(_setting, group="Leader election and health")
 _webhook = partial(_setting, group="Webhook")
@@ -171,36 +169,7 @@ class Configuration:
         "MiB in one unit of requested GPU memory, and of a quota for it; 0 is 1.",
         device_config="nvidia.memoryFactor",
     )
-    resource_name: str = _resource(
-        keys.RESOURCE_COUNT,
-        RESOURCE,
-        "Resource by which containers ask for GPUs.",
-        device_config="nvidia.resourceCountName",
-    )
-    resource_mem: str = _resource(
-        keys.RESOURCE_MEMORY,
-        RESOURCE,
-        "Resource by which containers ask for memory of each GPU.",
-        device_config="nvidia.resourceMemoryName",
-    )
-    resource_mem_percentage: str = _resource(
-        keys.RESOURCE_MEMORY_PERCENTAGE,
-        RESOURCE,
-        "Resource by which containers ask for a percentage of each GPU's memory.",
-        device_config="nvidia.resourceMemoryPercentageName",
-    )
-    resource_cores: str = _resource(
-        keys.RESOURCE_CORES,
-        RESOURCE,
-        "Resource by which containers ask for percent of each GPU's cores.",
-        device_config="nvidia.resourceCoreName",
-    )
-    resource_priority: str = _resource(
-        keys.RESOURCE_PRIORITY,
-        RESOURCE,
-        "Resource by which containers ask for a task priority on their GPUs.",
-        device_config="nvidia.resourcePriorityName",
-    )
+    names: ResourceNames = part(ResourceNames, **resource_names(group=REQUESTS, environment=()))
     scheduler_name: str = _placement(
         DEFAULT_SCHEDULER_NAME,
         _OPTIONAL_NAME,
@@ -371,7 +340,7 @@ class Configuration:
 
 def conflicts(configuration: Configuration) -> Iterator[str]:
     """Settings that exclude each other, one sentence each."""
-    names = [getattr(configuration, key) for key in TABLE.settings if key.startswith("resource_")]
+    names = astuple(configuration.names)
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{name!r} names two resources; each --resource-… flag needs a name of its own"
     yield from _problems_of_usual_pods(configuration)
@@ -404,14 +373,8 @@ def is_loopback(address: ListenAddress) -> bool:
 
 
 def _problems_of_usual_pods(configuration: Configuration) -> Iterator[str]:
-    names = ResourceNames(
-        count=configuration.resource_name,
-        memory=configuration.resource_mem,
-        memory_percentage=configuration.resource_mem_percentage,
-        cores=configuration.resource_cores,
-    )
     try:
-        tuple(seeds(RequestSettings(names=names, usual_pods=configuration.usual_pods)))
+        tuple(seeds(RequestSettings(names=configuration.names, usual_pods=configuration.usual_pods)))
     except RequestError as error:
         yield f"--usual-pods: {error.key} {error.problem}"
 

@@ -32,8 +32,6 @@ from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.settings import (
     AgentSettings,
-    KubeletSettings,
-    TotalNames,
 )
 from program.commands import modules_kept
 from proto.devices import DeviceUUID
@@ -81,7 +79,7 @@ def build_daemon(
         settings,
         now=_now,
         allocation=allocation,
-        kubelet=kubelet_settings(configuration),
+        kubelet=configuration.kubelet,
         driver_root=driver_root(configuration),
     )
     generator = SpecGenerator(driver_root=configuration.driver_root or "/", dev_root=configuration.dev_root)
@@ -139,17 +137,8 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         hami_scheduler=configuration.hami_handshake,
         node_totals=configuration.node_totals,
         feature_labels=configuration.feature_labels,
-        total_names=total_names(configuration),
+        total_names=configuration.total_names,
         remediation=configuration.remediation,
-    )
-
-
-def total_names(configuration: Configuration) -> TotalNames:
-    return TotalNames(
-        memory=configuration.memory_resource,
-        memory_percentage=configuration.memory_percentage_resource,
-        cores=configuration.cores_resource,
-        priority=configuration.priority_resource,
     )
 
 
@@ -177,18 +166,10 @@ def allocation_settings(configuration: Configuration) -> AllocationSettings:
         cdi_kind=configuration.cdi_kind,
         disable_core_limit=configuration.disable_core_limit,
         libcuda_log_level=configuration.libcuda_log_level,
-        priority_resource=configuration.priority_resource,
+        priority_resource=configuration.total_names.priority,
         pass_device_specs=configuration.pass_device_specs,
         imex_channels=configuration.imex_channel_ids,
         features=tuple(feature for feature, enabled in features.items() if enabled),
-    )
-
-
-def kubelet_settings(configuration: Configuration) -> KubeletSettings:
-    return KubeletSettings(
-        root=configuration.kubelet_root,
-        resource_name=configuration.resource_name,
-        numa_hints=configuration.enable_numa_topology,
     )
 
 
@@ -210,13 +191,13 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             machine = _with_fabric_problems(nvml.read_machine()) if health.fabric else nvml.read_machine()
         except NvmlUnavailable as error:
             raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
-        found = dict(resources(machine, sharing, configuration.resource_name))
+        found = dict(resources(machine, sharing, configuration.kubelet.resource_name))
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU on this machine that can be shared"
             reasons = (*machine.problems, *left_out(machine, sharing))
             are_gone = not any(gpu.healthy for gpu in machine.gpus)
             raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
-        devices = found.pop(configuration.resource_name)
+        devices = found.pop(configuration.kubelet.resource_name)
         hardware = read_hardware(machine.gpus, files, configuration.imex_channel_ids, simulated=machine.is_simulated)
         notes = (*machine.problems, *left_out(machine, sharing))
         if root is not None:
@@ -225,8 +206,8 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             notes = (*notes, _NO_UNIFIED_MEMORY)
         return Inventory(
             devices=devices,
-            kept=resources(machine, sharing.of_running_pods(), configuration.resource_name)[
-                configuration.resource_name
+            kept=resources(machine, sharing.of_running_pods(), configuration.kubelet.resource_name)[
+                configuration.kubelet.resource_name
             ],
             scores=pair_scores(build_topology(machine), [device.uuid for device in devices]),
             instances=found,

@@ -15,9 +15,7 @@ from deviceplugin.cli.build import (
     allocation_settings,
     build_nvml,
     driver_root,
-    kubelet_settings,
     node_sharing,
-    total_names,
 )
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import read
@@ -124,8 +122,8 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
         ),
     )
     now = datetime.now(UTC)  # noqa: TID251 - the only clock of this command
-    found = diagnose(configuration, sharing, total_names(configuration), seen, cluster, now=now)
-    return (*found, judge_unhealthy(cluster.node, cluster.pods, remediation, configuration.resource_name))
+    found = diagnose(configuration, sharing, configuration.total_names, seen, cluster, now=now)
+    return (*found, judge_unhealthy(cluster.node, cluster.pods, remediation, configuration.kubelet.resource_name))
 
 
 async def _node_facts(configuration: Configuration) -> NodeFacts:
@@ -142,7 +140,7 @@ def _look_around(
     configuration: Configuration, driver: DriverFacts, machine: MachineReading | None, metrics: PortState
 ) -> NodeFacts:
     """Examines sockets and files; blocks."""
-    settings = kubelet_settings(configuration)
+    settings = configuration.kubelet
     folder = configuration.cdi_directory
     root = driver_root(configuration)
     plugin = plugin_socket(settings.plugins, settings.resource_name)

@@ -14,7 +14,6 @@ from deviceplugin.allocation.checkpoint_file import CHECKPOINT_NAME
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slots import SPEC_FILE, slot_in
-from deviceplugin.cli.build import kubelet_settings
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration import Configuration
 from deviceplugin.settings import KubeletSettings
@@ -62,7 +61,7 @@ def list_allocations(given: dict[str, str | None], output: str) -> bool:
 
 async def _read(configuration: Configuration, problems: list[str]) -> Sources:
     """Reads the sources. `problems` receives a sentence for every source that cannot be read."""
-    kubelet = kubelet_settings(configuration)
+    kubelet = configuration.kubelet
     cluster, listed = await asyncio.gather(_ask_api_server(configuration, problems), _ask_kubelet(kubelet, problems))
     recorded = _read_checkpoint(kubelet, problems)
     by_slots = _is_by_slots(cluster.node, recorded)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import click
 
-from deviceplugin.cli.build import kubelet_settings, total_names
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
@@ -72,8 +71,8 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
     cluster = await _ask(configuration)
     paths = paths_of_ours(folders, found, ours)
     in_the_way = [cluster.problem] if cluster.problem else []
-    in_the_way += refusals(configuration.node_name, cluster.pods, found, configuration.resource_name)
-    names = total_names(configuration)
+    in_the_way += refusals(configuration.node_name, cluster.pods, found, configuration.kubelet.resource_name)
+    names = configuration.total_names
     if dry_run:
         taken = _Taken()
         if cluster.node:
@@ -117,7 +116,7 @@ async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
     totals: tuple[str, ...] = ()
     try:
         async with _api_server(configuration) as api:
-            totals = await remove_totals(api, name, total_names(configuration))
+            totals = await remove_totals(api, name, configuration.total_names)
             health = await remove_health(api, name)
             labels, annotations = await remove_metadata(api, name)
             return _Taken(totals=totals, health=health, labels=labels, annotations=annotations), ""
@@ -156,10 +155,10 @@ def _folders(configuration: Configuration, host_root: str) -> Folders:
         specs=host_root + CDI_DIRECTORIES[-1],
         hook=f"{host_root}{configuration.hook_path}/vgpu",
         locks=host_root + LOCK_DIRECTORY,
-        plugins=f"{host_root}{kubelet_settings(configuration).root}/device-plugins",
+        plugins=f"{host_root}{configuration.kubelet.root}/device-plugins",
     )
 
 
 def _ours(configuration: Configuration) -> Ours:
     generates = not CDI_STRATEGIES.isdisjoint(configuration.device_list_strategy)
-    return Ours(resource=configuration.resource_name, cdi_kind=configuration.cdi_kind if generates else "")
+    return Ours(resource=configuration.kubelet.resource_name, cdi_kind=configuration.cdi_kind if generates else "")

@@ -120,13 +120,13 @@ def diagnose(
 def _gpus(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts) -> tuple[Finding, ...]:
     if seen.machine is None:
         return (skipped(GPUS, "They cannot be read without a driver."),)
-    return judge_gpus(seen.machine, sharing, configuration.resource_name)
+    return judge_gpus(seen.machine, sharing, configuration.kubelet.resource_name)
 
 
 def _kubelet(
     configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts
 ) -> Iterator[Finding]:
-    resource = configuration.resource_name
+    resource = configuration.kubelet.resource_name
     yield judge_kubelet_socket(seen.kubelet)
     yield judge_pod_resources(seen.pod_resources, _mode(cluster.node))
     others = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in cluster.pods if is_other_plugin(pod))
@@ -153,7 +153,7 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
 def _totals(
     configuration: Configuration, sharing: NodeSharing, names: TotalNames, seen: NodeFacts, cluster: ClusterFacts
 ) -> Finding:
-    resource = configuration.resource_name
+    resource = configuration.kubelet.resource_name
     if cluster.node is None:
         return skipped(TOTALS, _NO_NODE)
     if not configuration.node_totals:
@@ -215,7 +215,7 @@ def _annotations(
         yield from (skipped(title, _NO_NODE) for title in (ANNOTATIONS, LOCK, HANDSHAKE))
         return
     devices = (
-        resources(seen.machine, sharing, configuration.resource_name)[configuration.resource_name]
+        resources(seen.machine, sharing, configuration.kubelet.resource_name)[configuration.kubelet.resource_name]
         if seen.machine
         else ()
     )

@@ -114,7 +114,11 @@ class Table(Generic[C]):
         return {setting.key: place.path for place, setting in self._declared}
 
     def filled(self, **values: object) -> C:
-        """Returns the configuration with these values by key, and defaults for the rest."""
+        """Returns the configuration with these values by key, and defaults for the rest. Raises KeyError for a key that
+        is not a setting.
+        """
+        if unknown := values.keys() - self._paths.keys():
+            raise KeyError(*sorted(unknown))
         outer: dict[str, Any] = {}
         inner: dict[str, dict[str, object]] = {}
         for place, setting in self._declared:

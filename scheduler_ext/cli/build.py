@@ -12,7 +12,7 @@ from scheduler_ext.certificates.secret import SecretPlace
 from scheduler_ext.configuration import DEFAULT_TIMEOUT_SECONDS, Configuration
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.policies import alias_warnings
-from scheduler_ext.requests import RequestSettings, ResourceNames
+from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
     LONGEST_LOCK_WAIT_SECONDS,
@@ -41,13 +41,7 @@ def warnings(effective: Effective[Configuration]) -> Iterator[str]:
 
 def request_settings(configuration: Configuration) -> RequestSettings:
     return RequestSettings(
-        names=ResourceNames(
-            count=configuration.resource_name,
-            memory=configuration.resource_mem,
-            memory_percentage=configuration.resource_mem_percentage,
-            cores=configuration.resource_cores,
-            priority=configuration.resource_priority,
-        ),
+        names=configuration.names,
         default_memory_mib=configuration.default_mem,
         default_cores=configuration.default_cores,
         memory_factor=configuration.memory_factor or 1,

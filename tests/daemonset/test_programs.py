@@ -79,7 +79,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
     schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
     own = {
         *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "proc_root"),
-        *("resource_name", "memory_resource", "memory_percentage_resource", "cores_resource", "priority_resource"),
+        *("resource_name", "resource_mem", "resource_mem_percentage", "resource_cores", "resource_priority"),
         *("cri_socket", "cgroup_root", "driver_root", "container_driver_root", "remediation_lease"),
         *("nvidia_runtime_config", "nvml_library", "sysfs_root"),
     }

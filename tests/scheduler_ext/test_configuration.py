@@ -81,7 +81,7 @@ def test_every_setting_of_requests_reaches_them() -> None:
 
 def test_hamis_file_names_resources_and_defaults() -> None:
     effective = written(CHART)
-    assert effective.configuration == Configuration(
+    assert effective.configuration == TABLE.filled(
         resource_name="example.com/gpu",
         resource_mem="example.com/mem",
         resource_mem_percentage="example.com/mem-percentage",

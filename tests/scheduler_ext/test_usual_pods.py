@@ -5,7 +5,7 @@ import pytest
 from proto.annotations import keys
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.configuration import Configuration, conflicts
+from scheduler_ext.configuration import TABLE, conflicts
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.usual_pods import read_usual_pods, write_usual_pods
 from tests.builders import container, node, pod
@@ -59,11 +59,11 @@ def test_what_is_no_kind_of_pods_is_refused(text: str) -> None:
     ],
 )
 def test_what_asks_for_no_gpu_is_named_at_the_start(text: str, problem: str) -> None:
-    (found,) = conflicts(Configuration(usual_pods=read_usual_pods(text)))
+    (found,) = conflicts(TABLE.filled(usual_pods=read_usual_pods(text)))
     assert found.startswith(f"--usual-pods: {problem}")
 
 
 def test_they_are_named_by_the_resources_of_the_cluster() -> None:
     usual = read_usual_pods("1 example.com/gpu=1")
-    assert not list(conflicts(Configuration(resource_name="example.com/gpu", usual_pods=usual)))
+    assert not list(conflicts(TABLE.filled(resource_name="example.com/gpu", usual_pods=usual)))
     assert keys.RESOURCE_COUNT == "nvidia.com/gpu"

@@ -1,7 +1,7 @@
 """What is configured arrives in the part that acts on it."""
 
-from deviceplugin.cli.build import agent_settings, allocation_settings, health_settings, kubelet_settings, node_sharing
-from deviceplugin.configuration import Configuration
+from deviceplugin.cli.build import agent_settings, allocation_settings, health_settings, node_sharing
+from deviceplugin.configuration import TABLE
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, DriverFeature
 from deviceplugin.health.step import APPLICATION_XIDS, HealthSettings
 from deviceplugin.machine.discovery import NodeSharing
@@ -10,16 +10,16 @@ from proto.devices import DeviceUUID
 
 
 def test_what_nobody_configured_is_each_parts_own_default() -> None:
-    default = Configuration(node_name="n")
+    default = TABLE.filled(node_name="n")
     assert agent_settings(default) == AgentSettings(node_name="n")
     assert node_sharing(default) == NodeSharing()
-    assert kubelet_settings(default) == KubeletSettings()
+    assert default.kubelet == KubeletSettings()
     assert health_settings(default) == HealthSettings()
     assert allocation_settings(default) == AllocationSettings(libcuda_log_level="1")
 
 
 def test_sharing_is_as_configured() -> None:
-    configured = Configuration(
+    configured = TABLE.filled(
         node_name="n",
         device_split_count=4,
         device_memory_scaling=1.5,
@@ -43,14 +43,14 @@ def test_sharing_is_as_configured() -> None:
 
 
 def test_what_containers_get_is_as_configured() -> None:
-    configured = Configuration(
+    configured = TABLE.filled(
         node_name="n",
         device_memory_scaling=1.5,
         device_list_strategy=(DeviceListStrategy.CDI_CRI,),
         cdi_kind="vendor.example/gpu",
         disable_core_limit=True,
         libcuda_log_level="",
-        priority_resource="example.com/priority",
+        resource_priority="example.com/priority",
         pass_device_specs=True,
         imex_channel_ids=(0,),
         gdrcopy_enabled=True,
@@ -69,7 +69,7 @@ def test_what_containers_get_is_as_configured() -> None:
 
 
 def test_the_agent_and_its_kubelet_are_as_configured() -> None:
-    configured = Configuration(
+    configured = TABLE.filled(
         node_name="n",
         kubelet_root="/k",
         resource_name="example.com/gpu",
@@ -81,11 +81,11 @@ def test_the_agent_and_its_kubelet_are_as_configured() -> None:
     assert agent_settings(configured) == AgentSettings(
         node_name="n", hook_path="/opt", read_seconds=5.0, hami_scheduler=HamiScheduler.V2_7
     )
-    assert kubelet_settings(configured) == KubeletSettings(root="/k", resource_name="example.com/gpu", numa_hints=True)
+    assert configured.kubelet == KubeletSettings(root="/k", resource_name="example.com/gpu", numa_hints=True)
 
 
 def test_health_switches_are_as_configured() -> None:
-    configured = Configuration(
+    configured = TABLE.filled(
         node_name="n", disable_health_checks=("79",), enable_health_checks=("13",), health_recovery_seconds=5.0
     )
     assert health_settings(configured) == HealthSettings(

@@ -48,7 +48,7 @@ def test_each_source_overrides_all_weaker_ones(strongest: int) -> None:
 
 def test_what_nobody_wrote_has_its_default() -> None:
     effective = written()
-    assert effective.configuration == Configuration(node_name="n")
+    assert effective.configuration == TABLE.filled(node_name="n")
     assert {origin for key, origin in effective.origins.items() if key != "node_name"} == {"default"}
 
 
@@ -211,14 +211,14 @@ RESOURCES = st.sampled_from(["nvidia.com/gpu", "a/b", "gpu.example.com/H100_80.g
 configurations = st.builds(
     TABLE.filled,
     **{key: values(setting.kind) for key, setting in TABLE.settings.items()}
-    | {key: RESOURCES for key in TABLE.settings if key == "resource_name" or key.endswith("_resource")}
+    | {key: RESOURCES for key in TABLE.settings if key.startswith("resource_")}
     | {"node_name": st.sampled_from(["n", "1", "gpu-07.rack-3.example.com"])},
 ).filter(lambda configuration: not tuple(conflicts(configuration)))
 
 
 @settings(max_examples=40)
 @given(configurations)
-@example(Configuration(node_name="n", kubeconfig="/" + "long/" * 100))
+@example(TABLE.filled(node_name="n", kubeconfig="/" + "long/" * 100))
 def test_what_print_config_prints_is_read_back_as_the_same(configuration: Configuration) -> None:
     effective = Effective(configuration=configuration, origins=dict.fromkeys(TABLE.settings, "default"), warnings=())
     read = resolve(

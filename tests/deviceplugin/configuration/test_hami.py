@@ -1,6 +1,6 @@
 import pytest
 
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration import TABLE
 from deviceplugin.container.edits import DeviceListStrategy
 from tests.deviceplugin.configuration.written import HAMI, refused, written
 
@@ -11,7 +11,7 @@ def text(name: str) -> str:
 
 def test_the_device_config_of_2_10_is_read_as_it_is() -> None:
     effective = written(device_config=text("device-config-2.10.yaml"))
-    assert effective.configuration == Configuration(
+    assert effective.configuration == TABLE.filled(
         node_name="n", device_split_count=4, device_cores_scaling=1.5, enable_numa_topology=True
     )
     assert effective.warnings == ()
@@ -19,7 +19,7 @@ def test_the_device_config_of_2_10_is_read_as_it_is() -> None:
 
 def test_the_device_config_of_2_5_is_read_as_it_is() -> None:
     effective = written(device_config=text("device-config-2.5.yaml"))
-    assert effective.configuration == Configuration(
+    assert effective.configuration == TABLE.filled(
         node_name="n", resource_name="example.com/gpu", device_memory_scaling=1.8, disable_core_limit=True
     )
     assert effective.warnings == ()
@@ -27,7 +27,7 @@ def test_the_device_config_of_2_5_is_read_as_it_is() -> None:
 
 def test_the_entry_of_this_node_in_config_json_is_read_as_it_is() -> None:
     effective = written({"node_name": "node-a"}, node_config=text("config.json"))
-    assert effective.configuration == Configuration(
+    assert effective.configuration == TABLE.filled(
         node_name="node-a",
         device_memory_scaling=1.5,
         libcuda_log_level="3",
@@ -39,7 +39,7 @@ def test_the_entry_of_this_node_in_config_json_is_read_as_it_is() -> None:
 
 def test_the_config_json_that_the_chart_ships_says_nothing_about_this_node() -> None:
     effective = written(node_config=text("config-chart-default.json"))
-    assert (effective.configuration, effective.warnings) == (Configuration(node_name="n"), ())
+    assert (effective.configuration, effective.warnings) == (TABLE.filled(node_name="n"), ())
 
 
 def test_dynamic_mig_is_refused_for_the_node_that_asks_for_it_and_for_no_other() -> None:
@@ -56,7 +56,7 @@ def test_zero_false_and_nothing_override_where_they_mean_something() -> None:
         node_config='{"nodeconfig": [{"name": "n", "preconfigureddevicememory": 0, "enablenumatopology": false, '
         '"libcudaloglevel": ""}]}',
     ).configuration
-    assert (read.preconfigured_device_memory, read.enable_numa_topology, read.libcuda_log_level) == (0, False, "")
+    assert (read.preconfigured_device_memory, read.kubelet.numa_hints, read.libcuda_log_level) == (0, False, "")
 
 
 def test_a_zero_that_cannot_be_meant_is_not_written_as_in_hami_and_said() -> None:
@@ -64,7 +64,7 @@ def test_a_zero_that_cannot_be_meant_is_not_written_as_in_hami_and_said() -> Non
         device_config="nvidia: {deviceSplitCount: 3}",
         node_config='{"nodeconfig": [{"name": "n", "devicesplitcount": 0, "operatingmode": ""}]}',
     )
-    assert effective.configuration == Configuration(node_name="n", device_split_count=3)
+    assert effective.configuration == TABLE.filled(node_name="n", device_split_count=3)
     assert effective.warnings == (
         "config.json: nodeconfig[0].devicesplitcount is 0, which HAMi takes as not written, and so does this program",
         "config.json: nodeconfig[0].operatingmode is '', which HAMi takes as not written, and so does this program",
@@ -100,7 +100,7 @@ def test_the_flags_that_nvidias_plugin_reads_from_the_same_file_count() -> None:
         """
     )
     assert read.warnings == ()
-    assert read.configuration == Configuration(
+    assert read.configuration == TABLE.filled(
         node_name="n",
         mig_strategy="single",
         dev_root="/run/nvidia/driver",
@@ -173,6 +173,6 @@ def test_a_mistake_in_config_json_is_named(node_config: str, sentence: str) -> N
 
 
 def test_a_value_left_empty_in_yaml_is_not_written() -> None:
-    assert written(device_config="nvidia: {deviceSplitCount: null}\nflags:\n").configuration == Configuration(
+    assert written(device_config="nvidia: {deviceSplitCount: null}\nflags:\n").configuration == TABLE.filled(
         node_name="n"
     )
