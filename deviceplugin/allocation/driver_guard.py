@@ -30,15 +30,15 @@ class DriverGuard:
         self._read_checkpoint = read_checkpoint
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        """The other's."""
+        """Delegates to the guarded allocator."""
         return self._allocator.devices()
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """The other's."""
+        """Delegates to the guarded allocator."""
         return await self._allocator.prefer(available, must_include, size)
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """The other's. Raises CannotAllocate."""
+        """Delegates to the guarded allocator. Raises CannotAllocate."""
         return await self._allocator.allocate(ids)
 
     async def pre_start(self, ids: Sequence[str]) -> None:

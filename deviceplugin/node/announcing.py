@@ -1,0 +1,87 @@
+"""Records events of the Node about its GPUs, their limits, its labels and its totals (edge)."""
+
+import asyncio
+import logging
+
+from deviceplugin.apiserver import OwnNode, device_classes
+from deviceplugin.changes import Changes
+from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.hook_watch import HookWatch
+from deviceplugin.node.contributors import FeatureLabels
+from deviceplugin.node.labels import left_to_others
+from deviceplugin.node.totals import hazardous
+from deviceplugin.notices import notices, unlimited, untotalled
+from deviceplugin.settings import AgentSettings
+from proto.annotations.node_limits import NodeLimits
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable
+from proto.kubernetes.events import EventRecorder
+
+log = logging.getLogger(__name__)
+
+_CLASSES_SECONDS = 600.0
+
+
+class GpuEvents:
+    """Records changes of the GPUs and of their limits, and labels that other programs write."""
+
+    def __init__(
+        self,
+        own: OwnNode,
+        gpus: Gpus,
+        changes: Changes,
+        events: EventRecorder,
+        *,
+        hook: HookWatch,
+        labels: FeatureLabels,
+    ) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._hook = hook
+        self._feature_labels = labels
+        self._changes = changes
+        self._events = events
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for loop in (self._gpus_changed(), self._limits_changed(), self._labels_of_others()):
+                group.create_task(loop)
+
+    async def _gpus_changed(self) -> None:
+        told = Inventory()
+        async for inventory in self._changes.of(lambda: self._gpus.inventory):
+            for notice in notices(told, inventory):
+                self._events.record(self._own.reference(), notice)
+            told = inventory
+
+    async def _labels_of_others(self) -> None:
+        async for others in self._changes.of(lambda: self._feature_labels.others(self._own.node)):
+            if others:
+                self._events.record(self._own.reference(), left_to_others(others))
+
+    async def _limits_changed(self) -> None:
+        told: NodeLimits | None = None
+        async for limits in self._changes.of(lambda: self._hook.limits):
+            notice = unlimited(told, limits)
+            if notice is not None:
+                self._events.record(self._own.reference(), notice)
+            told = limits
+
+
+async def warn_without_totals(
+    api: ApiServer, own: OwnNode, events: EventRecorder, settings: AgentSettings, resource: str
+) -> None:
+    """Records an event, once, about every DeviceClass for which pods that name memory or cores are refused here."""
+    told, problem = frozenset[str](), ""
+    while not settings.node_totals:
+        try:
+            found = hazardous(await device_classes(api), resource, settings.total_names)
+            for name in sorted(set(found) - told):
+                events.record(own.reference(), untotalled(name, resource))
+            told, problem = frozenset(found), ""
+        except (ApiError, ApiUnreachable) as error:
+            if str(error) != problem:
+                problem = str(error)
+                log.warning("cannot read whether a DeviceClass keeps pods off this node: %s", problem)
+        await asyncio.sleep(_CLASSES_SECONDS)
