@@ -13,7 +13,7 @@ from proto.build import BUILD_LABELS, build_labels
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.holdings import Holding
-from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot, least_left
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, least_left
 from scheduler_ext.gauges import Gauges, Rows
 from scheduler_ext.legacy_families import legacy
 from scheduler_ext.requests import ResourceNames
@@ -100,45 +100,53 @@ def _nodes(seen: MetricsInput) -> Iterator[Gauges]:
     )
 
 
-def _gpus(seen: MetricsInput) -> Iterator[Gauges]:
-    nodes = sorted(seen.snapshot.nodes.items())
+_Nodes = Sequence[tuple[str, NodeUsage]]
 
-    # No lists of rows: they would be large, and each would make the garbage collector look at all of them.
-    def gpus() -> Iterator[tuple[str, GpuUsage]]:
-        return ((node, gpu) for node, usage in nodes for gpu in usage.gpus)
 
-    def plain() -> Iterator[tuple[tuple[str, ...], GpuUsage]]:
-        return ((_labels(node, gpu), gpu) for node, gpu in gpus())
+# No lists of rows: they would be large, and each would make the garbage collector look at all of them.
+def _each_gpu(nodes: _Nodes) -> Iterator[tuple[str, GpuUsage]]:
+    return ((node, gpu) for node, usage in nodes for gpu in usage.gpus)
 
+
+def _labelled(nodes: _Nodes) -> Iterator[tuple[tuple[str, ...], GpuUsage]]:
+    return ((_labels(node, gpu), gpu) for node, gpu in _each_gpu(nodes))
+
+
+def _gpu_limits(nodes: _Nodes) -> Iterator[Gauges]:
     yield _hami(
         "hami_gpu_memory_limit_bytes",
         "Memory of the GPU that can be given out.",
         _GPU,
-        lambda: ((labels, gpu.device.memory_mib * MIB) for labels, gpu in plain()),
+        lambda: ((labels, gpu.device.memory_mib * MIB) for labels, gpu in _labelled(nodes)),
     )
     yield _hami(
         "hami_gpu_core_limit_ratio",
         "Cores of the GPU that can be given out, in percent of one GPU.",
         _GPU,
-        lambda: ((labels, gpu.device.cores) for labels, gpu in plain()),
+        lambda: ((labels, gpu.device.cores) for labels, gpu in _labelled(nodes)),
     )
+
+
+def _gpus(seen: MetricsInput) -> Iterator[Gauges]:
+    nodes = sorted(seen.snapshot.nodes.items())
+    yield from _gpu_limits(nodes)
     yield _hami(
         "hami_gpu_memory_allocated_bytes",
         "Memory of the GPU that is given out or reserved.",
         _GPU_AND_CORES,
-        lambda: ((_labels(node, gpu, str(gpu.cores)), gpu.memory_mib * MIB) for node, gpu in gpus()),
+        lambda: ((_labels(node, gpu, str(gpu.cores)), gpu.memory_mib * MIB) for node, gpu in _each_gpu(nodes)),
     )
     yield _hami(
         "hami_gpu_shared_count",
         "Containers that share the GPU.",
         _GPU,
-        lambda: ((labels, gpu.slots) for labels, gpu in plain()),
+        lambda: ((labels, gpu.slots) for labels, gpu in _labelled(nodes)),
     )
     yield _hami(
         "hami_gpu_core_allocated_ratio",
         "Cores of the GPU that are given out or reserved, in percent of one GPU.",
         _GPU,
-        lambda: ((labels, gpu.cores) for labels, gpu in plain()),
+        lambda: ((labels, gpu.cores) for labels, gpu in _labelled(nodes)),
     )
     yield _hami(
         "hami_node_gpu_overview",
@@ -146,14 +154,18 @@ def _gpus(seen: MetricsInput) -> Iterator[Gauges]:
         _OVERVIEW,
         lambda: (
             (_labels(node, gpu, str(gpu.cores), str(gpu.device.memory_mib)), gpu.memory_mib * MIB)
-            for node, gpu in gpus()
+            for node, gpu in _each_gpu(nodes)
         ),
     )
     yield _hami(
         "hami_node_gpu_memory_allocated_ratio",
         "Share of the GPU's memory that is given out or reserved, 0 to 1.",
         _GPU,
-        lambda: ((labels, gpu.memory_mib / gpu.device.memory_mib) for labels, gpu in plain() if gpu.device.memory_mib),
+        lambda: (
+            (labels, gpu.memory_mib / gpu.device.memory_mib)
+            for labels, gpu in _labelled(nodes)
+            if gpu.device.memory_mib
+        ),
     )
 
 

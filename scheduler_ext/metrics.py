@@ -16,7 +16,7 @@ from scheduler_ext.metric_families import MetricsInput, families
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
-_WORD = re.compile("|".join(sorted(Reason, key=len, reverse=True)))
+_WORD = re.compile("|".join(sorted(set(Reason) - {Reason.UNREGISTERED}, key=len, reverse=True)))
 _NOT_OFFERED = "NodeUnregistered"
 _LINES = 256
 """The lines in a piece of the page: below 64 KiB where names are not much longer than usual."""

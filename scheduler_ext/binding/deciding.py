@@ -3,7 +3,7 @@
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.binding.step import Attempt, Event
-from scheduler_ext.cluster.events import Decided, NodeChosen
+from scheduler_ext.cluster.events import Decided, NodeChosen, RoomsGivenUp
 from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
@@ -89,7 +89,10 @@ def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float,
         raise BindRefused(f"kubelet would refuse it: the node's pods ask for more {exceeded} than the Node has")
     decision = decide(request, ledger.snapshot(uid), [node])
     if decision.node is None:
-        decision = in_that_of_others(cluster, request, pod.spec.priority or 0, [node], now) or decision
+        others = in_that_of_others(cluster.ledger, request, pod.spec.priority or 0, [node])
+        if others is not None:
+            decision, uids = others
+            cluster.apply(RoomsGivenUp(uids), now)
     if decision.node is None:
         why = decision.error or decision.failed.get(node, "the pod does not fit")
         raise BindRefused(f"it has no reservation there and does not fit: {why}")

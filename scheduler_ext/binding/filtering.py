@@ -8,7 +8,7 @@ from program.words import counted
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.cluster.events import Asked, Decided, Refused
+from scheduler_ext.cluster.events import Asked, Decided, Refused, RoomsGivenUp
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.choice import NodeChoice, choice_of
@@ -159,8 +159,11 @@ def _chosen(
         return choice_of(own)
     choice = index.choose(request, node_names, prepared=prepared)
     if choice.node is None and not choice.error:
-        others = in_that_of_others(cluster, request, priority, node_names, now)
-        return choice if others is None else choice_of(others)
+        others = in_that_of_others(cluster.ledger, request, priority, node_names)
+        if others is not None:
+            decision, uids = others
+            cluster.apply(RoomsGivenUp(uids), now)
+            return choice_of(decision)
     return choice
 
 

@@ -178,16 +178,8 @@ class Preempting:
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
         effort = Effort()
-        search = plan(
-            self._cluster.ledger,
-            self._cluster.budgets,
-            pod.request,
-            priority=pod.priority,
-            node=node,
-            holders=there,
-            spared=self._spared.keys(),
-            effort=effort,
-        )
+        trial = EvictionTrial(self._cluster.ledger, pod.request, pod.priority, node, effort)
+        search = plan(trial, self._cluster.budgets, there, self._spared.keys())
         return await giving_way(within(search, effort, MOST_EFFORT))
 
     def _still_helps(self, pod: Refused, chosen: Plan) -> bool:

@@ -1,10 +1,8 @@
 """Finds kept room that a pod may take: its own, or that of pods with lower priority."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from scheduler_ext.cluster.events import RoomsGivenUp
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.preempt import placed
 from scheduler_ext.requests import GpuRequest
@@ -23,17 +21,15 @@ def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: S
 
 
 def in_that_of_others(
-    cluster: Cluster, request: GpuRequest, priority: int, node_names: Sequence[str], now: float
-) -> Decision | None:
-    """A decision for a node whose room is kept for pods of lower priority, for a pod that fits nowhere else.
-
-    The room that was kept there is given up.
+    ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]
+) -> tuple[Decision, Collection[str]] | None:
+    """A decision for a node whose room is kept for pods of lower priority, for a pod that fits nowhere else; and the
+    pods whose room has to be given up for it.
     """
-    rooms = cluster.ledger.kept().below(priority)
+    rooms = ledger.kept().below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []
     for node in offered[:MOST_LOOKED_AT]:
-        decision = placed(cluster.ledger, request, priority=priority, node=node, gone=())
+        decision = placed(ledger, request, priority=priority, node=node, gone=())
         if decision.node is not None:
-            cluster.apply(RoomsGivenUp(rooms[node]), now)
-            return decision
+            return decision, rooms[node]
     return None

@@ -70,35 +70,26 @@ class Plan:
 
 
 def plan(
-    ledger: Ledger,
-    budgets: Budgets,
-    request: GpuRequest,
-    *,
-    priority: int,
-    node: str,
-    holders: Iterable[GpuHolder],
-    spared: Collection[str] = (),
-    effort: Effort | None = None,
+    trial: "EvictionTrial", budgets: Budgets, holders: Iterable[GpuHolder], spared: Collection[str] = ()
 ) -> Search[Plan | None]:
-    """Plan how the pod gets its GPUs on the node within every budget and without evicting the pods `spared`. None if
-    impossible.
+    """Plan how the pod of the trial gets its GPUs on the node within every budget and without evicting the pods
+    `spared`. None if impossible.
 
     It first settles which pods of each budget may go, the least important first. It does not search further: if this
     choice does not help, it returns None even where another one would.
     """
-    holders = sorted(holders, key=lambda holder: holder.rank)
+    holders, priority = sorted(holders, key=lambda holder: holder.rank), trial.priority
     lower = [each for each in holders if each.priority < priority and not each.leaving and each.uid not in spared]
     protected = budgets.violating(reversed(lower))
     may_go = [each for each in holders if each.leaving or (each in lower and each.uid not in protected)]
-    look = EvictionTrial(ledger, request, priority, node, effort)
-    if look.fits(frozenset(), without_quotas=True):
+    if trial.fits(frozenset(), without_quotas=True):
         # The namespace may not have more GPUs: other pods are not the reason.
         return None
     yield
-    chosen = yield from victims(priority, frozenset(), may_go, look.fits)
+    chosen = yield from victims(priority, frozenset(), may_go, trial.fits)
     if chosen is None or len(chosen) > MOST_VICTIMS:
         return None
-    return Plan(node=node, victims=tuple(each for each in holders if each.uid in chosen))
+    return Plan(node=trial.node, victims=tuple(each for each in holders if each.uid in chosen))
 
 
 def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gone: Collection[str]) -> Decision:
@@ -127,7 +118,8 @@ class EvictionTrial:
         """`effort` counts what the looks cost."""
         self._alone = nodes.alone(node, request.namespace)
         self._request = request
-        self._priority = priority
+        self.priority = priority
+        self.node = node
         self._effort = effort or Effort()
 
     def fits(self, gone: frozenset[str], *, without_quotas: bool = False) -> bool:
@@ -138,7 +130,7 @@ class EvictionTrial:
         gone |= {request.uid}
         self._effort.made += EFFORT_OF_A_LOOK + len(alone.held) // 2
         quota = None if without_quotas else quota_for(request.quota_class, alone.quotas_of(request.namespace, gone))
-        usage = alone.usage(gone, at_least=self._priority)
+        usage = alone.usage(gone, at_least=self.priority)
         return not isinstance(place(request, usage, quota, self._effort), Misfit)
 
 

@@ -75,7 +75,7 @@ def budgets(allowed: dict[str, int]) -> Budgets:
 
 
 def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[GpuHolder]) -> Plan | None:
-    return finished(plan(ledger, known, request(wanted), priority=priority, node="n", holders=holders))
+    return finished(plan(EvictionTrial(ledger, request(wanted), priority, "n"), known, holders))
 
 
 @settings(max_examples=150, deadline=None)
@@ -123,8 +123,8 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
     ledger, holders = full(asked)
     wanted = pod(container(gpu=gpus, gpumem=8000), name="wanted")
     at_once, effort = planned(ledger, budgets({}), wanted, priority, holders), Effort()
-    asked_of = ledger, budgets({}), request(wanted)
-    search = plan(*asked_of, priority=priority, node="n", holders=holders, effort=effort)
+    trial = EvictionTrial(ledger, request(wanted), priority, "n", effort)
+    search = plan(trial, budgets({}), holders)
 
     def changed_after(steps: int) -> Search[Plan | None]:
         for step in range(1000):
@@ -141,7 +141,7 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
 
     assert finished(changed_after(steps)) == at_once
     spent = effort.made
-    search = plan(*asked_of, priority=priority, node="n", holders=holders, effort=effort)
+    search = plan(EvictionTrial(ledger, request(wanted), priority, "n", effort), budgets({}), holders)
     assert finished(within(search, effort, 1)) is None
     assert effort.made - spent < 100
 

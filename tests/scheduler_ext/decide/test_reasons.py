@@ -45,7 +45,7 @@ def test_reasons_in_an_answer_of_filter_have_the_words_of_the_misfit(reasons: li
     assert words_of(found.brief) == found.words()
 
 
-@pytest.mark.parametrize("both", combinations([Reason.NOT_HEALTHY, Reason.CORDONED, Reason.MEMORY, Reason.CORES], 2))
+@pytest.mark.parametrize("both", [*combinations([Reason.NOT_HEALTHY, Reason.CORDONED, Reason.MEMORY, Reason.CORES], 2)])
 def test_the_more_important_of_two_reasons_comes_first(both: tuple[Reason, Reason]) -> None:
     assert misfit(both[1], both[0], both[1]).words() == (both[0].words, both[1].words)
 
