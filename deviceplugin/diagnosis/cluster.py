@@ -16,7 +16,7 @@ RBAC = "RBAC"
 
 _CORE = '""'
 NoAnswer = ApiError | ApiUnreachable | ApiServerUnconfigured
-"""Why the API server gave no usable answer."""
+"""The reason why the API server gave no usable answer."""
 _SERVICE_ACCOUNT = "the daemon's service account (or the user of the kubeconfig)"
 
 
@@ -56,7 +56,7 @@ def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the API server answered; missing parts are empty."""
+    """The answers of the API server; missing parts are empty."""
 
     url: str = ""
     refusal: NoAnswer | None = None

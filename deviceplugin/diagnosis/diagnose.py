@@ -84,11 +84,11 @@ class NodeFacts:
     """Sockets of other GPU device plugins in the same folder."""
     hook: Hook | NoHook
     enable_cdi: bool | None
-    """The answer of the container runtime, if it can be asked."""
+    """The answer of the container runtime, if it can be reached."""
     nvidia_runtime: RuntimeFacts
     cdi: CdiFolderFacts
     slots_problem: str
-    """Why the CDI spec of the slots cannot be written, as the end of a sentence; empty if it can."""
+    """The reason why the CDI spec of the slots cannot be written, as the end of a sentence; empty if it can."""
     metrics: PortState
 
 
@@ -178,7 +178,7 @@ def _labels(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts,
 
 
 def _mode(node: Node | None) -> AllocationMode:
-    """The mode that the daemon published."""
+    """Returns the mode that the daemon published."""
     return AllocationMode.IMMEDIATE if node is None else published_mode(node)
 
 

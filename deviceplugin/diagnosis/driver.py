@@ -45,7 +45,7 @@ class DriverFacts:
     """The answers of NVML. Unknown versions are empty."""
 
     problem: str = ""
-    """Why it cannot be used, as a sentence; empty if it answers."""
+    """The reason why it cannot be used, as a sentence; empty if it answers."""
     code: int | None = None
     """The nvmlReturn_t of the problem; None if no library could be loaded or it did not answer in time."""
     timed_out: bool = False
@@ -62,7 +62,7 @@ class DriverFilesFacts:
     root: str
     version: str = ""
     problem: str = ""
-    """Why containers cannot get the driver, as a clause; empty if they can."""
+    """The reason why containers cannot get the driver, as a clause; empty if they can."""
 
 
 def module_version(text: str) -> str:

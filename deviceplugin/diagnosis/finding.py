@@ -13,7 +13,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result. `explanation` says what was found and what it means, `remedy` what to do; it is empty if nothing is
+    """One result. `explanation` is what was found and what it means, `remedy` what to do; it is empty if nothing is
     wrong.
     """
 

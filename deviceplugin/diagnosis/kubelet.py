@@ -71,7 +71,7 @@ def judge_pod_resources(socket: SocketFacts, mode: AllocationMode) -> Finding:
 
 
 def is_other_plugin(pod: Pod) -> bool:
-    """Tells whether the pod runs NVIDIA's, HAMi's or GKE's device plugin. Their images also have other programs."""
+    """Returns whether the pod runs NVIDIA's, HAMi's or GKE's device plugin. Their images also have other programs."""
     if pod.has_ended:
         return False
     return any(_runs_other_plugin(container) for container in pod.spec.containers)
@@ -151,7 +151,7 @@ def judge_metrics_port(address: ListenAddress | None, state: PortState) -> Findi
 
 
 def is_ours(command: Sequence[str]) -> bool:
-    """Tells whether a command line is this daemon's: its script, or python -m deviceplugin."""
+    """Returns whether a command line is this daemon's: its script, or python -m deviceplugin."""
     words = [word.rpartition("/")[2] for word in command]
     return OUR_PROGRAM in words or _OUR_MODULE in words
 

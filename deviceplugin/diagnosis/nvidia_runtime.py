@@ -27,7 +27,7 @@ class RuntimeFacts:
     text: str | None
     """None if there is no such file here."""
     asked: bool = False
-    """This process asks for GPUs by its environment, as NVIDIA's runtime reads it."""
+    """This process requests GPUs by its environment, as NVIDIA's runtime reads it."""
     answered: bool = True
     """This process can load the driver's library."""
 
@@ -55,7 +55,7 @@ def judge_runtime(facts: RuntimeFacts, strategies: Collection[DeviceListStrategy
 
 
 def _read(text: str) -> dict[str, bool | str] | str:
-    """The keys that matter here, or why they cannot be read, as the end of a sentence."""
+    """Returns the keys that matter here, or why they cannot be read, as the end of a sentence."""
     try:
         found = _DEFAULTS | tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -24,7 +24,7 @@ from proto.kubernetes.objects import (
 )
 
 _HTTP_NOT_FOUND = "Not Found"
-"""The reason of web servers and proxies; an API server says NotFound."""
+"""The reason of web servers and proxies; an API server has NotFound."""
 _USER_AGENT = "topogpu-device-plugin"
 
 
@@ -34,7 +34,7 @@ async def cluster_facts(
     """Gathers the facts. Each question has its own deadline; without an answer it stays empty. Without a name it only
     checks whether the API server answers.
 
-    `needed` are the rights that are asked after.
+    `needed` are the rights that are checked.
     """
     try:
         async with asyncio.timeout(timeout_seconds):

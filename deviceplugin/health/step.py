@@ -40,23 +40,23 @@ _RECOVERY = {
 
 
 def recovery_problem(action: int | None) -> str:
-    """Returns what the driver's recovery action (field 230) asks for; empty if nothing or unknown."""
+    """Returns what the driver's recovery action (field 230) requests; empty if nothing or unknown."""
     return f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}" if action else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """What makes a GPU unhealthy, and how long it must be free of faults to be healthy again."""
+    """The faults that make a GPU unhealthy, and the time without faults until it is healthy again."""
 
     xids: bool = True
-    """Whether XIDs count, apart from `fatal_xids`."""
+    """True if XIDs count, apart from `fatal_xids`."""
     signals: bool = True
     """Whether ECC errors, polled signals and silence make a GPU unhealthy; they always delay its return."""
     ignored_xids: frozenset[int] = APPLICATION_XIDS
     fatal_xids: frozenset[int] = frozenset()
-    """Count whatever else is said."""
+    """Count whatever else is set."""
     every_xid: bool = False
-    """Every XID counts whatever else is said."""
+    """Every XID counts whatever else is set."""
     fabric: bool = True
     """Whether a GPU that is not registered with its NVLink fabric is unhealthy."""
     recovery_seconds: float = 60.0
@@ -64,7 +64,7 @@ class HealthSettings:
 
     @property
     def watches(self) -> bool:
-        """Whether anything can make a GPU unhealthy."""
+        """Returns whether anything can make a GPU unhealthy."""
         return self.xids or self.signals or self.every_xid or bool(self.fatal_xids)
 
     def is_fatal(self, xid: int) -> bool:
@@ -75,7 +75,7 @@ class HealthSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidSeen:
-    """`gpu` is None when the driver did not tell which: nothing is concluded from that, the poll that follows tells.
+    """`gpu` is None when the driver did not name it: the poll that follows shows the GPU.
 
     The instances are those of a MIG GPU where the driver narrows it down; the GPU counts as a whole all the same.
     """
@@ -112,7 +112,7 @@ class Signals:
     uncorrected: int | None = None
     """Uncorrected memory errors since the driver was loaded."""
     fabric_broken: bool = False
-    """Not registered with its NVLink fabric, as for a while after boot: CUDA fails on it."""
+    """The GPU is not registered with its NVLink fabric, as for a while after boot: CUDA fails on it."""
     fabric_unhealthy: bool = False
     """Registered, and the fabric calls it unhealthy."""
     unread: str = ""
@@ -147,7 +147,7 @@ HealthEvent = XidSeen | DoubleBitError | Hint | Polled | GpuLost | Monitored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuHealth:
-    """One GPU. While it has a `problem`, the other fields say how far its return has come."""
+    """One GPU. While it has a `problem`, the other fields are the progress of its return."""
 
     problem: str = ""
     standing: bool = False
@@ -156,7 +156,7 @@ class GpuHealth:
     """Time of the first good poll after the last bad sign."""
     good_polls: int = 0
     registered: bool = False
-    """Whether a registration for events was tried since `well_since`; a reset ends a registration."""
+    """True if a registration for events was tried since `well_since`; a reset ends a registration."""
     uncorrected: int | None = None
     doubted: bool = False
     """The last poll was not answered, and that may have been chance."""
@@ -173,12 +173,12 @@ class HealthState:
 
 
 def problems(state: HealthState) -> Mapping[DeviceUUID, str]:
-    """Why each unhealthy GPU is unhealthy."""
+    """Returns why each unhealthy GPU is unhealthy."""
     return {uuid: gpu.problem for uuid, gpu in state.gpus.items() if gpu.problem}
 
 
 def doubted(state: HealthState) -> bool:
-    """Whether a GPU should be polled again soon."""
+    """Returns whether a GPU should be polled again soon."""
     return any(gpu.doubted for gpu in state.gpus.values())
 
 
@@ -190,7 +190,7 @@ def awaiting_events(state: HealthState) -> frozenset[DeviceUUID]:
 
 
 def step(state: HealthState, event: HealthEvent, now_seconds: float, settings: HealthSettings) -> HealthState:
-    """The state after `event`. An event changes the GPU it names and no other."""
+    """Returns the state after `event`. An event changes the GPU it names and no other."""
     if isinstance(event, Monitored):
         return _monitored(state, event)
     if event.gpu is None:
@@ -238,7 +238,7 @@ def _xid_problem(event: XidSeen) -> str:
 
 
 def _incident(gpu: GpuHealth, problem: str) -> GpuHealth:
-    """Adds what happened once. A lasting problem says more."""
+    """Adds what happened once. A lasting problem counts more."""
     return _unwell(gpu, gpu.problem if gpu.standing else problem, standing=gpu.standing)
 
 
@@ -270,7 +270,7 @@ def _polled(gpu: GpuHealth, signals: Signals, now_seconds: float, settings: Heal
 
 
 def _new_errors(gpu: GpuHealth, signals: Signals) -> int:
-    """Since the last poll; the first poll only counts, and a reset starts again from zero."""
+    """Returns the rise since the last poll; the first poll only counts, and a reset starts again from zero."""
     if signals.uncorrected is None or gpu.uncorrected is None:
         return 0
     return max(0, signals.uncorrected - gpu.uncorrected)
@@ -295,7 +295,7 @@ def _standing_problem(signals: Signals, settings: HealthSettings) -> str:
 
 
 def _better(gpu: GpuHealth, now_seconds: float, settings: HealthSettings) -> GpuHealth:
-    """One more good poll; healthy after enough time and enough polls without a fault, and a new registration."""
+    """Counts one more good poll; healthy after enough time and polls without a fault, and a new registration."""
     well_since = now_seconds if gpu.well_since is None else gpu.well_since
     good_polls = min(gpu.good_polls + 1, settings.recovery_polls)
     held = now_seconds - well_since >= settings.recovery_seconds

@@ -32,7 +32,7 @@ def read_health_switches(
 
 
 def _read(text: str, name: str, allowed: tuple[str, ...]) -> tuple[frozenset[str], frozenset[int]]:
-    """The words and the XIDs of one list."""
+    """Returns the words and the XIDs of one list."""
     entries = [entry.strip().lower() for entry in text.split(",") if entry.strip()]
     words = frozenset(entry for entry in entries if entry in allowed)
     return words, frozenset(_xid(entry, name, allowed) for entry in entries if entry not in allowed)

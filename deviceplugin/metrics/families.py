@@ -30,7 +30,7 @@ def build_family() -> Metric:
 
 
 def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
-    """Per GPU; what the driver does not tell has no series."""
+    """Yields series per GPU; none for what the driver does not report."""
     samples = {gpu.uuid: gpu for gpu in sample.gpus}
     gpus = [(device, samples.get(device.uuid, GpuSample(uuid=device.uuid))) for device in view.devices]
     named = [((str(device.index), device.uuid, device.type), gpu) for device, gpu in gpus]
@@ -99,7 +99,7 @@ def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
 
 
 def usage_families(view: DaemonView, usage: Usage, now: float) -> Iterator[Metric]:
-    """Per share of a container; `now` is Unix time in seconds."""
+    """Yields series per share of a container; `now` is Unix time in seconds."""
     rows = [(_vgpu_labels(vgpu), vgpu) for vgpu in usage.vgpus[:MOST_VGPUS]]
     regions = [(labels, vgpu.region) for labels, vgpu in rows if vgpu.region is not None]
     yield _hami(

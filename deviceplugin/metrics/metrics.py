@@ -110,7 +110,7 @@ class Metrics:
             self._reported_at = self._now()
 
     def heard(self, resource: str) -> None:
-        """The watch of `nodes` or `pods` brought something."""
+        """Records that the watch of `nodes` or `pods` brought something."""
         self._heard_at[resource] = self._now()
 
     def health_event(self, kind: str) -> None:

@@ -12,12 +12,12 @@ _ENDED = (b"Z", b"X")
 
 
 def use_host_proc(root: str) -> None:
-    """Where the host's /proc is mounted, for a daemon outside the host's PID namespace. For the whole process."""
+    """Sets where the host's /proc is mounted, for a daemon outside the host's PID namespace. For the whole process."""
     psutil.PROCFS_PATH = root
 
 
 def host_is_seen() -> bool:
-    """Whether the host's pids, which the driver tells, mean anything here: the second process of a host is the
+    """Returns whether the host's pids, which the driver reports, are valid here: the second process of a host is the
     kernel's own, and of a container it never is.
     """
     try:
@@ -27,7 +27,7 @@ def host_is_seen() -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether the host has no process with this pid, or only a zombie; False where the host is not seen."""
+    """Returns whether the host has no process with this pid, or only a zombie; False where the host is not seen."""
     try:
         state = (Path(psutil.PROCFS_PATH) / str(pid) / "stat").read_bytes().rpartition(b") ")[2][:1]
     except (FileNotFoundError, ProcessLookupError):

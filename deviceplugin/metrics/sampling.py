@@ -72,7 +72,7 @@ class Sampler:
         return NodeTelemetry(driver=self._nvml.driver, gpus=gpus)
 
     def _tell(self, problems: Mapping[tuple[str, str], str]) -> None:
-        """Once for each region until it can be read again: its tenant decides what is wrong with it."""
+        """Logs once for each region until it can be read again: its tenant decides what is wrong with it."""
         for who in sorted(problems.keys() - self._told):
             log.warning("region of container %s of pod %s: %s", who[1], who[0], problems[who])
         self._told = frozenset(problems)

@@ -110,11 +110,11 @@ class MetricsServer:
         self._view = view
         self._monotonic = monotonic
         self.port: int | None = None
-        """Where it listens, once it does: for port 0 the one that was free."""
+        """The place where it listens, once it does: for port 0 the one that was free."""
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. Raises MetricsAddressUnusable."""
+        """Waits until cancelled. Raises MetricsAddressUnusable."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._samples.close)
             stack.push_async_callback(self._telemetry.close)

@@ -21,14 +21,14 @@ TELEMETRY_LABELS = (
     *("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname"),
     *("DCGM_FI_DRIVER_VERSION", "namespace", "pod", "container"),
 )
-"""Those of MIG instances and of containers only where there is one."""
+"""Families of MIG instances and of containers only where there is one."""
 
 Labels = Mapping[str, str]
 _Series = tuple[Labels, float]
 
 
 def telemetry_page(view: DaemonView, telemetry: NodeTelemetry, age_seconds: float | None) -> str:
-    """One series of each GPU, and of its framebuffer one of each MIG instance. A family without series is left out."""
+    """Returns one series of each GPU, and of its framebuffer one of each MIG instance. Empty families are left out."""
     holders = _holders(view)
     series: dict[Quantity, list[_Series]] = defaultdict(list)
     for one in telemetry.gpus:

@@ -21,20 +21,20 @@ class DaemonView:
     """The pods of this node, by UID."""
     pods_known: bool = False
     registered: bool = False
-    """Whether the kubelet that runs now has registered the plugin."""
+    """True if the kubelet that runs now has registered the plugin."""
     gpus_known: bool = False
     gpu_problem: str = ""
-    """Why no GPU can be read; empty while they can."""
+    """The reason why no GPU can be read; empty while they can."""
     simulated: bool = False
     """The GPUs are not real."""
     api_problem: str = ""
-    """Why pods and node may be old; empty while the API server answers."""
+    """The reason why pods and node may be old; empty while the API server answers."""
     lasting_gpus: int = 0
     """GPUs that have been unhealthy for as long as remediation waits."""
     stranded_pods: int = 0
     """Pods on them."""
     limits: NodeLimits | None = None
-    """What holds containers to a part of a GPU; None while that is not known."""
+    """The program that holds containers to a part of a GPU; None while that is not known."""
     waiting: int = 0
     """Containers whose GPU tasks must wait for others."""
 
@@ -46,7 +46,7 @@ class Readiness:
 
 
 def readiness(view: DaemonView) -> Readiness:
-    """Ready to serve an Allocate. A node without GPUs is: there is nothing to serve."""
+    """Returns whether the daemon is ready to serve an Allocate. A node without GPUs is: there is nothing to serve."""
     if view.api_problem:
         return Readiness(False, view.api_problem)
     if not view.pods_known:

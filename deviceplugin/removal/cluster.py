@@ -15,7 +15,7 @@ _ATTEMPTS = 5
 
 
 async def read_node(api: ApiServer, name: str) -> Node | None:
-    """None when there is no such Node. Raises ApiError or ApiUnreachable."""
+    """Returns None when there is no such Node. Raises ApiError or ApiUnreachable."""
     try:
         return await api.get(NODES, name)
     except NotFound:
@@ -23,7 +23,7 @@ async def read_node(api: ApiServer, name: str) -> Node | None:
 
 
 async def read_pods(api: ApiServer, node_name: str) -> Sequence[Pod]:
-    """Those bound to the node. Raises ApiError or ApiUnreachable."""
+    """Returns the pods bound to the node. Raises ApiError or ApiUnreachable."""
     return (await api.list_page(PODS, field_selector=f"spec.nodeName={node_name}", limit=0)).items
 
 
@@ -56,7 +56,7 @@ async def _remove(api: ApiServer, node: Node, desired: Desired) -> None:
 
 
 async def remove_metadata(api: ApiServer, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The labels and annotations that were removed, of the Node as it is at that moment.
+    """Returns the labels and annotations that were removed, of the Node as it is at that moment.
 
     Raises ApiError or ApiUnreachable.
     """

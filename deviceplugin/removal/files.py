@@ -21,7 +21,7 @@ def find(folders: Folders, ours: Ours) -> Found:
 
 
 def remove(paths: Sequence[str], emptied: str) -> Mapping[str, str]:
-    """A sentence for each path that is still there. The folder `emptied` goes too, if nothing is left in it."""
+    """Returns a sentence for each path that is still there. The folder `emptied` goes too, if nothing is left in it."""
     kept = {}
     for path in paths:
         try:
@@ -34,7 +34,7 @@ def remove(paths: Sequence[str], emptied: str) -> Mapping[str, str]:
 
 
 def _remove(path: str) -> None:
-    """Never through a symbolic link: tenants write in some of these folders. What is gone already is fine."""
+    """Never follows a symbolic link: tenants write in some of these folders. What is gone already is fine."""
     with suppress(FileNotFoundError):
         if os.path.isdir(path) and not os.path.islink(path):
             remove_folder(path)

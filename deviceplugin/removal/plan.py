@@ -38,7 +38,7 @@ _MIG_SOCKETS = "nvidia-mig-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """Where a daemon with these settings writes."""
+    """The place where a daemon with these settings writes."""
 
     slots: str
     """The CDI specs of slots."""
@@ -65,7 +65,7 @@ class Ours:
     """Which names the daemon's settings make it use; no `cdi_kind` where it generates no spec of the GPUs."""
 
     resource: str
-    """Whose plugin's sockets."""
+    """The sockets of our plugin."""
     cdi_kind: str = ""
 
 
@@ -91,7 +91,7 @@ def paths_of_ours(folders: Folders, found: Found, ours: Ours) -> tuple[str, ...]
 
 
 def annotations_of_ours(node: Node) -> tuple[str, ...]:
-    """The keys to remove. What HAMi's plugin writes too is ours where our own key stands beside it: they are written
+    """Returns the keys to remove. What HAMi's plugin writes too is ours if our own key is beside it: they are written
     at once. A person's cordon stays, and so does a lock that no scheduler of ours has signed.
     """
     annotations = node.metadata.annotations
@@ -115,19 +115,19 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
 
 
 def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
-    """The resources to take out of the Node's capacity: those of ours where our own annotation stands beside them."""
+    """Returns our resources to take out of the Node's capacity, if our own annotation is beside them."""
     return present_totals(node, names) if NODE_ALLOCATION in node.metadata.annotations else ()
 
 
 def health_of_ours(node: Node) -> tuple[str, ...]:
-    """The condition and the taint, for people; no other program uses their names."""
+    """Returns the condition and the taint, for people; no other program uses their names."""
     told = any(condition.type == NODE_CONDITION for condition in node.status.conditions)
     tainted = any(taint.get("key") == NODE_TAINT for taint in node.spec.taints)
     return (*([f"condition {NODE_CONDITION}"] if told else ()), *([f"taint {NODE_TAINT}"] if tainted else ()))
 
 
 def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str) -> tuple[str, ...]:
-    """Why nothing may be removed yet, a sentence each."""
+    """Returns why nothing may be removed yet, a sentence each."""
     holders = sorted(pod_name(pod) for pod in pods if _holds_gpus(pod, resource))
     told = []
     if holders:

@@ -1,1 +1,1 @@
-"""Which container uses how much of a GPU: decisions, processes and regions enter, usage leaves. Pure."""
+"""The use of GPUs by containers: decisions, processes and regions enter, usage leaves. Pure."""

@@ -31,13 +31,13 @@ def pod_of(folder: str) -> str:
 
 
 def owner_of(text: str) -> CgroupOwner | None:
-    """The pod's container that the process runs in; None for a process of the host."""
+    """Returns the pod's container that the process runs in; None for a process of the host."""
     owners = (_owner(path) for path in _paths(text))
     return next((owner for owner in owners if owner is not None), None)
 
 
 def _paths(text: str) -> Iterator[str]:
-    """The third field of `hierarchy:controllers:path`; in version 2 the one line's first is 0, its second empty."""
+    """Yields the third field of `hierarchy:controllers:path`; in version 2 the first is 0, the second empty."""
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         _, _, path = rest.partition(":")
@@ -45,7 +45,7 @@ def _paths(text: str) -> Iterator[str]:
 
 
 def _owner(path: str) -> CgroupOwner | None:
-    """The first container below the first pod: whatever lies deeper was made inside that container.
+    """Returns the first container below the first pod: whatever lies deeper was made inside that container.
 
     With kubelet on systemd and containerd on cgroupfs the two are joined: `…-pod<uid>.slice:cri-containerd:<id>`.
     """

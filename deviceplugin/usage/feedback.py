@@ -33,7 +33,7 @@ class Tasks:
 
 
 def of_interest(tasks: Mapping[Who, Tasks], waiting: Collection[Who], feedback: Feedback) -> frozenset[Who]:
-    """Whose regions have to be looked at: mostly none, as all tasks of a GPU have the same priority."""
+    """Returns the pods whose regions have to be read: mostly none, as all tasks of a GPU have the same priority."""
     if feedback is Feedback.CONTENTION:
         return frozenset(tasks)
     priorities: dict[DeviceUUID, set[int]] = {}
@@ -47,7 +47,7 @@ def of_interest(tasks: Mapping[Who, Tasks], waiting: Collection[Who], feedback: 
 def told(
     tasks: Mapping[Who, Tasks], seen: Mapping[Who, Switches], feedback: Feedback, now: float
 ) -> Mapping[Who, Switches]:
-    """What the regions that were seen shall say. `now` is Unix time in seconds."""
+    """Returns the switches for the regions that were seen. `now` is Unix time in seconds."""
     computing = Counter(
         (gpu, tasks[who].priority)
         for who, switches in seen.items()
@@ -61,7 +61,7 @@ def told(
 
 
 def released(switches: Switches) -> Switches:
-    """The values with which HAMi-core starts, because no daemon will change them."""
+    """Returns the values with which HAMi-core starts, because no daemon will change them."""
     return replace(switches, recent_kernel=max(switches.recent_kernel, 0), utilization_switch=1)
 
 
@@ -80,7 +80,7 @@ def _told(
 
 
 def _computes(switches: Switches, now: float) -> bool:
-    """A launch within two rounds; who waits does not."""
+    """Returns a launch within two rounds; who waits does not."""
     last = switches.last_kernel_unix_seconds
     lately = last is not None and 0 <= now - last < _COMPUTES_SECONDS
     return switches.recent_kernel > 1 or (switches.recent_kernel >= 0 and lately)

@@ -28,7 +28,7 @@ _RECENT = range(-1, 3)
 ReadAt = Callable[[int, int], bytes]
 """`(offset, length)` → that many bytes, fewer where the file ends."""
 HasEnded = Callable[[int], bool]
-"""Whether the process with this pid of the host has ended."""
+"""True if the process with this pid of the host has ended."""
 
 
 class RegionError(Exception):
@@ -122,7 +122,7 @@ class Region:
     devices: tuple[RegionDevice, ...]
     """The devices by the container's own NVML index; GPUs whose UUID is not written yet are left out."""
     last_kernel_unix_seconds: int | None
-    """When a kernel was launched last; None before the first one, and in version 0, which does not record it."""
+    """The time of the last kernel launch; None before the first one, and in version 0, which lacks it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def parse_switches(size: int, read_at: ReadAt) -> Switches:
 
 
 def patches(size: int, before: Switches, after: Switches) -> Iterator[tuple[int, bytes]]:
-    """What to write at which offset of the file, 4 bytes each; what stays as it is is not written."""
+    """Yields what to write at which offset of the file, 4 bytes each; what stays as it is is not written."""
     layout = _layout(size)
     if after.utilization_switch != before.utilization_switch:
         yield layout.utilization_switch, struct.pack("<i", after.utilization_switch)
@@ -163,7 +163,7 @@ def patches(size: int, before: Switches, after: Switches) -> Iterator[tuple[int,
 
 
 def parse_region(size: int, read_at: ReadAt, has_ended: HasEnded = lambda _: False) -> Region:
-    """The region in a file of `size` bytes, of which a few kilobytes are read. Raises RegionError.
+    """Returns the region in a file of `size` bytes, of which a few kilobytes are read. Raises RegionError.
 
     What a killed process had stays in the file until another process of the container starts or is refused memory.
     """
@@ -260,7 +260,7 @@ def _uuid(head: bytes, at: int, number: int) -> str:
 
 
 def _is_live(layout: _Layout, slots: bytes, at: int, has_ended: HasEnded) -> bool:
-    """A process that did not find its pid on the host says 0, and counts."""
+    """A process that did not find its pid on the host has 0, and counts."""
     (status,) = struct.unpack_from("<i", slots, at + layout.status)
     (pid,) = struct.unpack_from("<i", slots, at + _HOST_PID)
     return bool(status) and not (pid > 0 and has_ended(pid))

@@ -1,7 +1,7 @@
 """The state of each GPU, with the names, units and kinds of NVIDIA's DCGM exporter, as far as NVML reports it.
 
 Names and kinds are those of etc/default-counters.csv of NVIDIA/dcgm-exporter 4.8.2; the reasons for low clocks have
-the name of DCGM's own field (112). Of what that file lists NVML does not tell: `DCGM_FI_PROF_*` (the profiler's
+the name of DCGM's own field (112). Of what that file lists NVML does not report: `DCGM_FI_PROF_*` (the profiler's
 counters), `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` (a rate between two samples of DCGM's own; here the bytes are counted)
 and `DCGM_FI_DEV_VGPU_LICENSE_STATUS`.
 """
@@ -102,13 +102,13 @@ class Instance:
     gi: int
     profile: str
     devices: frozenset[DeviceUUID]
-    """Its MIG devices: several where compute instances divide it further."""
+    """The MIG devices: several where compute instances divide it further."""
     values: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """One GPU at one moment. What the driver does not tell is not in `values`."""
+    """One GPU at one moment. What the driver does not report is not in `values`."""
 
     gpu: GpuReading
     values: Values = field(default_factory=dict)

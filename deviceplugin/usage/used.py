@@ -20,14 +20,14 @@ class GpuProcess:
     pid: int
     """The host's."""
     used_bytes: int | None
-    """None where the driver does not tell."""
+    """None where the driver does not report it."""
     sm_percent: int | None
-    """The percent of the whole GPU's SM time; None if the driver does not tell."""
+    """The percent of the whole GPU's SM time; None if the driver does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One GPU at one moment; None is what the driver does not tell."""
+    """One GPU at one moment; None is what the driver does not report."""
 
     uuid: DeviceUUID
     memory_total_bytes: int | None = None
@@ -55,7 +55,7 @@ class NodeSample:
     """HAMi-core's regions by pod UID and container name."""
     unreadable_regions: int = 0
     regions_left_out: int = 0
-    """Beyond the number that is looked at."""
+    """Processes beyond the number that is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Usage:
     foreign_bytes: Mapping[DeviceUUID, int] = field(default_factory=dict)
     """Memory used by processes of no container that holds the GPU: the host's, or one that bypassed the extender."""
     unreadable_pods: int = 0
-    """Whose annotations are in no form that is understood; their containers are missing."""
+    """Pods whose annotations cannot be read; their containers are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class _Holder:
 
 
 def gpu_of(share: DeviceShare) -> DeviceUUID:
-    """HAMi 2.5 to 2.9 append `[template-slot]` to the UUID of a GPU in MIG mode."""
+    """Strips the suffix: HAMi 2.5 to 2.9 append `[template-slot]` to the UUID of a GPU in MIG mode."""
     return DeviceUUID(share.uuid.partition("[")[0])
 
 
@@ -143,7 +143,7 @@ def held_by(pod: Pod) -> Mapping[str, frozenset[DeviceUUID]]:
 
 
 def _holders(pod: Pod) -> list[_Holder]:
-    """Containers with shares that have not ended. Raises AnnotationError."""
+    """Returns containers with shares that have not ended. Raises AnnotationError."""
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED)
     if value is None or pod.has_ended:
         return []
@@ -258,7 +258,7 @@ def _busy(processes: Sequence[GpuProcess] | None, account: RegionDevice | None) 
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """None where the driver keeps one of them to itself."""
+    """Returns None where the driver keeps one of them to itself."""
     total = 0
     for value in values:
         if value is None:

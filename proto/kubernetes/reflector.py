@@ -156,7 +156,7 @@ async def reflect(
 async def _is_outdated(
     api: ApiServer, resource: Resource[T], version: str, namespace: str, field_selector: str
 ) -> bool:
-    """Tells whether a watch from this version may miss changes. Raises ApiError or ApiUnreachable.
+    """Returns whether a watch from this version may miss changes. Raises ApiError or ApiUnreachable.
 
     The page has no selector: an API server without a suitable index would read all objects to find one that matches.
     """

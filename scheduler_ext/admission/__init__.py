@@ -1,3 +1,3 @@
-"""What the webhook does with a new pod: defaults, the scheduler's name, and refusals. Pure: a pod enters, a verdict
+"""The work of the webhook on a new pod: defaults, the scheduler's name, and refusals. Pure: a pod enters, a verdict
 leaves.
 """

@@ -34,7 +34,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 
 
 class Why(StrEnum):
-    """What decided an answer, in one word for the metrics."""
+    """The reason of an answer, in one word for the metrics."""
 
     NOT_CREATED = "NotCreated"
     """Any operation other than the creation of a pod."""
@@ -110,7 +110,7 @@ def _is_anothers(pod: Pod, settings: AdmissionSettings) -> bool:
 
 
 def _editable(pod: Json) -> Json:
-    """A copy of the pod. It copies only the parts that may be changed."""
+    """Returns a copy of the pod. It copies only the parts that may be changed."""
     edited = {**pod, **{field: dict(pod[field]) for field in ("metadata", "spec") if pod.get(field)}}
     spec = edited.get("spec") or {}
     for field in ("initContainers", "containers"):
@@ -120,7 +120,7 @@ def _editable(pod: Json) -> Json:
 
 
 def _complete_containers(edited: Json, pod: Pod, settings: AdmissionSettings) -> list[Container]:
-    """The containers as they read afterwards."""
+    """Returns the containers as they read afterwards."""
     spec = edited["spec"]
     written = chain(spec.get("initContainers") or (), spec["containers"])
     return [complete(container, read, settings) for container, read in zip(written, pod.all_containers, strict=True)]
@@ -137,7 +137,7 @@ def _place(spec: Json, settings: AdmissionSettings) -> None:
 def _refusal(
     pod: Pod, needs: Sequence[ContainerNeed | None], settings: AdmissionSettings, quota: Quota | None
 ) -> AdmissionVerdict | None:
-    """Why a pod that gets GPUs may not be created; None if it may."""
+    """Returns why a pod that gets GPUs may not be created; None if it may."""
     for container in pod.all_containers:
         if (container.security_context or {}).get("privileged"):
             return denied(f"container {shortened(container.name)} is privileged", reason=Why.PRIVILEGED)
@@ -163,7 +163,7 @@ def _numbers(asked: Footprint, quota: Quota) -> list[str]:
 
 
 def _priority_warnings(needs: Sequence[ContainerNeed | None], settings: AdmissionSettings) -> tuple[str, ...]:
-    """Warnings for containers whose priority has no effect. Since March 2026 HAMi-core makes a task wait only where it
+    """Returns warnings for containers with a priority without effect. Since March 2026 HAMi-core makes a task wait only if it
     limits its cores (rate_limiter of multiprocess_utilization_watcher.c of Project-HAMi/HAMi-core).
     """
     names = settings.requests.names

@@ -15,7 +15,7 @@ MOST_NAMED = 10
 
 
 def bypasses(pod: Pod, settings: AdmissionSettings, *, completed: bool) -> tuple[str, ...]:
-    """One sentence for each such variable, up to a readable number of them. `completed`: this webhook completes the
+    """Returns a sentence for each such variable, up to a readable number. `completed`: this webhook completes the
     pod's containers.
     """
     on_gpus = any(gets_gpus(container, settings) for container in pod.all_containers)
@@ -38,7 +38,7 @@ def _problems(
 
 
 def _is_answered(container: Container, settings: AdmissionSettings, *, completed: bool) -> bool:
-    """Whether the daemon or this webhook sets which GPUs the container sees."""
+    """Returns whether the daemon or this webhook sets which GPUs the container sees."""
     if asks_for_instances(container):
         return True
     if completed:

@@ -15,7 +15,7 @@ _LEGACY = {LEGACY_VERSION: ("",)}
 
 
 def mentions_gpus(names: ResourceNames) -> str:
-    """CEL: whether a container limits one of our resources. The API server accepts no request for them
+    """Returns CEL for whether a container limits one of our resources. The API server accepts no request for them
     without a limit.
     """
     ours = cel((names.count, names.memory, names.memory_percentage, names.cores, names.priority))
@@ -23,7 +23,7 @@ def mentions_gpus(names: ResourceNames) -> str:
 
 
 def mentions_owned() -> str:
-    """CEL: whether the pod carries what only the scheduler and the daemon write."""
+    """Returns CEL for whether the pod carries what only the scheduler and the daemon write."""
     annotation = f"k in {cel(keys.POD_WRITTEN_KEYS)} || k.startsWith('{keys.POD_WRITTEN_PREFIX}')"
     return (
         f"(has(object.metadata.annotations) && object.metadata.annotations.exists(k, {annotation})) || "
@@ -32,12 +32,12 @@ def mentions_owned() -> str:
 
 
 def chooses_gpus(names: ResourceNames) -> str:
-    """CEL: whether a container's environment shows it GPUs past the scheduler."""
+    """Returns CEL for whether a container's environment shows it GPUs past the scheduler."""
     return _some_container(container_chooses_gpus(names))
 
 
 def container_chooses_gpus(names: ResourceNames) -> str:
-    """CEL: whether the environment of the container `c` does so, as `chosen_by` of proto/environment.py judges it."""
+    """Returns CEL for whether the environment of container `c` does so, as proto.environment.chosen_by judges."""
     asked = f"(r == '{names.count}' || r.startsWith('{MIG_RESOURCE_PREFIX}')) && string(c.resources.limits[r]) != '0'"
     answered = f"has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, {asked})"
     unanswered = f"!c.env.exists(e, e.name == '{VISIBLE_DEVICES}') && !({answered})"
@@ -45,7 +45,7 @@ def container_chooses_gpus(names: ResourceNames) -> str:
 
 
 def harmful(env: str, rules: Mapping[str, Sequence[str]]) -> str:
-    """CEL: whether the list of variables `env` has one that is in `rules` with another value than there."""
+    """Returns CEL for whether the list of variables `env` has one that is in `rules` with another value than there."""
     value = "has(e.valueFrom) || !((has(e.value) ? e.value : '') in rules[e.name])"
     return f"[{cel(rules)}].exists(rules, {env}.exists(e, e.name in rules && ({value})))"
 

@@ -46,7 +46,7 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> C
 
 
 def gets_gpus(container: Container, settings: AdmissionSettings) -> bool:
-    """Whether the container asks for a number of GPUs other than 0, readable or not, or gets one by default."""
+    """Returns whether the container requests a number of GPUs other than 0, readable or not, or gets one by default."""
     count = _amount(container, settings.requests.names.count)
     if count is None:
         return _lacks_count(container, settings)
@@ -71,7 +71,7 @@ def check_percentage(container: Container, names: ResourceNames) -> None:
 
 
 def _changed(container: Json, read: Container, kind: str, changes: Mapping[str, str | None]) -> Container:
-    """The container with these amounts in its limits or requests. None removes an amount."""
+    """Returns the container with these amounts in its limits or requests. None removes an amount."""
 
     def merged(amounts: Mapping[str, _Amount]) -> dict[str, _Amount]:
         return {name: amount for name, amount in {**amounts, **changes}.items() if amount is not None}
@@ -83,7 +83,7 @@ def _changed(container: Json, read: Container, kind: str, changes: Mapping[str, 
 
 
 def _corrected(amounts: Mapping[str, _Amount], names: ResourceNames) -> dict[str, str | None]:
-    """The amounts as they are decided. They are written to the pod because kubelet admits pods by them. An amount of
+    """Returns the amounts as decided. They are written to the pod because kubelet admits pods by them. An amount of
     memory wins over a percentage, and a GPU has 100 percent of cores.
     """
     corrected: dict[str, str | None] = {}
@@ -102,7 +102,7 @@ def _is_above(amounts: Mapping[str, _Amount], name: str, least: int) -> bool:
 
 
 def _defaults(container: Container, settings: AdmissionSettings) -> dict[str, str]:
-    """The limits to add. A container that asks for a whole GPU gets it exclusively."""
+    """Returns the limits to add. A container that requests a whole GPU gets it exclusively."""
     names = settings.requests.names
     added: dict[str, str] = {}
     if _lacks_count(container, settings):
@@ -113,7 +113,7 @@ def _defaults(container: Container, settings: AdmissionSettings) -> dict[str, st
 
 
 def _lacks_count(container: Container, settings: AdmissionSettings) -> bool:
-    """Whether it asks for a part of a GPU without a number of GPUs."""
+    """Returns whether it requests a part of a GPU without a number of GPUs."""
     names, limits = settings.requests.names, container.resources.limits
     asks_for_a_part = any(part in limits for part in (names.cores, names.memory, names.memory_percentage))
     return asks_for_a_part and settings.default_gpus > 0 and _amount(container, names.count) is None
@@ -129,7 +129,7 @@ def _is_exclusive(container: Container, names: ResourceNames) -> bool:
 
 
 def _amount(container: Container, key: str) -> _Amount | None:
-    """The limit, or else the request."""
+    """Returns the limit, or else the request."""
     return container.resources.limits.get(key, container.resources.requests.get(key))
 
 

@@ -7,7 +7,7 @@ from proto.admission import Json
 
 
 def difference(before: Any, after: Any, path: str = "") -> Iterator[Json]:
-    """The operations that turn `before` into `after`; none for equal parts. Lists may only grow at their end
+    """Yields the operations that turn `before` into `after`; none for equal parts. Lists may only grow at their end
     or shrink.
     """
     if before == after:

@@ -1,7 +1,7 @@
 """Registers the webhook: the MutatingWebhookConfiguration that names the pods to send to it.
 
 Match conditions (CEL, Kubernetes 1.28 and later) limit its scope. While the webhook is down, other pods can still be
-created. It covers pods that ask for GPUs, that name GPUs in their environment, or that carry what only the scheduler
+created. It covers pods that request GPUs, that name GPUs in their environment, or that carry what only the scheduler
 writes.
 """
 
@@ -28,7 +28,7 @@ def webhook_configuration(
     excluded_namespaces: Sequence[str] = (),
     exempt_namespaces: Sequence[str] = (),
 ) -> Json:
-    """The configuration object. `client` is the clientConfig: a service, or a URL. A service without a path gets ours.
+    """Returns the configuration object. `client` is the clientConfig: a service or a URL. Without path it gets ours.
 
     Pods without GPUs in `exempt_namespaces` may see every GPU.
     """

@@ -8,7 +8,7 @@ from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME
 
 
 class CorePolicy(StrEnum):
-    """When libvgpu.so limits cores."""
+    """The time at which libvgpu.so limits cores."""
 
     DEFAULT = "default"
     """The library decides; nothing is written."""
@@ -27,18 +27,18 @@ class BypassMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionSettings:
-    """How pods are completed. An empty text writes nothing."""
+    """The completion of pods. An empty text writes nothing."""
 
     requests: RequestSettings = field(default_factory=RequestSettings)
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
     force_overwrite_default_scheduler: bool = True
-    """When off, a pod that names `default-scheduler` counts as another scheduler's. After defaulting every pod names
+    """False means that a pod that names `default-scheduler` counts as another scheduler's. After defaulting every pod names
     it.
     """
     default_gpus: int = 1
-    """GPUs for a container that asks only for memory or cores; 0 adds none."""
+    """GPUs for a container that requests only memory or cores; 0 adds none."""
     core_policy: CorePolicy = CorePolicy.DEFAULT
     runtime_class_name: str = ""
     overwrite_env: bool = False
-    """Whether a container without GPUs is kept from seeing any."""
+    """True if a container without GPUs is kept from seeing any."""
     deny_bypass: BypassMode = BypassMode.DENY

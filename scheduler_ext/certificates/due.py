@@ -7,7 +7,7 @@ from enum import StrEnum
 LIFETIME = timedelta(days=365)
 
 CLOCK_SKEW = timedelta(hours=1)
-"""How far back a new certificate's validity begins, for peers whose clocks are behind."""
+"""The time by which a new certificate's validity begins earlier, for peers whose clocks are behind."""
 
 
 class CertificateStep(StrEnum):
@@ -20,7 +20,7 @@ class CertificateStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """What a certificate states about itself."""
+    """The statements of a certificate about itself."""
 
     not_before: datetime
     not_after: datetime
@@ -28,12 +28,12 @@ class Validity:
     """DNS names and IP addresses that it may serve."""
 
     def renewed_at(self) -> datetime:
-        """When two thirds of its life have passed: one third is left to solve any problem."""
+        """Returns the time when two thirds of its life have passed: one third is left to solve any problem."""
         return self.not_before + (self.not_after - self.not_before) * 2 / 3
 
 
 def due(exists: bool, current: Validity | None, names: frozenset[str], now: datetime) -> CertificateStep:
-    """What is due. `current` is None if the stored certificate cannot be used. `names` are those it must serve."""
+    """Returns what is due. `current` is None if the stored certificate cannot be used. It must serve `names`."""
     if not exists:
         return CertificateStep.CREATE
     if current is None or not names <= current.names or not current.not_before <= now < current.renewed_at():

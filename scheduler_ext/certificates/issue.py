@@ -66,7 +66,7 @@ def issue(names: frozenset[str], now: datetime, previous_authorities: bytes = b"
 
 
 def read(issued: Issued) -> Validity | None:
-    """What the certificate states; None unless key, certificate and authority belong together."""
+    """Returns what the certificate states; None unless key, certificate and authority belong together."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -89,7 +89,7 @@ def read(issued: Issued) -> Validity | None:
 
 
 def _certificates(pem: bytes) -> "list[x509.Certificate]":
-    """The certificates in `pem`; none if it cannot be read."""
+    """Returns the certificates in `pem`; none if it cannot be read."""
     from cryptography import x509
 
     try:

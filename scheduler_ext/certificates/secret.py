@@ -69,7 +69,7 @@ class CertificateSecret:
             log.info("serving the certificate of secret %s/%s", self._place.namespace, self._place.name)
 
     async def _issued(self) -> Issued:
-        """The stored certificate, made or renewed first if that was due. Raises ApiError or ApiUnreachable."""
+        """Returns the stored certificate, made or renewed first if that was due. Raises ApiError or ApiUnreachable."""
         place, attempts = self._place, _ATTEMPTS
         while True:
             secret = await self._stored()
@@ -106,7 +106,7 @@ class CertificateSecret:
             await self._api.patch(SECRETS, place.name, {"metadata": version, "data": data}, namespace=place.namespace)
 
     async def _trusted(self, authorities: bytes) -> bool:
-        """Whether every webhook of the configuration already trusted these authorities. If not, trust them
+        """Returns whether every webhook of the configuration already trusted these authorities. If not, trust them
         from now on.
         """
         name, bundle = self._place.configuration, base64.b64encode(authorities).decode()
@@ -131,7 +131,7 @@ class CertificateSecret:
 
 
 def _content(secret: Secret | None) -> Issued:
-    """The Secret's content. Texts that are not base64 count as empty."""
+    """Returns the Secret's content. Texts that are not base64 count as empty."""
     data = secret.data if secret is not None else {}
 
     def value(key: str) -> bytes:

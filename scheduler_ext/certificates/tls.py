@@ -30,7 +30,7 @@ class ServingTls:
     """`context` is for a listener. Every handshake shows the last pair given to `use`; without one it fails."""
 
     def __init__(self, client_ca: Path | None = None) -> None:
-        """With `client_ca` (PEM of authorities), only clients with a certificate of one of them get an answer.
+        """Returns TLS. With `client_ca` (PEM of authorities), only clients with a certificate of theirs get an answer.
 
         Raises UnusableKeyPair.
         """
@@ -42,7 +42,7 @@ class ServingTls:
         self._others: list[ServingTls] = []
 
     def for_any_client(self) -> "ServingTls":
-        """Returns TLS for another listener. It serves the same pairs, and asks no client for a certificate."""
+        """Returns TLS for another listener. It serves the same pairs, and requires no certificate of clients."""
         other = ServingTls()
         if self._pair is not None:
             other.use(self._pair)

@@ -65,7 +65,7 @@ class BindingLease:
                     )
 
     def problem(self) -> str:
-        """Why this process has not taken it yet; empty if no obstacle is known."""
+        """Returns why this process has not taken it yet; empty if no obstacle is known."""
         held_for = self.held_for()
         if held_for is None:
             return f"and does not know lease {self._named()} yet"
@@ -77,7 +77,7 @@ class BindingLease:
         return "" if self._turn is None else self._turn.holder
 
     def is_held(self) -> bool:
-        """Whether this process holds it, as far as is known."""
+        """Returns whether this process holds it, as far as is known."""
         return self._turn is not None and bool(self._turn.version) and self._turn.holder == self._process
 
     def held_for(self) -> float | None:
@@ -94,7 +94,7 @@ class BindingLease:
         return self._is_fresh()
 
     async def permit(self) -> str:
-        """Why no Binding may begin now, in one sentence; empty if one may."""
+        """Returns why no Binding may begin now, in one sentence; empty if one may."""
         is_due = self._monotonic() >= self._asked_at + RENEW_SECONDS
         if is_due and (self._renewing is None or self._renewing.done()):
             self._renewing = self._tasks.begin(self._renew(self.is_held))
@@ -145,7 +145,7 @@ class BindingLease:
         return False
 
     async def _written(self, version: str, spec: dict[str, object]) -> Lease:
-        """The written Lease. Raises ApiError, NotFound or Conflict if it is not as it was seen, or ApiUnreachable."""
+        """Returns the written Lease. Raises ApiError, NotFound or Conflict if it was changed, or ApiUnreachable."""
         if not version:
             lease = Lease(metadata=ObjectMeta(name=self._name, namespace=self._namespace))
             version = (await self._api.create(LEASES, lease, namespace=self._namespace)).metadata.resource_version

@@ -52,7 +52,7 @@ def after_time(standing: Standing, now: float) -> Standing:
 
 
 def after_catching_up(standing: Standing) -> Standing:
-    """Everything that was decided before the take-over is known."""
+    """Returns whether everything that was decided before the take-over is known."""
     return replace(standing, role=Role.LEADER) if standing.role is Role.TAKING_OVER else standing
 
 

@@ -51,10 +51,10 @@ class LeaseSettings:
 
 
 class Leadership:
-    """Whether this replica leads. Without an election it leads once it has caught up.
+    """True if this replica leads. Without an election it leads once it has caught up.
 
     `catch_up` returns when everything decided before is known. `written` returns when no Binding is on its way, and
-    says whether no Binding that was sent can still be carried out. This process and the API server give up a Binding
+    returns whether no Binding that was sent can still be carried out. This process and the API server give up a Binding
     without an answer after `write_seconds`.
     """
 
@@ -95,7 +95,7 @@ class Leadership:
         return not self._leaving and after_time(self._standing, self._monotonic()).role is Role.LEADER
 
     def problem(self) -> str:
-        """Why this replica does not decide, in one sentence; empty if it does."""
+        """Returns why this replica does not decide, in one sentence; empty if it does."""
         if self.leads():
             return ""
         if not self._settings.name:
@@ -111,13 +111,13 @@ class Leadership:
         return f"this replica does not lead: {lease} was last renewed by {standing.holder}"
 
     async def forbidden(self) -> str:
-        """Asked before a Binding is sent: why it may not begin, in one sentence; empty if it may."""
+        """Returns, before a Binding is sent, why it may not begin, in one sentence; empty if it may."""
         if not self._settings.name:
             return ""
         return self.problem() or await self._binding.permit() or self.problem()
 
     def interrupted(self) -> str:
-        """Why it is unknown who leads; empty while the Lease is seen and renewed."""
+        """Returns why it is unknown who leads; empty while the Lease is seen and renewed."""
         standing = self._standing
         if self._interrupted or not standing.holder or self._monotonic() < standing.expires_at:
             return self._interrupted
@@ -204,7 +204,7 @@ class Leadership:
             self._move(after_time(self._standing, self._monotonic()))
 
     async def _taken_over(self, holder: str) -> float | None:
-        """Seconds until the next look, unless something changes earlier."""
+        """Returns seconds until the next look, unless something changes earlier."""
         held_for = self._binding.held_for()
         if held_for is None:
             return None
@@ -219,7 +219,7 @@ class Leadership:
         return 0.0
 
     async def _handed_over(self) -> float | None:
-        """Seconds until the next look; None to wait only for a change."""
+        """Returns seconds until the next look; None to wait only for a change."""
         if not self._binding.is_held():
             return None
         if not await self._written():

@@ -30,7 +30,7 @@ class Turn:
 
 
 def lease_seconds(write_seconds: float) -> int:
-    """Seconds from the last renewal to the end of the last Binding.
+    """Returns seconds from the last renewal to the end of the last Binding.
 
     The process gives a Binding up after `write_seconds`. The API server may have received it just then, and gives it up
     after the same time again.
@@ -51,5 +51,5 @@ def after_seen(turn: Turn, lease: Lease | None, now: float) -> Turn:
 
 
 def free_at(turn: Turn, process: str) -> float:
-    """When this process may take it, in monotonic seconds; 0 for at any time."""
+    """Returns the time from which this process may take it, in monotonic seconds; 0 for at any time."""
     return 0.0 if turn.holder in ("", process) else turn.ends_at
