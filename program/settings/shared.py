@@ -8,7 +8,7 @@ from program.settings.kinds import RESOURCE
 
 
 def resource_names(**more: Any) -> Mapping[str, Setting]:
-    """Returns the settings of the resources that containers ask for. `more` are attributes of each setting."""
+    """Returns the settings of the resources that containers request. `more` are attributes of each setting."""
     return {
         field: Setting(
             kind=RESOURCE,

@@ -163,7 +163,7 @@ def _numbers(asked: Footprint, quota: Quota) -> list[str]:
 
 
 def _priority_warnings(needs: Sequence[ContainerNeed | None], settings: AdmissionSettings) -> tuple[str, ...]:
-    """Returns warnings for containers with a priority without effect. Since March 2026 HAMi-core makes a task wait only if it
+    """Returns warnings if a priority has no effect. Since March 2026 HAMi-core makes a task wait only if it
     limits its cores (rate_limiter of multiprocess_utilization_watcher.c of Project-HAMi/HAMi-core).
     """
     names = settings.requests.names

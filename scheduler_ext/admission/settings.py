@@ -32,8 +32,8 @@ class AdmissionSettings:
     requests: RequestSettings = field(default_factory=RequestSettings)
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
     force_overwrite_default_scheduler: bool = True
-    """False means that a pod that names `default-scheduler` counts as another scheduler's. After defaulting every pod names
-    it.
+    """False means that a pod that names `default-scheduler` counts as another scheduler's. After defaulting
+    every pod names it.
     """
     default_gpus: int = 1
     """GPUs for a container that requests only memory or cores; 0 adds none."""
