@@ -149,7 +149,7 @@ def said(room: str) -> set[str]:
 def test_what_troubleshooting_quotes_is_what_the_programs_say() -> None:
     """Titles of doctor's findings, and the words in tables whose first column quotes an event."""
     text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
-    tables = re.findall(r"^\| (?:the sentence has|it says|word) \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    tables = re.findall(r"^\| (?:the sentence has|it says|code) \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
     rows = [row for table in tables for row in table.splitlines()[2:] if "kubelet's own words" not in row]
     quoted = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row.split("|")[1])]
     words = [phrase for phrase in quoted if re.fullmatch(r"[A-Z]\w+", phrase)]
