@@ -24,15 +24,14 @@ from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.edits import cdi_names
 from deviceplugin.container.hook import find_hook
 from deviceplugin.cri import ask_enable_cdi
-from deviceplugin.diagnosis.cluster import daemon_rights
-from deviceplugin.diagnosis.containers import CDI_STRATEGIES
-from deviceplugin.diagnosis.diagnose import NodeFacts, diagnose
-from deviceplugin.diagnosis.driver import DriverFacts
-from deviceplugin.diagnosis.finding import Finding, State, ok, problem, warning
-from deviceplugin.diagnosis.kubelet import PortState
-from deviceplugin.diagnosis.unhealthy import judge_unhealthy
-from deviceplugin.facts.cluster import cluster_facts
-from deviceplugin.facts.node import (
+from deviceplugin.doctor.cluster import daemon_rights
+from deviceplugin.doctor.cluster_facts import cluster_facts
+from deviceplugin.doctor.containers import CDI_STRATEGIES
+from deviceplugin.doctor.diagnose import NodeFacts, diagnose
+from deviceplugin.doctor.driver import DriverFacts
+from deviceplugin.doctor.finding import Finding, State, ok, problem, warning
+from deviceplugin.doctor.kubelet import PortState
+from deviceplugin.doctor.node_facts import (
     cdi_facts,
     driver_facts,
     driver_files_facts,
@@ -41,6 +40,7 @@ from deviceplugin.facts.node import (
     runtime_facts,
     socket_facts,
 )
+from deviceplugin.doctor.unhealthy import judge_unhealthy
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.plugin_sockets import plugin_socket

@@ -7,8 +7,8 @@ from dataclasses import astuple
 from pathlib import Path
 
 from deviceplugin.container.folder_removal import remove_folder
-from deviceplugin.diagnosis.kubelet import SocketState
-from deviceplugin.facts.node import socket_facts
+from deviceplugin.doctor.kubelet import SocketState
+from deviceplugin.doctor.node_facts import socket_facts
 from deviceplugin.removal.plan import Folders, Found, Ours, is_plugin_socket
 
 

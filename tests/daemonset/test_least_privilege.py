@@ -9,7 +9,7 @@ import yaml
 
 from daemonset import render
 from daemonset.render import Manifest
-from deviceplugin.diagnosis.cluster import Right, daemon_rights
+from deviceplugin.doctor.cluster import Right, daemon_rights
 from deviceplugin.node.labels import FEATURE_LABEL
 from deviceplugin.settings import RemediationSettings, Remedy
 from proto import __version__

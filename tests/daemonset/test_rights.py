@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, daemon_rights
+from deviceplugin.doctor.cluster import DAEMON_RIGHTS, daemon_rights
 from deviceplugin.settings import RemediationSettings, Remedy
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.node.desired import Desired, is_met
 from deviceplugin.node.totals import hazardous, present_totals
 from deviceplugin.sentences import enumerated

@@ -1,7 +1,7 @@
 import pytest
 
-from deviceplugin.diagnosis.finding import Finding
-from deviceplugin.diagnosis.kubelet import (
+from deviceplugin.doctor.finding import Finding
+from deviceplugin.doctor.kubelet import (
     PortState,
     SocketFacts,
     SocketState,

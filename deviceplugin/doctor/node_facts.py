@@ -14,10 +14,10 @@ from deviceplugin.container.cdi_files import CDI_DIRECTORIES, missing_devices
 from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
-from deviceplugin.diagnosis.containers import CdiFolderFacts
-from deviceplugin.diagnosis.driver import DriverFacts, DriverFilesFacts, library_version, module_version
-from deviceplugin.diagnosis.kubelet import PortState, SocketFacts, SocketState
-from deviceplugin.diagnosis.nvidia_runtime import RuntimeFacts
+from deviceplugin.doctor.containers import CdiFolderFacts
+from deviceplugin.doctor.driver import DriverFacts, DriverFilesFacts, library_version, module_version
+from deviceplugin.doctor.kubelet import PortState, SocketFacts, SocketState
+from deviceplugin.doctor.nvidia_runtime import RuntimeFacts
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.calls import CallFailed
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deviceplugin.diagnosis.finding import Finding, ok, problem, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, warning
 from deviceplugin.machine.discovery import NodeSharing, left_out, resources
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deviceplugin.diagnosis.annotations import LockHolder
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped
+from deviceplugin.doctor.annotations import LockHolder
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped
 from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.apiserver import device_classes
-from deviceplugin.diagnosis.annotations import LockHolder
-from deviceplugin.diagnosis.cluster import ClusterFacts, NoAnswer, Right
+from deviceplugin.doctor.annotations import LockHolder
+from deviceplugin.doctor.cluster import ClusterFacts, NoAnswer, Right
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK
 from proto.annotations.node_lock import decode_lock

@@ -1,7 +1,7 @@
 import json
 
-from deviceplugin.diagnosis.finding import State
-from deviceplugin.diagnosis.labels import judge_labels, judge_without_labels
+from deviceplugin.doctor.finding import State
+from deviceplugin.doctor.labels import judge_labels, judge_without_labels
 from proto.annotations.keys import NODE_LABELS
 from proto.kubernetes.objects import Node
 from tests.builders import node

@@ -2,14 +2,14 @@ import pytest
 
 from deviceplugin.allocation.mode import NodeAbilities
 from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
-from deviceplugin.diagnosis.allocation import judge_allocation
-from deviceplugin.diagnosis.containers import (
+from deviceplugin.doctor.allocation import judge_allocation
+from deviceplugin.doctor.containers import (
     CdiFolderFacts,
     judge_cdi,
     judge_cdi_specs,
     judge_hook,
 )
-from deviceplugin.diagnosis.finding import Finding
+from deviceplugin.doctor.finding import Finding
 from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode

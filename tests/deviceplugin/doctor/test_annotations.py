@@ -3,8 +3,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deviceplugin.diagnosis.annotations import LockHolder, judge_annotations, judge_handshake, judge_lock
-from deviceplugin.diagnosis.finding import Finding, State
+from deviceplugin.doctor.annotations import LockHolder, judge_annotations, judge_handshake, judge_lock
+from deviceplugin.doctor.finding import Finding, State
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE

@@ -1,7 +1,7 @@
 import pytest
 
-from deviceplugin.diagnosis.finding import State
-from deviceplugin.diagnosis.totals import judge_totals, judge_without_totals
+from deviceplugin.doctor.finding import State
+from deviceplugin.doctor.totals import judge_totals, judge_without_totals
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.kubernetes.objects import DeviceClass, DeviceClassSpec, Node, ObjectMeta

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.remediation.holders import holder_of
 from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings

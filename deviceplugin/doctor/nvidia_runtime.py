@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from deviceplugin.container.edits import DeviceListStrategy
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 
 RUNTIME = "NVIDIA's runtime"
 _ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"

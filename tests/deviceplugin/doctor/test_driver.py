@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.diagnosis.driver import (
+from deviceplugin.doctor.driver import (
     GPUS,
     DriverFacts,
     DriverFilesFacts,
@@ -12,7 +12,7 @@ from deviceplugin.diagnosis.driver import (
     library_version,
     module_version,
 )
-from deviceplugin.diagnosis.finding import Finding, State
+from deviceplugin.doctor.finding import Finding, State
 from deviceplugin.machine.discovery import NodeSharing
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading, PairReading, PcieLevel
 from proto.devices import DeviceUUID

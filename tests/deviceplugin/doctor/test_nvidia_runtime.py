@@ -1,7 +1,7 @@
 import pytest
 
 from deviceplugin.container.edits import DeviceListStrategy
-from deviceplugin.diagnosis.nvidia_runtime import RuntimeFacts, judge_runtime
+from deviceplugin.doctor.nvidia_runtime import RuntimeFacts, judge_runtime
 
 ENVVAR, VOLUMES, ANNOTATIONS, CRI, FILES = DeviceListStrategy
 PATH = "/etc/nvidia-container-runtime/config.toml"

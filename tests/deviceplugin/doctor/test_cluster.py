@@ -1,7 +1,7 @@
 import pytest
 
-from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, NoAnswer, Right, judge_api, judge_node, judge_rights
-from deviceplugin.diagnosis.finding import Finding, State
+from deviceplugin.doctor.cluster import DAEMON_RIGHTS, NoAnswer, Right, judge_api, judge_node, judge_rights
+from deviceplugin.doctor.finding import Finding, State
 from proto.kubernetes.errors import ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
 
 URL = "https://10.0.0.1:6443"

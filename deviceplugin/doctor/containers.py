@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from deviceplugin.container.cdi import missing_sentence
 from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.replicas import replica_ids
 from deviceplugin.sentences import enumerated
 from program.address import ListenAddress

@@ -10,8 +10,8 @@ from deviceplugin.allocation.mode import NodeAbilities
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.edits import Hook, NoHook
 from deviceplugin.container.limits import limits_of
-from deviceplugin.diagnosis.allocation import ALLOCATION, judge_allocation
-from deviceplugin.diagnosis.annotations import (
+from deviceplugin.doctor.allocation import ALLOCATION, judge_allocation
+from deviceplugin.doctor.annotations import (
     ANNOTATIONS,
     HANDSHAKE,
     LOCK,
@@ -20,14 +20,14 @@ from deviceplugin.diagnosis.annotations import (
     judge_lock,
     published_mode,
 )
-from deviceplugin.diagnosis.cluster import ClusterFacts, judge_api, judge_node, judge_rights
-from deviceplugin.diagnosis.containers import (
+from deviceplugin.doctor.cluster import ClusterFacts, judge_api, judge_node, judge_rights
+from deviceplugin.doctor.containers import (
     CdiFolderFacts,
     judge_cdi,
     judge_cdi_specs,
     judge_hook,
 )
-from deviceplugin.diagnosis.driver import (
+from deviceplugin.doctor.driver import (
     GPUS,
     DriverFacts,
     DriverFilesFacts,
@@ -35,8 +35,8 @@ from deviceplugin.diagnosis.driver import (
     judge_driver_files,
     judge_gpus,
 )
-from deviceplugin.diagnosis.finding import Finding, skipped
-from deviceplugin.diagnosis.kubelet import (
+from deviceplugin.doctor.finding import Finding, skipped
+from deviceplugin.doctor.kubelet import (
     COUNT,
     PortState,
     SocketFacts,
@@ -48,9 +48,9 @@ from deviceplugin.diagnosis.kubelet import (
     judge_owner,
     judge_pod_resources,
 )
-from deviceplugin.diagnosis.labels import LABELS, judge_labels, judge_without_labels
-from deviceplugin.diagnosis.nvidia_runtime import RuntimeFacts, judge_runtime
-from deviceplugin.diagnosis.totals import TOTALS, judge_totals, judge_without_totals
+from deviceplugin.doctor.labels import LABELS, judge_labels, judge_without_labels
+from deviceplugin.doctor.nvidia_runtime import RuntimeFacts, judge_runtime
+from deviceplugin.doctor.totals import TOTALS, judge_totals, judge_without_totals
 from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading

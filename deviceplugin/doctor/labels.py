@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.node.desired import is_met
 from deviceplugin.node.labels import label_report, labels_of_ours
 from deviceplugin.sentences import enumerated

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from deviceplugin.diagnosis.cluster import DAEMON_RIGHTS, Right, daemon_rights, judge_rights
-from deviceplugin.diagnosis.finding import Finding, State
-from deviceplugin.diagnosis.unhealthy import judge_unhealthy
+from deviceplugin.doctor.cluster import DAEMON_RIGHTS, Right, daemon_rights, judge_rights
+from deviceplugin.doctor.finding import Finding, State
+from deviceplugin.doctor.unhealthy import judge_unhealthy
 from deviceplugin.settings import RemediationSettings, Remedy
 from proto.annotations.keys import NODE_UNHEALTHY, RESOURCE_COUNT
 from proto.kubernetes.objects import Node, Pod, Resources

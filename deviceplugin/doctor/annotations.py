@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
-from deviceplugin.diagnosis.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.node.desired import differences
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.sentences import enumerated

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from deviceplugin.diagnosis.kubelet import PortState, SocketState
-from deviceplugin.facts.node import (
+from deviceplugin.doctor.kubelet import PortState, SocketState
+from deviceplugin.doctor.node_facts import (
     cdi_facts,
     driver_facts,
     metrics_port,

@@ -1,1 +1,0 @@
-"""The facts that `doctor` gathers for its diagnosis (edge)."""
