@@ -83,6 +83,10 @@ test-hami-core: $(DEVELOPMENT) ## HAMi-core's own library on a simulated driver,
 	@HAMI_CORE_SOURCE='$(HAMI_CORE_SOURCE)' $(BIN)/python -m tests.hami_core.programs > /dev/null || test $$? -eq 3
 	@HAMI_CORE_SOURCE='$(HAMI_CORE_SOURCE)' $(BIN)/python -m pytest -m hami_core -rs tests/hami_core $(ARGS)
 
+.PHONY: check-model
+check-model: $(DEVELOPMENT) ## every interleaving of small worlds over the extender's machines, in minutes: docs/reliability.md
+	@$(BIN)/python -m simulation.model
+
 .PHONY: test-faults docs-reliability
 test-faults: $(DEVELOPMENT) ## every fault at every step of a pod's life, within 90 minutes: docs/reliability.md
 	@rm -rf build/faults && mkdir -p build/faults

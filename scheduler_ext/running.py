@@ -101,6 +101,7 @@ async def running_extender(
     leadership = Leadership(
         api=api,
         settings=lease,
+        overtaken=lambda: _forget_sent(binder),
         catch_up=lambda: _catch_up(binder, watch, is_elected=bool(lease.name)),
         written=sending.written,
         write_seconds=sending.seconds,
@@ -191,6 +192,11 @@ def _from_any_thread(access: TokenAccess) -> Admission:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(access.refusal(token), loop))
 
     return refusal
+
+
+def _forget_sent(binder: Binder) -> None:
+    log.info("another replica has bound pods since: nothing that was sent from here before can still be carried out")
+    binder.forget_sent()
 
 
 async def _catch_up(binder: Binder, watch: ClusterWatch, *, is_elected: bool) -> None:

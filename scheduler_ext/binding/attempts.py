@@ -37,6 +37,8 @@ class Journal(Protocol):
 
     def remove(self, uid: str) -> None: ...
 
+    def clear(self) -> None: ...
+
 
 class Progress(NamedTuple):
     """The attempt after an event, and the effects that are left to the caller, in their order.
@@ -99,6 +101,17 @@ class Attempts:
             return self.after(attempt, Event.HAS_NODE)
         self._apply(events.Decided(attempt.uid, pod, attempt.node, attempt.shares or (), self._until(0.0)))
         return self.after(attempt, Event.NOT_BOUND)
+
+    def forget_sent(self) -> None:
+        """Another process has had the turn to write Bindings. So nothing that was sent from here can be carried out any
+        more, and its GPUs may have been given to other pods.
+        """
+        if self._files is not None:
+            self._files.clear()
+        self._apply(events.TimePassed())
+        for uid in self._ledger.holdings():
+            if self._ledger.sent_to(uid):
+                self._apply(events.Dropped(uid))
 
     def after(self, attempt: Attempt, event: Event) -> Progress:
         """Take the attempt one step further."""

@@ -89,6 +89,11 @@ class Binder:
                     log.warning("the outcome of %d Bindings is not known yet: %s", len(self._left), said)
                 await asyncio.sleep(RETRY_SECONDS)
 
+    def forget_sent(self) -> None:
+        """Another process has had the turn to write Bindings since anything was sent from here."""
+        self._left.clear()
+        self._attempts.forget_sent()
+
     async def finish(self) -> None:
         """Let the binds under way finish; each has its own deadline. The next process takes over what is then
         unanswered.

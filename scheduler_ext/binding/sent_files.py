@@ -52,10 +52,12 @@ class SentFiles:
         unfinished.replace(self._file(sent.uid))
 
     def remove(self, uid: str) -> None:
-        try:
-            self._file(uid).unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("%s cannot be removed: %s", self._file(uid), error.strerror)
+        self._unlink(self._file(uid))
+
+    def clear(self) -> None:
+        """Remove every file."""
+        for file in self._folder.glob(f"*{_SUFFIX}"):
+            self._unlink(file)
 
     def _name(self) -> str:
         """The same for every process that continues with this folder."""
@@ -77,6 +79,12 @@ class SentFiles:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 file.unlink()
         return tuple(found)
+
+    def _unlink(self, file: Path) -> None:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", file, error.strerror)
 
     def _file(self, uid: str) -> Path:
         return self._folder / (hashlib.sha256(uid.encode()).hexdigest() + _SUFFIX)

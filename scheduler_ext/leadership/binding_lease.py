@@ -10,7 +10,15 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import LEASES, Lease, ObjectMeta
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
-from scheduler_ext.leadership.turn import BEGIN_SECONDS, RENEW_SECONDS, Turn, after_seen, free_at, lease_seconds
+from scheduler_ext.leadership.turn import (
+    BEGIN_SECONDS,
+    RENEW_SECONDS,
+    Turn,
+    after_seen,
+    free_at,
+    is_anothers,
+    lease_seconds,
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +87,10 @@ class BindingLease:
     def is_held(self) -> bool:
         """Returns whether this process holds it, as far as is known."""
         return self._turn is not None and bool(self._turn.version) and self._turn.holder == self._process
+
+    def is_anothers(self) -> bool:
+        """Whether another process has held it since this one did, as far as is known."""
+        return self._turn is not None and is_anothers(self._turn, self._process)
 
     def held_for(self) -> float | None:
         """The longest time in seconds for which another process may still have Bindings under way; None if unknown."""

@@ -50,6 +50,13 @@ def after_seen(turn: Turn, lease: Lease | None, now: float) -> Turn:
     return Turn(holder=holder, renewed=renewed, version=version, ends_at=now + lasts)
 
 
+def is_anothers(turn: Turn, process: str) -> bool:
+    """True if another process has held it since this one did: then nothing that this one sent before can be carried
+    out any more. A process releases it only when that is so as well.
+    """
+    return bool(turn.version) and turn.holder != process
+
+
 def free_at(turn: Turn, process: str) -> float:
     """Returns the time from which this process may take it, in monotonic seconds; 0 for at any time."""
     return 0.0 if turn.holder in ("", process) else turn.ends_at

@@ -360,6 +360,30 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
         assert list(tmp_path.glob("*.json")) == []
 
 
+async def test_what_was_sent_before_another_process_bound_pods_is_not_bound_again(tmp_path: Path) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(node_json("n", slots=1))
+        server.create(node_json("m", slots=1))
+        server.create(lease_json("host-1_a", seconds=3600))
+        sent = server.create(pod_json("sent"))
+        left = SentFiles(tmp_path)
+        shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
+        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        left.close()
+        other = pod_json("other")
+        other["metadata"]["annotations"] = {keys.DEVICES_ALLOCATED: "GPU-n-0,NVIDIA,1000,0:;"}
+        other["spec"]["nodeName"] = "n"
+        server.create(other)
+        server.create(binding_lease_json("host-2_b", seconds=1))
+        files = SentFiles(tmp_path)
+        lease = replace(ELECTED, process=files.process)
+        async with extender_for(server, FAST, synced=True, lease=lease, files=files) as rig:
+            await until(lambda: decides(rig))
+            assert (await rig.filter(sent, "n", "m"))["NodeNames"] == ["m"]
+            assert await rig.bind(sent, "m") == ""
+        assert list(tmp_path.glob("*.json")) == []
+
+
 async def test_who_is_killed_and_leads_no_more_keeps_the_binding_lease_while_its_binding_may_be_carried_out(
     tmp_path: Path,
 ) -> None:

@@ -1,0 +1,74 @@
+"""The small world of the model checker: the extender's machines survive it, and machines with a defect do not."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from scheduler_ext.binding.attempts import Attempts, Progress
+from scheduler_ext.binding.step import Attempt, Event, State
+from scheduler_ext.cluster import events
+from scheduler_ext.cluster.state import Cluster
+from simulation.model.process import Machines
+from simulation.model.rules import Bounds, WorldRules
+from simulation.model.search import Searched, TooLarge, WorldStep, search
+
+
+def searched(machines: Machines | None = None, *, pods: int = 2, faults: int, most: int = 50_000) -> Searched:
+    rules = WorldRules(Bounds(pods=pods, gpus=2, faults=faults), machines)
+    return search(rules.start(), rules.steps, rules.wrong, rules.is_over, most=most)
+
+
+def test_no_gpu_is_overbooked_and_every_pod_ends_bound_or_refused_with_one_fault_at_any_moment() -> None:
+    found = searched(faults=1)
+    assert (found.problem, found.trace) == ("", ())
+    assert found.states > 10_000
+
+
+def test_three_pods_for_two_nodes_end_bound_or_refused_in_any_order() -> None:
+    assert searched(pods=3, faults=0).problem == ""
+
+
+class ALostAnswerFrees(Attempts):
+    """A Binding without an answer frees the GPUs, as if the pod were gone."""
+
+    def after(self, attempt: Attempt, event: Event) -> Progress:
+        return super().after(attempt, Event.VOID if event is Event.LOST else event)
+
+
+def drops_when_sent(cluster: Cluster, event: events.Event, now: float) -> Sequence[events.Effect]:
+    """The reservation ends as soon as the Binding is sent."""
+    effects = cluster.apply(event, now)
+    if isinstance(event, events.BindStep) and event.words.endswith(State.SENDING):
+        cluster.apply(events.Dropped(event.uid), now)
+    return effects
+
+
+DEFECTS = {
+    "the new leader does not wait for the Binding Lease": (Machines(free_at=lambda *_: 0.0), 1),
+    "the reservation is dropped when the Binding is sent": (Machines(apply=drops_when_sent), 0),
+    "an answer that is lost frees the GPUs": (Machines(attempts=ALostAnswerFrees), 1),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_in_a_machine_is_found_as_an_overbooked_gpu(defect: str) -> None:
+    machines, faults = DEFECTS[defect]
+    found = searched(machines, faults=faults)
+    assert "is over-booked" in found.problem
+    assert found.trace
+
+
+def counting(number: int) -> Iterator[WorldStep[int]]:
+    yield WorldStep("up", (number + 1) % 10)
+    yield WorldStep("trap", 10, fault=True)
+
+
+def test_a_state_that_only_a_fault_leaves_is_found() -> None:
+    found = search(0, lambda n: counting(n) if n < 10 else iter(()), lambda _: "", lambda n: n == 5, most=100)
+    assert (found.states, found.trace) == (11, ("trap",))
+    assert found.problem == "without a further fault it never comes to its end"
+
+
+def test_a_world_larger_than_granted_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        search(0, counting, lambda _: "", lambda _: True, most=3)
