@@ -1,6 +1,6 @@
 """`fit`: how many more pods of one shape fit, and where. No IO."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -9,7 +9,6 @@ from kubectl_topogpu.cluster import GpuCluster
 from kubectl_topogpu.report import TableReport
 from program.tables import Column, FittingTable
 from program.words import counted, ranges, spaced
-from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from scheduler_ext.capacity.rooms import MOST_PODS, Room, quota_pods, rooms
 from scheduler_ext.requests import GpuRequest, ResourceNames
@@ -25,13 +24,10 @@ def pod_of(
     memory_mib: int | None = None,
     memory_percent: int | None = None,
     cores: int | None = None,
-    gpu_policy: str = "",
-    node_policy: str = "",
-    gpu_type: str = "",
+    annotations: Mapping[str, str],
 ) -> Pod:
     """Returns a pod with one container that requests this; options that are not given are not requested."""
     amounts = {names.count: gpus, names.memory: memory_mib, names.memory_percentage: memory_percent, names.cores: cores}
-    annotations = {GPU_POLICY: gpu_policy, NODE_POLICY: node_policy, USE_GPU_TYPE: gpu_type}
     return Pod(
         metadata=ObjectMeta(
             name="asked", namespace=namespace, annotations={key: value for key, value in annotations.items() if value}

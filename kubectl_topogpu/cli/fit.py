@@ -7,6 +7,7 @@ from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport
 from program.commands import WholeNumber
+from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
 from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import read_request
 
@@ -43,9 +44,7 @@ def fit(
         memory_mib=memory,
         memory_percent=memory_percent,
         cores=cores,
-        gpu_policy=gpu_policy or "",
-        node_policy=node_policy or "",
-        gpu_type=gpu_type or "",
+        annotations={GPU_POLICY: gpu_policy or "", NODE_POLICY: node_policy or "", USE_GPU_TYPE: gpu_type or ""},
     )
     request = read_request(pod, asked.settings)
     if request is None:
