@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_allocator import SlotAllocator
-from deviceplugin.allocation.slot_files import SlotFiles
+from deviceplugin.allocation.slot_files import SlotFiles, Spec
 from deviceplugin.allocation.slots import SPEC_FILE, named, qualified, slot_in
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
@@ -85,6 +85,14 @@ class Kubelet(PodResources):
         self.listed_now, self.recorded = [], []
 
 
+class CountedFiles(SlotFiles):
+    writes = 0
+
+    def write(self, specs: Sequence[Spec]) -> None:
+        self.writes += 1
+        super().write(specs)
+
+
 @dataclass
 class SlotRig:
     server: EmbeddedApiServer
@@ -93,7 +101,7 @@ class SlotRig:
     directory: Path
     allocator: SlotAllocator
     kubelet: Kubelet
-    files: SlotFiles
+    files: CountedFiles
     gpus: Gpus
     clock: list[float] = field(default_factory=lambda: [1000.0])
 
@@ -165,7 +173,7 @@ async def slots(
         own = OwnNode(api, NODE, changes, heard=lambda _: None)
         gpus = Gpus(Inventory, NvmlThread(), changes, settings)
         gpus.inventory = Inventory(devices=PAIR, hardware=hardware or Hardware())
-        files = SlotFiles(str(directory))
+        files = CountedFiles(str(directory))
         allocator = SlotAllocator(
             own,
             gpus,

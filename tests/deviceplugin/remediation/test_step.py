@@ -29,6 +29,7 @@ from deviceplugin.remediation.step import (
     step,
 )
 from deviceplugin.settings import RemediationSettings, Remedy
+from tests.playbook import converse
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -118,12 +119,15 @@ def test_how_far_it_goes_is_a_setting(remedy: Remedy, evicted: list[str]) -> Non
 
 def test_a_gpu_that_recovers_in_between_begins_again() -> None:
     play, view = Play(), seen("GPU-a", holders=[holder("p", "GPU-a")])
-    play.take(0, view)
-    play.take(9, seen(well=8, holders=[holder("p", "GPU-a")]))
-    play.take(9.5, view)
-    assert play.take(19, view) == []
-    assert play.take(19.5, view) == ["p"]
-    play.take(20, seen(well=8, holders=[holder("p", "GPU-a")]))
+    converse(
+        play.take,
+        (0, view, []),
+        (9, seen(well=8, holders=[holder("p", "GPU-a")]), []),
+        (9.5, view, []),
+        (19, view, []),
+        (19.5, view, ["p"]),
+        (20, seen(well=8, holders=[holder("p", "GPU-a")]), []),
+    )
     assert (play.lasting, play.state.attempts) == ((), {})
 
 
@@ -142,9 +146,7 @@ def test_a_pod_that_cannot_be_ended_holds_the_others_up_for_a_while_only() -> No
     leaving = holder("stuck", "GPU-a", leaves_at=T0 + 10 * MINUTE)
     view = seen("GPU-a", holders=[leaving, holder("p", "GPU-a")])
     play = Play()
-    play.take(0, view)
-    assert play.take(14.9, view) == []
-    assert play.take(15, view) == ["p"]
+    converse(play.take, (0, view, []), (14.9, view, []), (15, view, ["p"]))
 
 
 def test_a_refused_pod_is_tried_again_more_and_more_slowly_and_others_meanwhile() -> None:
@@ -167,9 +169,12 @@ def test_a_refused_pod_is_tried_again_more_and_more_slowly_and_others_meanwhile(
 def test_a_spared_pod_is_never_asked_about_again_and_its_owner_is_told_why() -> None:
     view = seen("GPU-a", holders=[holder("p", "GPU-a")])
     play = Play()
-    play.take(0, view)
-    assert play.take(10, view) == ["p"]
-    play.take(10, Spared("uid-p", "it has no controller that would make it again"))
+    converse(
+        play.take,
+        (0, view, []),
+        (10, view, ["p"]),
+        (10, Spared("uid-p", "it has no controller that would make it again"), []),
+    )
     assert play.told == [
         "name of GPU-a is unhealthy: it does not answer; the pod is not evicted, because it has no controller that "
         "would make it again. Delete it to have it placed again"
@@ -202,11 +207,14 @@ def test_a_pod_whose_eviction_always_turns_out_to_be_needless_leaves_the_turn_to
 def test_after_too_many_evictions_no_pod_is_asked_about_before_one_is_left() -> None:
     view = seen("GPU-a", holders=[holder("p", "GPU-a"), holder("q", "GPU-a")])
     play = Play()
-    play.take(0, view)
-    assert play.take(10, view) == ["p"]
-    play.take(10, Paused("uid-p", T0 + 40 * MINUTE))
-    assert play.take(39.9, view) == []
-    assert play.take(40, view) == ["p"]
+    converse(
+        play.take,
+        (0, view, []),
+        (10, view, ["p"]),
+        (10, Paused("uid-p", T0 + 40 * MINUTE), []),
+        (39.9, view, []),
+        (40, view, ["p"]),
+    )
 
 
 def test_while_most_gpus_are_ill_no_pod_is_evicted_before_the_longer_time() -> None:
@@ -223,9 +231,7 @@ def test_gpus_that_are_left_over_when_the_driver_is_back_begin_again() -> None:
     play = Play(replace(EVICT, at_once=9))
     play.take(0, seen(*GPUS, well=0, holders=pods))
     some = seen("GPU-a", "GPU-b", well=6, holders=pods)
-    assert play.take(30, some) == []
-    assert play.take(39.9, some) == []
-    assert play.take(40, some) == ["GPU-a", "GPU-b"]
+    converse(play.take, (30, some, []), (39.9, some, []), (40, some, ["GPU-a", "GPU-b"]))
 
 
 def test_while_the_driver_cannot_be_asked_no_pod_that_runs_is_evicted() -> None:
@@ -238,20 +244,21 @@ def test_while_the_driver_cannot_be_asked_no_pod_that_runs_is_evicted() -> None:
     assert play.take(6000, Evicted("uid-waits"), blind) == []
     # It can be asked again, and says that one GPU is lost.
     one = seen("GPU-a", holders=pods[:1])
-    assert play.take(6001, one) == []
-    assert play.take(6010.9, one) == []
-    assert play.take(6011, one) == ["runs"]
+    converse(play.take, (6001, one, []), (6010.9, one, []), (6011, one, ["runs"]))
 
 
 def test_evictions_stop_when_the_driver_fails_meanwhile() -> None:
     pods = [holder(f"p{gpu}", gpu) for gpu in GPUS]
     play = Play()
-    play.take(0, seen("GPU-a", holders=pods))
-    assert play.take(10, seen("GPU-a", holders=pods)) == ["pGPU-a"]
-    play.take(10, Refused("uid-pGPU-a", "no"))
-    assert play.take(12, seen(*GPUS, well=0, holders=pods)) == []
-    assert play.take(60, seen(*GPUS, well=0, holders=pods)) == []
-    assert play.take(72, seen(*GPUS, well=0, holders=pods)) == ["pGPU-a"]
+    converse(
+        play.take,
+        (0, seen("GPU-a", holders=pods), []),
+        (10, seen("GPU-a", holders=pods), ["pGPU-a"]),
+        (10, Refused("uid-pGPU-a", "no"), []),
+        (12, seen(*GPUS, well=0, holders=pods), []),
+        (60, seen(*GPUS, well=0, holders=pods), []),
+        (72, seen(*GPUS, well=0, holders=pods), ["pGPU-a"]),
+    )
 
 
 def test_a_restart_forgets_nothing_and_looks_for_a_minute_itself_before_it_evicts() -> None:
@@ -262,9 +269,7 @@ def test_a_restart_forgets_nothing_and_looks_for_a_minute_itself_before_it_evict
     # Health has polled nothing yet.
     assert play.take(60, seen(well=8, holders=view.holders)) == []
     assert play.lasting == ("GPU-a",)
-    assert play.take(60.5, view) == []
-    assert play.take(61.4, view) == []
-    assert play.take(61.5, view) == ["p"]
+    converse(play.take, (60.5, view, []), (61.4, view, []), (61.5, view, ["p"]))
     assert play.state.ill["GPU-a"].since == T0
 
 
@@ -287,9 +292,12 @@ def test_a_pod_that_was_leaving_at_a_restart_takes_its_room() -> None:
 def test_a_lost_gpu_that_tells_no_uuid_after_a_restart_has_been_ill_as_long_as_before() -> None:
     place = "GPU 2 at 0000:41:00.0"
     play = Play()
-    play.take(60, Remembered({"GPU-c": T0}))
-    play.take(60, Seen(ill={place: sign(place, missing=True)}, well=7))
-    play.take(62, Seen(ill={place: sign(place, missing=True)}, well=7))
+    converse(
+        play.take,
+        (60, Remembered({"GPU-c": T0}), []),
+        (60, Seen(ill={place: sign(place, missing=True)}, well=7), []),
+        (62, Seen(ill={place: sign(place, missing=True)}, well=7), []),
+    )
     assert {key: each.since for key, each in play.state.ill.items()} == {place: T0}
 
 
