@@ -58,7 +58,6 @@ class Nudger:
         self._now = now
         self._monotonic = cluster.monotonic
         self._freed = asyncio.Event()
-        cluster.freed = self.freed
         self._queue: list[WaitingPod] = []
         """Pods still to be looked at in this round; the next one comes last."""
         self._unfinished: list[WaitingPod] = []

@@ -118,6 +118,7 @@ async def running_extender(
         cluster=cluster, questions=questions, settings=settings, lock_waited=metrics.lock_waited, files=files
     )
     nudger = Nudger(api=api, cluster=cluster, index=index, leads=leadership.leads, nudged=metrics.nudged, now=now)
+    cluster.freed = nudger.freed
     evicts, forbidden = settings.gpu_preemption, leadership.problem
     preempting = Preempting(api=api, cluster=cluster, index=index, forbidden=forbidden, serving=evicts)
     answering = Answering(
