@@ -7,7 +7,6 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from deviceplugin.allocation.checkpoint_file import checkpoint_reader
 from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.remembering import RememberedMode
@@ -32,6 +31,7 @@ from deviceplugin.node.registration import Offer
 from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
+from deviceplugin.records.checkpoint_file import checkpoint_reader
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.replicas import split_replica
 from deviceplugin.serving import Plugins, outcome

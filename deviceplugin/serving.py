@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.driver_guard import DriverGuard
 from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
 from deviceplugin.allocation.instance_allocator import InstanceAllocator
@@ -17,6 +16,7 @@ from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
 from deviceplugin.gpus import Gpus
 from deviceplugin.kubelet import PluginServer
 from deviceplugin.metrics.metrics import Metrics, Outcome
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import KubeletSettings
 from proto.annotations.node_allocation import AllocationMode
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
 from deviceplugin.allocation.slots import is_spec_of_one_slot
 from deviceplugin.container.edits import ContainerFacts, cache_directory
 from deviceplugin.node.desired import patch_of
 from deviceplugin.node.registration import Offer, registration
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import HamiScheduler
 from proto import __version__
 from proto.annotations import keys

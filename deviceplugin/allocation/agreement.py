@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decision import decided_devices, pod_name
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.slots import larger, qualified, slot_in
 from deviceplugin.container.cdi import UnreadableSpec
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
+from deviceplugin.records.checkpoint import Holding
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceUUID

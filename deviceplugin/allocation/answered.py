@@ -6,12 +6,12 @@ containerd creates an empty folder instead. Slots name no files.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.slots import slot_in
 from deviceplugin.container.edits import PRELOAD_LIST, container_facts
 from deviceplugin.container.hook import damage
 from deviceplugin.container.limits import unenforced
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED

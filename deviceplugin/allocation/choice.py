@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deviceplugin.allocation.memory import Memory
 from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_files import SlotFiles
@@ -12,6 +11,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.own_threads import OwnThreads
+from deviceplugin.records.memory import Memory
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode, decode_mode

@@ -7,12 +7,12 @@ folder, on the host too.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocator import Allocator, CannotAllocate
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import ContainerEdits, Mount
 from deviceplugin.own_threads import OwnThreads
+from deviceplugin.records.checkpoint import Holding
 from proto.devices import Device
 
 

@@ -13,9 +13,9 @@ slot of each. Source: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresou
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decision import decided_devices, pod_name, unfit
 from deviceplugin.allocation.slots import larger, slot_in
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.sentences import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED

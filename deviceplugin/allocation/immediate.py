@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from deviceplugin.allocation.checkpoint import Witness
 from deviceplugin.allocation.decision import decided_devices, gpus_asked, pod_name, unfit
+from deviceplugin.records.checkpoint import Witness
 from deviceplugin.sentences import enumerated
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError

@@ -8,7 +8,6 @@ from functools import partial
 
 from deviceplugin.allocation.answered import answers_to, why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, has_begun, held_by
-from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.immediate import NodeView, Proven, Refused, prove
 from deviceplugin.allocation.served_pods import ServedPods
@@ -27,6 +26,7 @@ from deviceplugin.container.limits import must_be_limited
 from deviceplugin.container.own_variables import outdone
 from deviceplugin.gpus import Gpus
 from deviceplugin.own_threads import OwnThreads
+from deviceplugin.records.checkpoint import Holding, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID

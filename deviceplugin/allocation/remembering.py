@@ -5,8 +5,6 @@ import logging
 from functools import partial
 
 from deviceplugin.allocation.choice import Chosen, choose_allocation, confirm
-from deviceplugin.allocation.memory import Memory, memorable, memory_of, why_foreign
-from deviceplugin.allocation.memory_file import MemoryFile
 from deviceplugin.allocation.pod_resources import PodResources
 from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
@@ -14,6 +12,8 @@ from deviceplugin.by_pod import ByPod
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus
 from deviceplugin.own_threads import OwnThreads
+from deviceplugin.records.memory import Memory, memorable, memory_of, why_foreign
+from deviceplugin.records.memory_file import MemoryFile
 from deviceplugin.settings import AgentSettings
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Pod

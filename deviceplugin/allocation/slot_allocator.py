@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
-from deviceplugin.allocation.checkpoint import Holding, witness_reader
 from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
@@ -39,6 +38,7 @@ from deviceplugin.container.hook import HookUnusable, prepared_edits
 from deviceplugin.container.limits import must_be_limited
 from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.gpus import Gpus
+from deviceplugin.records.checkpoint import Holding, witness_reader
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import AgentSettings
 from program.tasks import Tasks

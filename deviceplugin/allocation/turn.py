@@ -9,8 +9,8 @@ Source: pkg/kubelet/kubelet.go (HandlePodAdditions) and pkg/kubelet/cm/deviceman
 
 from collections.abc import Sequence
 
-from deviceplugin.allocation.checkpoint import Witness
 from deviceplugin.allocation.decision import decided_devices, gpus_asked
+from deviceplugin.records.checkpoint import Witness
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, PodShares

@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from deviceplugin.allocation.agreement import Row, Sources, Verdict, Word, agreement
-from deviceplugin.allocation.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
-from deviceplugin.allocation.checkpoint_file import CHECKPOINT_NAME
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slots import SPEC_FILE, slot_in
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration import Configuration
+from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
+from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
 from deviceplugin.settings import KubeletSettings
 from program.output import print_json, print_text
 from program.tables import Column, FittingTable

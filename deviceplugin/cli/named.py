@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.cli.options import read
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.atomic_file import locked, write_atomically
+from deviceplugin.records.memory import MEMORY_FOLDER
 from program.logs import set_up_logging
 from program.settings.effective import Effective
 from program.settings.named import is_name

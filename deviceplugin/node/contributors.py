@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from deviceplugin.allocation.capacity import held_by
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.gpus import Gpus
@@ -23,6 +22,7 @@ from deviceplugin.node.registration import Offer, registration
 from deviceplugin.node.totals import asked_totals, present_totals, totals_with
 from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
 from deviceplugin.pod_cgroups import PodCgroups
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import AgentSettings, HamiScheduler
 from proto.kubernetes.objects import Node, Pod
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deviceplugin.allocation.capacity import has_begun, lives
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.decision import gpus_asked
 from deviceplugin.allocation.slots import slot_in
 from deviceplugin.node.desired import Desired
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, encode_undecided

@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.decision import pod_name
-from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hook_names import CONTAINER_FOLDERS, installed_names
 from deviceplugin.node.totals import present_totals
+from deviceplugin.records.memory import MEMORY_FOLDER
 from deviceplugin.settings import TotalNames
 from deviceplugin.socket_names import is_socket_name
 from proto.annotations.keys import (

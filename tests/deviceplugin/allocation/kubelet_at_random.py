@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.changes import Changes
+from deviceplugin.records.checkpoint import Holding
 from proto.kubernetes.objects import Container
 from simulation.kubelet.device_ids import choices, containers_in_order, settle
 from tests.deviceplugin.allocation.one_thread import Process

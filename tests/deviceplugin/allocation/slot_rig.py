@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.allocation.slot_allocator import SlotAllocator
@@ -22,6 +21,7 @@ from deviceplugin.container.edits import AllocationSettings, Hardware
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.plugin_calls import allocate_response
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import AgentSettings
 from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 from proto.kubernetes.client import ApiServer

@@ -5,11 +5,11 @@ from dataclasses import replace
 import msgspec
 
 from deviceplugin.allocation.agreement import Row, Sources, Verdict, Word, agreement
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Listed
 from deviceplugin.allocation.slots import SLOT_KIND
 from deviceplugin.container.cdi import cdi_spec
 from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, container_edits
+from deviceplugin.records.checkpoint import Holding
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares
 from proto.kubernetes.objects import ContainerState, ContainerStatus, Pod

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from deviceplugin.allocation.choice import Chosen, ModeOutdated, choose_allocation, confirm
-from deviceplugin.allocation.memory import Memory
 from deviceplugin.allocation.slot_files import SlotFiles
+from deviceplugin.records.memory import Memory
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode

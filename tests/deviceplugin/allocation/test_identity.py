@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
+from deviceplugin.records.checkpoint import Holding
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.objects import Pod

@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from deviceplugin.allocation.checkpoint import Witness
 from deviceplugin.allocation.immediate import (
     NodeView,
     Proven,
@@ -16,6 +15,7 @@ from deviceplugin.allocation.immediate import (
     prove,
     settlement,
 )
+from deviceplugin.records.checkpoint import Witness
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, POD_NODE
 from proto.annotations.node_lock import NodeLock

@@ -6,8 +6,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Evidence, Listed, Proven, ProvenSlot, Unproven, prove_slot
+from deviceplugin.records.checkpoint import Holding
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 from simulation.kubelet.device_ids import containers_in_order

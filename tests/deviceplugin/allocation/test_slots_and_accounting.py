@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
+from deviceplugin.records.checkpoint import Holding
 from proto.devices import ContainerShares, PodShares
 from proto.kubernetes.objects import Resources
 from scheduler_ext.cluster.accounting import Footprint, effective

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deviceplugin.allocation.memory import MEMORY_FOLDER
 from deviceplugin.cli import main
 from deviceplugin.container.hook_install import install_hook
+from deviceplugin.records.memory import MEMORY_FOLDER
 from proto.annotations.keys import DEVICE_CORDON, NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import encode_lock_uid

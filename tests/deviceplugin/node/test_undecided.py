@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.allocation.checkpoint import Holding
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.node.desired import Desired, is_met
 from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
 from deviceplugin.plugin_calls import allocate_response
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_LOCK, NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, decode_undecided

@@ -9,8 +9,8 @@ import os
 import stat
 from pathlib import Path
 
-from deviceplugin.allocation.memory import MEMORY_FOLDER, Memory, MemoryUnreadable, decode_memory, encode_memory
 from deviceplugin.container.atomic_file import locked, write_atomically
+from deviceplugin.records.memory import MEMORY_FOLDER, Memory, MemoryUnreadable, decode_memory, encode_memory
 
 log = logging.getLogger(__name__)
 

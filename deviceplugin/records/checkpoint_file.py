@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from deviceplugin.allocation.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
+from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
 
 log = logging.getLogger(__name__)
 

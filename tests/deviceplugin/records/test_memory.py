@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceplugin.allocation.memory import Memory, decode_memory, encode_memory, memorable, memory_of, why_foreign
-from deviceplugin.allocation.memory_file import MemoryFile
+from deviceplugin.records.memory import Memory, decode_memory, encode_memory, memorable, memory_of, why_foreign
+from deviceplugin.records.memory_file import MemoryFile
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Container, ContainerStatus, EnvVar, Node, NodeInfo, NodeStatus, ObjectMeta, Pod
