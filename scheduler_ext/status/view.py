@@ -70,7 +70,7 @@ class Sums(NamedTuple):
     stranded_memory: int = 0
 
 
-class ShownPod(Struct, frozen=True, omit_defaults=True):
+class ShownWaitingPod(Struct, frozen=True, omit_defaults=True):
     """`asks` has a sentence for each container."""
 
     pod: str
@@ -163,10 +163,10 @@ def sums_of(usage: NodeUsage) -> Sums:
     )
 
 
-def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> ShownPod:
+def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> ShownWaitingPod:
     """`seconds_since_1970` is the time at which the monotonic clock was 0."""
     pod, request = look.pod, look.pod.request
-    return ShownPod(
+    return ShownWaitingPod(
         pod=str(PodName(namespace=request.namespace, name=request.pod)),
         priority=pod.priority,
         since=round(seconds_since_1970 + pod.since, 3),
