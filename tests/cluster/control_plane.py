@@ -5,6 +5,7 @@ stay until somebody deletes them for good.
 """
 
 import json
+import shutil
 import signal
 import socket
 import ssl
@@ -145,6 +146,21 @@ class ControlPlane:
         """etcd forgets all history."""
         revision = int(self._etcd_call("kv/range", {"key": "AA=="})["header"]["revision"])
         self._etcd_call("kv/compaction", {"revision": str(revision), "physical": True})
+
+    def back_up(self) -> None:
+        """Copies etcd's data; the control plane is stopped meanwhile."""
+        self.stop()
+        shutil.copytree(self._folder / "etcd", self._folder / "backup")
+        self._etcd = self._start_etcd()
+        self.start_api_server()
+
+    def restore(self) -> None:
+        """Goes back to the backup: versions that were given since are given again."""
+        self.stop()
+        shutil.rmtree(self._folder / "etcd")
+        shutil.copytree(self._folder / "backup", self._folder / "etcd")
+        self._etcd = self._start_etcd()
+        self.start_api_server()
 
     def kubeconfig(self, user: str = "admin") -> str:
         """The path of a kubeconfig of one of USERS; written once, because programs may be reading it."""
