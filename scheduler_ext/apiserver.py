@@ -173,7 +173,9 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
     pod.status.conditions = (
         [] if spec.node_name else [one for one in pod.status.conditions if one.type == POD_SCHEDULED]
     )
-    pod.status.container_statuses = []
+    if pod.has_ended or pod.is_pending or pod.is_running:
+        # Of another pod they say whether it has ended.
+        pod.status.container_statuses = []
     pod.status = _one(PodStatus, pod.status)
 
 

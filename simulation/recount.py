@@ -24,7 +24,9 @@ def recount(pods: Iterable[Mapping[str, Any]]) -> Held:
 
 def holds(pod: Mapping[str, Any]) -> bool:
     """Returns whether the pod is bound and not over; one that is being deleted is not over."""
-    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    status = pod.get("status", {})
+    runs = any("running" in one.get("state", {}) for one in status.get("containerStatuses", []))
+    ended = status.get("phase") in ("Succeeded", "Failed") and not runs
     return bool(pod["spec"].get("nodeName")) and not ended and DEVICES_ALLOCATED in annotations(pod)
 
 

@@ -186,8 +186,14 @@ class Pod(Object):
 
     @property
     def has_ended(self) -> bool:
-        """Returns whether all its containers ended and none starts again: it holds no GPU."""
-        return self.status.phase in ("Succeeded", "Failed")
+        """Returns whether all its containers ended and none starts again: it holds no GPU.
+
+        The garbage collector of pods writes the phase Failed beside containers that kubelet last reported as running.
+        """
+        if self.status.phase not in ("Succeeded", "Failed"):
+            return False
+        statuses = (*self.status.init_container_statuses, *self.status.container_statuses)
+        return all(status.state.running is None for status in statuses)
 
 
 class OwnerReference(Object):

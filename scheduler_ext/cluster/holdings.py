@@ -76,6 +76,9 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
     try:
         kinds, shares = _aligned(pod, value, names)
     except AnnotationError as error:
+        if known is not None and known.node == node and known.footprints:
+            problem = f"{error}; until the pod ends it holds what {DEVICES_ALLOCATED} said before"
+            return replace(known, quota_class=counted_as, remembered=True, problem=problem)
         wanted = max((gpu_count(container, names) for container in pod.all_containers), default=0)
         return Holding(
             node=node,
@@ -233,7 +236,12 @@ def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[Containe
     _refuse_templates(written)
     filled = [entry for entry in written if entry]
     asking = [position for position, container in enumerate(pod.all_containers) if gpu_count(container, names)]
-    if len(filled) == len(asking):
+    asked, given = [gpu_count(pod.all_containers[at], names) for at in asking], [len(entry) for entry in filled]
+    is_aligned = len(given) == len(asked)
+    if any(map(int.__lt__, given, asked)) if is_aligned else max(given, default=0) < max(asked, default=0):
+        problem = f"it names {sum(given)} GPUs, and the pod's containers ask for {sum(asked)}"
+        raise AnnotationError(DEVICES_ALLOCATED, "decision", problem)
+    if is_aligned:
         shares: list[ContainerShares] = [()] * len(kinds)
         for position, entry in zip(asking, filled, strict=True):
             shares[position] = entry

@@ -80,6 +80,7 @@ async def test_both_programs_follow_a_restored_history(kubernetes: Binaries, tmp
             await until(follows)
             await renew(api, "host-1_b", 2)
             await until(decides)
+
             assert asyncio.get_running_loop().time() - began < NOTICED_SECONDS
         for task in following:
             task.cancel()

@@ -49,7 +49,16 @@ SETTINGS = ServeSettings(
 LONGEST_LAG_SECONDS = 500.0
 """Of a watch that works, be it again: short of the lease of a written Binding."""
 
-HAPPENINGS = ("runs", "runs its apps", "succeeds", "fails", "is deleted", "is deleted by force", "goes")
+HAPPENINGS = (
+    "runs",
+    "runs its apps",
+    "succeeds",
+    "fails",
+    "fails running",
+    "is deleted",
+    "is deleted by force",
+    "goes",
+)
 
 several = st.integers(0, 99)
 containers = st.builds(
@@ -339,6 +348,8 @@ class Machine(RuleBasedStateMachine):
                 }
             case "succeeds" | "fails" if pod["spec"].get("nodeName"):
                 pod["status"] = {"phase": "Succeeded" if happens == "succeeds" else "Failed"}
+            case "fails running" if pod["spec"].get("nodeName"):
+                pod["status"]["phase"] = "Failed"
         self.cluster.write(pod)
 
     @precondition(lambda self: any(map(holds, self.cluster.pods.values())))
@@ -348,8 +359,9 @@ class Machine(RuleBasedStateMachine):
         held = [pod for pod in self.cluster.pods.values() if holds(pod)]
         pod = copied(held[which % len(held)])
         self.tampered.add(pod["metadata"]["uid"])
-        share = f"GPU-{pod['spec']['nodeName']}-{gpu},NVIDIA,{memory_mib},10:;"
-        pod["metadata"]["annotations"][keys.DEVICES_ALLOCATED] = share * len(allocated(pod))
+        gpus = [f"GPU-{pod['spec']['nodeName']}-{(gpu + at) % GPUS}" for at in range(GPUS)]
+        entries = ("".join(f"{each},NVIDIA,{memory_mib},10:" for each in gpus[: len(old)]) for old in allocated(pod))
+        pod["metadata"]["annotations"][keys.DEVICES_ALLOCATED] = "".join(f"{entry};" for entry in entries)
         self.cluster.write(pod)
 
     @rule(
@@ -538,7 +550,8 @@ def is_on(pod: Json, node: str) -> bool:
 
 def is_undecided(pod: Json) -> bool:
     """Of those past the scheduler alone: nobody takes an annotation away here."""
-    ended = pod["status"].get("phase") in ("Succeeded", "Failed")
+    runs = any("running" in one["state"] for one in pod["status"].get("containerStatuses", []))
+    ended = pod["status"].get("phase") in ("Succeeded", "Failed") and not runs
     return bool(pod["spec"].get("nodeName")) and not ended and keys.DEVICES_ALLOCATED not in annotations(pod)
 
 

@@ -165,7 +165,7 @@ def test_only_a_pod_that_was_deleted_while_its_containers_ran_outlives_its_delet
     running, ended = ContainerState(running={}), ContainerState(terminated=ContainerStateTerminated())
     assert outlives(with_container(running))
     assert not outlives(with_container(ended))
-    assert not outlives(with_container(running, phase="Failed"))
+    assert outlives(with_container(running, phase="Failed"))
     assert not outlives(bound("a", "G0,NVIDIA,1000,10:;"))
 
 
