@@ -25,7 +25,7 @@ def with_abilities(calls: NvmlCalls, handle: object, gpu: GpuReading) -> GpuRead
 
 
 def driver_version(calls: NvmlCalls) -> str:
-    """Empty where the driver does not tell."""
+    """Empty where the driver does not report it."""
     try:
         return as_text(calls.ask("nvmlSystemGetDriverVersion"))
     except CallFailed:
@@ -42,7 +42,7 @@ def cuda_version(calls: NvmlCalls) -> tuple[int, int] | None:
 
 
 def _fabric(calls: NvmlCalls, handle: object) -> Fabric | None:
-    """None before Hopper and on drivers without the call."""
+    """Returns None before Hopper and on drivers without the call."""
     make = getattr(calls.pynvml, "c_nvmlGpuFabricInfoV_t", None)
     if make is None:
         return None

@@ -22,7 +22,7 @@ RESET_REQUIRED = 16
 ARGUMENT_VERSION_MISMATCH = 25
 
 _ABSENT = frozenset({INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
-"""How drivers say that a GPU, a driver or this process does not have what was asked for. Which of them differs by
+"""Codes for something that a GPU, a driver or this process does not have. Which of them differs by
 release: a field that a driver does not know is an invalid argument to one and not supported by another.
 """
 _OF_A_LINK = "nvmlDeviceGetNvLinkRemote"
@@ -46,7 +46,7 @@ class CallFailed(Exception):
 
     @property
     def is_absent(self) -> bool:
-        """The driver does not have this at all: asking again brings no other answer."""
+        """The driver does not have this at all: another call brings no other answer."""
         return self.code in _ABSENT
 
     @property
@@ -67,7 +67,7 @@ class NvmlCalls:
     """The loaded package, for one initialisation. Handles and structs are its own untyped objects."""
 
     def __init__(self, pynvml: ModuleType, shared: "NvmlCalls | None" = None) -> None:
-        """`shared`: take over all that it has, except for `failures`."""
+        """Takes over all that `shared` has, except for `failures`."""
         self.pynvml = pynvml
         self.lanes: Lanes = Lanes() if shared is None else shared.lanes
         """Threads for calls that may hang, shared by all threads that use the library."""
@@ -76,7 +76,7 @@ class NvmlCalls:
         self._refused: set[tuple[Hashable, ...]] = set() if shared is None else shared._refused
 
     def noting(self) -> "NvmlCalls":
-        """The same library; what fails from now on is in its own `failures`."""
+        """Returns the same library; what fails from now on is in its own `failures`."""
         return NvmlCalls(self.pynvml, self)
 
     def ask(self, function: str, *arguments: object) -> Any:
@@ -126,7 +126,7 @@ class NvmlCalls:
             raise
 
     def field(self, handle: object, number: int, scope: int = 0) -> int | None:
-        """An integer field, None where it is refused; one that is not there is asked once. Raises GpuGone."""
+        """Returns an integer field, None where it is refused; one that is not there is read once. Raises GpuGone."""
         question = ("field", _same(handle), number, scope)
         if question in self._refused:
             return None
@@ -137,11 +137,11 @@ class NvmlCalls:
             return None
 
     def ask_field(self, handle: object, number: int, scope: int = 0) -> int:
-        """An integer field. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
+        """Returns an integer field. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
         return _field_value(self.ask("nvmlDeviceGetFieldValues", handle, [(number, scope)])[0])
 
     def fields(self, handle: object, wanted: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
-        """Integer fields by number and scope, in one call, without those that are refused. Raises GpuGone."""
+        """Returns integer fields by number and scope, in one call, without those that are refused. Raises GpuGone."""
         questions = {field: ("field", _same(handle), *field) for field in wanted}
         asked = [field for field in wanted if questions[field] not in self._refused]
         told: dict[tuple[int, int], int] = {}
@@ -154,7 +154,7 @@ class NvmlCalls:
         return told
 
     def forget_refusals(self, handle: object) -> None:
-        """Ask this GPU everything again: it is another one, or its MIG mode changed."""
+        """Reads everything of this GPU again: it is another one, or its MIG mode changed."""
         # Other threads may add meanwhile: a tuple is made in one step.
         self._refused.difference_update(each for each in tuple(self._refused) if _same(handle) in each[1:])
 
@@ -187,7 +187,7 @@ def _is_about_handle(error: CallFailed) -> bool:
 
 
 def _same(argument: object) -> Hashable:
-    """Equal for arguments that ask the same: any two handles of one GPU, any two buffers."""
+    """Returns equal keys for arguments with the same meaning: any two handles of one GPU, any two buffers."""
     if isinstance(argument, ctypes._Pointer):
         return f"GPU {ctypes.cast(argument, ctypes.c_void_p).value}"
     if isinstance(argument, int):
@@ -212,5 +212,5 @@ def bus_id_of(pci: Any) -> str:
 
 
 def as_text(value: str | bytes) -> str:
-    """nvidia-ml-py up to 11.510 answers bytes."""
+    """Returns text, because nvidia-ml-py up to 11.510 answers bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -17,7 +17,7 @@ class Doubts:
     any_excused: bool = False
 
     def excuse(self, what: Hashable, failure: CallFailed | Hangs) -> bool:
-        """Whether it may be chance: a call that failed once, a GPU that has been silent for a short time."""
+        """Returns whether it may be chance: a call that failed once, a GPU that has been silent for a short time."""
         if isinstance(failure, Hangs):
             excused = not failure.is_lasting
         else:

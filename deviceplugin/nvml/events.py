@@ -87,7 +87,7 @@ class NvmlEvents:
                 self._failed(error, gpus)
 
     def _listen(self, events: "_EventSet") -> None:
-        """Until there is something else to watch. Raises CallFailed when the set can no longer be waited on."""
+        """Waits until there is something else to watch. Raises CallFailed when the set can no longer be waited on."""
         while not self._wake.wait(_BREATH_SECONDS):
             if events.wait(_WAIT_MS, self._say):
                 for _ in range(_MOST_IN_A_ROUND - 1):
@@ -192,7 +192,7 @@ class _EventSet:
         return Monitored(gpus=frozenset(self._gpu_of_handle.values()), refused=refused)
 
     def wait(self, timeout_ms: int, tell: Callable[[HealthEvent], object]) -> bool:
-        """One wait, and whether it brought an event; none in time is ordinary. Raises CallFailed."""
+        """Waits once, and returns whether it brought an event; none in time is ordinary. Raises CallFailed."""
         try:
             event = self._calls.ask("nvmlEventSetWait_v2", self._set, timeout_ms)
         except CallFailed as error:
@@ -215,7 +215,7 @@ class _EventSet:
         return DoubleBitError(gpu=gpu) if event.eventType == _DOUBLE_BIT else Hint(gpu=gpu)
 
     def _gpu(self, handle: Any) -> DeviceUUID | None:
-        """Finds the GPU by the handle with which it was registered: a GPU off the bus no longer tells its UUID."""
+        """Finds the GPU by the handle with which it was registered: a GPU off the bus no longer has its UUID."""
         known = self._gpu_of_handle.get(_address(handle))
         if known is not None:
             return known

@@ -1,8 +1,8 @@
-"""Asks several GPUs, so that one that never answers does not delay the others.
+"""Reads several GPUs, so that one that never answers does not delay the others.
 
 NVML may be called by several threads at once (its API reference, "Thread safety"). A call cannot be interrupted: a
-thread that waits too long in one is given up until the call returns, and its GPU is not asked again before. As long as
-all GPUs answer promptly one thread asks them in turn: to wake a thread for each costs more than the calls.
+thread that waits too long in one is given up until the call returns, and its GPU is not read again before. As long as
+all GPUs answer promptly one thread reads them in turn: to wake a thread for each costs more than the calls.
 """
 
 import queue
@@ -20,9 +20,9 @@ _Jobs = deque[tuple[Callable[[], Any], "Future[Any]"]]
 _Work = queue.SimpleQueue[_Jobs | None]
 
 CALL_SECONDS = 1.0
-"""How long the GPUs that answer wait for those that do not. Longer would delay news of the others."""
+"""The time that the GPUs that answer wait for those that do not. Longer would delay news of the others."""
 PROMPT_SECONDS = 0.05
-"""After so long those GPUs that were not asked yet get a thread each."""
+"""The time after which GPUs that were not read yet get a thread each."""
 HANG_SECONDS = 10.0
 """After so long a GPU without an answer counts as lost; a driver that is busy may take seconds."""
 
@@ -38,7 +38,7 @@ class Hangs:
         return self.seconds >= HANG_SECONDS
 
     def __str__(self) -> str:
-        """Two sentences in all, so that nothing is reported again because a second has passed."""
+        """Returns two sentences in all, so that nothing is reported again because a second has passed."""
         return f"the driver has not answered for {HANG_SECONDS if self.is_lasting else CALL_SECONDS:g} s"
 
 
@@ -65,9 +65,9 @@ class Lanes:
     def ask(
         self, question: str, functions: Mapping[K, Callable[[], T]], seconds: float = CALL_SECONDS
     ) -> dict[K, T | Hangs]:
-        """What each function returns; Hangs for those that have not returned after `seconds`.
+        """Returns what each function returns; Hangs for those that have not returned after `seconds`.
 
-        An answer that comes late is kept and given to the next who asks the same question: a GPU that is merely slow
+        An answer that comes late is kept and given to the next caller of the same function: a GPU that is merely slow
         is heard one round later. Raises what a function raises.
         """
         jobs: _Jobs = deque()
@@ -120,7 +120,7 @@ class Lanes:
             wait(answers, timeout=seconds - prompt)
 
     def _hand_out(self, jobs: _Jobs, threads: int, busy: int) -> None:
-        """To so many threads beside those that are busy."""
+        """Grows to so many threads beside those that are busy."""
         for _ in range(threads):
             self._work.put(jobs)
         while self._threads < threads + busy:

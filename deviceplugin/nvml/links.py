@@ -1,4 +1,4 @@
-"""NVLinks and pair facts of GPUs as NVML tells them."""
+"""NVLinks and pair facts of GPUs as NVML reports them."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ class _Link:
 
 
 def address_key(bus_id: str) -> str:
-    """One spelling for addresses of four and of eight domain digits."""
+    """Returns one spelling for addresses of four and of eight domain digits."""
     domain, _, rest = bus_id.strip().upper().partition(":")
     return f"{domain.zfill(8)}:{rest}"
 
@@ -62,7 +62,7 @@ def read_links(
 
 
 def read_pair(calls: NvmlCalls, handles: tuple[object, object], links_there: int, links_back: int) -> PairReading:
-    """Each fact by itself: a refusal leaves that one unknown. Raises GpuGone."""
+    """Returns each fact by itself: a refusal leaves that one unknown. Raises GpuGone."""
     return PairReading(
         level=_level(calls, handles),
         links_there=links_there,

@@ -1,4 +1,4 @@
-"""MIG devices of a GPU as NVML tells them."""
+"""MIG devices of a GPU as NVML reports them."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ from deviceplugin.machine.readings import GpuReading, MigReading, MigSize
 from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, as_text, read_uuid
 
 _MOST_DEVICES = 32
-"""The most MIG devices that are read of one GPU, whatever the driver says. GPUs of 2026 have up to 7."""
+"""The most MIG devices that are read of one GPU, whatever the driver reports. GPUs of 2026 have up to 7."""
 _MEMORY_SLICES = 8
 """A profile's name rounds its memory up to eighths of the GPU's (NVIDIA/go-nvlib pkg/nvlib/device/mig_profile.go)."""
 
@@ -15,7 +15,7 @@ _MEMORY_SLICES = 8
 def read_mig_devices(
     calls: NvmlCalls, handle: object, gpu: GpuReading
 ) -> tuple[tuple[MigReading, ...], tuple[str, ...]]:
-    """The MIG devices that say who they are, and a sentence for each that does not. Raises GpuGone."""
+    """Returns the MIG devices with an identity, and a sentence for each that does not. Raises GpuGone."""
     found: list[MigReading] = []
     problems: list[str] = []
     for place in range(min(calls.ask_or(0, "nvmlDeviceGetMaxMigDeviceCount", handle), _MOST_DEVICES)):

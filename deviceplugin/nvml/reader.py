@@ -45,7 +45,7 @@ _GONE_PROBLEMS = {
     18: _INIT_PROBLEMS[18],
     999: _INIT_PROBLEMS[999],
 }
-"""Once it had worked: a library in memory does not find another driver."""
+"""The driver had worked: a library in memory does not find another one."""
 
 
 class NvmlUnavailable(Exception):
@@ -68,7 +68,7 @@ class _Gpu:
     handle: object = None
     links: Links | None = None
     problems: tuple[str, ...] = ()
-    """What is wrong with parts of it."""
+    """Problems with parts of it."""
     failure: CallFailed | None = None
     """The first call that may have failed by chance."""
 
@@ -80,7 +80,7 @@ class _Gpu:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one place of the enumeration says of itself. With a failure it says nothing certain."""
+    """The identity of one place of the enumeration. With a failure it is not certain."""
 
     index: int
     handle: object = None
@@ -91,7 +91,7 @@ class _Found:
 
 
 class Nvml:
-    """NVML of this process. `library` is a path to load instead of the loader's libnvidia-ml.so.1, or says where it is
+    """NVML of this process. `library` is a path to load instead of the loader's libnvidia-ml.so.1, or returns it
     now, which raises NoDriver.
     """
 
@@ -129,7 +129,7 @@ class Nvml:
         self._calls = calls
 
     def close(self) -> None:
-        """Lets the driver go; what was known of the GPUs stays. A driver that still owes an answer is not asked."""
+        """Lets the driver go; what was known of the GPUs stays. A driver that still owes an answer is not called."""
         if self._calls is not None:
             if not self._calls.lanes.any_hangs:
                 with suppress(CallFailed):
@@ -144,7 +144,7 @@ class Nvml:
         self._known = {uuid: replace(gpu, handle=None) for uuid, gpu in self._known.items()}
 
     def calls(self) -> NvmlCalls:
-        """The opened library, for other readers on the thread that owns it. Raises NvmlUnavailable."""
+        """Returns the opened library, for other readers on the thread that owns it. Raises NvmlUnavailable."""
         self.open()
         if self._calls is None:
             raise NvmlUnavailable("NVML is not open")
@@ -155,17 +155,17 @@ class Nvml:
         return self._handles
 
     def gpus(self) -> tuple[tuple[GpuReading, object], ...]:
-        """What the last reading told of the GPUs that answered, with their handles, by index."""
+        """Returns the last reading of the GPUs that answered, with their handles, by index."""
         known = [gpu for gpu in self._known.values() if gpu.handle is not None]
         return tuple((gpu.reading, gpu.handle) for gpu in sorted(known, key=lambda gpu: gpu.reading.index))
 
     @property
     def driver(self) -> str:
-        """The driver's version, empty before the first reading."""
+        """Returns the driver's version, empty before the first reading."""
         return self._driver
 
     def read_machine(self) -> MachineReading:
-        """All GPUs and pairs now; opens the library when needed. Raises NvmlUnavailable.
+        """Returns all GPUs and pairs now; opens the library when needed. Raises NvmlUnavailable.
 
         A GPU lost since an earlier reading keeps its last reading with a problem; one never seen is only a problem.
         """
@@ -230,7 +230,7 @@ class Nvml:
     def _read_gpus(
         self, calls: NvmlCalls, count: int
     ) -> tuple[list[_Gpu], list[tuple[_Found, CallFailed | Hangs]], list[str]]:
-        """The GPUs, those of which nothing is known with the reason, and sentences for people."""
+        """Returns the GPUs, unknown ones with the reason, and sentences for people."""
         places = calls.lanes.ask("identity", {index: partial(_find, calls, index) for index in range(count)})
         found = [_Found(index, failure=place) if isinstance(place, Hangs) else place for index, place in places.items()]
         readings = self._read_found(calls, [one for one in found if one.failure is None])
@@ -265,7 +265,7 @@ class Nvml:
         )
 
     def _believed(self, read: _Gpu, known: _Gpu | None) -> _Gpu:
-        """What was known in place of a reading with failures, the first time; what it says for certain counts."""
+        """Returns the reading before in place of one with failures, the first time; what is certain counts."""
         failure = read.failure
         if failure is None or not self._doubts.excuse(read.reading.uuid, failure) or known is None:
             return read
@@ -289,9 +289,9 @@ class Nvml:
             yield MissingGpu(name=f"GPU at {address}", problem=_UNDRIVEN)
 
     def _read_pairs(self, calls: NvmlCalls, gpus: Sequence[_Gpu]) -> dict[tuple[int, int], PairReading]:
-        """Pairs of a GPU that cannot be asked are left out: what was known of its links no longer holds.
+        """Pairs of a GPU that cannot be read are left out: what was known of its links no longer holds.
 
-        So are those of a GPU that goes meanwhile; the call does not say which of the two it was, the next reading does.
+        So are those of a GPU that goes meanwhile; the next reading shows which of the two it was.
         """
         linked = [gpu for gpu in gpus if gpu.links is not None]
         read = calls.lanes.ask("links", {_PAIRS: partial(_read_pairs, calls, linked)})[_PAIRS]
@@ -311,7 +311,7 @@ class Nvml:
     def _read_gpu(
         self, calls: NvmlCalls, found: _Found, addresses: frozenset[str], cpus_of_node: dict[int, frozenset[int]]
     ) -> "_Gpu | CallFailed":
-        """Returns the failure in place of a GPU without which nothing can be said of it: the whole GPU's, or that of
+        """Returns the failure in place of a GPU without which nothing is known of it: the whole GPU's, or that of
         its memory.
         """
         before = self._known.get(found.uuid)
@@ -367,7 +367,7 @@ def _find(calls: NvmlCalls, index: int) -> _Found:
 
 
 def _recognised(lost: _Found, gone: Sequence[_Gpu]) -> _Gpu | None:
-    """The known GPU that no longer says who it is: by its address, else by its place, else as the only one gone."""
+    """Returns the known GPU that lost its identity: by its address, else by its place, else as the only one gone."""
     if lost.bus_id:
         return next((gpu for gpu in gone if gpu.reading.bus_id == lost.bus_id), None)
     in_place = next((gpu for gpu in gone if gpu.reading.index == lost.index), None)

@@ -27,7 +27,7 @@ class NvmlHealth:
         self._absent: set[tuple[DeviceUUID, str]] = set()
 
     def poll(self, calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[Polled | GpuLost, ...]:
-        """An answer for each GPU, except for one that has been silent for too short a time to say anything."""
+        """Returns an answer for each GPU, except for one that has been silent for too short a time."""
         if calls is not self._calls:
             self._calls, self._absent = calls, set()
         answers = calls.lanes.ask("health", {uuid: partial(self._poll, calls, uuid) for uuid in gpus})
@@ -36,7 +36,7 @@ class NvmlHealth:
 
     @staticmethod
     def missing(calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[GpuLost, ...]:
-        """Those that have fallen off the bus for certain, told by two cheap calls each."""
+        """Returns those that have fallen off the bus for certain, by two cheap calls each."""
         answers = calls.lanes.ask("presence", {uuid: partial(_missing, calls, uuid) for uuid in gpus})
         return tuple(lost for lost in answers.values() if isinstance(lost, GpuLost) and lost.certain)
 
@@ -103,7 +103,7 @@ def _silent(uuid: DeviceUUID, hangs: Hangs) -> GpuLost | None:
 
 
 def _is_divided(calls: NvmlCalls, handle: object) -> bool:
-    """Whether MIG is on: then the GPU uses no NVLink (NVIDIA's MIG user guide), and so no fabric."""
+    """Returns whether MIG is on: then the GPU uses no NVLink (NVIDIA's MIG user guide), and so no fabric."""
     return bool(calls.ask_or([0, 0], "nvmlDeviceGetMigMode", handle)[0])
 
 

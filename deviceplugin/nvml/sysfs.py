@@ -14,7 +14,7 @@ class Sysfs:
         self._cpuinfo = cpuinfo
 
     def numa_node(self, bus_id: str) -> int:
-        """Node of a PCI device given by its NVML bus id; UNKNOWN_NUMA if the kernel does not tell."""
+        """Returns the NUMA node of a PCI device given by its NVML bus id; UNKNOWN_NUMA if the kernel lacks it."""
         text = self._read(f"bus/pci/devices/{kernel_address(bus_id)}/numa_node")
         try:
             return int(text)
@@ -26,14 +26,14 @@ class Sysfs:
         return self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class").startswith("0x0680")
 
     def pci_class(self, bus_id: str) -> int | None:
-        """Returns the class of a PCI device; None if the kernel does not tell."""
+        """Returns the class of a PCI device; None if the kernel lacks it."""
         try:
             return int(self._read(f"bus/pci/devices/{kernel_address(bus_id)}/class"), 16)
         except ValueError:
             return None
 
     def product(self) -> str:
-        """What the machine calls itself in its DMI table; empty on machines without one."""
+        """Returns what the machine calls itself in its DMI table; empty on machines without one."""
         return self._read("class/dmi/id/product_name")
 
     def gpus(self) -> frozenset[str]:
@@ -52,7 +52,7 @@ class Sysfs:
         )
 
     def cpus_of_node(self) -> dict[int, frozenset[int]]:
-        """CPUs of each NUMA node; empty for nodes that are memory only."""
+        """Returns CPUs of each NUMA node; empty for nodes that are memory only."""
         nodes: dict[int, frozenset[int]] = {}
         for folder in (self._root / "devices/system/node").glob("node[0-9]*"):
             number = folder.name.removeprefix("node")

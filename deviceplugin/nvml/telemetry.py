@@ -1,6 +1,6 @@
-"""How each GPU is: clocks, temperatures, errors, traffic. Ten calls a GPU, and one for each MIG instance.
+"""The state of each GPU: clocks, temperatures, errors, traffic. Ten calls a GPU, and one for each MIG instance.
 
-PCIe's momentary throughput is not asked: NVML measures it for 20 ms within the call (nvmlDeviceGetPcieThroughput).
+PCIe's momentary throughput is not read: NVML measures it for 20 ms within the call (nvmlDeviceGetPcieThroughput).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _SM, _MEMORY = 1, 2  # nvmlClockType_t
 
 
 def read_telemetry(calls: NvmlCalls, gpus: Sequence[tuple[GpuReading, object]]) -> tuple[Telemetry, ...]:
-    """One of each GPU and its handle; a GPU that is gone or does not answer tells nothing."""
+    """Reads each GPU with its handle; a GPU that is gone or does not answer is left out."""
     functions = {gpu.uuid: partial(_telemetry, calls, gpu, handle) for gpu, handle in gpus}
     answers = calls.lanes.ask("telemetry", functions)
     told = [(gpu, answers[gpu.uuid]) for gpu, _ in gpus]
@@ -82,7 +82,7 @@ def _asked(calls: NvmlCalls, handle: object) -> Iterator[tuple[Quantity, float]]
 
 
 def _memory(calls: NvmlCalls, handle: object) -> Values:
-    """Version 2 tells the driver's reserved part from what is used; drivers before R510 have version 1 alone."""
+    """Version 2 separates the driver's reserved part from what is used; drivers before R510 have version 1 alone."""
     memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handle, calls.pynvml.nvmlMemory_v2)
     reserved = {} if memory is None else {Quantity.FB_RESERVED: memory.reserved >> 20}
     if memory is None:

@@ -35,7 +35,7 @@ class UsageReader:
         self._read_until_us: dict[DeviceUUID, int] = {}
 
     def read(self, calls: NvmlCalls, handles: Mapping[DeviceUUID, object]) -> tuple[GpuSample, ...]:
-        """One sample a GPU; a GPU that is gone or does not answer has an empty one."""
+        """Returns one sample a GPU; a GPU that is gone or does not answer has an empty one."""
         functions = {uuid: partial(self._sample, calls, uuid, handle) for uuid, handle in handles.items()}
         samples = calls.lanes.ask("usage", functions)
         return tuple(GpuSample(uuid=uuid) if isinstance(one, Hangs) else one for uuid, one in samples.items())
@@ -78,7 +78,7 @@ class UsageReader:
         )
 
     def _busy(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> Mapping[int, int] | None:
-        """Percent of SM time by pid since the last reading; None where the driver does not tell. Raises GpuGone."""
+        """Returns percent of SM time by pid since the last reading; None if it is unknown. Raises GpuGone."""
         since = self._read_until_us.get(uuid, 0)
         try:
             samples: list[Any] = calls.ask("nvmlDeviceGetProcessUtilization", handle, since)
@@ -107,14 +107,14 @@ def _link_states(calls: NvmlCalls, handle: object) -> list[bool]:
 
 
 def _listed(calls: NvmlCalls, function: str, handle: object) -> Mapping[int, int | None] | None:
-    """Bytes by pid, summed over MIG instances; None where the list is refused. Raises GpuGone."""
+    """Returns bytes by pid, summed over MIG instances; None where the list is refused. Raises GpuGone."""
     for _ in range(_LIST_ATTEMPTS):
         try:
             processes: list[Any] = calls.ask(function, handle)
         except GpuGone:
             raise
         except CallFailed as error:
-            # The list may grow between asking its size and reading it.
+            # The list may grow between reading its size and reading it.
             if error.code == _INSUFFICIENT_SIZE:
                 continue
             return None

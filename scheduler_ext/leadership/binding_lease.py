@@ -89,7 +89,7 @@ class BindingLease:
         return self._turn is not None and bool(self._turn.version) and self._turn.holder == self._process
 
     def is_anothers(self) -> bool:
-        """Whether another process has held it since this one did, as far as is known."""
+        """Returns whether another process has held it since this one did, as far as is known."""
         return self._turn is not None and is_anothers(self._turn, self._process)
 
     def held_for(self) -> float | None:

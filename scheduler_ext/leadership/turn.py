@@ -51,8 +51,9 @@ def after_seen(turn: Turn, lease: Lease | None, now: float) -> Turn:
 
 
 def is_anothers(turn: Turn, process: str) -> bool:
-    """True if another process has held it since this one did: then nothing that this one sent before can be carried
-    out any more. A process releases it only when that is so as well.
+    """Returns whether another process has held it since this one did.
+
+    Then nothing that this one sent before can be carried out any more.
     """
     return bool(turn.version) and turn.holder != process
 

@@ -79,7 +79,7 @@ def overbooked(pods: tuple[ShownPod | None, ...]) -> str:
 
 @cache
 def fits(pods: tuple[ShownPod | None, ...], gpus: int) -> bool:
-    """Whether a pod of so many GPUs finds them free on one node, by the same count."""
+    """Returns whether a pod of so many GPUs finds them free on one node, by the same count."""
     held = recount(_pod_json(pod, 1, seen) for pod, seen in enumerate(pods) if seen is not None and seen.node)
     return any(sum(f"GPU-{name}-{gpu}" not in held for gpu in range(GPUS)) >= gpus for name in NODES)
 

@@ -133,7 +133,7 @@ class PodState(NamedTuple):
     sent: tuple[str, PodShares] | None
     """Node and GPUs of the Binding in the pod's file."""
     left: bool
-    """Whether the process before sent it and its outcome is unknown."""
+    """True if the process before sent it and its outcome is unknown."""
 
 
 Local = tuple[PodState, ...]
@@ -164,7 +164,7 @@ class _Files:
 
 class ModelProcess:
     def __init__(self, machines: Machines, gpus: int, pods: int, left: tuple[Sent, ...]) -> None:
-        """`gpus` is what each pod asks for, `left` what the process before had sent."""
+        """`gpus` is the request of each pod, `left` what the process before had sent."""
         self._machines, self._gpus, self._pods, self._settings = machines, gpus, pods, machines.settings
         self._now = 0.0
         self._cluster = Cluster()
@@ -263,7 +263,7 @@ class ModelProcess:
         return Reaction() if event is None else self._go_on(pod, bind, event)
 
     def _known(self, bind: _Bind) -> Event | None:
-        """None if the pod must be read."""
+        """Returns None if the pod must be read."""
         attempt = bind.attempt
         event = shown(self._cluster.facts, attempt)
         if event is not None:
@@ -303,7 +303,7 @@ class ModelProcess:
         return Reaction(sent=self._binding(bind.attempt) if question is Effect.SEND else None)
 
     def _perform(self, pod: int, progress: Progress) -> Effect | None:
-        """The question that kube-scheduler waits for next."""
+        """Returns the question that kube-scheduler waits for next."""
         question = None
         for effect in progress.left:
             if effect in QUESTIONS:
@@ -320,7 +320,7 @@ class ModelProcess:
             self._perform(pod, self._attempts.after(attempt, Event.OVERTAKEN))
 
     def _looked(self, pod: int, act: Act) -> None:
-        """The first look that is due."""
+        """Performs the first look that is due."""
         at = next(at for at, look in enumerate(self._looks) if look[0] == pod and look[2] <= self._now)
         _, attempt, _ = self._looks.pop(at)
         if act.event is Event.STOPPED:
@@ -390,7 +390,7 @@ class Processes:
         self._sorted = _Sorted(machines, gpus, pods)
 
     def begin(self, left: tuple[Sent, ...] = ()) -> int:
-        """A new process. It has listed no pods yet."""
+        """Returns a new process. It has listed no pods yet."""
         return self._numbered(self._sorted.begin(left))
 
     def after(self, number: int, act: Act) -> tuple[int, Reaction]:
@@ -401,12 +401,12 @@ class Processes:
         return known
 
     def files(self, number: int) -> tuple[Sent, ...]:
-        """ActKind a process that follows finds."""
+        """Returns what a process that follows finds."""
         files = (state.sent for state in self.locals[number])
         return tuple(Sent(_name(pod), uid_of(pod), *sent) for pod, sent in enumerate(files) if sent is not None)
 
     def acts(self) -> int:
-        """The number of acts that were performed by the machines."""
+        """Returns the number of acts that were performed by the machines."""
         return self._sorted.acts
 
     def _numbered(self, local: Local) -> int:
@@ -427,7 +427,7 @@ class _Sorted:
         self._known: dict[tuple[Local, Act], tuple[Local, Reaction]] = {}
         """The state is in the order of the pods before the act."""
         self._alive: dict[Local, ModelProcess] = {}
-        """Those that need not be made again. Each names its pods in its own order."""
+        """The acts that need not be made again. Each names its pods in its own order."""
 
     def begin(self, left: tuple[Sent, ...]) -> Local:
         process = ModelProcess(self._machines, self._gpus, self._pods, left)
@@ -473,7 +473,7 @@ class _Sorted:
 
 
 def _order(local: Local) -> list[int]:
-    """The pods in the order of what is known of them."""
+    """Returns the pods in the order of what is known of them."""
     return sorted(range(len(local)), key=lambda pod: _text(local[pod]))
 
 
@@ -489,7 +489,7 @@ def _renamed(act: Act, order: list[int]) -> Act:
 
 
 def _named(act: Act, order: list[int]) -> Act:
-    """The reverse of `_renamed`."""
+    """Returns the reverse of `_renamed`."""
     every = tuple(act.every[order.index(pod)] for pod in range(len(order))) if act.every else ()
     return act._replace(pod=order[act.pod], every=every)
 

@@ -46,7 +46,7 @@ _ASKS = (Effect.ASK, Effect.ASK_LATER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The size of a world. Each pod asks for `gpus` whole GPUs."""
+    """The size of a world. Each pod requests `gpus` whole GPUs."""
 
     pods: int
     gpus: int
@@ -383,7 +383,7 @@ class WorldRules:
         return self.processes.locals[world.replicas[r].process]
 
     def _acts(self, world: SmallWorld, r: int, act: Act) -> tuple[SmallWorld, str]:
-        """The world after the act, and the node that was answered."""
+        """Returns the world after the act, and the node that was answered."""
         process, reaction = self.processes.after(world.replicas[r].process, act)
         after = world.put(r, process=process)
         if reaction.sent is not None:

@@ -108,7 +108,7 @@ class _FoundStates(Generic[W]):
         return tuple(reversed(way))
 
     def first_stuck(self) -> int | None:
-        """The first state without a way to the end."""
+        """Returns the first state without a way to the end."""
         starts, before = self._backwards()
         ends = bytearray(len(self.numbers))
         waiting = list(self.over)
@@ -124,7 +124,7 @@ class _FoundStates(Generic[W]):
         return None if at < 0 else at
 
     def _backwards(self) -> "tuple[array[int], array[int]]":
-        """For each state where its predecessors begin, and the predecessors."""
+        """Returns where the predecessors of each state begin, and the predecessors."""
         starts = array("l", bytes(8 * (len(self.numbers) + 1)))
         for to in self._to:
             starts[to + 1] += 1

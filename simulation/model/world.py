@@ -37,7 +37,7 @@ class Flight(NamedTuple):
     slow: bool
     """Whether time may pass before it is answered."""
     answer: Event | None = None
-    """On its way back."""
+    """The answer on its way back."""
 
 
 class News(NamedTuple):
@@ -55,9 +55,9 @@ class Replica(NamedTuple):
     open: int
     """Ticks until no Binding that was given up can be carried out."""
     is_catching_up: bool
-    """Whether it holds the Binding Lease, and learns what was sent before."""
+    """True if it holds the Binding Lease, and learns what was sent before."""
     chosen: tuple[str, ...]
-    """For each pod the node that kube-scheduler will bind it to."""
+    """The node to which kube-scheduler will bind each pod."""
     news: tuple[News, ...] | None
     """ActKind the watch has not shown yet; None until pods are listed."""
     lag: int
@@ -70,7 +70,7 @@ class Replica(NamedTuple):
 
 class SmallWorld(NamedTuple):
     pods: tuple[ShownPod | None, ...]
-    """As the API server has them; None for a deleted pod."""
+    """The pods as the API server has them; None for a deleted pod."""
     flights: tuple[Flight, ...]
     leader: int
     """The holder of kube-scheduler's Lease."""
@@ -87,7 +87,7 @@ class SmallWorld(NamedTuple):
         return self._replace(replicas=(replica, self.replicas[1]) if r == 0 else (self.replicas[0], replica))
 
     def fly(self, flights: list[Flight]) -> "SmallWorld":
-        """With these Bindings on their way, in whatever order."""
+        """Returns the world with these Bindings on their way, in whatever order."""
         return self._replace(flights=tuple(sorted(flights, key=repr)) if len(flights) > 1 else tuple(flights))
 
     def choose(self, r: int, pod: int, node: str) -> "SmallWorld":
@@ -125,7 +125,7 @@ def identity(r: int) -> str:
 
 
 def host(r: int) -> str:
-    """The identity of the kube-scheduler beside the replica."""
+    """Returns the identity of the kube-scheduler beside the replica."""
     return f"{identity(r)}_scheduler"
 
 
