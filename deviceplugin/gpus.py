@@ -76,17 +76,14 @@ class Gpus:
         changes: Changes,
         settings: AgentSettings,
         *,
-        found: Callable[[Inventory], None] = lambda _: None,
         took: Callable[[float], None] = lambda _: None,
         silent_seconds: float = _SILENT_SECONDS,
     ) -> None:
-        """`found` is called after every reading, `took` with the seconds of each that succeeded.
-
-        After `silent_seconds` without a reading it logs a warning.
+        """Calls `took` with the seconds of each reading that succeeded. Logs a warning after
+        `silent_seconds` without a reading.
         """
         self._silent_seconds = silent_seconds
         self._read = read
-        self._tell_found = found
         self._tell_took = took
         self._thread = thread
         self._changes = changes
@@ -160,7 +157,6 @@ class Gpus:
         self._noted = found.notes
         self._ailing = ailing if ailing is self._wanted else {**ailing, **self._wanted}
         self._judge()
-        self._tell_found(self._found)
         if self.problem:
             return self._settings.retry_seconds
         return min(_DOUBT_SECONDS, self._settings.read_seconds) if found.is_doubtful else self._settings.read_seconds

@@ -63,7 +63,7 @@ class Events(Protocol):
 
 
 class HealthWatch:
-    """`open_nvml` runs on `thread` and raises NvmlUnavailable; `changed` is called after `problems` has changed.
+    """`open_nvml` runs on `thread` and raises NvmlUnavailable; `changed` gets the problems after they have changed.
 
     `count` is called with the kind of each event: xid, double_bit_error, hint, registration, unhealthy or recovered. On
     a GPU's return the caller must read its links again before it offers the GPU: a reset may have left fewer.
@@ -74,7 +74,7 @@ class HealthWatch:
         thread: OwnerThread,
         open_nvml: Callable[[], NvmlCalls],
         events: Events,
-        changed: Callable[[], None],
+        changed: Callable[[Mapping[DeviceUUID, str]], None],
         settings: HealthSettings,
         *,
         count: Callable[[str], object],
@@ -203,7 +203,7 @@ class HealthWatch:
         if found != self.problems:
             self._report(found)
             self.problems = found
-            self._changed()
+            self._changed(found)
 
     def _report(self, found: Mapping[DeviceUUID, str]) -> None:
         for uuid, problem in found.items():

@@ -60,14 +60,13 @@ def build_daemon(
         thread,
         changes,
         settings,
-        found=lambda inventory: health.watch(inventory.physical),
         took=lambda seconds: metrics.nvml_read("machine", seconds),
     )
     health = HealthWatch(
         thread,
         nvml.calls,
         NvmlEvents(),
-        lambda: gpus.set_ailing(health.problems),
+        gpus.set_ailing,
         health_settings(configuration),
         count=metrics.health_event,
     )
@@ -87,9 +86,16 @@ def build_daemon(
     return agent.run(
         *([agent.follow(choice)] if choice is not None else []),
         health.run(),
+        _watch_health(gpus, health, changes),
         set_up_node(gpus, changes, allocation, generator),
         *([server.run()] if server is not None else []),
     )
+
+
+async def _watch_health(gpus: Gpus, health: HealthWatch, changes: Changes) -> None:
+    """Watches the GPUs of each reading. Runs until cancelled."""
+    async for physical in changes.of(lambda: gpus.inventory.physical):
+        health.watch(physical)
 
 
 def _metrics_server(

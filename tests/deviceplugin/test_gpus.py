@@ -23,10 +23,10 @@ async def seen(
     read: Callable[[], Inventory],
     act: Callable[[Gpus], None],
     fact: Callable[[Gpus], bool],
-    found: Callable[[Inventory], None] = lambda _: None,
+    took: Callable[[float], None] = lambda _: None,
 ) -> Gpus:
     settings = AgentSettings(node_name="n", read_seconds=3600, retry_seconds=0.01)
-    gpus = Gpus(read, NvmlThread(), Changes(), settings, found=found)
+    gpus = Gpus(read, NvmlThread(), Changes(), settings, took=took)
     task = asyncio.create_task(gpus.run())
     try:
         await until(lambda: bool(gpus.inventory.devices) or bool(gpus.problem))
@@ -122,14 +122,14 @@ def at_places(**devices: Device) -> Inventory:
 
 async def after(*answers: Inventory) -> Inventory:
     """What is known after all these readings."""
-    left, readings = list(answers), list[Inventory]()
+    left, readings = list(answers), list[float]()
 
     def fact(gpus: Gpus) -> bool:
         gpus.set_ailing({})
         return len(readings) >= len(answers)
 
     read = lambda: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731
-    return (await seen(read, lambda gpus: None, fact, found=readings.append)).inventory
+    return (await seen(read, lambda gpus: None, fact, took=readings.append)).inventory
 
 
 async def test_a_gpu_is_forgotten_when_a_new_one_is_in_its_place() -> None:

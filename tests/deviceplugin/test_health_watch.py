@@ -117,7 +117,7 @@ async def running(poll_seconds: float = 0.005, settings: HealthSettings | None =
         thread,
         thread.open,
         thread,
-        lambda: changes.append(dict(watch.problems)),
+        lambda problems: changes.append(dict(problems)),
         settings or HealthSettings(),
         count=counted.append,
         poll_seconds=poll_seconds,
@@ -253,8 +253,9 @@ library, machine_file, gpus, *states = sys.argv[1:]
 async def main():
     nvml, changed, counted = Nvml(library), asyncio.Event(), []
     settings = HealthSettings(recovery_seconds=0.0)
+    tell = lambda _: changed.set()
     watch = HealthWatch(
-        NvmlThread(), nvml.calls, NvmlEvents(), changed.set, settings, count=counted.append, poll_seconds=0.05
+        NvmlThread(), nvml.calls, NvmlEvents(), tell, settings, count=counted.append, poll_seconds=0.05
     )
     watch.watch(frozenset(gpus.split(",")))
     task = asyncio.create_task(watch.run())
