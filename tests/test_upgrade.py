@@ -10,7 +10,6 @@ import pytest
 
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
-from deviceplugin.allocation.slots import is_spec_of_one_slot
 from deviceplugin.container.edits import ContainerFacts, cache_directory
 from deviceplugin.node.desired import patch_of
 from deviceplugin.node.registration import Offer, registration
@@ -147,7 +146,7 @@ def test_the_lock_of_an_earlier_extender_is_its_pods(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_running_containers_find_their_slot_under_the_name_they_were_given(release: str) -> None:
-    """Kubelet's checkpoint has it; the earlier daemon's own file of it is known, and goes."""
+    """Kubelet's checkpoint has it."""
     slot, pod = golden(release)["slot"], bound_pod(golden(release)["pod"])
     held = Holding(
         pod_uid="uid-1",
@@ -163,4 +162,3 @@ def test_running_containers_find_their_slot_under_the_name_they_were_given(relea
     answer = prove_slot(frozenset(slot["ids"][:1]), evidence)
     assert isinstance(answer, Proven)
     assert [each.name for each in answer.slots] == [slot["name"]]
-    assert is_spec_of_one_slot(slot["file"])

@@ -1,14 +1,13 @@
 """Reads and writes the folder where runtimes find the spec of the slots (edge)."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from deviceplugin.allocation.slots import SLOT_KIND, SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
+from deviceplugin.allocation.slots import SLOT_KIND, SPEC_FILE, TRIAL_FILE
 from deviceplugin.container.atomic_file import locked, write_atomically
 from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, missing_sentence
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, CannotWriteSpec, spec_files
@@ -87,12 +86,6 @@ class SlotFiles:
             raise CannotWriteSpec(f"{path} cannot be written: {error.strerror}.") from error
         except UnicodeEncodeError as error:
             raise CannotWriteSpec(f"{path} cannot be written: the name {error.object!a} is not text.") from error
-
-    def clear(self) -> None:
-        """Removes an earlier release's specs: they would define slots a second time, and a runtime refuses both."""
-        with suppress(OSError):
-            for name in filter(is_spec_of_one_slot, os.listdir(self._directory)):
-                (self._directory / name).unlink()
 
     def _defined(self, edits: ContainerEdits) -> list[DefinedDevice]:
         """Returns the edits of the GPUs' specs, because our spec cannot refer to them. Raises CannotWriteSpec."""

@@ -80,7 +80,6 @@ class SlotSpecs:
 
     def _write(self, specs: Mapping[str, Spec], now: float) -> None:
         with self._files.exclusive():
-            self._files.clear()
             found = {slot: spec for slot, spec in self._files.read().items() if slot not in self._own | specs.keys()}
             self._foreign = {slot: self._foreign.get(slot, now) for slot in found}
             others = [spec for slot, spec in found.items() if now - self._foreign[slot] < KEPT_SECONDS]

@@ -23,8 +23,6 @@ NOT_APPLIED = "topogpu-slot-not-applied"
 refuses the container, in legacy mode and in CDI mode; other runtimes show no GPU for it.
 """
 _PREFIX = f"{SLOT_KIND}="
-_HASH_LENGTH = 32
-_BEFORE, _AFTER = spec_file_name(SLOT_KIND, "/").split("/")
 KEPT_SECONDS = 150.0
 """Kubelet gives the container runtime two minutes to create a container; then it asks again."""
 
@@ -69,12 +67,6 @@ def refused(problem: str, driver_mounts: tuple[Mount, ...]) -> ContainerEdits:
     """
     missing = DeviceNode(path=f"/{problem}")
     return ContainerEdits(env={VISIBLE_DEVICES: VOID}, devices=(missing,), driver_mounts=driver_mounts)
-
-
-def is_spec_of_one_slot(name: str) -> bool:
-    """A file that an earlier release wrote, which had one for every slot."""
-    slot = name.removeprefix(_BEFORE).removesuffix(_AFTER)
-    return name == spec_file_name(SLOT_KIND, slot) and len(slot) == _HASH_LENGTH
 
 
 def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> frozenset[str]:

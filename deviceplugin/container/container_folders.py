@@ -106,7 +106,7 @@ _QUOTA = FolderQuota()
 
 class FolderSweep:
     """Removes what containers leave beyond the quota, and the folders of pods that have been gone for a while. It
-    closes parents that an earlier release left open.
+    closes parents that are open to users of the host, as HAMi makes them.
 
     `parents` are the folders that hold them. It blocks.
     """

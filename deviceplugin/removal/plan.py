@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.decision import pod_name
-from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE, is_spec_of_one_slot
+from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hook_names import CONTAINER_FOLDERS, installed_names
 from deviceplugin.node.totals import present_totals
@@ -164,7 +164,7 @@ def is_plugin_socket(name: str, ours: Ours) -> bool:
 
 
 def _is_slot_file(name: str) -> bool:
-    return name in (TRIAL_FILE, MEMORY_FOLDER) or _settled(name) == SPEC_FILE or is_spec_of_one_slot(_settled(name))
+    return name in (TRIAL_FILE, MEMORY_FOLDER) or _settled(name) == SPEC_FILE
 
 
 def _settled(name: str) -> str:

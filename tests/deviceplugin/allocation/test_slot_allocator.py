@@ -365,15 +365,13 @@ async def test_the_containers_folder_is_fresh_at_every_start() -> None:
             }
 
 
-async def test_what_earlier_releases_and_lives_left_goes_before_anything_is_written() -> None:
+async def test_the_spec_that_an_earlier_life_left_goes_before_anything_is_written() -> None:
     async with slots() as rig:
-        of_one = "topogpu.io-slot-53477618ea1b4293beaf2cb79c3ded3b.json"
-        for name in (of_one, "nvidia.yaml", SPEC_FILE):
+        for name in ("nvidia.yaml", SPEC_FILE):
             write(rig.directory / name, "{}")
         running = asyncio.create_task(rig.allocator.run())
         await until(lambda: rig.specs() == ["nvidia.yaml"])
         running.cancel()
-        write(rig.directory / of_one, "{}")
         pod = bound_pod("p", (ONE,))
         rig.bring(pod)
         rig.kubelet.hold(pod, "c0", X)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.slots import Start, is_spec_of_one_slot, larger, named, over, qualified, slot_in
+from deviceplugin.allocation.slots import Start, larger, named, over, qualified, slot_in
 from deviceplugin.container.edits import ContainerEdits
 from proto.kubernetes.objects import ContainerStatus
 from tests.deviceplugin.gpus import A, B, bound_pod, share
@@ -24,12 +24,6 @@ def test_an_answer_of_allocate_shows_no_gpu_and_names_a_valid_cdi_device(slot: s
 def test_the_slot_is_found_among_the_devices_of_an_answer(slot: str) -> None:
     assert slot_in(["nvidia.com/gpu=all", qualified(slot)]) == slot
     assert slot_in(["nvidia.com/gpu=all"]) == ""
-
-
-@pytest.mark.parametrize("name", ["nvidia.yaml", "topogpu.io-slot.json", "topogpu.io-slot-.json", "x.json"])
-def test_an_earlier_releases_specs_are_told_from_others(name: str) -> None:
-    assert is_spec_of_one_slot("topogpu.io-slot-53477618ea1b4293beaf2cb79c3ded3b.json")
-    assert not is_spec_of_one_slot(name)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from tests.builders import container, pod
 
 FOLDERS = Folders(slots="/cdi", specs="/cdi", hook="/h/vgpu", locks="/tmp/vgpulock", plugins="/k/device-plugins")
 OURS = Ours(resource="nvidia.com/gpu")
-SLOT = "topogpu.io-slot-53477618ea1b4293beaf2cb79c3ded3b.json"
-"""An earlier release's."""
 LIBRARY = "libvgpu.so.0123456789abcdef"
 LOCK = "2030-01-01T00:00:00Z,ml,train"
 
@@ -32,7 +30,7 @@ def of_ml(name: str, asking: Container, phase: str = "Running") -> Pod:
 
 def test_of_the_cdi_folder_only_slots_and_what_a_crash_left_of_them_go() -> None:
     others = ("nvidia.yaml", "topogpu.io-slot-notes.json", "k8s.device-plugin.nvidia.com-gpu.json")
-    ours = (f".{SPEC_FILE}.new", f".{SLOT}.new", ".topogpu", ".topogpu-trial", SLOT, SPEC_FILE)
+    ours = (f".{SPEC_FILE}.new", ".topogpu", ".topogpu-trial", SPEC_FILE)
     assert paths({"/cdi": (*others, *ours)}) == tuple(f"/cdi/{name}" for name in sorted(ours))
 
 
